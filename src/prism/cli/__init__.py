@@ -1,0 +1,1 @@
+"""The `prism` command: one file per command, each parses, calls one library function and renders."""

@@ -1,0 +1,96 @@
+"""`prism`: the root command, its groups, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from prism.cli import demo, flows
+from prism.cli.terminal import fail, note, verbosity
+from prism.errors import PrismError
+from prism.version import __version__
+
+DATA = "Data"
+TOUR = "Start here"
+
+app = typer.Typer(
+    name="prism",
+    help="Observe, emulate, diagnose and recover large-model training.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    pretty_exceptions_enable=False,
+)
+app.command("demo", rich_help_panel=TOUR, epilog=demo.EPILOG)(demo.run_demo)
+app.add_typer(flows.app, name="flows", rich_help_panel=DATA)
+
+# One example per group, shown at the end of `prism --help`.
+app.info.epilog = "\n\n".join(
+    ["[bold]Examples[/bold]"]
+    + [
+        f"  [dim]{group}[/dim]  {example}"
+        for group, example in (
+            (TOUR, "prism demo"),
+            (DATA, "prism flows info flows.parquet"),
+        )
+    ]
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"prism {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Observe, emulate, diagnose and recover large-model training."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; every error ends as one line on stderr and the exit code of the contracts."""
+    try:
+        code = app(args=arguments, prog_name="prism", standalone_mode=False)
+    except PrismError as error:
+        fail(str(error))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        fail("stopped")
+        code = 1
+    except BrokenPipeError:
+        sys.stderr.close()  # The reader of our output went away: nothing is wrong on our side.
+        code = 0
+    except Exception as error:
+        code = _exit_code_of(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _exit_code_of(error: Exception) -> int:
+    """Wrong use is 2 and one line; anything else is our own bug, told in one line, with its traceback under -v."""
+    usage = getattr(error, "format_message", None)
+    if usage is not None:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "prism"
+        if type(error).__name__ == "NoArgsIsHelpError":
+            note(usage())
+            return 2
+        fail(f"{usage().rstrip('.')}; see '{command} --help'")
+        return 2
+    if type(error).__name__ == "Abort":
+        fail("stopped")
+        return 1
+    if verbosity.level > 0:
+        note("".join(traceback.format_exception(error)).rstrip())
+    fail(f"internal error: {type(error).__name__}: {error}; this is a bug in Prism, run again with -v for its place")
+    return 1
+
+
+if __name__ == "__main__":
+    main()

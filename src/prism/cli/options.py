@@ -1,0 +1,40 @@
+"""The flags that every command shares, so that they read and behave alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prism.cli.terminal import verbosity
+
+
+def _set_verbose(value: bool) -> bool:
+    verbosity.level = 1 if value else verbosity.level
+    return value
+
+
+def _set_quiet(value: bool) -> bool:
+    verbosity.level = -1 if value else verbosity.level
+    return value
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+VerboseFlag = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say more on stderr; show tracebacks.", callback=_set_verbose)
+]
+QuietFlag = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress or messages on stderr.", callback=_set_quiet)
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many.")
+]
+OutputDir = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder for the files to write; made if missing.")
+]
+
+
+def examples(*commands: str) -> str:
+    """An epilog that shows how a command is called."""
+    return "\n\n".join(["[bold]Examples[/bold]"] + [f"  {command}" for command in commands])

@@ -1,0 +1,47 @@
+"""The exceptions Prism raises on purpose.
+
+    PrismError                 anything Prism can explain; the command line exits 1
+    └── InputError             what the user gave is wrong: file, place, what to do; exits 2
+        ├── BadFileError       a file cannot be read at all (missing, truncated, another format)
+        ├── BadRowError        one value in a table is wrong
+        ├── BadConfigError     a setting, a plan or a cluster file does not hold together
+        ├── GraphError         an execution graph that would hang, or that contradicts itself
+        └── MissingExtraError  a capability whose optional packages are not installed
+"""
+
+from __future__ import annotations
+
+
+class PrismError(Exception):
+    """Base of every error that Prism explains in one line."""
+
+    exit_code = 1
+
+
+class InputError(PrismError):
+    """What the user gave is wrong; the message says where and how to mend it."""
+
+    exit_code = 2
+
+
+class BadFileError(InputError):
+    """A file that cannot be read at all."""
+
+
+class BadRowError(InputError):
+    """One value in a table that is not what its column holds."""
+
+
+class BadConfigError(InputError):
+    """A setting, plan or cluster file that does not hold together."""
+
+
+class GraphError(InputError):
+    """An execution graph that would hang on a cluster, or that contradicts itself."""
+
+
+class MissingExtraError(InputError):
+    """A capability that needs an optional dependency."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs optional packages; install them with: pip install 'prism-llm[{extra}]'")

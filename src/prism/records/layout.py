@@ -1,0 +1,94 @@
+"""LAYOUT: a job's degrees of parallelism, its groups and its stage order, each with a confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prism.errors import BadRowError
+from prism.records.spans import PAIR_KINDS
+
+DEGREES = ("dp", "pp", "tp", "cp", "ep")
+SHARDINGS = ("none", "zero1", "zero2", "fsdp", "hsdp", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """One degree; a value of None says that it is not known."""
+
+    value: int | None
+    confidence: float = 1.0
+
+
+UNKNOWN = Degree(None, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Endpoints (or ranks, as text) that communicate collectively."""
+
+    kind: str
+    members: tuple[str, ...]
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How one job is spread over its ranks."""
+
+    dp: Degree = UNKNOWN
+    pp: Degree = UNKNOWN
+    tp: Degree = UNKNOWN
+    cp: Degree = UNKNOWN
+    ep: Degree = UNKNOWN
+    sharding: str = "unknown"
+    groups: tuple[Group, ...] = ()
+    stages: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def confidence(self) -> float:
+        """That every degree given is right."""
+        product = 1.0
+        for name in DEGREES:
+            product *= getattr(self, name).confidence
+        return product
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form; degrees as plain numbers, their confidences beside them."""
+        return {
+            **{name: getattr(self, name).value for name in DEGREES},
+            "confidence": self.confidence,
+            "confidences": {name: getattr(self, name).confidence for name in DEGREES},
+            "sharding": self.sharding,
+            "groups": [
+                {"kind": g.kind, "endpoints": list(g.members), "confidence": g.confidence} for g in self.groups
+            ],
+            "stages": dict(self.stages),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], where: str = "layout") -> Layout:
+        """Read what `to_json` wrote, or the shorter form without confidences."""
+        confidences = document.get("confidences", {})
+        degrees: dict[str, Degree] = {}
+        for name in DEGREES:
+            value = document.get(name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise BadRowError(f"{where}: '{name}' is {value!r}, expected a whole number of at least 1 or null")
+            degrees[name] = Degree(value, float(confidences.get(name, 0.0 if value is None else 1.0)))
+        sharding = document.get("sharding", "unknown")
+        if sharding not in SHARDINGS:
+            raise BadRowError(f"{where}: 'sharding' is {sharding!r}, expected one of {', '.join(SHARDINGS)}")
+        groups = []
+        for i, entry in enumerate(document.get("groups", ())):
+            if entry.get("kind") not in PAIR_KINDS:
+                raise BadRowError(f"{where} group {i}: 'kind' is {entry.get('kind')!r}, expected one of {', '.join(PAIR_KINDS)}")
+            groups.append(
+                Group(
+                    kind=entry["kind"],
+                    members=tuple(entry.get("endpoints", ())),
+                    confidence=float(entry.get("confidence", 1.0)),
+                )
+            )
+        return cls(**degrees, sharding=sharding, groups=tuple(groups), stages=dict(document.get("stages", {})))

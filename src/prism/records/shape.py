@@ -1,0 +1,67 @@
+"""What a table must look like: its columns, which may be missing, which may hold nulls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from prism.errors import BadRowError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A table that crosses packages: name, required columns, optional ones, and where null is an answer."""
+
+    name: str
+    required: pl.Schema
+    optional: pl.Schema = field(default_factory=pl.Schema)
+    nullable: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> pl.Schema:
+        """Required then optional columns."""
+        return pl.Schema({**self.required, **self.optional})
+
+    def empty(self) -> pl.DataFrame:
+        """A frame of the required columns without rows."""
+        return pl.DataFrame(schema=self.required)
+
+    def conform(self, frame: pl.DataFrame, where: str = "frame") -> pl.DataFrame:
+        """Return `frame` with this shape's columns and types, in its order, or raise naming the first bad value."""
+        missing = [c for c in self.required if c not in frame.columns and c not in self.nullable]
+        if missing:
+            raise BadRowError(
+                f"{where}: no column '{missing[0]}'; {self.name.upper()} needs {', '.join(self.required)}"
+            )
+        fill = [pl.lit(None, self.required[c]).alias(c) for c in self.required if c not in frame.columns]
+        frame = frame.with_columns(fill) if fill else frame
+        kept = [c for c in self.columns if c in frame.columns]
+        out = frame.select(pl.col(c).cast(self.columns[c], strict=False) for c in kept)
+        for column in kept:
+            if out[column].null_count() == 0 or out[column].null_count() == frame[column].null_count() and (
+                column in self.nullable or column in self.optional
+            ):
+                continue
+            allowed = column in self.nullable or column in self.optional
+            lost = out[column].is_null() & (frame[column].is_not_null() if allowed else True)
+            row = lost.arg_max() or 0
+            raise BadRowError(
+                f"{where} row {row + 1}: '{column}' is {frame[column][row]!r}, expected {describe(self.columns[column])}"
+            )
+        return out
+
+
+def describe(dtype: pl.DataType | type[pl.DataType]) -> str:
+    """A data type in a user's words."""
+    if isinstance(dtype, pl.Enum):
+        return "one of " + ", ".join(dtype.categories.to_list())
+    if dtype.is_integer():
+        return "a whole number"
+    if dtype.is_float():
+        return "a number"
+    if dtype == pl.String:
+        return "text"
+    if dtype == pl.Boolean:
+        return "true or false"
+    return str(dtype).lower()

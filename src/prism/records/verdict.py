@@ -1,0 +1,76 @@
+"""VERDICT: why a job failed, what to do about it, and the log lines that prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from prism.errors import BadRowError
+
+Category = Literal["infrastructure", "framework", "script", "unknown"]
+Action = Literal["restart", "isolate_and_restart", "rollback", "stop"]
+
+CATEGORY_OF_REASON: Mapping[str, Category] = {
+    **dict.fromkeys(
+        ("NVLinkError", "CUDAError", "NodeFailure", "ECCError", "NetworkError", "ConnectionError", "S3StorageError",
+         "NCCLTimeoutError", "NCCLRemoteError"), "infrastructure"),
+    **dict.fromkeys(
+        ("DataloaderKilled", "AttributeError", "OutOfMemoryError", "RuntimeError", "AssertionError", "ValueError",
+         "ZeroDivisionError", "ModelLoadingError", "DatasetLoadingError"), "framework"),
+    **dict.fromkeys(
+        ("FileNotFoundError", "OSError", "TypeError", "NameError", "PermissionError", "ImportError", "KeyError",
+         "SyntaxError", "ArgumentError", "CalledProcessError", "IndexError"), "script"),
+    "Unknown": "unknown",
+}  # fmt: skip
+"""The 29 failure reasons of the Acme study (NSDI 2024) and the class each belongs to, and `Unknown`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceLine:
+    """A log line that supports the verdict; `line` counts from 1 in `file`."""
+
+    line: int
+    text: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The root cause of one failed job."""
+
+    log: str
+    reason: str
+    category: Category
+    action: Action
+    confidence: float
+    evidence: tuple[EvidenceLine, ...] = ()
+    hosts: tuple[str, ...] = ()
+    first_rank: int | None = None
+    lines_read: int = 0
+    lines_kept: int = 0
+    mitigation: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form that `prism explain --json` prints."""
+        document = asdict(self)
+        document["hosts"] = list(self.hosts)
+        document["evidence"] = [
+            {k: v for k, v in asdict(e).items() if k != "file" or v is not None} for e in self.evidence
+        ]
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], where: str = "verdict") -> Verdict:
+        """Read what `to_json` wrote."""
+        for key, allowed in (
+            ("reason", tuple(CATEGORY_OF_REASON)),
+            ("category", get_args(Category)),
+            ("action", get_args(Action)),
+        ):
+            if document.get(key) not in allowed:
+                raise BadRowError(f"{where}: '{key}' is {document.get(key)!r}, expected one of {', '.join(allowed)}")
+        known = {k: document[k] for k in cls.__dataclass_fields__ if k in document}
+        known["hosts"] = tuple(document.get("hosts", ()))
+        known["evidence"] = tuple(EvidenceLine(**e) for e in document.get("evidence", ()))
+        return cls(**known)
