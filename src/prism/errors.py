@@ -1,12 +1,12 @@
 """The exceptions Prism raises on purpose.
 
-    PrismError                 anything Prism can explain; the command line exits 1
-    └── InputError             what the user gave is wrong: file, place, what to do; exits 2
-        ├── BadFileError       a file cannot be read at all (missing, truncated, another format)
-        ├── BadRowError        one value in a table is wrong
-        ├── BadConfigError     a setting, a plan or a cluster file does not hold together
-        ├── GraphError         an execution graph that would hang, or that contradicts itself
-        └── MissingExtraError  a capability whose optional packages are not installed
+PrismError                 anything Prism can explain; the command line exits 1
+└── InputError             what the user gave is wrong: file, place, what to do; exits 2
+    ├── BadFileError       a file cannot be read at all (missing, truncated, another format)
+    ├── BadRowError        one value in a table is wrong
+    ├── BadConfigError     a setting, a plan or a cluster file does not hold together
+    ├── GraphError         an execution graph that would hang, or that contradicts itself
+    └── MissingExtraError  a capability whose optional packages are not installed
 """
 
 from __future__ import annotations

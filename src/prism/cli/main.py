@@ -48,7 +48,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Observe, emulate, diagnose and recover large-model training."""

@@ -28,7 +28,8 @@ QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress or messages on stderr.", callback=_set_quiet)
 ]
 SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many.")
+    bool,
+    typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many."),
 ]
 OutputDir = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the files to write; made if missing.")

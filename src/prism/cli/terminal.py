@@ -55,7 +55,10 @@ def fail(message: str) -> None:
     """The one line that an error ends in."""
     line = " ".join(message.split())
     err = console(stderr=True)
-    err.print(f"prism: [red]error:[/red] {_escape(line)}" if err.is_terminal else f"prism: error: {_escape(line)}", soft_wrap=True)
+    err.print(
+        f"prism: [red]error:[/red] {_escape(line)}" if err.is_terminal else f"prism: error: {_escape(line)}",
+        soft_wrap=True,
+    )
 
 
 def _escape(text: str) -> str:

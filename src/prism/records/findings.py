@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
 FindingKind = Literal[
     "slow_compute", "slow_link", "slow_switch", "stage_imbalance", "load_imbalance", "slow_step", "hang",
@@ -18,7 +18,7 @@ CulpritType = Literal["endpoint", "host", "link", "switch", "stage", "group", "j
 
 FINDINGS = Shape(
     name="findings",
-    required=pl.Schema(
+    required=columns(
         {
             "kind": pl.Enum(get_args(FindingKind)),
             "job": pl.String,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
 FLOWS = Shape(
     name="flows",
-    required=pl.Schema(
+    required=columns(
         {
             "start_ns": pl.Int64,
             "end_ns": pl.Int64,  # null: the exporter gave no end time
@@ -17,7 +17,7 @@ FLOWS = Shape(
             "bytes": pl.Int64,  # in memory: scaled by the sampling rate; on disk: as exported
         }
     ),
-    optional=pl.Schema(
+    optional=columns(
         {
             "src_port": pl.Int32,
             "dst_port": pl.Int32,

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
-JOB_STATES = ("completed", "failed", "cancelled", "timeout", "node_fail", "preempted", "out_of_memory", "running", "pending", "unknown")
+JOB_STATES = (
+    "completed",
+    "failed",
+    "cancelled",
+    "timeout",
+    "node_fail",
+    "preempted",
+    "out_of_memory",
+    "running",
+    "pending",
+    "unknown",
+)
 
 JOBS = Shape(
     name="jobs",
-    required=pl.Schema(
+    required=columns(
         {
             "job": pl.String,
             "user": pl.String,
@@ -22,7 +33,7 @@ JOBS = Shape(
             "end_ns": pl.Int64,
         }
     ),
-    optional=pl.Schema(
+    optional=columns(
         {
             "cluster": pl.String,
             "nodes": pl.Int64,

@@ -61,9 +61,7 @@ class Layout:
             "confidence": self.confidence,
             "confidences": {name: getattr(self, name).confidence for name in DEGREES},
             "sharding": self.sharding,
-            "groups": [
-                {"kind": g.kind, "endpoints": list(g.members), "confidence": g.confidence} for g in self.groups
-            ],
+            "groups": [{"kind": g.kind, "endpoints": list(g.members), "confidence": g.confidence} for g in self.groups],
             "stages": dict(self.stages),
         }
 
@@ -83,7 +81,9 @@ class Layout:
         groups = []
         for i, entry in enumerate(document.get("groups", ())):
             if entry.get("kind") not in PAIR_KINDS:
-                raise BadRowError(f"{where} group {i}: 'kind' is {entry.get('kind')!r}, expected one of {', '.join(PAIR_KINDS)}")
+                raise BadRowError(
+                    f"{where} group {i}: 'kind' is {entry.get('kind')!r}, expected one of {', '.join(PAIR_KINDS)}"
+                )
             groups.append(
                 Group(
                     kind=entry["kind"],

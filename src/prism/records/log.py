@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
 LOG = Shape(
     name="log",
-    required=pl.Schema(
+    required=columns(
         {
             "file": pl.String,
             "line": pl.Int64,  # counts from 1

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from prism.errors import BadRowError
+
+
+def columns(types: Mapping[str, Any]) -> pl.Schema:
+    """A schema from names and Polars types."""
+    return pl.Schema(types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +34,31 @@ class Shape:
         """A frame of the required columns without rows."""
         return pl.DataFrame(schema=self.required)
 
-    def conform(self, frame: pl.DataFrame, where: str = "frame") -> pl.DataFrame:
+    def conform(
+        self, frame: pl.DataFrame, where: str = "frame", *, row_word: str = "row", first_row: int = 1
+    ) -> pl.DataFrame:
         """Return `frame` with this shape's columns and types, in its order, or raise naming the first bad value."""
         missing = [c for c in self.required if c not in frame.columns and c not in self.nullable]
         if missing:
-            raise BadRowError(
-                f"{where}: no column '{missing[0]}'; {self.name.upper()} needs {', '.join(self.required)}"
-            )
-        fill = [pl.lit(None, self.required[c]).alias(c) for c in self.required if c not in frame.columns]
-        frame = frame.with_columns(fill) if fill else frame
+            needed = ", ".join(self.required)
+            raise BadRowError(f"{where}: no column '{missing[0]}'; {self.name.upper()} needs {needed}")
+        absent = [pl.lit(None, self.required[c]).alias(c) for c in self.required if c not in frame.columns]
+        frame = frame.with_columns(absent)
         kept = [c for c in self.columns if c in frame.columns]
         out = frame.select(pl.col(c).cast(self.columns[c], strict=False) for c in kept)
         for column in kept:
-            if out[column].null_count() == 0 or out[column].null_count() == frame[column].null_count() and (
-                column in self.nullable or column in self.optional
-            ):
-                continue
-            allowed = column in self.nullable or column in self.optional
-            lost = out[column].is_null() & (frame[column].is_not_null() if allowed else True)
-            row = lost.arg_max() or 0
-            raise BadRowError(
-                f"{where} row {row + 1}: '{column}' is {frame[column][row]!r}, expected {describe(self.columns[column])}"
-            )
+            may_be_null = column in self.nullable or column in self.optional
+            lost = out[column].is_null()
+            if may_be_null:
+                lost &= frame[column].is_not_null()
+            if lost.any():
+                row = int(lost.arg_true()[0])
+                value = frame[column][row]
+                shown = "empty" if value is None else f'"{value}"' if isinstance(value, str) else str(value)
+                raise BadRowError(
+                    f"{where} {row_word} {row + first_row}: '{column}' is {shown}, "
+                    f"expected {describe(self.columns[column])}"
+                )
         return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
 PAIR_KINDS = ("dp", "pp", "tp", "cp", "ep", "embedding", "storage", "unknown")
 """What the traffic between two endpoints can be."""
@@ -13,7 +13,7 @@ SPAN_KINDS = ("compute", *PAIR_KINDS, "wait", "host", "microbatch", "step")
 
 SPANS = Shape(
     name="spans",
-    required=pl.Schema(
+    required=columns(
         {
             "job": pl.String,
             "rank": pl.Int32,

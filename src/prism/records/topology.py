@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 
 TOPOLOGY = Shape(
     name="topology",
-    required=pl.Schema({"address": pl.String, "host": pl.String, "rail": pl.Int32, "switch": pl.String}),
+    required=columns({"address": pl.String, "host": pl.String, "rail": pl.Int32, "switch": pl.String}),
     nullable=frozenset({"rail", "switch"}),
 )

@@ -11,18 +11,24 @@ from prism.errors import BadRowError
 Category = Literal["infrastructure", "framework", "script", "unknown"]
 Action = Literal["restart", "isolate_and_restart", "rollback", "stop"]
 
+_REASONS: Mapping[Category, str] = {
+    "infrastructure": (
+        "NVLinkError CUDAError NodeFailure ECCError NetworkError ConnectionError S3StorageError NCCLTimeoutError "
+        "NCCLRemoteError"
+    ),
+    "framework": (
+        "DataloaderKilled AttributeError OutOfMemoryError RuntimeError AssertionError ValueError ZeroDivisionError "
+        "ModelLoadingError DatasetLoadingError"
+    ),
+    "script": (
+        "FileNotFoundError OSError TypeError NameError PermissionError ImportError KeyError SyntaxError "
+        "ArgumentError CalledProcessError IndexError"
+    ),
+    "unknown": "Unknown",
+}
 CATEGORY_OF_REASON: Mapping[str, Category] = {
-    **dict.fromkeys(
-        ("NVLinkError", "CUDAError", "NodeFailure", "ECCError", "NetworkError", "ConnectionError", "S3StorageError",
-         "NCCLTimeoutError", "NCCLRemoteError"), "infrastructure"),
-    **dict.fromkeys(
-        ("DataloaderKilled", "AttributeError", "OutOfMemoryError", "RuntimeError", "AssertionError", "ValueError",
-         "ZeroDivisionError", "ModelLoadingError", "DatasetLoadingError"), "framework"),
-    **dict.fromkeys(
-        ("FileNotFoundError", "OSError", "TypeError", "NameError", "PermissionError", "ImportError", "KeyError",
-         "SyntaxError", "ArgumentError", "CalledProcessError", "IndexError"), "script"),
-    "Unknown": "unknown",
-}  # fmt: skip
+    reason: category for category, reasons in _REASONS.items() for reason in reasons.split()
+}
 """The 29 failure reasons of the Acme study (NSDI 2024) and the class each belongs to, and `Unknown`."""
 
 

@@ -1,0 +1,59 @@
+# Prism. `make help` lists what is here. Needs Python 3.11 or newer with pip; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := $(shell grep -E '^torch==' constraints.txt)
+OUT ?= out
+
+.PHONY: help setup demo test test-slow test-gpu check format docs bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## build .venv; then .venv/bin/prism is the command
+
+# torch first, so that nothing else pulls in a build for GPUs that are not here.
+$(READY): pyproject.toml constraints.txt scripts/install_torch.sh
+	@echo "setup: building $(VENV) with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup: torch, CPU build"
+	@sh scripts/install_torch.sh $(BIN)/python $(TORCH)
+	@echo "setup: prism and its tools"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "setup: done; the command is $(BIN)/prism"
+
+demo: $(READY)  ## the tour, on an embedded example
+	@$(BIN)/prism demo --output $(OUT)/demo
+
+test: $(READY)  ## the whole everyday test suite
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu"
+
+test-slow: $(READY)  ## tests that take minutes
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+test-gpu: $(READY)  ## tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+check: $(READY)  ## format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/write_cli_docs.py --check
+
+format: $(READY)  ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY)  ## write docs/cli.md and the pictures from the code
+	$(BIN)/python scripts/write_cli_docs.py
+	$(BIN)/python scripts/write_pictures.py
+
+bench: $(READY)  ## run every benchmark beside its peers and print the tables
+	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove .venv and everything that was generated
+	rm -rf $(VENV) $(OUT) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,244 @@
+"""Flow files read into FLOWS and written back; a bad row is named, or left out and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from prism.errors import BadFileError, BadRowError, InputError
+from prism.records import files
+from prism.records.addresses import MAPPED_V4, first_bad_address, is_address
+from prism.records.files import Format
+from prism.records.flow_plan import LOST, FlowPlan, explain_row, plan_flows, typed_csv_columns
+from prism.records.flows import FLOWS
+from prism.records.times import unit_by_size
+
+# Rows. Looking at every address of a larger table costs half as much as reading it, so 200,000 rows spread
+# evenly over it are looked at; whoever lists its endpoints (`endpoints_of`) looks at them all.
+_CHECK_EVERY_ADDRESS_BELOW = 2_000_000
+_EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
+_ROW = "_row"  # where a row stands in the frame
+_PLACE = "_place"  # where it stands in the file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowOptions:
+    """How to read flow files."""
+
+    skip_bad_rows: bool = False
+    packet_bytes: int = 4096  # assumed size of a packet where a file counts packets only; the RoCE MTU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReport:
+    """What reading found besides the rows."""
+
+    files: int
+    rows: int
+    skipped_rows: dict[str, int] = field(default_factory=dict)  # what was wrong -> how many rows
+    skipped_files: tuple[str, ...] = ()  # one line each
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowsRead:
+    """A FLOWS table and how it was come by."""
+
+    flows: pl.DataFrame
+    report: ReadReport
+
+
+def read_flows(paths: str | Path | Iterable[str | Path], options: FlowOptions | None = None) -> pl.DataFrame:
+    """Read flow files, or folders of them, into one validated FLOWS table."""
+    return load_flows(paths, options).flows
+
+
+def load_flows(
+    paths: str | Path | Iterable[str | Path],
+    options: FlowOptions | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> FlowsRead:
+    """Like `read_flows`, with a report of what was assumed and left out; `progress` is told the bytes of each file."""
+    options = options or FlowOptions()
+    frames: list[pl.DataFrame] = []
+    skipped: Counter[str] = Counter()
+    bad_files: list[str] = []
+    notes: dict[str, None] = {}
+    sources = files.expand(paths)
+    for path in sources:
+        try:
+            frame, bad_rows, said = _load_file(path, options)
+        except InputError as error:
+            if not options.skip_bad_rows:
+                raise
+            bad_files.append(str(error))
+            continue
+        frames.append(frame)
+        skipped.update(bad_rows)
+        notes.update(dict.fromkeys(said))
+        if progress is not None:
+            progress(path.stat().st_size)
+    if not frames:
+        raise BadFileError(f"none of {len(sources)} files could be read; the first: {bad_files[0]}")
+    # Files may differ in their optional columns; the missing ones are null.
+    flows = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal")
+    flows = flows.select(c for c in FLOWS.columns if c in flows.columns)
+    report = ReadReport(
+        files=len(frames),
+        rows=flows.height,
+        skipped_rows=dict(skipped),
+        skipped_files=tuple(bad_files),
+        notes=tuple(notes),
+    )
+    return FlowsRead(flows=flows, report=report)
+
+
+def scan_flows(paths: str | Path | Iterable[str | Path], options: FlowOptions | None = None) -> pl.LazyFrame:
+    """FLOWS of any size as a lazy frame: columns mapped and units converted, rows not yet checked."""
+    options = options or FlowOptions()
+    parts: list[pl.LazyFrame] = []
+    for path in files.expand(paths):
+        fmt = files.recognise(path)
+        lazy, _, plan = _scan_planned(path, fmt, options)
+        parts.append(lazy.select(e.alias(n).cast(FLOWS.columns[n]) for n, e in plan.expressions.items()))
+    return parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal")
+
+
+def write_flows(flows: pl.DataFrame, path: str | Path) -> None:
+    """Write FLOWS by the ending of `path`; sampled bytes and packets go to disk as the exporter counted them."""
+    frame = FLOWS.conform(flows, "flows")
+    if "sampling_rate" in frame.columns:
+        rate = pl.col("sampling_rate").fill_null(1)
+        counted = [c for c in ("bytes", "packets") if c in frame.columns]
+        uneven = frame.select(pl.any_horizontal((pl.col(c) % rate != 0).any() for c in counted)).item()
+        if uneven:
+            raise BadRowError("flows: sampled 'bytes' or 'packets' are not multiples of 'sampling_rate'; scale them up")
+        frame = frame.with_columns(pl.col(c) // rate for c in counted)
+    files.write(frame, Path(path))
+
+
+def _scan_planned(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.LazyFrame, pl.Schema, FlowPlan]:
+    columns = files.read_columns(path, fmt)
+    typed = typed_csv_columns(columns.names()) if fmt is Format.CSV else None
+    lazy = files.scan(path, fmt, typed)
+    schema = lazy.collect_schema()
+    try:
+        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes)
+    except pl.exceptions.PolarsError:
+        # A value that is not what its column holds: plan on plain text instead, and let the checks name it.
+        lazy = files.scan(path, fmt)
+        schema = lazy.collect_schema()
+        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes)
+    return lazy, schema, plan
+
+
+def _load_file(path: Path, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
+    """One file's FLOWS, what was left out of it, and notes; anything odd is looked at again by the slow reader."""
+    fmt = files.recognise(path)
+    try:
+        lazy, schema, plan = _scan_planned(path, fmt, options)
+        frame = files.collect(plan.select(lazy, schema), path)
+    except BadFileError:
+        if fmt in (Format.PARQUET, Format.ARROW):
+            raise
+        return _load_suspicious(path, fmt, options)
+    if frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
+        return _load_suspicious(path, fmt, options)
+    frame = _plain_ipv4(frame.drop(LOST, strict=False))
+    if _stray_address(frame) is not None:
+        return _load_suspicious(path, fmt, options)
+    return frame.cast({c: FLOWS.columns[c] for c in frame.columns}), Counter(), plan.notes
+
+
+def _load_suspicious(
+    path: Path, fmt: Format, options: FlowOptions
+) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
+    """Read a file that has bad rows, slowly, with its own values beside ours, to name them or leave them out."""
+    raw, reasons = _read_raw(path, fmt, options)
+    plan = plan_flows(raw.lazy(), raw.schema, str(path), packet_bytes=options.packet_bytes)
+    made = _plain_ipv4(plan.select(raw.lazy(), raw.schema).collect().with_columns(raw[_PLACE]).with_row_index(_ROW))
+    addresses = pl.concat([made["src"], made["dst"]]).drop_nulls().unique()
+    stray = addresses.filter(pl.Series([not is_address(a) for a in addresses], dtype=pl.Boolean))
+    strange = pl.col("src").is_in(stray.implode()) | pl.col("dst").is_in(stray.implode())
+    wrong_unit = (pl.col("start_ns") < _EPOCH_NS) if _mixes_units(made) else pl.lit(False)
+    bad = plan.bad(lost=LOST in made.columns) | strange.fill_null(False) | wrong_unit.fill_null(False)
+    marked = made.with_columns(bad.alias("_bad"))
+    for row in marked.filter("_bad").iter_rows(named=True):
+        reason = _reason(plan, row, raw.row(row[_ROW], named=True), stray)
+        if not options.skip_bad_rows:
+            place = f"{fmt.first_row[0]} {row[_PLACE]}"
+            raise BadRowError(f"{path} {place}: {reason}; fix the row or pass --skip-bad-rows")
+        reasons[_without_value(reason)] += 1
+    good = marked.filter(~pl.col("_bad")).select(list(plan.expressions))
+    return good.cast({c: FLOWS.columns[c] for c in good.columns}), reasons, plan.notes
+
+
+def _reason(plan: FlowPlan, row: dict[str, object], raw: dict[str, object], stray: pl.Series) -> str:
+    for name in ("src", "dst"):
+        if row[name] in stray:
+            return f"'{plan.sources[name][0]}' is \"{row[name]}\", expected an address"
+    start = row["start_ns"]
+    complete = all(row[c] is not None for c in ("start_ns", "src", "dst", "bytes"))
+    if (complete and isinstance(start, int) and start < _EPOCH_NS and row["end_ns"] is None) or _is_other_unit(row):
+        looks = unit_by_size(float(start)) if isinstance(start, int) else None
+        if looks and looks != "ns":
+            return f"'{plan.sources['start_ns'][0]}' is {start}, which looks like {looks} among ns: mixed time units"
+    text = explain_row(plan, row, raw)
+    if "before it starts" in text and isinstance(end := row["end_ns"], int) and unit_by_size(end) not in (None, "ns"):
+        text += f"; it looks like {unit_by_size(end)}: mixed time units"
+    return text
+
+
+def _is_other_unit(row: dict[str, object]) -> bool:
+    start, end = row["start_ns"], row["end_ns"]
+    return isinstance(start, int) and start < _EPOCH_NS and (not isinstance(end, int) or end >= start)
+
+
+def _without_value(reason: str) -> str:
+    """The reason with the offending value left out, so that like rows count together."""
+    head, _, tail = reason.partition(" is ")
+    return f"{head} not {tail.partition('expected ')[2]}" if "expected " in tail else f"{head} out of order or unit"
+
+
+def _mixes_units(frame: pl.DataFrame) -> bool:
+    """Whether some start times count nanoseconds from the epoch and others cannot."""
+    low, high = frame.select(low=pl.col("start_ns").min(), high=pl.col("start_ns").max()).row(0)
+    return low is not None and high >= _EPOCH_NS > low
+
+
+def _plain_ipv4(frame: pl.DataFrame) -> pl.DataFrame:
+    """IPv4 addresses written as IPv6-mapped ones, in their plain form."""
+    head = pl.concat([frame["src"].head(1000), frame["dst"].head(1000)])
+    if not head.str.starts_with(MAPPED_V4).any():
+        return frame
+    return frame.with_columns(pl.col("src", "dst").str.strip_prefix(MAPPED_V4))
+
+
+def _stray_address(frame: pl.DataFrame) -> str | None:
+    step = 1 if frame.height <= _CHECK_EVERY_ADDRESS_BELOW else 1 + frame.height // 200_000
+    if frame.select(pl.min_horizontal(pl.col("src", "dst").str.len_bytes().min())).item() == 0:
+        return ""
+    sample = frame.select(pl.col("src", "dst").gather_every(step))
+    return first_bad_address(pl.concat([sample["src"], sample["dst"]]))
+
+
+def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str]]:
+    """The file's own values, text where it is a text file, with the number of the row or line each stands in."""
+    if fmt is Format.JSONL:
+        read = files.read_json_lines(path)
+        if read.bad_lines and not options.skip_bad_rows:
+            line, problem = read.bad_lines[0]
+            raise BadFileError(f"{path} line {line}: {problem}; fix the line or pass --skip-bad-rows")
+        raw = read.frame.with_columns(pl.Series(_PLACE, read.lines, dtype=pl.Int64))
+        return raw, Counter({"not a JSON object": len(read.bad_lines)} if read.bad_lines else {})
+    raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=fmt.first_row[1])
+    first = raw.columns[1]
+    if fmt is Format.CSV and raw[first].dtype == pl.String:
+        # nfdump closes its CSV with a summary of two lines, which are not flows.
+        footer = (raw[first] == "Summary").arg_true()
+        raw = raw.head(int(footer[0])) if len(footer) else raw
+    return raw, Counter()
