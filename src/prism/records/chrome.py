@@ -26,6 +26,7 @@ def write_chrome_trace(spans: pl.DataFrame, path: Path, *, findings: pl.DataFram
     slices = slices.with_columns(tracks.select("pid", "tid")[layout.track_of_slice])
     slices = slices.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)  # outer first
     first_ns = slices["start_ns"].item(0) if len(slices) else 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f'{{"displayTimeUnit":"ns","otherData":{{"start_ns":"{first_ns}"}},"traceEvents":[')
         separator = "\n"

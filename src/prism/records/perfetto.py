@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.errors import BadRowError
-from prism.records.shape import Shape
+from prism.records.shape import Shape, columns
 from prism.records.tracks import LANE, NOTES, Events, gather_slices, lay_out_tracks, order_events
 from prism.records.varints import (
     Integers,
@@ -32,7 +32,7 @@ from prism.records.varints import (
     pack_rows,
 )
 
-ARROWS = Shape(name="arrows", required=pl.Schema({"from_span": pl.Int64, "to_span": pl.Int64}))
+ARROWS = Shape(name="arrows", required=columns({"from_span": pl.Int64, "to_span": pl.Int64}))
 """What leads to what: the row numbers, from 0, of two spans."""
 
 PACKET = 1  # the only field of a trace
@@ -96,6 +96,7 @@ def write_perfetto(
     flows = None if arrows is None else _encode_flows(ARROWS.conform(arrows, "arrows"), events, len(spans))
     note_names = pl.Series([note.name for note in notes], dtype=pl.String)
     interned = [(1, categories), (2, names), (3, note_names), (29, note_strings)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(_encode_head(events.first_ns, interned))
         file.write(_encode_tracks(_describe_tracks(layout.tracks)))
@@ -168,11 +169,9 @@ def _describe_tracks(tracks: pl.DataFrame) -> pl.DataFrame:
     lanes = lanes.join(parent_job, on="job", maintain_order="left")
     lanes = lanes.join(parent_rank, on=["job", "rank"], how="left", maintain_order="left")
     tree = [
-        jobs.select("uuid", parent=pl.lit(0), place="uuid", name="job", is_lane=pl.lit(False)),
-        ranks.select("uuid", "parent", place="uuid", name=pl.format("rank {}", "rank"), is_lane=pl.lit(False)),
-        lanes.select(
-            "uuid", pl.coalesce("rank_uuid", "parent").alias("parent"), "place", name="lane", is_lane=pl.lit(True)
-        ),
+        jobs.select("uuid", parent=pl.lit(0), place="uuid", name="job"),
+        ranks.select("uuid", "parent", place="uuid", name=pl.format("rank {}", "rank")),
+        lanes.select("uuid", pl.coalesce("rank_uuid", "parent").alias("parent"), "place", name="lane"),
     ]
     return pl.concat(tree, how="vertical_relaxed")
 
@@ -184,7 +183,7 @@ def _encode_tracks(tree: pl.DataFrame) -> bytes:
     descriptor = (
         encode_integer(1, uuid)
         + keep_where(parent > 0, encode_integer(5, parent))
-        + keep_where(~tree["is_lane"].to_numpy(), encode_integer(11, 3))  # child_ordering: EXPLICIT, by place
+        + encode_integer(11, 3)  # child_ordering: EXPLICIT, by the children's sibling_order_rank
         + encode_integer(12, place)
         + encode_text(2, num_bytes)
     )
@@ -215,7 +214,7 @@ def _encode_flows(arrows: pl.DataFrame, events: Events, num_spans: int) -> Flows
             row = outside.arg_max() or 0
             raise BadRowError(
                 f"arrows row {row + 1}: '{column}' is {arrows[column][row]}, "
-                f"but the spans are rows 0 to {num_spans - 1}"
+                f"but there are {num_spans} spans, counted from 0; name one of them"
             )
     begin_of_slice = np.empty(len(events.slice_row) // 2, dtype=np.int64)
     begin_of_slice[events.slice_row[events.is_begin]] = np.flatnonzero(events.is_begin)
