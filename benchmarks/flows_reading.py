@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+
 from machine import describe_machine, peak_rss_bytes
 
 READERS = ("polars", "prism", "pandas")

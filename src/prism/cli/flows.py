@@ -35,7 +35,7 @@ def show_info(
     """Rows, time span, endpoints, rate, and what is missing."""
     from prism.records.flow_summary import summarize_flows
 
-    read = _read(sources, skip_bad_rows, packet_bytes)
+    read = read_sources(sources, skip_bad_rows, packet_bytes)
     summary = summarize_flows(read.flows)
     if json:
         show_json({"schema": "prism.flows-info/1", **asdict(summary), "report": asdict(read.report)})
@@ -59,7 +59,7 @@ def convert(
     """Rewrite flow records from any tool as FLOWS columns, in nanoseconds."""
     from prism.records import write_flows
 
-    read = _read(sources, skip_bad_rows, packet_bytes)
+    read = read_sources(sources, skip_bad_rows, packet_bytes)
     write_flows(read.flows, output)
     if json:
         show_json({"schema": "prism.flows-convert/1", "output": str(output), "report": asdict(read.report)})
@@ -67,7 +67,8 @@ def convert(
     note(f"wrote {read.report.rows:,} flows to {output}")
 
 
-def _read(sources: list[Path], skip_bad_rows: bool, packet_bytes: int) -> FlowsRead:
+def read_sources(sources: list[Path], skip_bad_rows: bool, packet_bytes: int) -> FlowsRead:
+    """Read flow files with a progress bar, and say what was left out."""
     from prism.records import FlowOptions, load_flows
     from prism.records.files import expand
 

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from prism.cli import demo, flows
+from prism.cli import characterize, demo, diagnose, explain, flows, generate_trace, scenario, simulate
 from prism.cli.terminal import fail, note, verbosity
 from prism.errors import PrismError
 from prism.version import __version__
 
-DATA = "Data"
-TOUR = "Start here"
+START, CLUSTER, PLAN, DATA = "Start here", "Run a cluster", "Plan and rehearse", "Data"
 
 app = typer.Typer(
     name="prism",
@@ -23,20 +22,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     pretty_exceptions_enable=False,
 )
-app.command("demo", rich_help_panel=TOUR, epilog=demo.EPILOG)(demo.run_demo)
+app.command("demo", rich_help_panel=START, epilog=demo.EPILOG)(demo.run_demo)
+app.command("diagnose", rich_help_panel=CLUSTER, epilog=diagnose.EPILOG)(diagnose.run_diagnose)
+app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.explain)
+app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
+app.command("simulate", rich_help_panel=PLAN, epilog=simulate.EPILOG)(simulate.simulate_graph)
+app.command("scenario", rich_help_panel=PLAN, epilog=scenario.EPILOG)(scenario.run_scenario)
 app.add_typer(flows.app, name="flows", rich_help_panel=DATA)
+app.command("generate-trace", rich_help_panel=DATA, epilog=generate_trace.EPILOG)(generate_trace.generate_trace_file)
 
 # One example per group, shown at the end of `prism --help`.
-app.info.epilog = "\n\n".join(
-    ["[bold]Examples[/bold]"]
-    + [
-        f"  [dim]{group}[/dim]  {example}"
-        for group, example in (
-            (TOUR, "prism demo"),
-            (DATA, "prism flows info flows.parquet"),
-        )
-    ]
+_EXAMPLES = (
+    (START, "prism demo"),
+    (CLUSTER, "prism diagnose flows.parquet --topology topology.csv"),
+    (PLAN, "prism scenario dense-3d-64 --output /tmp/dense"),
+    (DATA, "prism flows info flows.parquet"),
 )
+app.info.epilog = "\n\n".join(["[bold]Examples[/bold]", *(f"  [dim]{g}[/dim]  {e}" for g, e in _EXAMPLES)])
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,98 @@
+"""Peak memory of every rank: real processes sharing one GPU over gloo against emulated ranks. Needs only torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from machine import describe_machine  # noqa: E402
+from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
+from prism.emulate.launch import LaunchConfig  # noqa: E402
+from prism.errors import PrismError  # noqa: E402
+
+SCRIPT = ROOT / "examples" / "gpt" / "train.py"
+MODEL = ("--width", "1024", "--heads", "16", "--layers", "8", "--length", "512", "--batch", "8", "--vocab", "32000")
+COMMON = ("--device", "cuda", "--backend", "gloo", "--steps", "5")
+LAYOUTS = {
+    "DDP": ("--data", "ddp"),
+    "FSDP2": ("--data", "fsdp"),
+    "HSDP": ("--data", "hsdp"),
+    "TP": ("--tp", "4"),
+    "TP, sequence": ("--tp", "4", "--sequence-parallel"),
+    "PP 1F1B": ("--pp", "4",),
+    "PP interleaved": ("--pp", "4", "--schedule", "interleaved"),
+    "MoE": ("--experts", "8"),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run every layout both ways and print each rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--output", type=Path, default=None, help="JSON file for the figures")
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    args = parser.parse_args()
+    print(f"machine: {describe_machine()}")
+    rows = []
+    for name in args.layouts:
+        started = time.monotonic()
+        rows += compare(name, args.ranks)
+        print(f"  ({time.monotonic() - started:.0f} s)", flush=True)
+        if args.output:
+            args.output.write_text(json.dumps(rows))
+    errors = [abs(row["error_pct"]) for row in rows if row["error_pct"] is not None]
+    if errors:
+        print(f"largest error of peak allocated: {max(errors):.4f} %; asked: 0.01 %")
+
+
+def compare(name: str, num: int) -> list[dict[str, object]]:
+    """Each rank's real and emulated peak."""
+    arguments = (str(SCRIPT), *MODEL, *LAYOUTS[name], *COMMON)
+    real = run_real(arguments, num)
+    try:
+        launch = LaunchConfig(script=arguments, world_size=num, gpus_per_node=num)
+        captures = capture_job(CaptureConfig(launch=launch, iterations=2, warmup=2)).captures
+        emulated = {rank: (c.memory.allocated, c.memory.reserved) for rank, c in captures.items()}
+    except PrismError as error:
+        print(f"{name}: emulation failed: {error}")
+        emulated = {}
+    rows: list[dict[str, object]] = []
+    for rank in range(num):
+        truth, ours = real.get(rank), emulated.get(rank)
+        error = (ours[0] / truth[0] - 1) * 100 if truth and ours and truth[0] else None
+        rows.append({"layout": name, "rank": rank, "real": truth, "emulated": ours, "error_pct": error})
+        shown = "not compared" if error is None else f"error {error:+.5f} %"
+        print(f"{name:<16} rank {rank}: real {truth}, emulated {ours}, {shown}", flush=True)
+    return rows
+
+
+def run_real(arguments: tuple[str, ...], num: int) -> dict[int, tuple[int, int]]:
+    """All ranks for real, on one GPU; NCCL refuses that, gloo does not."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num),
+            *arguments, "--times", f"{scratch}/times",
+        ]  # fmt: skip
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        if done.returncode:
+            print("\n".join(done.stderr.splitlines()[-12:]))
+            print("real run failed; what gloo cannot do on GPUs cannot be compared")
+            return {}
+        found = {}
+        for rank in range(num):
+            document = json.loads(Path(f"{scratch}/times.{rank}").read_text())
+            found[rank] = (document["peak_allocated"], document["peak_reserved"])
+        return found
+
+
+if __name__ == "__main__":
+    main()

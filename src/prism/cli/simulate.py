@@ -1,0 +1,135 @@
+"""`prism simulate`: solve a saved graph, and ask what would change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.terminal import note, show, show_json, table
+
+if TYPE_CHECKING:
+    from prism.simulate.comparison import Comparison, Outcome
+
+EPILOG = examples(
+    "prism simulate graph/",
+    "prism simulate graph/ --cluster dgx-h100 --output solved/",
+    'prism simulate graph/ --what-if "rank 12 speed 0.8" --what-if "dp bandwidth 2"',
+    "prism simulate graph/ --jitter 0.05 --seeds 100 --json",
+)
+
+
+def simulate_graph(
+    graph: Annotated[Path, typer.Argument(help="A folder that holds a saved graph.")],
+    cluster: Annotated[
+        str | None, typer.Option(help="Cluster file or preset that prices communication; without it a plain guess.")
+    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Measured collectives that correct the prices.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(help="A change, such as 'rank 12 speed 0.8', 'dp bandwidth 2', 'overlap off'; may be repeated."),
+    ] = None,
+    contention: Annotated[bool, typer.Option(help="Let concurrent transfers share links; needs --cluster.")] = False,
+    jitter: Annotated[
+        float, typer.Option(help="Vary every duration by this much (sigma of its logarithm).", min=0.0, max=3.0)
+    ] = 0.0,
+    seeds: Annotated[int, typer.Option(help="How many times to draw under --jitter.", min=1)] = 20,
+    chakra: Annotated[bool, typer.Option(help="Also write Chakra traces of all ranks to --output.")] = False,
+    output: OutputDir = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Solve a saved graph: step time, critical path, overlap; and the same after each what-if."""
+    from prism.simulate import Jitter, Plan, SolveConfig, apply_change, compare_plans, load_graph, sample_steps
+    from prism.simulate.comparison import solve_plan
+
+    if calibration is not None and cluster is None:
+        raise typer.BadParameter("a calibration corrects a cluster's prices; give --cluster too")
+    if chakra and output is None:
+        raise typer.BadParameter("where to? --chakra needs --output DIR")
+    loaded = load_graph(graph)
+    costs = _cost_model(cluster, calibration)
+    if cluster is None:
+        note("no --cluster given: communication is priced by latency and bandwidth alone, as a guess")
+    before = after = Plan(graph=loaded, config=SolveConfig(note_ops=True))
+    for change in what_if or ():
+        after = apply_change(after, change)
+    document: dict[str, Any] = {"schema": "prism.simulation/1", "graph": loaded.name, "what_if": what_if or []}
+    if what_if:
+        comparison = compare_plans(before, after, costs, contention=contention)
+        outcome = comparison.after
+        document |= comparison.to_json()
+    else:
+        outcome = solve_plan(before, costs, contention=contention)
+        document |= outcome.to_json()
+    if jitter:
+        drawn = SolveConfig(slowdowns=after.config.slowdowns, bandwidth=after.config.bandwidth,
+                            jitter=Jitter(compute_sigma=jitter, communication_sigma=jitter))  # fmt: skip
+        document["jitter"] = _percentiles(sample_steps(after.graph, costs, drawn, seeds), jitter, seeds)
+    if output is not None:
+        document["files"] = _write(outcome, output, chakra)
+    if json:
+        show_json(document)
+        return
+    if what_if:
+        _show_comparison(comparison, what_if)
+    _show_outcome(outcome)
+    if jitter:
+        spread = document["jitter"]
+        show(table(f"step time over {seeds} draws, ms", ["p5", "p50", "p95", "p99"],
+                   [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]]))  # fmt: skip
+
+
+def _cost_model(cluster: str | None, calibration: Path | None) -> Any:
+    from prism.simulate import ClusterCosts, LinearCosts, load_cluster, read_calibration
+
+    if cluster is None:
+        return LinearCosts()
+    return ClusterCosts(load_cluster(cluster), None if calibration is None else read_calibration(calibration))
+
+
+def _percentiles(steps: Any, sigma: float, seeds: int) -> dict[str, Any]:
+    import numpy as np
+
+    points = {f"p{p}_ns": float(np.percentile(steps, p)) for p in (5, 50, 95, 99)}
+    return {"sigma": sigma, "seeds": seeds, "mean_ns": float(np.mean(steps)), **points}
+
+
+def _write(outcome: Outcome, folder: Path, chakra: bool) -> list[str]:
+    """Spans of one rank per cell, the critical path, and where asked the Chakra traces."""
+    from prism.simulate import export_chakra, measure_usage, write_spans
+
+    folder.mkdir(parents=True, exist_ok=True)
+    solution = outcome.solution
+    write_spans(solution, solution.wiring.representative.tolist()).write_parquet(folder / "spans.parquet")
+    outcome.path.write_parquet(folder / "critical_path.parquet")
+    measure_usage(solution, all_ranks=True).write_parquet(folder / "usage.parquet")
+    files = ["spans.parquet", "critical_path.parquet", "usage.parquet"]
+    if chakra:
+        export_chakra(solution.graph, folder / "chakra")
+        files.append("chakra")
+    note(f"wrote {', '.join(files)} to {folder}")
+    return [str(folder / name) for name in files]
+
+
+def _show_outcome(outcome: Outcome) -> None:
+    solution = outcome.solution
+    steps = outcome.step_ns
+    show(f"{solution.graph.name}: {solution.graph.num_ranks:,} ranks, {len(steps)} steps, "
+         f"mean step {sum(steps) / len(steps) / 1e6:,.3f} ms ({solution.num_cells} ranks solved)")  # fmt: skip
+    kinds = outcome.share("kind").head(8).rows()
+    show(table("critical path", ["what", ">ms", ">share"], [[k, f"{ns / 1e6:,.3f}", f"{s:.1%}"] for k, ns, s in kinds]))
+    rows = [[r["what"], f"{r['mean_ns'] / 1e6:,.3f}", f"{r['share']:.1%}"] for r in outcome.usage.to_dicts()]
+    show(table("mean over ranks", ["what", ">ms", ">of the run"], rows))
+
+
+def _show_comparison(comparison: Comparison, changes: list[str]) -> None:
+    before, after = comparison.before.solution.total_ns, comparison.after.solution.total_ns
+    show(f"what if {'; '.join(changes)}: {before / 1e6:,.3f} ms -> {after / 1e6:,.3f} ms "
+         f"({(after - before) / max(before, 1):+.1%}, {comparison.speedup:.3f}x)")  # fmt: skip
+    rows = [[r["kind"], *(f"{r[c] / 1e6:,.3f}" for c in ("before_ns", "after_ns", "change_ns"))]
+            for r in comparison.moved().to_dicts()]  # fmt: skip
+    show(table("where the time went (critical path, ms)", ["what", ">before", ">after", ">change"], rows))

@@ -1,0 +1,99 @@
+"""`prism supervise`: keep a training job going, and say how it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.terminal import note, show, show_json, table
+
+if TYPE_CHECKING:
+    from prism.recover.supervise import RunStatus
+
+
+class RunByDefault(TyperGroup):
+    """A group whose first word may be left out: `prism supervise -- COMMAND` means `prism supervise run`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` in front of what is not a subcommand."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args.insert(0, "run")
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help="Launch a training command, watch it, and restart it from its last good checkpoint when it fails.",
+    no_args_is_help=True,
+)
+
+RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of this run: state, logs, decisions.")]
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "prism supervise -- torchrun --nproc-per-node 8 train.py",
+        "prism supervise --launcher slurm --config run.yaml -- python train.py",
+    ),
+)
+def run(
+    command: Annotated[list[str], typer.Argument(help="The training command, after --.")],
+    launcher: Annotated[Literal["local", "slurm"], typer.Option(help="Where it runs.")] = "local",
+    config: Annotated[Path | None, typer.Option(help="Settings of the run (YAML); see docs/recover.md.")] = None,
+    run_dir: RunDir = Path("prism-run"),
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Run a command until it is done, whatever happens to it. Run it again after a crash of this process: it goes on."""
+    from prism.recover.supervise import SuperviseConfig, read_config, read_status
+    from prism.recover.supervise.start import supervise
+
+    settings = read_config(config) if config is not None else SuperviseConfig()
+    state = supervise(run_dir, tuple(command), settings, launcher=launcher, say=note)
+    if json:
+        show_json(read_status(run_dir).to_json())
+    else:
+        note(f"{state.outcome}: {state.outcome_text}")
+    if state.outcome != "done":
+        raise typer.Exit(1)
+
+
+@app.command("status", epilog=examples("prism supervise status prism-run", "prism supervise status prism-run --json"))
+def status(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")] = Path("prism-run"),
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """How a run stands, and its last decisions."""
+    from prism.recover.supervise import read_status
+
+    found = read_status(run_dir)
+    if json:
+        show_json(found.to_json())
+        return
+    show(table(None, ("", ""), _rows(found)))
+    for line in found.decisions:
+        show(f"  {line}")
+
+
+def _rows(found: RunStatus) -> list[tuple[str, str]]:
+    loss = "" if found.loss is None else f", loss {found.loss:.6g}"
+    good = "none yet" if found.last_good_step is None else f"step {found.last_good_step}"
+    return [
+        ("run", found.run_dir),
+        ("state", f"{found.outcome or found.phase}{': ' + found.outcome_text if found.outcome_text else ''}"),
+        ("supervisor", "at work" if found.supervised else "not running; start it again with the same command"),
+        ("attempt", f"{found.attempt} on {', '.join(found.hosts) or 'this machine'}"),
+        ("progress", f"step {found.step}{loss}"),
+        ("last good checkpoint", good),
+        ("failures", f"{found.num_failures}, {found.num_rollbacks} rollbacks"),
+        ("batches left out", ", ".join(found.skipped_batches) or "none"),
+        ("hosts out of use", ", ".join(found.cordoned) or "none"),
+    ]

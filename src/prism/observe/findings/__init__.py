@@ -1,0 +1,1 @@
+"""What is slow and who is to blame: one file per kind of evidence."""

@@ -1,0 +1,42 @@
+"""When a disturbance begins and ends: the stretch of steps in which a measure stays above normal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps `first` to `last`, both included, and the mean excess in them."""
+
+    first: int
+    last: int
+    mean: float
+    share: float  # of its steps that are above the threshold
+
+
+def find_window(excess: Floats, threshold: float) -> Window | None:
+    """The stretch with the largest sum above `threshold`; missing values (nan) neither help nor hurt."""
+    above = np.where(np.isnan(excess), 0.0, excess - threshold)
+    if not len(above) or above.max() <= 0:
+        return None
+    total = np.concatenate([[0.0], np.cumsum(above)])
+    lowest = np.minimum.accumulate(total)
+    last = int(np.argmax(total[1:] - lowest[:-1]))
+    first = int(np.argmin(total[: last + 1]))
+    inside = excess[first : last + 1]
+    known = inside[~np.isnan(inside)]
+    return Window(first, last, float(known.mean()), float((known > threshold).mean()))
+
+
+def spread_of(values: Floats) -> float:
+    """The usual deviation, unmoved by outliers: scaled so that it equals the standard deviation of normal noise."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return 0.0
+    return float(1.4826 * np.median(np.abs(known - np.median(known))))

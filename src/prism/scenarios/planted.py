@@ -1,0 +1,81 @@
+"""A fault in place: what it does to which job, and what a right diagnosis would say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prism.records.findings import Culprit, FindingKind
+from prism.scenarios.fault import Fault
+from prism.scenarios.timeline import Disturbance, JobPlan
+from prism.simulate.cluster import Cluster
+from prism.simulate.slowdowns import Slowdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reroute:
+    """Connections of a job that take another spine while a fault holds."""
+
+    job: int
+    connection: int
+    spine: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """A job whose traffic on some of its connections slows the groups of another."""
+
+    job: int
+    connections: tuple[int, ...]
+    victim: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A fault in place: its window, its disturbances by job, and the finding that would be right."""
+
+    fault: Fault
+    start_ns: int
+    end_ns: int
+    finding: FindingKind
+    culprit: Culprit
+    accepted: tuple[Culprit, ...] = ()  # other names of the same thing
+    disturbances: dict[int, Disturbance] = field(default_factory=dict)
+    reroutes: tuple[Reroute, ...] = ()
+    blocker: Blocker | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where faults are planted: the cluster, the jobs on it, and the names of its endpoints."""
+
+    cluster: Cluster
+    plans: tuple[JobPlan, ...]
+    names: tuple[str, ...]
+    horizon_ns: int
+    seed: int
+
+    def plan_of(self, job: str | None) -> JobPlan:
+        """The plan of a job by its id."""
+        return next(plan for plan in self.plans if plan.job.id == job)
+
+    def endpoint_of(self, plan: JobPlan, rank: int) -> int:
+        """The NIC of one rank."""
+        host, local = int(plan.layout.host[rank]), int(plan.layout.local[rank])
+        return host * self.cluster.nics.count + int(self.cluster.rail_of(local))
+
+
+def slow_down(
+    fault: Fault, start: int, end: int, finding: FindingKind, culprit: Culprit, accepted: tuple[Culprit, ...],
+    slow: dict[int, tuple[Slowdown, ...]],
+) -> Planted:  # fmt: skip
+    """A fault that is nothing but slowdowns."""
+    return Planted(
+        fault=fault,
+        start_ns=start,
+        end_ns=end,
+        finding=finding,
+        culprit=culprit,
+        accepted=accepted,
+        disturbances={job: Disturbance(slowdowns=found) for job, found in slow.items() if found},
+    )

@@ -1,0 +1,222 @@
+"""What a transfer takes on a cluster: measured where a calibration covers it, fitted near that, modelled elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.errors import BadConfigError
+from prism.simulate.calibration import Calibration
+from prism.simulate.cluster import Cluster, IntArray
+from prism.simulate.correction import fit_calibration
+from prism.simulate.links import link_capacities, links_of_many
+from prism.simulate.nccl import Costs, FloatArray
+from prism.simulate.nccl_tables import SIMPLE
+from prism.simulate.placement import GroupPlacement, placement_of
+from prism.simulate.point_to_point import exchange_latency_us, host_gb_per_s
+from prism.simulate.transfer_model import evaluate_transfer
+
+PROVENANCES = ("modelled", "fitted", "measured")
+_MODELLED, _FITTED, _MEASURED = range(3)
+
+# Error of the unfitted model against public measurements, rounded up (benchmarks/collectives.py prints them):
+# from LARGE_BYTES up and below. Between hosts NCCL's latencies are about half of what a cloud network shows, and
+# clusters whose owners asked for help ran large messages at half of what a sound network of theirs would.
+LARGE_BYTES = 64 * 2**20
+_BAND_ONE_HOST = (15.0, 30.0)
+_BAND_HOSTS = (40.0, 60.0)
+_BAND_POINT_TO_POINT = (40.0, 60.0)  # no public table at hand: an assumption
+_BAND_TCP = (60.0, 60.0)  # the CPU and the kernel decide; calibrate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """How long one transfer takes, and how that is known."""
+
+    duration_ns: int
+    algorithm: str
+    protocol: str
+    channels: int
+    provenance: str  # measured, fitted or modelled
+    error_band_pct: float  # about nine of ten comparisons with measurements lie within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """Many estimates as arrays; `provenance` indexes PROVENANCES."""
+
+    duration_ns: IntArray
+    provenance: NDArray[np.int8]
+    error_band_pct: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCosts:
+    """A cluster, and its calibration where there is one, as the solver's cost model."""
+
+    cluster: Cluster
+    calibration: Calibration | None = None
+
+    def place(self, hosts: Sequence[int], locals_: Sequence[int]) -> GroupPlacement:
+        """The placement of a group, without what cannot matter here, so that symmetric groups compare equal."""
+        placement = placement_of(hosts, locals_, self.cluster)
+        if self.cluster.fabric.oversubscription == 1:
+            placement = replace(placement, num_leaves=1)
+        return placement
+
+    def price(
+        self, kinds: Sequence[str], sizes: IntArray, placement_index: IntArray, placements: Sequence[Hashable]
+    ) -> IntArray:
+        """Nanoseconds of each transfer."""
+        return estimate_many(kinds, sizes, placement_index, placements, self.cluster, self.calibration)  # type: ignore[arg-type]
+
+
+def estimate(
+    kind: str, num_bytes: int, placement: GroupPlacement, cluster: Cluster, calibration: Calibration | None = None
+) -> Estimate:
+    """One transfer; bytes as OPS counts them."""
+    if num_bytes < 0:
+        raise BadConfigError(f"a {kind} of {num_bytes} bytes cannot be")
+    sizes = np.array([num_bytes], float)
+    costs, found = _estimate(kind, sizes, placement, cluster, calibration)
+    chosen = costs.candidates[costs.choice[0]]
+    algorithm, _, protocol = chosen.name.partition("/")
+    return Estimate(
+        duration_ns=int(found.duration_ns[0]),
+        algorithm=algorithm,
+        protocol=protocol,
+        channels=chosen.channels,
+        provenance=PROVENANCES[found.provenance[0]],
+        error_band_pct=float(found.error_band_pct[0]),
+    )
+
+
+def estimate_many(
+    kinds: Sequence[str] | NDArray[np.str_],
+    sizes: IntArray,
+    placement_index: IntArray,
+    placements: Sequence[GroupPlacement],
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+) -> IntArray:
+    """Nanoseconds of each transfer; every distinct (kind, bytes, placement) is computed once."""
+    return estimate_ops(kinds, sizes, placement_index, placements, cluster, calibration).duration_ns
+
+
+def estimate_ops(
+    kinds: Sequence[str] | NDArray[np.str_],
+    sizes: IntArray,
+    placement_index: IntArray,
+    placements: Sequence[GroupPlacement],
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+) -> Estimates:
+    """Like `estimate_many`, with provenance and error band of each transfer."""
+    asked = pl.DataFrame({"kind": pl.Series(kinds, dtype=pl.String), "bytes": sizes, "placement": placement_index})
+    priced = []
+    for (kind, index), group in asked.unique().group_by("kind", "placement"):
+        wanted = group["bytes"].to_numpy().astype(float)
+        if wanted.min() < 0:
+            raise BadConfigError(f"a {kind} of {int(wanted.min())} bytes cannot be")
+        found = _estimate(str(kind), wanted, placements[int(str(index))], cluster, calibration)[1]
+        priced.append(
+            group.with_columns(
+                duration=pl.Series(found.duration_ns),
+                provenance=pl.Series(found.provenance),
+                band=pl.Series(found.error_band_pct),
+            )
+        )
+    if not priced:
+        return Estimates(duration_ns=np.empty(0, np.int64), provenance=np.empty(0, np.int8), error_band_pct=np.empty(0))
+    out = asked.join(pl.concat(priced), on=["kind", "bytes", "placement"], how="left", maintain_order="left")
+    return Estimates(
+        duration_ns=out["duration"].to_numpy(),
+        provenance=out["provenance"].to_numpy(),
+        error_band_pct=out["band"].to_numpy(),
+    )
+
+
+def estimate_all_to_all(
+    sizes: IntArray,
+    hosts: Sequence[int],
+    locals_: Sequence[int],
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+) -> Estimate:
+    """An all-to-all whose rank i sends `sizes[i, j]` bytes to rank j: as long as its busiest link.
+
+    A calibration of even all-to-alls scales it by measured over modelled at the size of the busiest rank.
+    """
+    matrix = np.asarray(sizes, np.float64)
+    count = len(hosts)
+    if matrix.shape != (count, count) or (matrix < 0).any():
+        raise BadConfigError(f"an all-to-all of {count} ranks needs {count} x {count} sizes of at least 0")
+    placement = placement_of(hosts, locals_, cluster)
+    busiest = int(max(matrix.sum(axis=1).max(), matrix.sum(axis=0).max()))
+    even = estimate("all_to_all", busiest, placement, cluster, calibration)
+    if cluster.backend != "nccl" or count == 1:
+        return even
+    held = _busiest_link_us(matrix, np.asarray(hosts, np.int64), np.asarray(locals_, np.int64), cluster)
+    modelled = exchange_latency_us(count - 1, SIMPLE, placement, cluster) + held
+    ratio = 1.0
+    if calibration is not None:
+        ratio = even.duration_ns / estimate("all_to_all", busiest, placement, cluster).duration_ns
+    return replace(even, duration_ns=round(modelled * ratio * 1000), protocol="Simple")
+
+
+def _busiest_link_us(matrix: FloatArray, host: IntArray, local: IntArray, cluster: Cluster) -> float:
+    src, dst = np.nonzero(matrix)
+    moved = matrix[src, dst]
+    near = (host[src] == host[dst]) & (src != dst)
+    sent = np.bincount(src[near], moved[near], len(host)), np.bincount(dst[near], moved[near], len(host))
+    inside = max(float(s.max()) for s in sent) / host_gb_per_s(cluster)
+    paths = links_of_many(cluster, host[src], local[src], host[dst], local[dst])
+    capacity = link_capacities(cluster)
+    load = np.bincount(paths.links, np.repeat(moved, np.diff(paths.start)), len(capacity))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        held = np.where(load > 0, load / capacity, 0.0)
+    return max(inside, float(held.max())) / 1000
+
+
+def _estimate(
+    kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster, calibration: Calibration | None
+) -> tuple[Costs, Estimates]:
+    """Model every size, then let measured points bend what they cover."""
+    kind = "send" if kind == "recv" else kind
+    costs = evaluate_transfer(kind, sizes, placement, cluster)
+    duration = costs.duration_us
+    modelled = band = _model_band(kind, sizes, placement, cluster)
+    provenance = np.zeros(len(sizes), np.int8)
+    if calibration is not None and placement.num_ranks > 1:
+        fit = fit_calibration(calibration, cluster)
+        correction = fit.corrections.get((kind, placement.num_ranks, placement.num_hosts))
+        factors = fit.factors.get(kind)
+        if correction is not None:
+            covered = correction.covers(sizes)
+            duration = correction.apply(sizes, costs)
+            provenance = np.where(covered, _MEASURED, _FITTED).astype(np.int8)
+            inside, outside = correction.inside_band_pct, correction.outside_band_pct
+            band = np.where(covered, modelled if inside is None else inside, modelled if outside is None else outside)
+        elif factors is not None:
+            moved = costs.duration_us - costs.latency_us
+            duration = factors.latency * costs.latency_us + factors.transfer * moved
+            provenance = np.full(len(sizes), _FITTED, np.int8)
+            band = factors.band_pct + modelled / 2
+    found = Estimates(duration_ns=np.rint(duration * 1000).astype(np.int64), provenance=provenance, error_band_pct=band)
+    return costs, found
+
+
+def _model_band(kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster) -> FloatArray:
+    if placement.num_ranks == 1:
+        return np.zeros(len(sizes))
+    if cluster.backend == "gloo":
+        large, small = _BAND_TCP
+    elif kind in ("send", "all_to_all", "gather", "scatter"):
+        large, small = _BAND_POINT_TO_POINT
+    else:
+        large, small = _BAND_ONE_HOST if placement.same_host else _BAND_HOSTS
+    return np.where(sizes >= LARGE_BYTES, large, small)
