@@ -44,7 +44,7 @@ def run_demo(
         f"{made.flows.height:,} flow records. Planted, unknown to the diagnosis:"
     )
     show(table(None, ("what", "job", "culprit", ">GPU s lost"), _planted(made)))
-    show("Found, from the flows alone:\n")
+    show("Found, from the flows alone; jobs are numbered anew:\n")
     show_diagnosis(diagnosis)
     note(f"open {output}/timeline.perfetto-trace in ui.perfetto.dev; the rest is in {output}")
 

@@ -15,7 +15,7 @@ STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 _BINS = 400  # of one step
 _QUIET = 0.25  # a bin is quiet where fewer than this share of the steps send
 _MIN_QUIET_BINS = 2
-_PAUSED = 1.2  # times the usual length: a step may have a pause in it
+_PAUSE = 0.1  # of a step: silence longer than usual by this much is a pause
 
 
 def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, marks: Times, period_ns: float) -> pl.DataFrame:
@@ -145,10 +145,14 @@ def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -
     if len(boundaries) < 2:
         return pl.DataFrame(schema=STEPS)
     at = np.searchsorted(starts, boundaries)
-    counts = np.diff(at)
-    typical = float(np.median(counts))
+    typical = float(np.median(np.diff(at)))
     # From a boundary to the next message: what passes unseen at the start of a step.
-    lead = float(np.median((starts[at[:-1]] - boundaries[:-1]).clip(0)))
+    leads = (starts[at[:-1]] - boundaries[:-1]).clip(0)
+    lead = float(np.median(leads))
+    # A pause (an evaluation, a checkpoint, a restart) belongs to the step it follows, not to the one that it delays.
+    paused = np.nonzero(leads > lead + _PAUSE * period_ns)[0]
+    boundaries = boundaries.copy()
+    boundaries[paused] = starts[at[paused]] - int(lead)
     begin, end = boundaries[:-1].tolist(), boundaries[1:].tolist()
     if at[0] >= 0.9 * typical:
         begin, end = [int(starts[0]) - int(lead), *begin], [int(boundaries[0]), *end]
@@ -158,25 +162,5 @@ def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -
         busy = np.maximum.accumulate(ends)
         rest = float(np.median(boundaries[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
         begin, end = [*begin, int(boundaries[-1])], [*end, int(ends.max()) + int(max(rest, 0.0))]
-    end = _without_pauses(np.array(begin), np.array(end), starts, ends).tolist()
     frame = pl.DataFrame({"start_ns": begin, "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
-
-
-def _without_pauses(begin: Times, end: Times, starts: Times, ends: Times) -> Times:
-    """Ends of steps, earlier where the step was over and the job paused (an evaluation, a checkpoint, a restart)."""
-    lengths = end - begin
-    usual = float(np.median(lengths))
-    first, last = np.searchsorted(starts, begin), np.searchsorted(starts, end)
-    typical = float(np.median(last - first))
-    busy = np.maximum.accumulate(ends)
-    whole = last > first
-    tails = (end - busy[np.maximum(last - 1, 0)])[whole].clip(0)
-    tail = int(np.median(tails)) if len(tails) else 0
-    out = end.copy()
-    for i in np.nonzero(lengths > _PAUSED * usual)[0]:
-        # All its messages are there after the usual time: what follows is not the step's.
-        soon = int(np.searchsorted(starts, begin[i] + int(1.05 * usual)))
-        if soon - first[i] >= 0.97 * typical and soon > first[i]:
-            out[i] = min(int(end[i]), int(busy[soon - 1]) + tail)
-    return out

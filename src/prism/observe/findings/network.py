@@ -29,6 +29,7 @@ class SlowPair:
     last: int
     mean: float
     sure: float
+    extra_s: float  # a step, on all its transfers
 
 
 def find_network(case: Case) -> list[Finding]:
@@ -89,11 +90,12 @@ def _slow_pairs(case: Case, excess: pl.DataFrame) -> list[SlowPair]:
         sure = window.mean * np.sqrt(length) / noise
         at = np.array(steps)
         inside = (at >= window.first) & (at <= window.last)
-        matters = np.median(np.array(extra)[inside]) / 1e9 > _MATTERS * float(np.median(case.length_s))
+        extra_s = float(np.median(np.array(extra)[inside])) / 1e9
+        matters = extra_s > _MATTERS * float(np.median(case.length_s))
         steady = length >= 2 and window.share >= 0.7
         if steady and matters and sure >= _SURE and window.mean >= _SLOWER + 2 * noise:
             found.append(SlowPair(pair=pair, src=src, dst=dst, kind=kind, first=window.first, last=window.last,
-                                  mean=window.mean, sure=float(sure)))  # fmt: skip
+                                  mean=window.mean, sure=float(sure), extra_s=extra_s))  # fmt: skip
     return found
 
 
@@ -170,7 +172,8 @@ def _to_finding(case: Case, kind: str, name: str, hit: int, total: int, chosen: 
     evidence = f"transfers take {100 * mean:.0f} % longer than their like: {where}"
     inside = case.length_s[first : last + 1]
     outside = np.concatenate([case.length_s[:first], case.length_s[last + 1 :]])
-    lost = float((inside - np.median(outside)).clip(0).sum()) if len(outside) >= 3 else 0.0
+    slower = float((inside - np.median(outside)).clip(0).sum()) if len(outside) >= 3 else 0.0
+    lost = max(slower, max(p.extra_s for p in chosen) * len(inside))
     return case.finding(
         "slow_switch" if kind == "switch" else "slow_link", _name(case, kind, name), first, last,
         lost_s=lost, score=1 - np.exp(-sure / 10), evidence=evidence,

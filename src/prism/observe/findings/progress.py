@@ -53,7 +53,7 @@ def find_hang(case: Case) -> list[Finding]:
     lost = silent / 1e9
     finding = case.finding(
         "hang",
-        case.name_worker([stopped]) if stopped is not None else culprit("job", case.job.id),
+        case.name_worker(stopped) if stopped else culprit("job", case.job.id),
         case.steps.height - 1,
         case.steps.height - 1,
         lost_s=lost,
@@ -77,8 +77,8 @@ def _between(finding: Finding, start_ns: int, end_ns: int) -> Finding:
     return replace(finding, start_ns=start_ns, end_ns=end_ns)
 
 
-def _first_to_stop(case: Case) -> tuple[int | None, str]:
-    """The endpoint whose first missing message was due earliest, by the pattern of the last whole step."""
+def _first_to_stop(case: Case) -> tuple[list[int], str]:
+    """The worker whose first missing message was due earliest, by the pattern of the last whole step."""
     whole = case.steps.row(-1, named=True)
     if whole["end_ns"] > int(case.messages["end_ns"].max()) and case.steps.height > 1:  # type: ignore[arg-type]
         whole = case.steps.row(-2, named=True)
@@ -95,7 +95,11 @@ def _first_to_stop(case: Case) -> tuple[int | None, str]:
         due=pl.col("offsets").list.get(pl.col("sent"), null_on_oob=True)
     )
     if missing.is_empty():
-        return None, "every rank finished its step"
+        return [], "every rank finished its step"
     first = missing.sort("due").row(0, named=True)
     endpoint = int(first["src"])
-    return endpoint, f"the first message missing is from {case.address(endpoint)} to {case.address(int(first['dst']))}"
+    # Tensor-parallel ranks of a host stop together.
+    soon = first["due"] + 0.01 * (whole["end_ns"] - whole["start_ns"])
+    late = missing.filter(pl.col("due") <= soon)["src"].unique().to_list()
+    worker = [e for e in late if case.host(e) == case.host(endpoint)]
+    return worker, f"the first message missing is from {case.address(endpoint)} to {case.address(int(first['dst']))}"

@@ -23,7 +23,7 @@ class FolderSource:
     and names that do not end in .parquet (writers rename from .tmp when done) are left alone.
     """
 
-    is_live = True
+    is_live = False  # files wait until they are read
     is_finished = False
 
     def __init__(self, folder: Path, position: dict[str, list[int]] | None = None) -> None:

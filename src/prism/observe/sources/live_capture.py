@@ -23,12 +23,8 @@ _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V3 = 263, 5, 6, 10, 2
 _ETH_P_ALL = 3
 _BLOCK_BYTES, _NUM_BLOCKS, _FRAME_BYTES, _RETIRE_MS = 1 << 20, 64, 1 << 11, 100
 _TO_USER = 1
-_STATUS_AT, _NUM_AT, _FIRST_AT, _SENDER_AT = (
-    8,
-    12,
-    16,
-    48,
-)  # places in a block, and of the sender behind a packet header
+_STATUS_AT, _NUM_AT, _FIRST_AT = 8, 12, 16  # in a block
+_SENDER_AT = 48  # behind the header of a packet
 _OUTGOING = 4
 _MOST_PACKETS = _BLOCK_BYTES // 64
 

@@ -17,7 +17,7 @@ from prism.observe.sources.counts import SourceCounts
 class Source(Protocol):
     """Flows as they come: `poll` waits a little and returns what has arrived since the last call."""
 
-    is_live: bool  # Flows arrive as they happen; False: as fast as they are read.
+    is_live: bool  # Flows arrive as they happen and are lost where not taken; False: they wait to be read.
 
     @property
     def counts(self) -> SourceCounts:

@@ -1,0 +1,246 @@
+"""What `prism watch` remembers: jobs under lasting names, and which findings have been told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadFileError
+from prism.records import Culprit, Finding
+
+_SAME_JOB = 0.5  # share of the smaller set of endpoints that two sightings of one job have in common
+_FORGET_JOB_NS = 3600 * 10**9
+_FORGET_FINDING_NS = 3600 * 10**9
+_MAX_REMEMBERED = 10_000
+_SCHEMA = "prism.watch-state/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenJob:
+    """A job in one look; its id holds for that look only."""
+
+    id: str
+    endpoints: tuple[str, ...]
+    step_s: float | None = None
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReport:
+    """What one look at the window found."""
+
+    until_ns: int
+    num_flows: int = 0
+    jobs: tuple[SeenJob, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A finding to tell: new, or known and grown."""
+
+    id: str
+    finding: Finding
+    update: bool
+    reported_ns: int
+
+    def to_json(self) -> dict[str, Any]:
+        """One line of `prism watch`."""
+        return {
+            **self.finding.to_json(),
+            "id": self.id,
+            "update": self.update,
+            "reported_ns": self.reported_ns,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownJob:
+    """A job under its lasting name."""
+
+    endpoints: tuple[str, ...]
+    last_seen_ns: int
+    step_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownFinding:
+    """A finding that is followed from look to look."""
+
+    id: str
+    kind: str
+    job: str
+    culprit_type: str
+    culprit: str
+    start_ns: int
+    end_ns: int
+    cost: float
+    told_cost: float | None = None  # None: not told yet
+    sightings: int = 0
+    look: int = 0
+
+    def is_same(self, finding: Finding, slack_ns: int) -> bool:
+        """Whether a finding of this look is this one: same place, and a window that touches."""
+        return (
+            (self.kind, self.job, self.culprit_type, self.culprit)
+            == (finding.kind, finding.job, finding.culprit.type, finding.culprit.id)
+            and finding.start_ns <= self.end_ns + slack_ns
+            and finding.end_ns >= self.start_ns - slack_ns
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchState:
+    """Takes reports, returns what to tell; no I/O but `save` and `load_state`."""
+
+    confirm: int = 2  # looks in a row that must agree before a finding is told
+    slack_ns: int = 10 * 10**9
+    grown: float = 2.0  # times its told cost at which a finding is told again
+    jobs: dict[str, KnownJob] = field(default_factory=dict)
+    findings: list[KnownFinding] = field(default_factory=list)
+    outbox: list[dict[str, Any]] = field(default_factory=list)  # decided, and perhaps not printed yet
+    position: dict[str, list[int]] = field(default_factory=dict)
+    _next_job: int = 1
+    _next_finding: int = 1
+    _look: int = 0
+
+    def handle(self, report: WindowReport, *, final: bool = False) -> list[Told]:
+        """What to tell after a look; the last look tells what it sees without waiting for another."""
+        self._look += 1
+        names = self._name_jobs(report)
+        told: list[Told] = []
+        for raw in report.findings:
+            finding = _rename(raw, names)
+            known = self._follow(finding)
+            due = known.told_cost is None and (final or known.sightings >= self.confirm)
+            grown = known.told_cost is not None and known.cost >= self.grown * known.told_cost + 1.0
+            if due or grown:
+                update = known.told_cost is not None
+                known.told_cost = known.cost
+                whole = replace(
+                    finding, start_ns=known.start_ns, end_ns=known.end_ns, lost_gpu_seconds=round(known.cost, 3)
+                )
+                told.append(Told(id=known.id, finding=whole, update=update, reported_ns=report.until_ns))
+        self._forget(report.until_ns)
+        return told
+
+    def save(self, path: Path) -> None:
+        """Write everything down, whole or not at all."""
+        document = {
+            "schema": _SCHEMA,
+            "jobs": {name: asdict(job) for name, job in self.jobs.items()},
+            "findings": [asdict(f) for f in self.findings],
+            "outbox": self.outbox,
+            "position": self.position,
+            "next_job": self._next_job,
+            "next_finding": self._next_finding,
+            "look": self._look,
+        }
+        partial = path.with_suffix(".tmp")
+        with partial.open("w") as handle:
+            json.dump(document, handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        partial.replace(path)
+
+    def _name_jobs(self, report: WindowReport) -> dict[str, str]:
+        """Lasting names of the jobs of a look: the known job that shares most endpoints, else a new name."""
+        seen = {job.id: set(job.endpoints) for job in report.jobs}
+        common: list[tuple[int, str, str]] = []
+        for name, known in self.jobs.items():
+            before = set(known.endpoints)
+            for job_id, now in seen.items():
+                shared = len(before & now)
+                if shared and shared >= _SAME_JOB * min(len(before), len(now)):
+                    common.append((-shared, name, job_id))
+        names: dict[str, str] = {}
+        taken: set[str] = set()
+        for _, name, job_id in sorted(common):
+            if job_id not in names and name not in taken:
+                names[job_id] = name
+                taken.add(name)
+        for job in report.jobs:
+            if job.id not in names:
+                names[job.id] = f"job-{self._next_job}"
+                self._next_job += 1
+            self.jobs[names[job.id]] = KnownJob(
+                endpoints=job.endpoints, last_seen_ns=report.until_ns, step_s=job.step_s
+            )
+        return names
+
+    def _follow(self, finding: Finding) -> KnownFinding:
+        known = next((k for k in self.findings if k.is_same(finding, self.slack_ns)), None)
+        if known is None:
+            known = KnownFinding(
+                id=f"finding-{self._next_finding}",
+                kind=finding.kind,
+                job=finding.job,
+                culprit_type=finding.culprit.type,
+                culprit=finding.culprit.id,
+                start_ns=finding.start_ns,
+                end_ns=finding.end_ns,
+                cost=finding.lost_gpu_seconds,
+            )
+            self._next_finding += 1
+            self.findings.append(known)
+        elif finding.start_ns > known.start_ns:
+            # The window has slid past the beginning: add what came since, at the rate of this look.
+            fresh_ns = max(0, finding.end_ns - known.end_ns)
+            length_ns = max(1, finding.end_ns - finding.start_ns)
+            known.cost = max(known.cost + finding.lost_gpu_seconds * fresh_ns / length_ns, finding.lost_gpu_seconds)
+        else:
+            known.cost = max(known.cost, finding.lost_gpu_seconds)
+        known.start_ns = min(known.start_ns, finding.start_ns)
+        known.end_ns = max(known.end_ns, finding.end_ns)
+        if known.look != self._look:
+            known.sightings += 1
+            known.look = self._look
+        return known
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop what was seen once and not again, and what is long over."""
+        self.findings = [
+            f
+            for f in self.findings
+            if f.look == self._look or (f.told_cost is not None and now_ns - f.end_ns < _FORGET_FINDING_NS)
+        ][-_MAX_REMEMBERED:]
+        self.jobs = {n: j for n, j in self.jobs.items() if now_ns - j.last_seen_ns < _FORGET_JOB_NS}
+
+
+def load_state(path: Path) -> WatchState:
+    """The state an earlier run saved; a fresh one where there is none."""
+    if not path.exists():
+        return WatchState()
+    try:
+        document = json.loads(path.read_text())
+        if document["schema"] != _SCHEMA:
+            raise ValueError(f"schema is {document['schema']!r}")
+        return WatchState(
+            jobs={
+                name: KnownJob(**{**job, "endpoints": tuple(job["endpoints"])})
+                for name, job in document["jobs"].items()
+            },
+            findings=[KnownFinding(**f) for f in document["findings"]],
+            outbox=document["outbox"],
+            position=document["position"],
+            _next_job=document["next_job"],
+            _next_finding=document["next_finding"],
+            _look=document["look"],
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadFileError(f"{path}: not a state of prism watch ({error}); move it away to start afresh") from None
+
+
+def _rename(finding: Finding, names: dict[str, str]) -> Finding:
+    """A finding with lasting job names, in its evidence too."""
+    culprit = finding.culprit
+    if culprit.type == "job":
+        culprit = Culprit(type="job", id=names.get(culprit.id, culprit.id))
+    evidence = re.sub(r"\bjob-\d+\b", lambda m: names.get(m[0], m[0]), finding.evidence)
+    return replace(finding, job=names.get(finding.job, finding.job), culprit=culprit, evidence=evidence)

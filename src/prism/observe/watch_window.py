@@ -1,0 +1,149 @@
+"""The flows that `prism watch` keeps: the latest minute or so, bounded in time and rows, saved as it grows."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from prism.errors import BadFileError
+from prism.records import FLOWS
+from prism.records.files import Format, collect, scan
+
+_KEPT = ("start_ns", "end_ns", "src", "dst", "bytes")
+_LONGEST_NS = 24 * 3600 * 10**9  # No transfer lasts a day: such a record is damaged.
+_FAR_AHEAD_NS = 3600 * 10**9
+_MANY = 20  # flows that must agree before the clock is believed to have jumped
+_moment = pl.coalesce("end_ns", "start_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Flows added between two looks, and the file that holds them."""
+
+    flows: pl.DataFrame
+    last_ns: int
+    path: Path | None
+
+
+@dataclass(slots=True)
+class FlowWindow:
+    """A sliding window over flows by their end time; `folder` keeps it across restarts."""
+
+    length_ns: int
+    max_rows: int
+    folder: Path | None = None
+    newest_ns: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    _segments: deque[Segment] = field(default_factory=deque)
+    _open: list[pl.DataFrame] = field(default_factory=list)
+    _num_rows: int = 0
+    _next_file: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Flows held."""
+        return self._num_rows
+
+    def add(self, flows: pl.DataFrame) -> int:
+        """Take flows, less those too odd or too old; returns how many were kept."""
+        kept = self._leave_out(flows.select(_KEPT))
+        if kept.height:
+            self._open.append(kept)
+            self._num_rows += kept.height
+            self.newest_ns = max(self.newest_ns, int(kept.select(_moment.max()).item()))
+            if self._num_rows > self.max_rows:
+                self.seal()
+        return kept.height
+
+    def seal(self) -> None:
+        """Close the open segment, write it down, and let go of what has left the window."""
+        if self._open:
+            flows = pl.concat(self._open).rechunk()
+            self._open = []
+            self._keep(flows, self._write(flows))
+        horizon = self.newest_ns - self.length_ns
+        while self._segments and self._segments[0].last_ns < horizon:
+            self._let_go(self._segments.popleft())
+        self._shrink_to_limit()
+
+    def flows(self, until_ns: int) -> pl.DataFrame:
+        """FLOWS that ended inside the window that ends at `until_ns`."""
+        if not self._segments:
+            return FLOWS.empty()
+        held = pl.concat([s.flows for s in self._segments])
+        return held.filter(_moment.is_between(until_ns - self.length_ns, until_ns))
+
+    def restore(self) -> None:
+        """Take back what an earlier run wrote down; what cannot be read is removed."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.glob("*.parquet")):
+            try:
+                flows = FLOWS.conform(collect(scan(path, Format.PARQUET), path))
+            except BadFileError:  # The run was killed while it wrote this one.
+                path.unlink()
+                self.dropped["segments cut by a kill"] += 1
+                continue
+            self._next_file = int(path.stem) + 1
+            self._num_rows += flows.height
+            self._keep(flows, path)
+            self.newest_ns = max(self.newest_ns, self._segments[-1].last_ns)
+        self.seal()
+
+    def _keep(self, flows: pl.DataFrame, path: Path | None) -> None:
+        last = flows.select(_moment.max()).item()
+        self._segments.append(Segment(flows=flows, last_ns=int(last or 0), path=path))
+
+    def _leave_out(self, flows: pl.DataFrame) -> pl.DataFrame:
+        odd = (
+            (pl.col("start_ns") < 0)
+            | (pl.col("bytes") < 0)
+            | (pl.col("end_ns") < pl.col("start_ns"))
+            | (pl.col("end_ns") - pl.col("start_ns") > _LONGEST_NS)
+        ).fill_null(False)
+        kept = self._count_out(flows, odd, "flows with impossible times or sizes")
+        if not kept.height:
+            return kept
+        usual = int(kept.select(_moment.median()).item())
+        ahead = _moment > (self.newest_ns or usual) + _FAR_AHEAD_NS
+        num_ahead = int(kept.select(ahead.sum()).item())
+        if num_ahead < _MANY or 2 * num_ahead <= kept.height:
+            kept = self._count_out(kept, ahead, "flows from a clock far ahead")
+        else:  # The clock itself jumped: the flows are in the majority.
+            kept = self._count_out(kept, (_moment - usual).abs() > _FAR_AHEAD_NS, "flows from a clock far ahead")
+        return self._count_out(kept, _moment < self.newest_ns - self.length_ns, "flows that came too late")
+
+    def _count_out(self, flows: pl.DataFrame, bad: pl.Expr, why: str) -> pl.DataFrame:
+        kept = flows.filter(~bad)
+        if kept.height < flows.height:
+            self.dropped[why] += flows.height - kept.height
+        return kept
+
+    def _shrink_to_limit(self) -> None:
+        while self._num_rows > self.max_rows and len(self._segments) > 1:
+            oldest = self._segments.popleft()
+            self.dropped["flows beyond the limit of the window"] += oldest.flows.height
+            self._let_go(oldest)
+        if self._num_rows > self.max_rows:
+            only = self._segments.pop()
+            kept = only.flows.sort(_moment).tail(self.max_rows)
+            self.dropped["flows beyond the limit of the window"] += only.flows.height - kept.height
+            self._num_rows = kept.height
+            self._segments.append(Segment(flows=kept, last_ns=only.last_ns, path=only.path))
+
+    def _let_go(self, segment: Segment) -> None:
+        self._num_rows -= segment.flows.height
+        if segment.path is not None:
+            segment.path.unlink(missing_ok=True)
+
+    def _write(self, flows: pl.DataFrame) -> Path | None:
+        if self.folder is None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self._next_file:08d}.parquet"
+        self._next_file += 1
+        flows.write_parquet(path, compression="lz4", statistics=False)
+        return path
