@@ -31,10 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from machine import describe_machine
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from machine import describe_machine
+from prism.recover import Retention
 from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health
 
 METHODS = ("torch.save", "DCP sync", "DCP async (thread)", "DCP async (best)", "Prism", "Prism (overlap)")
@@ -141,6 +142,7 @@ class Prism(Saver):
             memory_budget_bytes=int(size * 1.1) + (1 << 20),
             overlap=overlap,
             watch_signals=False,
+            retention=Retention(keep_last=1),
         )
         self.checkpointer = Checkpointer(self.config)
 

@@ -31,10 +31,10 @@ MODEL = ("--width", "256", "--layers", "4", "--length", "128", "--batch", "4")
 LAYOUTS = {
     "DDP": ("--data", "ddp"),
     "FSDP2": ("--data", "fsdp"),
-    "TP x DP": ("--tp", "2", "--data", "ddp"),
+    "TP x DP": ("--tp", "2", "--data", "fsdp"),
     "PP x DP": ("--pp", "2", "--data", "ddp"),
 }
-WARMUP, ITERATIONS = 3, 15
+WARMUP, ITERATIONS = 3, 25
 
 
 def main() -> None:

@@ -1,0 +1,166 @@
+"""The tiers in order, cheapest first: rules, ranks, resolved cases, and, where there is one, an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from prism.explain.cases import CaseStore, Neighbour, nearest
+from prism.explain.compress import compress
+from prism.explain.hits import EXCEPTION_DEPTH, Hit, find_hits
+from prism.explain.joblog import JobLog, LogLine
+from prism.explain.ranks import Suspect, choose_root, find_suspect
+from prism.explain.routine import Family
+from prism.explain.rules import LAYERS, RuleBook, shipped_rules
+from prism.explain.secrets import mask
+from prism.records.verdict import CATEGORY_OF_REASON, Action, EvidenceLine, Verdict
+
+MAX_EVIDENCE = 12
+MAX_EVIDENCE_CHARS = 600
+# How sure a verdict is that rests on each layer; checked against the scoreboard in benchmarks/explain.py.
+CONFIDENCE = {
+    "hardware": 0.97,
+    "cause": 0.93,
+    "exception": 0.88,
+    "message": 0.75,
+    "symptom": 0.8,
+    "exit": 0.5,
+    "wrapper": 0.0,
+}
+RIVAL_PENALTY = 0.1
+RETRIEVAL_CONFIDENCE = 0.5
+
+
+class Adviser(Protocol):
+    """A last tier that is asked when the others do not know; it must cite lines that exist."""
+
+    def advise(self, lines: list[LogLine], neighbours: list[Neighbour]) -> Verdict | None:
+        """A verdict grounded in `lines`, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What diagnosis may use: rules, the job family's routine lines, resolved cases, an adviser."""
+
+    rules: RuleBook = field(default_factory=shipped_rules)
+    family: Family = field(default_factory=lambda: Family("none"))
+    cases: CaseStore = field(default_factory=CaseStore)
+    adviser: Adviser | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A verdict and what led to it: the compressed log, the hits, the nearest resolved cases."""
+
+    verdict: Verdict
+    kept: list[LogLine]
+    hits: list[Hit]
+    neighbours: list[Neighbour]
+
+
+def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
+    """From a job's log to the root cause."""
+    know = knowledge or Knowledge()
+    hits = find_hits(job, know.rules, know.family.templates)
+    kept = compress(job, hits, know.rules, know.family.templates)
+    root = choose_root([h for h in hits if h.reason != "Unknown"])
+    neighbours: list[Neighbour] = []
+    if root is not None:
+        verdict = _verdict_of(job, hits, root, know.rules)
+    else:
+        neighbours = nearest(know.cases, [ln.text for ln in kept])
+        verdict = _unknown(job, kept, neighbours, know.rules)
+        if know.adviser is not None:
+            advised = know.adviser.advise(kept, neighbours)
+            verdict = verdict if advised is None else replace(advised, log=job.name)
+    verdict = replace(verdict, lines_read=job.num_lines, lines_kept=len(kept))
+    return Diagnosis(verdict=verdict, kept=kept, hits=hits, neighbours=neighbours)
+
+
+def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verdict:
+    suspect = find_suspect(job, hits, root)
+    reason = root.reason
+    # A rank that went without a word in the middle of training was taken away: its process or its node is gone.
+    if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
+        reason = "NodeFailure"
+    action, mitigation = _advice_of(root, reason, book)
+    return Verdict(
+        log=job.name,
+        reason=reason,
+        category=CATEGORY_OF_REASON[reason],
+        action=decide(action, reason, job),
+        confidence=_confidence(hits, root),
+        evidence=_evidence(job, hits, root),
+        hosts=_hosts(suspect, reason, action),
+        first_rank=suspect.rank,
+        mitigation=mitigation,
+    )
+
+
+def decide(action: Action, reason: str, job: JobLog) -> Action:
+    """The action for this job: what fails before its first step is not restarted, unless a host is to blame."""
+    if action == "restart" and job.died_before_first_step:
+        return "stop"
+    if reason == "Unknown" and job.saw_progress:
+        return "restart"
+    return action
+
+
+def _advice_of(root: Hit, reason: str, book: RuleBook) -> tuple[Action, str]:
+    default = book.advice[reason]
+    if root.rule is None or root.reason != reason:
+        return default.action, default.mitigation
+    return root.rule.action or default.action, root.rule.mitigation or default.mitigation
+
+
+def _hosts(suspect: Suspect, reason: str, action: Action) -> tuple[str, ...]:
+    blames_host = CATEGORY_OF_REASON[reason] == "infrastructure" or action == "isolate_and_restart"
+    return (suspect.host,) if suspect.host is not None and blames_host else ()
+
+
+def _confidence(hits: list[Hit], root: Hit) -> float:
+    rivals = {h.reason for h in hits if h.depth == root.depth} - {root.reason}
+    layer = LAYERS[min(root.depth, len(LAYERS) - 1)]
+    return round(CONFIDENCE[layer] - (RIVAL_PENALTY if rivals else 0.0), 2)
+
+
+def _evidence(job: JobLog, hits: list[Hit], root: Hit) -> tuple[EvidenceLine, ...]:
+    """The root's line first, the frame above it, then the first line of each other thing that was said."""
+    chosen = [root.line]
+    before = [
+        ln for ln in job.lines[max(0, root.order - 12) : root.order]
+        if (ln.file, ln.rank) == (root.line.file, root.line.rank) and ln.text.lstrip().startswith("File ")
+    ]  # fmt: skip
+    chosen += before[-1:]
+    said = {(root.reason, root.line.rank)}
+    for hit in sorted(hits, key=lambda h: (-h.depth, h.order)):
+        if (hit.reason, hit.line.rank) not in said:
+            said.add((hit.reason, hit.line.rank))
+            chosen.append(hit.line)
+    several = len(job.progress) > 1
+    return tuple(as_evidence(line, with_file=several) for line in chosen[:MAX_EVIDENCE])
+
+
+def as_evidence(line: LogLine, *, with_file: bool) -> EvidenceLine:
+    """A line as it may be shown: masked and of bounded length."""
+    text = mask(line.text)
+    text = text if len(text) <= MAX_EVIDENCE_CHARS else text[:MAX_EVIDENCE_CHARS] + " ..."
+    return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None)
+
+
+def _unknown(job: JobLog, kept: list[LogLine], neighbours: list[Neighbour], book: RuleBook) -> Verdict:
+    """No rule knew it: the nearest resolved case answers if it is near enough, else nothing is claimed."""
+    best = neighbours[0] if neighbours and neighbours[0].is_close else None
+    reason = best.case.reason if best is not None else "Unknown"
+    advice = book.advice[reason]
+    several = len(job.progress) > 1
+    last = [ln for ln in kept if ln.hit][-3:] or list(job.lines[-3:])
+    return Verdict(
+        log=job.name,
+        reason=reason,
+        category=CATEGORY_OF_REASON[reason],
+        action=decide(advice.action, reason, job),
+        confidence=round(RETRIEVAL_CONFIDENCE * best.similarity, 2) if best is not None else 0.0,
+        evidence=tuple(as_evidence(ln, with_file=several) for ln in last),
+        mitigation=advice.mitigation,
+    )

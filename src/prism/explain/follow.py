@@ -1,0 +1,103 @@
+"""Diagnose a log that is still growing: each part is read once, and a verdict is given when the job falls silent."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.explain.diagnose import Diagnosis, Knowledge, diagnose
+from prism.explain.joblog import assemble_job, trigger_words
+from prism.explain.scan import HEAD_LINES, LogScan, scan_plain
+from prism.explain.sources import CHUNK_BYTES, STREAM, LogSource, find_logs
+from prism.explain.triggers import TROUBLE_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowConfig:
+    """How often to look, and how long without a new byte means that the job has ended."""
+
+    poll_s: float = 0.5
+    quiet_s: float = 30.0
+
+
+@dataclass(slots=True)
+class GrowingLog:
+    """One file read as it grows; what is kept stays bounded however long it runs."""
+
+    source: LogSource
+    words: tuple[str, ...] = TROUBLE_WORDS
+    scan: LogScan = field(default_factory=LogScan)
+    offset: int = 0
+    _rest: bytes = b""
+
+    def read_on(self) -> int:
+        """Take in what was written since the last call; returns how many bytes that was."""
+        path = Path(self.source.path)
+        size = path.stat().st_size if path.exists() else 0
+        if size < self.offset:
+            self.offset, self._rest = 0, b""  # The file was replaced: begin again, keep what was seen.
+        grown = 0
+        with path.open("rb") as stream:
+            stream.seek(self.offset)
+            while chunk := stream.read(CHUNK_BYTES):
+                self.feed(chunk)
+                grown += len(chunk)
+        self.offset += grown
+        return grown
+
+    def feed(self, chunk: bytes) -> None:
+        """Scan the whole lines of `chunk`, and keep its last part until its line ends."""
+        data = self._rest + chunk
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > CHUNK_BYTES:
+            end = len(data)
+        if end:
+            self.scan.take(
+                data[:end], scan_plain(data[:end], HEAD_LINES if self.offset == 0 else 0, self.words), closed=True
+            )
+        self._rest = data[end:]
+
+    def finish(self) -> None:
+        """Scan the last line, which has no end."""
+        if self._rest:
+            self.scan.take(self._rest, scan_plain(self._rest, 0, self.words), closed=False)
+            self._rest = b""
+
+
+def follow(
+    place: str, config: FollowConfig, knowledge: Knowledge | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Diagnosis]:
+    """Verdicts on a growing log: one each time that the answer changes, and one when it has fallen silent."""
+    words = trigger_words(knowledge.rules if knowledge is not None else None)
+    logs = [GrowingLog(source, words) for source in find_logs(place)]
+    last_growth = clock()
+    said: tuple[str, int] | None = None
+    while True:
+        grown = sum(_read_stream(log) if log.source.path == STREAM else log.read_on() for log in logs)
+        now = clock()
+        last_growth = now if grown else last_growth
+        ended = now - last_growth >= config.quiet_s or (place == STREAM and not grown)
+        if ended:
+            for log in logs:
+                log.finish()
+        if grown or ended:
+            diagnosis = diagnose(assemble_job(place, [(log.source, log.scan) for log in logs]), knowledge)
+            key = (diagnosis.verdict.reason, len(diagnosis.hits))
+            if ended or (diagnosis.hits and key != said):
+                said = key
+                yield diagnosis
+        if ended:
+            return
+        if place != STREAM:
+            time.sleep(config.poll_s)
+
+
+def _read_stream(log: GrowingLog) -> int:
+    """Whatever the pipe holds now; waits for the first byte, 0 at its end."""
+    chunk = os.read(0, CHUNK_BYTES)
+    log.feed(chunk)
+    log.offset += len(chunk)
+    return len(chunk)

@@ -1,0 +1,205 @@
+"""Find the lines that say something about the failure, and fold exceptions that only pass on others."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from prism.explain.exceptions import (
+    CAUSE_MARK,
+    HANDLING_MARK,
+    exception_on,
+    is_known_class,
+    reason_of,
+    starts_with_exception,
+)
+from prism.explain.joblog import JobLog, LogLine
+from prism.explain.origins import strip_level
+from prism.explain.routine import template_of
+from prism.explain.rules import LAYERS, Rule, RuleBook
+from prism.explain.triggers import is_progress
+
+EXCEPTION_DEPTH = LAYERS.index("exception")
+SYMPTOM_DEPTH = LAYERS.index("symptom")
+FAMILIAR_DEPTH = LAYERS.index("exit")
+_FRAME = re.compile(
+    r'^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
+)
+_SOURCE = re.compile(
+    r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
+    r"|[~^ ]+$|\w[\w.\[\]'\"]* = |[\w.]+\(.*\)?$|#)"
+)
+_LOADS_MODEL = re.compile(
+    r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
+)
+# Look-ups that are tried and then told in better words: there the later exception is the answer.
+_LOOKUPS = frozenset(
+    {"KeyError", "IndexError", "AttributeError", "TypeError", "ValueError", "NameError", "RuntimeError"}
+)
+EXPLAINS_WITHIN_LINES = 60
+# Launchers copy stdout and stderr apart, so that a last exception may stand before the last steps of its own rank.
+SURVIVED_SHARE = 0.05
+SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A line that is evidence for a reason; `order` is its place among the kept lines."""
+
+    line: LogLine
+    order: int
+    reason: str
+    depth: int
+    rule: Rule | None = None
+    exception: str | None = None
+
+
+def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()) -> list[Hit]:
+    """Every line that a rule claims or that reports an exception, less what the job survived or healthy runs print.
+
+    `routine` holds templates learned from healthy runs of the same job family.
+    """
+    voices: dict[tuple[str, int | None], dict[int, LogLine]] = defaultdict(dict)
+    ranks_of_file: dict[str, set[int | None]] = defaultdict(set)
+    for order, line in enumerate(job.lines):
+        voices[line.file, line.rank][order] = line
+        ranks_of_file[line.file].add(line.rank)
+    book.prepare(text for line in job.lines if line.hit for text in (line.text, strip_level(line.text)))
+    hits: list[Hit] = []
+    survived: Counter[str] = Counter()
+    for (file, _), lines in voices.items():
+        limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
+        # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
+        went_on = max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
+        alone = len(ranks_of_file[file]) == 1
+        for hit in _fold_chains(_without_strangers(_hits_of_voice(lines, book, routine)), lines):
+            if (alone or hit.order < went_on) and _survived(hit, job.progress[file], limit):
+                survived[template_of(hit.line.text)] += 1
+            else:
+                hits.append(hit)
+    return sorted(_raise_explaining(_demote_familiar(hits, survived)), key=lambda h: h.order)
+
+
+def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
+    """What the job printed before and lived through explains its death only if nothing else does."""
+    if not survived:
+        return hits
+    return [
+        replace(h, depth=FAMILIAR_DEPTH) if h.depth > FAMILIAR_DEPTH and survived[template_of(h.line.text)] >= 2 else h
+        for h in hits
+    ]
+
+
+def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container[str]) -> list[Hit]:
+    hits = []
+    after_frame = False
+    last_frame = ""
+    for order, line in lines.items():
+        text = line.text
+        if _FRAME.match(text):
+            after_frame = text.lstrip().startswith("File ")
+            last_frame = text if after_frame else last_frame
+            continue
+        if (after_frame and text[:1] == " ") or ((after_frame or text[:4] == "    ") and _SOURCE.match(text)):
+            rule = book.claim(text.strip()) if text.lstrip().startswith("assert ") else None
+            if rule is not None and rule.explains:  # The failed condition itself may name the cause: a missing file.
+                hits.append(Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule))
+            continue
+        after_frame = False
+        hit = _hit_of(line, order, book) if line.hit else None
+        if (
+            hit is not None
+            and hit.rule is None
+            and text.strip() == "AssertionError"
+            and _LOADS_MODEL.search(last_frame)
+        ):
+            # An assertion without words says where it stands: inside the loading of a model.
+            hit = replace(hit, reason="ModelLoadingError")
+        if hit is not None and template_of(text) not in routine:
+            hits.append(hit)
+    return hits
+
+
+def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
+    text = line.text
+    bare = strip_level(text)
+    if text.lstrip().startswith(("raise ", "warnings.warn", "except ")):
+        return None
+    if not starts_with_exception(bare) and book.is_routine(text):
+        return None
+    rule = book.claim(bare)
+    name = exception_on(bare)
+    reason = reason_of(name) if name is not None else None
+    if reason is not None and (rule is None or _yields(rule)):
+        return Hit(line=line, order=order, reason=reason, depth=EXCEPTION_DEPTH, exception=name)
+    if rule is None:
+        return None
+    return Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule, exception=name)
+
+
+def _yields(rule: Rule) -> bool:
+    """Whether the class that the line itself names is a better answer than this rule's reading of its words."""
+    return rule.layer == "message" or bool(rule.explains)
+
+
+def _survived(hit: Hit, num_progress: int, limit: int) -> bool:
+    """Whether training went on after this line; hardware faults are kept, they often take a while to be felt."""
+    after = num_progress - hit.line.progress
+    return hit.depth < LAYERS.index("hardware") and after >= max(limit, SURVIVED_SHARE * num_progress)
+
+
+def _without_strangers(hits: list[Hit]) -> list[Hit]:
+    """Where a library says what failed (a dataset, say), classes inside it that nobody knows add nothing."""
+    told = any(h.rule is not None and h.rule.depth == SYMPTOM_DEPTH and h.rule.id.endswith("-wrapper") for h in hits)
+    if not told:
+        return hits
+    return [h for h in hits if h.rule is not None or h.exception is None or is_known_class(h.exception)]
+
+
+def _fold_chains(hits: list[Hit], lines: dict[int, LogLine]) -> list[Hit]:
+    """Of exceptions chained by Python keep the one that is the root, unless a rule knows a deeper one."""
+    marks = {o: ln.text for o, ln in lines.items() if CAUSE_MARK in ln.text or HANDLING_MARK in ln.text}
+    if not marks:
+        return hits
+    out: list[Hit] = []
+    for hit in hits:
+        if hit.depth != EXCEPTION_DEPTH or not out:
+            out.append(hit)
+            continue
+        between = [text for o, text in marks.items() if out[-1].order < o < hit.order]
+        if not between:
+            out.append(hit)
+        elif CAUSE_MARK in between[-1] or not _is_lookup(out[-1]):
+            continue
+        else:
+            out[-1] = hit
+    return out
+
+
+def _is_lookup(hit: Hit) -> bool:
+    return hit.rule is None and hit.depth == EXCEPTION_DEPTH and hit.reason in _LOOKUPS
+
+
+def _raise_explaining(hits: list[Hit]) -> list[Hit]:
+    """Lift a hit above the later ones of the same rank that its rule explains."""
+    out: list[Hit] = []
+    for hit in hits:
+        if hit.rule is None or not hit.rule.explains:
+            out.append(hit)
+            continue
+        explained = [h.depth for h in hits if _explains(hit, h)]
+        out.append(replace(hit, depth=max(explained) + 1) if explained else hit)
+    return out
+
+
+def _explains(hit: Hit, later: Hit) -> bool:
+    return (
+        hit.rule is not None
+        and later.reason in hit.rule.explains
+        and (later.line.file, later.line.rank) == (hit.line.file, hit.line.rank)
+        and 0 <= later.line.line - hit.line.line <= EXPLAINS_WITHIN_LINES
+        and later.order > hit.order
+        and later.depth <= EXCEPTION_DEPTH
+    )

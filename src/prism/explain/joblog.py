@@ -1,0 +1,151 @@
+"""One failed job's log: what was kept of every file, line by line, with rank, host and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from prism.explain.origins import parse_line
+from prism.explain.rules import RuleBook, literals_of, shipped_rules
+from prism.explain.scan import HEAD_LINES, LogScan, Segment, scan_log
+from prism.explain.sources import LogSource, find_logs, read_chunks
+from prism.explain.triggers import TROUBLE_WORDS, has_trouble
+from prism.records.log import LOG
+
+# What the first lines of a training job look like; with them and without a step, the job died before its first step.
+_STARTUP = (
+    "setting omp_num_threads", "nccl version", "nccl info bootstrap", "world size", "world_size", "init_process_group",
+    "initializing process group", "initializing distributed", "initialized process group", "initializing torch",
+    "master_addr", "torchrun", "loading extension module", "loading checkpoint shards",
+    "building gpt", "building model",
+    "[launch.py", "accelerate launch", "initialized tcpstore", "initializing model parallel", "......",
+)  # fmt: skip
+MIN_STARTUP_LINES = 20  # A shorter text is a snippet: it does not show a job's start.
+_YEARLESS_END_NS = int(datetime(2001, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A kept line; `progress` counts its file's progress lines before it, `hit` that a trigger word is in it."""
+
+    file: str
+    line: int
+    text: str
+    rank: int | None = None
+    host: str | None = None
+    time_ns: int | None = None
+    progress: int = 0
+    hit: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLog:
+    """Everything that diagnosis needs to know of one job's logs."""
+
+    name: str
+    lines: tuple[LogLine, ...]
+    num_lines: int
+    progress: dict[str, int]  # progress lines per file
+    saw_startup: bool = False
+
+    @property
+    def saw_progress(self) -> bool:
+        """Whether any rank reported a training step."""
+        return any(self.progress.values())
+
+    @property
+    def died_before_first_step(self) -> bool:
+        """Whether the log shows the job's start and no step; a snippet shows neither and says nothing."""
+        return self.saw_startup and not self.saw_progress
+
+    def frame(self) -> pl.DataFrame:
+        """The kept lines as a LOG table."""
+        return to_frame(self.lines)
+
+
+def to_frame(lines: Iterable[LogLine]) -> pl.DataFrame:
+    """Lines as a LOG table."""
+    rows = [(ln.file, ln.line, ln.time_ns, ln.rank, ln.host, ln.text) for ln in lines]
+    return LOG.conform(pl.DataFrame(rows, schema=LOG.required, orient="row"), "log")
+
+
+def read_job(place: str, rules: RuleBook | None = None, num_threads: int = 2) -> JobLog:
+    """Read all logs at a path, each once, and keep what may matter, which includes what the rules look for."""
+    words = trigger_words(rules)
+    sources = find_logs(place)
+    num_bytes = sum(Path(s.path).stat().st_size for s in sources if Path(s.path).is_file())
+    with ThreadPoolExecutor(num_threads) as pool:
+        scans = [(source, scan_log(read_chunks(source), words, pool, num_bytes)) for source in sources]
+    return assemble_job(place, scans)
+
+
+def read_text(text: str | bytes, name: str = "text", rules: RuleBook | None = None) -> JobLog:
+    """The same for a log that is already in memory."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return assemble_job(name, [(LogSource(path=name, name=name), scan_log([data], trigger_words(rules)))])
+
+
+def trigger_words(rules: RuleBook | None) -> tuple[str, ...]:
+    """The words that a scan stops at: those of trouble in general, and those of the rules."""
+    return (*TROUBLE_WORDS, *literals_of((rules or shipped_rules()).rules))
+
+
+def assemble_job(name: str, scans: Iterable[tuple[LogSource, LogScan]]) -> JobLog:
+    """Put the scans of a job's files together."""
+    lines: list[LogLine] = []
+    progress: dict[str, int] = {}
+    num_lines = 0
+    for source, scan in scans:
+        lines.extend(_lines_of(source, scan.close()))
+        progress[source.name] = scan.num_progress
+        num_lines += scan.num_lines
+    return JobLog(
+        name=name,
+        lines=tuple(_with_years(lines)),
+        num_lines=num_lines,
+        progress=progress,
+        saw_startup=num_lines >= MIN_STARTUP_LINES and any(_is_startup(ln) for ln in lines),
+    )
+
+
+def _is_startup(line: LogLine) -> bool:
+    lowered = line.text.lower()
+    is_code = line.text[:4] == "    " or has_trouble(line.text)
+    return line.line <= HEAD_LINES and not is_code and any(word in lowered for word in _STARTUP)
+
+
+def _lines_of(source: LogSource, segments: Iterable[Segment]) -> Iterator[LogLine]:
+    for segment in segments:
+        origin = parse_line(segment.text.decode("utf-8", "replace").rstrip())
+        if not origin.text:
+            continue
+        yield LogLine(
+            file=source.name,
+            line=segment.line,
+            text=origin.text,
+            rank=origin.rank if origin.rank is not None else source.rank,
+            host=origin.host or source.host,
+            time_ns=origin.time_ns,
+            progress=segment.progress,
+            hit=segment.hit,
+        )
+
+
+def _with_years(lines: list[LogLine]) -> list[LogLine]:
+    """Give stamps without a year the year of the others, so that times can be compared."""
+    full = next((ln.time_ns for ln in lines if ln.time_ns is not None and ln.time_ns > _YEARLESS_END_NS), None)
+    if full is None:
+        return lines
+    year = datetime.fromtimestamp(full // 1_000_000_000, UTC).year
+    shift_ns = (
+        int((datetime(year, 1, 1, tzinfo=UTC) - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000_000
+    )
+    return [
+        replace(ln, time_ns=ln.time_ns + shift_ns) if ln.time_ns is not None and ln.time_ns <= _YEARLESS_END_NS else ln
+        for ln in lines
+    ]

@@ -1,0 +1,233 @@
+"""Rules: data files that say which words mean which reason, how deep a cause they are, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import polars as pl
+import yaml
+
+from prism.errors import BadConfigError
+from prism.explain.literals import required_words, split_alternatives
+from prism.explain.triggers import has_trouble
+from prism.records.verdict import CATEGORY_OF_REASON, Action
+
+# From what explains nothing to what explains everything after it.
+LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardware")
+_SHIPPED = ("hardware", "storage", "memory", "cuda", "loading", "network", "script", "messages", "endings")
+_REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
+_OPTIONAL = ("unless", "action", "mitigation", "explains")
+MAX_PATTERN_CHARS = 8000
+MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One piece of knowledge; `layer` orders causes, `explains` lists reasons that a hit before them accounts for."""
+
+    id: str
+    reason: str
+    layer: str
+    pattern: str
+    example: str
+    counter_example: str
+    unless: str | None = None
+    action: Action | None = None
+    mitigation: str | None = None
+    explains: tuple[str, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """How deep a cause this is: higher explains lower."""
+        return LAYERS.index(self.layer)
+
+    def matches(self, text: str) -> bool:
+        """Whether the rule speaks about this line."""
+        lowered = text.lower()
+        for words, alternative in _alternatives(self.pattern):
+            if (not words or any(w in lowered for w in words)) and _compile(alternative).search(text):
+                return self.unless is None or _compile(self.unless).search(text) is None
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonAdvice:
+    """What to do by default for a reason, and in what words."""
+
+    action: Action
+    mitigation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """Rules in the order in which they may claim a line, the routine patterns, and the advice per reason."""
+
+    rules: tuple[Rule, ...]
+    routine: tuple[str, ...]
+    advice: Mapping[str, ReasonAdvice]
+    _claims: dict[str, Rule | None] = field(default_factory=dict, compare=False, repr=False)
+    _healthy: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def claim(self, text: str) -> Rule | None:
+        """The first rule that matches this line: a line is evidence for one thing."""
+        self.prepare([text])
+        return self._claims[text]
+
+    def is_routine(self, text: str) -> bool:
+        """Whether the line belongs to healthy runs as well."""
+        self.prepare([text])
+        return text in self._healthy
+
+    def prepare(self, texts: Iterable[str]) -> None:
+        """Look at many lines at once: one search finds the words in all of them, and few patterns are left to try."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._claims]
+        if not new:
+            return
+        index = _index(self.rules, self.routine)
+        found = pl.Series(new, dtype=pl.String).str.extract_many(
+            list(index.words), ascii_case_insensitive=True, overlapping=True
+        )
+        for text, words in zip(new, found.to_list(), strict=True):
+            places = sorted({p for w in dict.fromkeys(words) for p in index.places[w.lower()]} | index.always)
+            self._claims[text] = self._first_of(text, places)
+            if any(n < 0 and _compile(alternative).search(text) for n, alternative in places):
+                self._healthy.add(text)
+
+    def _first_of(self, text: str, places: list[tuple[int, str]]) -> Rule | None:
+        for number, alternative in places:
+            if number >= 0 and _compile(alternative).search(text):
+                rule = self.rules[number]
+                if rule.unless is None or _compile(rule.unless).search(text) is None:
+                    return rule
+        return None
+
+    def with_rules(self, added: Iterable[Rule]) -> RuleBook:
+        """This book with more rules, which come before the shipped ones."""
+        return RuleBook((*added, *self.rules), self.routine, self.advice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """From a word to the (rule, alternative) pairs that need it; routine patterns count from -1 down."""
+
+    words: tuple[str, ...]
+    places: Mapping[str, tuple[tuple[int, str], ...]]
+    always: frozenset[tuple[int, str]]
+
+
+@lru_cache(maxsize=8)
+def _index(rules: tuple[Rule, ...], routine: tuple[str, ...]) -> _Index:
+    places: dict[str, list[tuple[int, str]]] = {}
+    always: set[tuple[int, str]] = set()
+    numbered = [(n, rule.pattern) for n, rule in enumerate(rules)] + [(-1 - n, p) for n, p in enumerate(routine)]
+    for number, pattern in numbered:
+        for words, alternative in _alternatives(pattern):
+            if not words:
+                always.add((number, alternative))
+            for word in words:
+                places.setdefault(word, []).append((number, alternative))
+    return _Index(tuple(places), {w: tuple(p) for w, p in places.items()}, frozenset(always))
+
+
+@lru_cache(maxsize=8)
+def literals_of(rules: tuple[Rule, ...]) -> tuple[str, ...]:
+    """The plain words that rules look for, so that a scan of a large log stops at them; common words are left out."""
+    found = {w.strip() for rule in rules for words, _ in _alternatives(rule.pattern) for w in words}
+    return tuple(sorted(w for w in found if _is_telling(w) and not has_trouble(w)))
+
+
+def _is_telling(word: str) -> bool:
+    return len(word) >= MIN_WORD_CHARS or (len(word) >= MIN_CODE_CHARS and not word.replace(" ", "").isalpha())
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+@cache
+def _alternatives(pattern: str) -> tuple[tuple[frozenset[str], str], ...]:
+    """The pattern cut at its outermost bars, each part with the words of which a match must hold one."""
+    return tuple((required_words(part), part) for part in split_alternatives(pattern))
+
+
+@cache
+def shipped_rules() -> RuleBook:
+    """The rules that come with Prism."""
+    folder = resources.files("prism.explain") / "rules"
+    rules: list[Rule] = []
+    for name in _SHIPPED:
+        rules += parse_rules((folder / f"{name}.yaml").read_text(), f"{name}.yaml")
+    routine = cast(list[str], _load((folder / "routine.yaml").read_text()))
+    advice = cast(dict[str, dict[str, Any]], _load((folder / "reasons.yaml").read_text()))
+    return RuleBook(tuple(rules), tuple(routine), {reason: ReasonAdvice(**row) for reason, row in advice.items()})
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """Rules of a file, or of every .yaml in a folder."""
+    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    rules: list[Rule] = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfigError(f"{file}: cannot be read as rules ({error}); give a YAML file of rules") from error
+        rules += parse_rules(text, str(file))
+    return rules
+
+
+def parse_rules(text: str, where: str) -> list[Rule]:
+    """Read rules from YAML text, naming the first thing that is wrong."""
+    try:
+        rows = _load(text)
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        line = f" line {place.line + 1}" if place is not None else ""
+        raise BadConfigError(
+            f"{where}{line}: not YAML ({getattr(error, 'problem', error)}); quote patterns with ' '"
+        ) from error
+    if not isinstance(rows, list):
+        raise BadConfigError(f"{where}: expected a list of rules, each with {', '.join(_REQUIRED)}")
+    return [parse_rule(row, f"{where} rule {index}") for index, row in enumerate(rows, start=1)]
+
+
+def parse_rule(row: Any, where: str) -> Rule:
+    """Check one rule: fields, reason, layer, action, pattern, and that its examples hold."""
+    if not isinstance(row, dict):
+        raise BadConfigError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
+    where = f"{where} ({row.get('id', 'no id')})"
+    for key in _REQUIRED:
+        if not isinstance(row.get(key), str) or not row[key]:
+            raise BadConfigError(f"{where}: '{key}' is missing or not text; every rule needs {', '.join(_REQUIRED)}")
+    unknown = sorted(str(key) for key in set(row) - {*_REQUIRED, *_OPTIONAL})
+    if unknown:
+        raise BadConfigError(
+            f"{where}: unknown field '{unknown[0]}'; allowed are {', '.join((*_REQUIRED, *_OPTIONAL))}"
+        )
+    for key, allowed in (("reason", tuple(CATEGORY_OF_REASON)), ("layer", LAYERS), ("action", get_args(Action))):
+        if key in row and row[key] not in allowed:
+            raise BadConfigError(f"{where}: '{key}' is {row[key]!r}, expected one of {', '.join(allowed)}")
+    for key in ("pattern", "unless"):
+        try:
+            re.compile(row.get(key) or "")
+        except re.error as error:
+            raise BadConfigError(f"{where}: '{key}' is not a regular expression ({error}); mend it") from error
+    if len(row["pattern"]) > MAX_PATTERN_CHARS:
+        raise BadConfigError(f"{where}: 'pattern' is longer than {MAX_PATTERN_CHARS} characters; split the rule")
+    rule = Rule(**{**row, "explains": tuple(row.get("explains") or ())})
+    if not rule.matches(rule.example):
+        raise BadConfigError(f"{where}: the pattern does not match its own example; mend one of them")
+    if rule.matches(rule.counter_example):
+        raise BadConfigError(f"{where}: the pattern matches its counter-example; narrow it or use 'unless'")
+    return rule
+
+
+def _load(text: str) -> Any:
+    # The C loader is ten times faster and reads the same; not every build of PyYAML has it.
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -1,0 +1,116 @@
+"""What explains what: hardware explains time-outs, a dead rank its peers, a wrapper nothing."""
+
+from prism.explain import diagnose, read_job, read_text
+
+
+def verdict_of(text, tmp_path=None):
+    return diagnose(read_text(text)).verdict
+
+
+TIMEOUT = "[rank{r}]:[E ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={s}, OpType=ALLREDUCE)"
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+
+
+def test_a_gpu_that_left_the_bus_explains_the_time_outs_that_follow():
+    text = "\n".join(
+        [
+            TIMEOUT.format(r=0, s=9),
+            "May  3 10:11:12 gpu17 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        ]
+    )
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.action, verdict.hosts) == ("CUDAError", "isolate_and_restart", ("gpu17",))
+
+
+def test_the_launchers_summary_explains_nothing():
+    assert verdict_of(CHILD_FAILED).reason == "Unknown"
+    assert verdict_of(f"{CHILD_FAILED}\nKeyError: 'labels'").reason == "KeyError"
+
+
+def test_a_direct_cause_is_the_root_and_a_look_up_told_again_is_not():
+    cause = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+    handling = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert verdict_of(f"PermissionError: [Errno 13] no{cause}RuntimeError: cannot save").reason == "PermissionError"
+    assert verdict_of(f"KeyError: 'size'{handling}AttributeError: no attribute 'size'").reason == "AttributeError"
+    assert (
+        verdict_of(f"ConnectionResetError: gone{handling}OSError: We couldn't connect to 'https://x'").reason
+        == "ConnectionError"
+    )
+
+
+def test_a_dataset_error_is_looked_through_to_the_exception_inside():
+    text = (
+        "KeyError: 'instruction'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        "datasets.builder.DatasetGenerationError: An error occurred while generating the dataset"
+    )
+    assert verdict_of(text).reason == "KeyError"
+
+
+def test_what_the_job_survived_is_not_its_end():
+    steps = "\n".join(f"iteration {i} | loss: 2.0" for i in range(10))
+    text = f"ConnectionError: metrics service is down\n{steps}\nZeroDivisionError: division by zero"
+    assert verdict_of(text).reason == "ZeroDivisionError"
+
+
+def test_a_missing_path_explains_the_exception_that_it_leads_to():
+    text = "[WARN] imread_('a.jpg'): can't open/read file: check file path/integrity\nAttributeError: 'NoneType' object has no attribute 'shape'"
+    assert verdict_of(text).reason == "FileNotFoundError"
+
+
+def test_code_lines_of_a_traceback_are_no_evidence():
+    text = '  File "a.py", line 3, in f\n    raise KeyError("x") from OSError\n  File "b.py", line 9, in g\n    h()\nTypeError: f() missing'
+    assert verdict_of(text).reason == "TypeError"
+
+
+def test_the_rank_that_fell_silent_is_named(tmp_path):
+    for rank in range(4):
+        lines = [f"[2024-01-01 10:00:0{i},000] iteration {i} | loss: 1.0" for i in range(9)]
+        if rank != 2:
+            lines.append("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:2920")
+        (tmp_path / f"node-{rank}_rank_{rank}.log").write_text("\n".join(lines) + "\n")
+    verdict = diagnose(read_job(str(tmp_path))).verdict
+    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 2, ("node-2",))
+
+
+def test_the_rank_whose_collective_is_behind_is_named():
+    text = "\n".join(TIMEOUT.format(r=r, s=800 if r != 1 else 799) for r in range(4))
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.first_rank) == ("NCCLTimeoutError", 1)
+
+
+def test_the_one_rank_whose_message_differs_is_named(tmp_path):
+    for rank in range(8):
+        message = "KeyError: 'labels'" if rank == 5 else "ValueError: a peer left the group"
+        (tmp_path / f"rank_{rank}.log").write_text(f"start\n{message}\n")
+    verdict = diagnose(read_job(str(tmp_path))).verdict
+    assert (verdict.reason, verdict.first_rank) == ("KeyError", 5)
+
+
+def test_nothing_is_restarted_that_died_before_its_first_step_unless_a_host_is_to_blame():
+    start = "initializing process group, world size 8\n" + "".join(f"setting {i} is 7\n" for i in range(30))
+    steps = "iteration 1 | loss: 2.0\niteration 2 | loss: 2.0\n"
+    gone = "ConnectionRefusedError: [Errno 111] Connection refused\n"
+    assert verdict_of(start + gone).action == "stop"
+    assert verdict_of(start + steps + gone).action == "restart"
+    assert verdict_of(gone).action == "restart", "a snippet does not say when the job died"
+    assert verdict_of(start + "CUDA error: uncorrectable ECC error encountered\n").action == "isolate_and_restart"
+
+
+def test_an_unstable_loss_is_rolled_back():
+    assert verdict_of("RuntimeError: Loss is nan at iteration 12").action == "rollback"
+    assert verdict_of("AssertionError: Rank 3: found NaN in local forward loss calculation").action == "rollback"
+
+
+def test_an_empty_log_is_unknown():
+    verdict = verdict_of("")
+    assert (verdict.reason, verdict.confidence, verdict.evidence) == ("Unknown", 0.0, ())
+
+
+def test_torchruns_summary_names_rank_and_host_of_a_killed_process():
+    text = (
+        "iteration 1 loss: 1\niteration 2 loss: 1\n[rank0]: RuntimeError: Connection closed by peer [10.0.0.1]:9\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2024-01-01\n  host      : node-7\n"
+        "  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 12)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL)"
+    )
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 9, ("node-7",))
