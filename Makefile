@@ -29,7 +29,7 @@ demo: $(READY)  ## the tour, on an embedded example
 	@$(BIN)/prism demo --output $(OUT)/demo
 
 test: $(READY)  ## the whole everyday test suite
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(READY)  ## tests that take minutes
 	$(BIN)/python -m pytest -m "slow and not gpu"
