@@ -48,7 +48,7 @@ def test_the_caller_can_set_the_number_of_hosts() -> None:
         ("nvlink: {sharp: 1}", "c.yaml: 'nvlink.sharp' is 1, expected true or false"),
         ("nics: 8", "c.yaml: 'nics' is 8, expected keys and values"),
         ("links: 8", "c.yaml: 'links' is 8, expected a list"),
-        ("arch: volta", "c.yaml: 'arch' is 'volta', expected one of ampere, hopper, blackwell"),
+        ("arch: volta", "c.yaml: 'arch' is 'volta'; expected one of ampere, hopper, blackwell"),
         ("preset: dgx-h10", "c.yaml: 'preset' is 'dgx-h10', did you mean 'dgx-h100'?"),
         ("links: [{src: leaf-0}]", "c.yaml: 'links[0].dst' is missing"),
         ("links: [{src: leaf-0, dst: spine-0}]", "c.yaml: 'links[0].gbps' is missing"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from prism.errors import BadConfigError
-from prism.scenarios.settings import Checked, number, one_of
+from prism.records.settings import Checked, number, one_of
 
 FaultKind = Literal[
     "slow_gpu", "slow_host", "thermal", "slow_link", "flapping_link", "slow_switch", "ecmp_collision", "contention",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.scenarios.settings import Checked, number
+from prism.records.settings import Checked, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.scenarios.settings import Checked, number
+from prism.records.settings import Checked, number
 
 # Dense BF16 tensor throughput without sparsity, FLOP/s (NVIDIA data sheets of A100, H100 SXM, H200 SXM and B200).
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}

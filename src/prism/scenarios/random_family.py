@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from prism.records.settings import Checked, number
 from prism.scenarios.fault import Fault, FaultKind
 from prism.scenarios.job import Checkpoint, Job
 from prism.scenarios.measurement import Measurement
 from prism.scenarios.model import MODELS, ModelShape
 from prism.scenarios.program import build_step
 from prism.scenarios.scenario import Scenario, place_jobs
-from prism.scenarios.settings import Checked, number
 from prism.scenarios.sizes import size_up
 from prism.simulate.cluster import Cluster, Fabric, Nics
 from prism.simulate.cluster_file import load_cluster

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from prism.errors import BadConfigError
+from prism.records.settings import Checked, nearest, number
 from prism.scenarios.fault import Fault
 from prism.scenarios.job import Job
 from prism.scenarios.layout import RankLayout, lay_out
 from prism.scenarios.measurement import Measurement
-from prism.scenarios.settings import Checked, nearest, number
 from prism.simulate.cluster import Cluster
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from prism.errors import BadConfigError, BadFileError
+from prism.records.settings import build, nearest, parse_mapping, read_text
 from prism.scenarios.model import MODELS
 from prism.scenarios.scenario import Scenario, check_scenario
-from prism.scenarios.settings import build, describe, nearest
 from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import read_cluster
 
@@ -34,23 +34,12 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     if not path.is_file():
         hint = nearest(where, scenario_names())
         raise BadFileError(f"{where}: no such scenario or file{hint}; list them with: prism scenario --list")
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFileError(f"{path}: cannot be read as text ({error})") from None
-    return read_scenario(text, where)
+    return read_scenario(read_text(path), where)
 
 
 def read_scenario(text: str, where: str = "scenario") -> Scenario:
     """Parse the text of a scenario file; `where` is what errors call it."""
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        raise BadFileError(f"{where}{line}: not YAML ({getattr(error, 'problem', None) or error})") from None
-    if not isinstance(document, Mapping):
-        raise BadConfigError(f"{where}: expected keys such as 'cluster' and 'jobs', found {describe(document)}")
+    document = parse_mapping(text, where, "'cluster' and 'jobs'")
     settings = {"name": Path(where).stem, **document}
     if "cluster" in settings:
         settings["cluster"] = _read_cluster(settings["cluster"], f"{where}: 'cluster'")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prism.errors import BadConfigError
+from prism.records.settings import Checked, number
 
 Arch = Literal["ampere", "hopper", "blackwell"]
 Cpu = Literal["intel", "amd", "arm"]
@@ -19,29 +19,12 @@ Backend = Literal["nccl", "gloo"]
 IntArray = NDArray[np.int64]
 
 
-def _number(default: Any, low: float, high: float) -> Any:
-    """A field that must lie in [low, high]; both ends are part of the error a user reads."""
-    return field(default=default, metadata={"low": low, "high": high})
-
-
-class _Checked:
-    """Refuses a value outside the bounds that its field declares."""
-
-    def __post_init__(self) -> None:
-        for spec in fields(self):  # type: ignore[arg-type]
-            value, bounds = getattr(self, spec.name), spec.metadata
-            if "choices" in bounds and value not in bounds["choices"]:
-                raise BadConfigError(f"'{spec.name}' is {value!r}, expected one of {', '.join(bounds['choices'])}")
-            if "low" in bounds and not (math.isfinite(value) and bounds["low"] <= value <= bounds["high"]):
-                raise BadConfigError(f"'{spec.name}' is {value!r}, expected {bounds['low']:g} to {bounds['high']:g}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nvlink(_Checked):
+class Nvlink(Checked):
     """The links of one GPU inside its host, each way."""
 
-    lanes: int = _number(18, 1, 256)
-    gb_per_s_per_lane: float = _number(20.6, 0.1, 1000)
+    lanes: int = number(18, 1, 256)
+    gb_per_s_per_lane: float = number(20.6, 0.1, 1000)
     sharp: bool = True  # the switch can reduce (NVLS)
 
     @property
@@ -51,35 +34,35 @@ class Nvlink(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nics(_Checked):
+class Nics(Checked):
     """The network cards of one host; card k is rail k."""
 
-    count: int = _number(8, 1, 64)
-    gbps: float = _number(400.0, 0.1, 6400)
-    latency_us: float = _number(0.0, 0, 10_000)  # per hop, on top of what the cost model already holds
+    count: int = number(8, 1, 64)
+    gbps: float = number(400.0, 0.1, 6400)
+    latency_us: float = number(0.0, 0, 10_000)  # per hop, on top of what the cost model already holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric(_Checked):
+class Fabric(Checked):
     """Leaf and spine switches."""
 
-    hosts_per_leaf: int = _number(32, 1, 100_000)
-    num_spines: int = _number(16, 1, 10_000)
-    oversubscription: float = _number(1.0, 1, 1000)  # leaf down capacity over up capacity
+    hosts_per_leaf: int = number(32, 1, 100_000)
+    num_spines: int = number(16, 1, 10_000)
+    oversubscription: float = number(1.0, 1, 1000)  # leaf down capacity over up capacity
     rail_optimized: bool = True  # each rail of a group of hosts has its own leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tcp(_Checked):
+class Tcp(Checked):
     """What a TCP stream costs where the CPU moves the bytes."""
 
-    latency_us: float = _number(45.0, 0.1, 1_000_000)  # one message, application to application
-    stream_gbps: float = _number(20.0, 0.001, 6400)  # what one stream reaches on an idle fast network
-    loopback_gbps: float = _number(26.0, 0.001, 6400)  # two ranks of one host
+    latency_us: float = number(45.0, 0.1, 1_000_000)  # one message, application to application
+    stream_gbps: float = number(20.0, 0.001, 6400)  # what one stream reaches on an idle fast network
+    loopback_gbps: float = number(26.0, 0.001, 6400)  # two ranks of one host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link(_Checked):
+class Link(Checked):
     """One directed link whose rate differs from the rest of its tier."""
 
     src: str
@@ -88,7 +71,7 @@ class Link(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster(_Checked):
+class Cluster(Checked):
     """A cluster of equal hosts. Ranks are placed on it as (host, local GPU)."""
 
     name: str = "cluster"
@@ -96,9 +79,9 @@ class Cluster(_Checked):
     arch: Arch = field(default="hopper", metadata={"choices": get_args(Arch)})
     cpu: Cpu = field(default="intel", metadata={"choices": get_args(Cpu)})
     backend: Backend = field(default="nccl", metadata={"choices": get_args(Backend)})
-    num_hosts: int = _number(1024, 1, 1_000_000)
-    gpus_per_host: int = _number(8, 1, 256)
-    pcie_gb_per_s: float = _number(48.0, 0.1, 1000)
+    num_hosts: int = number(1024, 1, 1_000_000)
+    gpus_per_host: int = number(8, 1, 256)
+    pcie_gb_per_s: float = number(48.0, 0.1, 1000)
     nvlink: Nvlink | None = None
     nics: Nics = field(default_factory=Nics)
     fabric: Fabric = field(default_factory=Fabric)
@@ -106,7 +89,7 @@ class Cluster(_Checked):
     links: tuple[Link, ...] = ()
 
     def __post_init__(self) -> None:
-        _Checked.__post_init__(self)
+        Checked.__post_init__(self)
         for i, link in enumerate(self.links):
             for end in (link.src, link.dst):
                 if not self.has_node(end):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from prism.errors import BadConfigError
+from prism.errors import BadConfigError, BadFileError
 
 
 def number(default: Any, low: float, high: float) -> Any:
@@ -39,53 +41,78 @@ class Checked:
                 raise BadConfigError(f"'{spec.name}' is {value!r}, expected {bounds['low']:g} to {bounds['high']:g}")
 
 
-def build(kind: type, document: Any, where: str) -> Any:
-    """A dataclass from a mapping; `where` names the file and the section in errors."""
+def read_text(path: Path) -> str:
+    """The text of a settings file."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFileError(f"{path}: cannot be read as text ({error})") from None
+
+
+def parse_mapping(text: str, where: str, such_as: str) -> dict[str, Any]:
+    """The keys and values of a YAML text; `such_as` names keys that were expected."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        raise BadFileError(f"{where}{line}: not YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(document, Mapping):
-        raise BadConfigError(f"{where}: is {describe(document)}, expected keys and values")
+        raise BadConfigError(f"{where}: expected keys such as {such_as}, found {describe(document)}")
+    return dict(document)
+
+
+def build(kind: type, document: Any, where: str, *, prefix: str = "", base: Any = None) -> Any:
+    """A dataclass from a mapping, on top of `base` where given; errors name `where` and the key with its `prefix`."""
+    if not isinstance(document, Mapping):
+        raise BadConfigError(f"{where}: '{prefix.rstrip('.')}' is {describe(document)}, expected keys and values")
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]
-    values = {}
+    values = {name: getattr(base, name) for name in known} if base is not None else {}
     for key, value in document.items():
         if key not in known:
-            raise BadConfigError(
-                f"{where}: '{key}' is not a key here{nearest(str(key), known)}; keys: {', '.join(known)}"
-            )
-        values[key] = _convert(hints[key], value, f"{where}: '{key}'")
+            hint = nearest(str(key), known)
+            raise BadConfigError(f"{where}: '{prefix}{key}' is not a key here{hint}; keys: {', '.join(known)}")
+        values[key] = _convert(hints[key], value, where, f"{prefix}{key}", values.get(key))
     for spec in fields(kind):
         if spec.name not in values and spec.default is MISSING and spec.default_factory is MISSING:
-            raise BadConfigError(f"{where}: '{spec.name}' is missing")
+            raise BadConfigError(f"{where}: '{prefix}{spec.name}' is missing")
     try:
         return kind(**values)
     except BadConfigError as error:
-        raise BadConfigError(f"{where}: {error}") from None
+        # The dataclass names its own field; the file and the section are only known here.
+        raise BadConfigError(f"{where}: {str(error).replace(chr(39), chr(39) + prefix, 1)}") from None
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: Any, where: str, key: str, base: Any) -> Any:
     """One value as the type its field declares."""
     if get_origin(hint) in (Union, types.UnionType):
         if value is None:
             return None
         hint = next(h for h in get_args(hint) if h is not type(None))
-    if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
-        return value  # read by its own reader before
     if is_dataclass(hint):
-        return build(hint, value, where)  # type: ignore[arg-type]
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value  # read by its own reader before
+        return build(hint, value, where, prefix=f"{key}.", base=base)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
-            raise BadConfigError(f"{where} is {describe(value)}, expected a list")
-        return tuple(_convert(get_args(hint)[0], v, f"{where} entry {i + 1}") for i, v in enumerate(value))
+            raise BadConfigError(f"{where}: '{key}' is {describe(value)}, expected a list")
+        return tuple(_convert(get_args(hint)[0], v, where, f"{key}[{i}]", None) for i, v in enumerate(value))
     if get_origin(hint) is Literal:
         return str(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**53 else math.inf
+    if hint is float and isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value):
+        value = float(value)  # YAML 1.1 takes 1.0e9 for text: it wants a sign in the exponent
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
-    raise BadConfigError(f"{where} is {describe(value)}, expected {wanted}")
+    raise BadConfigError(f"{where}: '{key}' is {describe(value)}, expected {wanted}")
 
 
-def nearest(wrong: str, known: Any) -> str:
+def nearest(wrong: str, known: Iterable[Any]) -> str:
     """A hint at the known word that looks most like a wrong one."""
     close = difflib.get_close_matches(wrong, [str(k) for k in known], 1)
     return f", did you mean '{close[0]}'?" if close else ""
