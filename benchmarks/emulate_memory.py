@@ -52,7 +52,9 @@ def main() -> None:
     errors = [abs(row["error_pct"]) for row in rows if row["error_pct"] is not None]
     if errors:
         print(f"largest error of peak allocated: {max(errors):.4f} %; asked: 0.01 %")
-        print("(allocated, reserved, requested); allocated counts up to 1 MiB per block that the allocator did not split")
+        print(
+            "(allocated, reserved, requested); allocated counts up to 1 MiB per block that the allocator did not split"
+        )
 
 
 def compare(name: str, num: int) -> list[dict[str, object]]:
@@ -71,7 +73,9 @@ def compare(name: str, num: int) -> list[dict[str, object]]:
         truth, ours = real.get(rank), emulated.get(rank)
         error = (ours[0] / truth[0] - 1) * 100 if truth and ours and truth[0] else None
         asked = (ours[2] / truth[2] - 1) * 100 if truth and ours and truth[2] else None
-        rows.append({"layout": name, "rank": rank, "real": truth, "emulated": ours, "error_pct": error, "asked_pct": asked})
+        rows.append(
+            {"layout": name, "rank": rank, "real": truth, "emulated": ours, "error_pct": error, "asked_pct": asked}
+        )
         shown = "not compared" if error is None else f"allocated {error:+.5f} %, requested {asked:+.5f} %"
         print(f"{name:<16} rank {rank}: real {truth}, emulated {ours}, {shown}", flush=True)
     return rows

@@ -10,13 +10,17 @@ from typing import Any
 
 from prism.version import __version__
 
-_HOME = {
-    **dict.fromkeys(
-        ("FLOWS", "TOPOLOGY", "SPANS", "OPS", "FINDINGS", "JOBS", "LOG", "Layout", "Finding", "Culprit", "Verdict",
-         "read_flows", "scan_flows", "write_flows", "read_table", "write_table", "write_perfetto", "write_chrome_trace"),
-        "prism.records"),
-    **dict.fromkeys(("PrismError", "InputError"), "prism.errors"),
-}  # fmt: skip
+_NAMES = {
+    "prism.records": (
+        "FINDINGS FLOWS JOBS LOG OPS SPANS TOPOLOGY Culprit Finding Layout Verdict read_flows read_table scan_flows "
+        "write_chrome_trace write_flows write_perfetto write_table"
+    ),
+    "prism.observe": "Diagnosis build_timeline diagnose",
+    "prism.scenarios": "load_scenario make_scenario random_scenario",
+    "prism.simulate": "Graph GraphBuilder solve verify",
+    "prism.errors": "InputError PrismError",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["__version__", *sorted(_HOME)]
 

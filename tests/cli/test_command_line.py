@@ -65,7 +65,9 @@ def test_info_for_a_person_shows_what_is_missing(flows_file: Path) -> None:
 
 def test_convert_rewrites_a_file_of_another_tool(tmp_path: Path) -> None:
     source = tmp_path / "nfdump.csv"
-    source.write_text("firstSeen,duration,srcAddr,dstAddr,packets,bytes\n2023-11-14 22:13:20.000,0.5,10.0.0.1,10.0.0.2,1,9\n")
+    source.write_text(
+        "firstSeen,duration,srcAddr,dstAddr,packets,bytes\n2023-11-14 22:13:20.000,0.5,10.0.0.1,10.0.0.2,1,9\n"
+    )
     done = run("flows", "convert", source, tmp_path / "out.parquet")
     assert done.returncode == 0, done.stderr
     assert pl.read_parquet(tmp_path / "out.parquet")["end_ns"].to_list() == [1_700_000_000_500_000_000]
@@ -77,7 +79,7 @@ def test_a_bad_row_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     done = run("flows", "info", bad, "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert f'{bad} line 2: \'bytes\' is "12k"' in done.stderr
+    assert f"{bad} line 2: 'bytes' is \"12k\"" in done.stderr
     skipped = run("flows", "info", bad, "--skip-bad-rows", "--json")
     assert json.loads(skipped.stdout)["report"]["skipped_rows"] == {"'bytes' not a whole number": 1}
 
@@ -91,7 +93,9 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments: list[str]) -> None:
     assert done.stderr.count("\n") == 1 and "--help" in done.stderr
 
 
-def test_a_bug_of_ours_is_one_line_and_exit_code_one(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_of_ours_is_one_line_and_exit_code_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     from prism.cli import main as module
 
     def explode(**_: object) -> None:
@@ -140,5 +144,6 @@ def test_every_command_is_in_the_docs_and_shows_an_example() -> None:
     assert page == write_cli_docs.render(), "docs/cli.md is out of date; run: make docs"
     for path, command in write_cli_docs.walk("prism", get_command(app)):
         assert f"## {path}\n" in page
-        assert path in (command.epilog or ""), f"{path} --help has no example"
+        called = path.removesuffix(" run")  # a default subcommand is called by its group
+        assert called in (command.epilog or ""), f"{path} --help has no example"
         assert command.help, f"{path} has no description"

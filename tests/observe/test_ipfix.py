@@ -233,6 +233,11 @@ def test_what_is_malformed_is_counted_and_the_next_message_still_read(datagram, 
     assert [f["bytes"] for f in flows] == [4]
 
 
+def test_bytes_behind_a_message_are_left_alone():
+    collector, flows = collect(ipfix(template_set({256: BASIC}), data(4)) + b"tail")
+    assert len(flows) == 1 and collector.counts.events["messages with bytes behind them"] == 1
+
+
 def test_absurd_sizes_and_dates_are_left_out_and_counted():
     bad = [
         basic_record("10.0.0.1", "10.0.0.2", 2**63, START_MS, START_MS),

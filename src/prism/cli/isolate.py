@@ -51,7 +51,11 @@ def isolate(
             ("suspected", len(report.suspected), ", ".join(report.suspected) or "none"),
             ("condemned", len(report.condemned), ", ".join(report.condemned) or "none"),
             ("slow among them", len(report.slow), ", ".join(report.slow) or "none"),
-            ("bad links", len(report.bad_links), ", ".join(f"{b.first} - {b.second}" for b in report.bad_links) or "none"),
+            (
+                "bad links",
+                len(report.bad_links),
+                ", ".join(f"{b.first} - {b.second}" for b in report.bad_links) or "none",
+            ),
         ]
         show(table(f"{report.num_tests} tests in {report.num_rounds} rounds", ("", ">", "hosts"), rows))
         for host, text in report.evidence.items():

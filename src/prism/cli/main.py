@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from prism.cli import characterize, demo, diagnose, explain, flows, generate_trace, scenario, simulate
+from prism.cli import (
+    calibrate,
+    characterize,
+    demo,
+    diagnose,
+    emulate,
+    explain,
+    flows,
+    generate_trace,
+    isolate,
+    scenario,
+    simulate,
+    supervise,
+    watch,
+)
 from prism.cli.terminal import fail, note, verbosity
 from prism.errors import PrismError
 from prism.version import __version__
@@ -24,8 +38,15 @@ app = typer.Typer(
 )
 app.command("demo", rich_help_panel=START, epilog=demo.EPILOG)(demo.run_demo)
 app.command("diagnose", rich_help_panel=CLUSTER, epilog=diagnose.EPILOG)(diagnose.run_diagnose)
+app.command("watch", rich_help_panel=CLUSTER, epilog=watch.EPILOG)(watch.watch_source)
 app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.explain)
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
+app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
+app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
+app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
+    emulate.run_emulate
+)
+app.command("calibrate", rich_help_panel=PLAN, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
 app.command("simulate", rich_help_panel=PLAN, epilog=simulate.EPILOG)(simulate.simulate_graph)
 app.command("scenario", rich_help_panel=PLAN, epilog=scenario.EPILOG)(scenario.run_scenario)
 app.add_typer(flows.app, name="flows", rich_help_panel=DATA)

@@ -50,7 +50,7 @@ def run(
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Run a command until it is done, whatever happens to it. Run it again after a crash of this process: it goes on."""
+    """Run a command until it is done, whatever happens to it; run it again after this process was killed."""
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
     from prism.recover.supervise.start import supervise
 

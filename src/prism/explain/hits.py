@@ -25,7 +25,7 @@ EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
 FAMILIAR_DEPTH = LAYERS.index("exit")
 _FRAME = re.compile(
-    r'^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
+    r'^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?["\'])|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
 )
 _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
@@ -34,6 +34,17 @@ _SOURCE = re.compile(
 _LOADS_MODEL = re.compile(
     r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
 )
+_LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]datasets[/\\]|, in \w*dataset", re.IGNORECASE)
+# A file that cannot be decoded is a model's or a dataset's; the frames say whose.
+_UNREADABLE = frozenset(
+    {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
+)
+# Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
+_SELF_TOLD = frozenset(
+    {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
+     "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
+)  # fmt: skip
+MAX_FRAMES = 40
 # Look-ups that are tried and then told in better words: there the later exception is the answer.
 _LOOKUPS = frozenset(
     {"KeyError", "IndexError", "AttributeError", "TypeError", "ValueError", "NameError", "RuntimeError"}
@@ -95,12 +106,12 @@ def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
 def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container[str]) -> list[Hit]:
     hits = []
     after_frame = False
-    last_frame = ""
+    frames: list[str] = []
     for order, line in lines.items():
         text = line.text
         if _FRAME.match(text):
             after_frame = text.lstrip().startswith("File ")
-            last_frame = text if after_frame else last_frame
+            frames = [*frames[-MAX_FRAMES:], text] if after_frame else frames
             continue
         if (after_frame and text[:1] == " ") or ((after_frame or text[:4] == "    ") and _SOURCE.match(text)):
             rule = book.claim(text.strip()) if text.lstrip().startswith("assert ") else None
@@ -109,17 +120,27 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
             continue
         after_frame = False
         hit = _hit_of(line, order, book) if line.hit else None
-        if (
-            hit is not None
-            and hit.rule is None
-            and text.strip() == "AssertionError"
-            and _LOADS_MODEL.search(last_frame)
-        ):
-            # An assertion without words says where it stands: inside the loading of a model.
-            hit = replace(hit, reason="ModelLoadingError")
-        if hit is not None and template_of(text) not in routine:
-            hits.append(hit)
+        if hit is None:
+            continue
+        if template_of(text) not in routine:
+            hits.append(_placed(hit, frames))
+        frames = []
     return hits
+
+
+def _placed(hit: Hit, frames: list[str]) -> Hit:
+    """The hit, with the reason that its place in the program gives it where its words give none."""
+    bare = hit.rule is None and hit.line.text.strip() == "AssertionError"
+    if bare and frames and _LOADS_MODEL.search(frames[-1]):
+        return replace(hit, reason="ModelLoadingError")
+    if hit.exception not in _UNREADABLE:
+        return hit
+    for frame in reversed(frames):
+        if _LOADS_MODEL.search(frame):
+            return replace(hit, reason="ModelLoadingError")
+        if _LOADS_DATA.search(frame):
+            return replace(hit, reason="DatasetLoadingError")
+    return hit
 
 
 def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
@@ -132,7 +153,8 @@ def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
     rule = book.claim(bare)
     name = exception_on(bare)
     reason = reason_of(name) if name is not None else None
-    if reason is not None and (rule is None or _yields(rule)):
+    self_told = name in _SELF_TOLD and starts_with_exception(bare)
+    if reason is not None and (rule is None or _yields(rule) or (self_told and rule.reason != reason)):
         return Hit(line=line, order=order, reason=reason, depth=EXCEPTION_DEPTH, exception=name)
     if rule is None:
         return None

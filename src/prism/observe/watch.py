@@ -62,7 +62,7 @@ class Watch:
         self._state = load_state(folder / "state.json") if folder else WatchState()
         self._window = FlowWindow(int(config.window_s * 1e9), config.max_rows, folder / "window" if folder else None)
         self._look: Future[WindowReport] | None = None
-        self._looked_ns = 0  # event time of the last look
+        self._piece = 0  # files: which stretch of their time is being read
         self._looked_at = time.monotonic()
         self._arrived_at = time.monotonic()
         self._longest_pause_s = 0.0
@@ -114,7 +114,6 @@ class Watch:
     def _resume(self) -> None:
         """Take up where an earlier run stopped; what it had decided but perhaps not printed is printed."""
         self._window.restore()
-        self._looked_ns = self._window.newest_ns
         for document in self._state.outbox:
             self._emit(document)
         self._state.outbox = []
@@ -131,12 +130,12 @@ class Watch:
             self._fresh |= self._window.add(flows) > 0
             return
         # What waits to be read is looked at as if it came live: one look for every few seconds of its own time.
-        for part in slice_by_time(flows, int(self._config.every_s * 1e9)):
-            self._fresh |= self._window.add(part) > 0
-            self._looked_ns = self._looked_ns or self._window.newest_ns
-            if self._window.newest_ns - self._looked_ns >= self._config.every_s * 1e9:
+        for piece, part in slice_by_time(flows, int(self._config.every_s * 1e9)):
+            if piece > self._piece and self._fresh:
                 self._begin_look()
-                self._collect_look()
+                self._collect_look(wait=True)
+            self._piece = max(self._piece, piece)
+            self._fresh |= self._window.add(part) > 0
 
     def _is_due(self) -> bool:
         if self._look is not None or not self._window.newest_ns:
@@ -157,7 +156,6 @@ class Watch:
             until += int(silent_s * 1e9)
         elif self._source.is_live:
             until -= int(self._config.settle_s * 1e9)
-        self._looked_ns = self._window.newest_ns
         self._looked_at = time.monotonic()
         self._fresh = False
         self._state.position = self._source.save_position()
@@ -228,12 +226,9 @@ class Watch:
                 self._say(line)
 
 
-def slice_by_time(flows: pl.DataFrame, step_ns: int) -> Iterator[pl.DataFrame]:
-    """Flows in the order they ended, cut into pieces that span no more than a step."""
+def slice_by_time(flows: pl.DataFrame, step_ns: int) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Flows by the stretch of time they ended in, with the number of the stretch, counted from the epoch."""
     moment = pl.coalesce("end_ns", "start_ns")
-    first, last = flows.select(moment.min().alias("first"), moment.max().alias("last")).row(0)
-    if last - first < step_ns:
-        yield flows
-        return
-    cut = flows.sort(moment).with_columns(((moment - first) // step_ns).alias("_piece"))
-    yield from cut.partition_by("_piece", maintain_order=True, include_key=False)
+    cut = flows.with_columns((moment // step_ns).alias("_piece")).sort("_piece", maintain_order=True)
+    for part in cut.partition_by("_piece", maintain_order=True):
+        yield int(part["_piece"][0]), part.drop("_piece")

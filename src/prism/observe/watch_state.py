@@ -16,6 +16,9 @@ _SAME_JOB = 0.5  # share of the smaller set of endpoints that two sightings of o
 _FORGET_JOB_NS = 3600 * 10**9
 _FORGET_FINDING_NS = 3600 * 10**9
 _MAX_REMEMBERED = 10_000
+# A job has one of these at a time, whoever is blamed for it at the moment.
+_ONE_AT_A_TIME = frozenset({"hang", "slow_step", "drift", "restart"})
+_CERTAIN = frozenset({"hang"})  # Silence needs no second look.
 _SCHEMA = "prism.watch-state/1"
 
 
@@ -65,6 +68,7 @@ class KnownJob:
     """A job under its lasting name."""
 
     endpoints: tuple[str, ...]
+    first_seen_ns: int
     last_seen_ns: int
     step_s: float | None = None
 
@@ -87,9 +91,10 @@ class KnownFinding:
 
     def is_same(self, finding: Finding, slack_ns: int) -> bool:
         """Whether a finding of this look is this one: same place, and a window that touches."""
+        blamed = (self.culprit_type, self.culprit) == (finding.culprit.type, finding.culprit.id)
         return (
-            (self.kind, self.job, self.culprit_type, self.culprit)
-            == (finding.kind, finding.job, finding.culprit.type, finding.culprit.id)
+            (self.kind, self.job) == (finding.kind, finding.job)
+            and (blamed or self.kind in _ONE_AT_A_TIME)
             and finding.start_ns <= self.end_ns + slack_ns
             and finding.end_ns >= self.start_ns - slack_ns
         )
@@ -100,6 +105,9 @@ class WatchState:
     """Takes reports, returns what to tell; no I/O but `save` and `load_state`."""
 
     confirm: int = 2  # looks in a row that must agree before a finding is told
+    warm_up_ns: int = (
+        20 * 10**9
+    )  # A job seen for less is not judged: its step may still be taken for something shorter.
     slack_ns: int = 10 * 10**9
     grown: float = 2.0  # times its told cost at which a finding is told again
     jobs: dict[str, KnownJob] = field(default_factory=dict)
@@ -118,7 +126,7 @@ class WatchState:
         for raw in report.findings:
             finding = _rename(raw, names)
             known = self._follow(finding)
-            due = known.told_cost is None and (final or known.sightings >= self.confirm)
+            due = known.told_cost is None and (final or self._is_sure(known, report.until_ns))
             grown = known.told_cost is not None and known.cost >= self.grown * known.told_cost + 1.0
             if due or grown:
                 update = known.told_cost is not None
@@ -129,6 +137,11 @@ class WatchState:
                 told.append(Told(id=known.id, finding=whole, update=update, reported_ns=report.until_ns))
         self._forget(report.until_ns)
         return told
+
+    def _is_sure(self, known: KnownFinding, now_ns: int) -> bool:
+        enough = known.sightings >= self.confirm or known.kind in _CERTAIN
+        job = self.jobs.get(known.job)
+        return enough and (job is None or now_ns - job.first_seen_ns >= self.warm_up_ns)
 
     def save(self, path: Path) -> None:
         """Write everything down, whole or not at all."""
@@ -169,8 +182,12 @@ class WatchState:
             if job.id not in names:
                 names[job.id] = f"job-{self._next_job}"
                 self._next_job += 1
+            known_job = self.jobs.get(names[job.id])
             self.jobs[names[job.id]] = KnownJob(
-                endpoints=job.endpoints, last_seen_ns=report.until_ns, step_s=job.step_s
+                endpoints=job.endpoints,
+                first_seen_ns=report.until_ns if known_job is None else known_job.first_seen_ns,
+                last_seen_ns=report.until_ns,
+                step_s=job.step_s,
             )
         return names
 
@@ -196,6 +213,7 @@ class WatchState:
             known.cost = max(known.cost + finding.lost_gpu_seconds * fresh_ns / length_ns, finding.lost_gpu_seconds)
         else:
             known.cost = max(known.cost, finding.lost_gpu_seconds)
+        known.culprit_type, known.culprit = finding.culprit.type, finding.culprit.id
         known.start_ns = min(known.start_ns, finding.start_ns)
         known.end_ns = max(known.end_ns, finding.end_ns)
         if known.look != self._look:

@@ -15,6 +15,7 @@ from prism.records.files import Format, collect, scan
 _KEPT = ("start_ns", "end_ns", "src", "dst", "bytes")
 _LONGEST_NS = 24 * 3600 * 10**9  # No transfer lasts a day: such a record is damaged.
 _FAR_AHEAD_NS = 3600 * 10**9
+_SEGMENTS = 32  # that a full window is made of, at least
 _MANY = 20  # flows that must agree before the clock is believed to have jumped
 _moment = pl.coalesce("end_ns", "start_ns")
 
@@ -39,6 +40,7 @@ class FlowWindow:
     dropped: Counter[str] = field(default_factory=Counter)
     _segments: deque[Segment] = field(default_factory=deque)
     _open: list[pl.DataFrame] = field(default_factory=list)
+    _open_rows: int = 0
     _num_rows: int = 0
     _next_file: int = 0
 
@@ -52,9 +54,11 @@ class FlowWindow:
         kept = self._leave_out(flows.select(_KEPT))
         if kept.height:
             self._open.append(kept)
+            self._open_rows += kept.height
             self._num_rows += kept.height
             self.newest_ns = max(self.newest_ns, int(kept.select(_moment.max()).item()))
-            if self._num_rows > self.max_rows:
+            # Small segments: what leaves the window leaves it by the segment.
+            if self._open_rows > self.max_rows // _SEGMENTS:
                 self.seal()
         return kept.height
 
@@ -62,7 +66,7 @@ class FlowWindow:
         """Close the open segment, write it down, and let go of what has left the window."""
         if self._open:
             flows = pl.concat(self._open).rechunk()
-            self._open = []
+            self._open, self._open_rows = [], 0
             self._keep(flows, self._write(flows))
         horizon = self.newest_ns - self.length_ns
         while self._segments and self._segments[0].last_ns < horizon:

@@ -87,6 +87,11 @@ class FlowAssembler:
         done.append(self._sweep(everything=False))
         return self._to_flows(np.concatenate(done))
 
+    def expire(self, now_ns: int) -> pl.DataFrame:
+        """FLOWS that are over because time has passed without packets."""
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._to_flows(self._sweep(everything=False))
+
     def finish(self) -> pl.DataFrame:
         """FLOWS still open when the packets end."""
         return self._to_flows(self._sweep(everything=True))

@@ -67,13 +67,13 @@ class ExportSession:
             self._hold(set_id, body, time)
             return None, None
         found = self.make_set(template, body, time)
-        if len(found.records) == 0:
+        if found.num_records == 0:
             self.counts.malformed["data set shorter than its record"] += 1
             return None, 0
         if template.is_options:
             self._learn_options(found)
-            return None, len(found.records)
-        return found, len(found.records)
+            return None, found.num_records
+        return found, found.num_records
 
     def follow_sequence(self, sequence: int, units: int | None) -> None:
         """Compare a message's sequence number with the one due; `units` is what it adds (None: cannot be told)."""
@@ -100,10 +100,12 @@ class ExportSession:
 
     def make_set(self, template: Template, body: bytes, time: MessageTime) -> DataSet:
         """A data set with all that its decoding needs to know of the exporter."""
+        records = template.cut(body)
         return DataSet(
             template=template,
             payload=body,
-            records=template.cut(body),
+            num_records=len(body) // (template.record_bytes or 1) if records is None else len(records),
+            records=records,
             exporter=self.exporter,
             sampling=self.sampling,
             export_ns=time.export_ns,

@@ -18,11 +18,14 @@ def read_ipfix(message: bytes, open_session: Callable[[int], ExportSession | Non
     if len(message) < HEADER_BYTES:
         raise ValueError("message shorter than its header")
     _, length, export_s, sequence, domain = struct.unpack_from("!HHIII", message)
-    if length != len(message):
+    if not HEADER_BYTES <= length <= len(message):
         raise ValueError("message length differs from its header")
     session = open_session(domain)
     if session is None:
         return []
+    if length < len(message):
+        session.counts.events["messages with bytes behind them"] += 1
+        message = message[:length]
     time = MessageTime(export_ns=export_s * 10**9)
     ready: list[DataSet] = []
     total: int | None = 0

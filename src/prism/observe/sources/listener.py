@@ -122,6 +122,7 @@ class ListenerSource:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    made: socket.socket | None = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         made = socket.socket(family, socket.SOCK_DGRAM)
@@ -129,6 +130,8 @@ def _bind(host: str, port: int) -> socket.socket:
         made.settimeout(0.5)
         made.bind(address)
     except OSError as error:
+        if made is not None:
+            made.close()
         reason = error.strerror or str(error)
         raise BadConfigError(f"{host}:{port}: cannot listen there ({reason}); choose another address or port") from None
     return made

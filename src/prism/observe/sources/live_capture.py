@@ -6,6 +6,7 @@ import mmap
 import select
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from prism.observe.sources.packets import ETHERNET, INDEX, RAW, Bytes, Packets
 _SOL_PACKET, _RX_RING, _STATISTICS, _VERSION, _TPACKET_V3 = 263, 5, 6, 10, 2
 _ETH_P_ALL = 3
 _BLOCK_BYTES, _NUM_BLOCKS, _FRAME_BYTES, _RETIRE_MS = 1 << 20, 64, 1 << 11, 100
+_DELAY_NS = 3 * _RETIRE_MS * 10**6  # A packet may wait in a block for as long as the kernel gathers.
 _TO_USER = 1
 _STATUS_AT, _NUM_AT, _FIRST_AT = 8, 12, 16  # in a block
 _SENDER_AT = 48  # behind the header of a packet
@@ -43,7 +45,9 @@ class InterfaceSource:
         self._link = ETHERNET if _is_ethernet(name) else RAW
         self._socket = _open_ring(name)
         self._map = mmap.mmap(self._socket.fileno(), _BLOCK_BYTES * _NUM_BLOCKS)
+        self._status = np.frombuffer(self._map, np.uint32)
         self._ring = np.frombuffer(self._map, np.uint8)
+        self._ring.flags.writeable = False  # as files are, so that the compiled code is the same
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLERR)
         self._next = 0
@@ -53,20 +57,20 @@ class InterfaceSource:
         frames: list[pl.DataFrame] = []
         for _ in range(_NUM_BLOCKS):
             block = self._ring[self._next * _BLOCK_BYTES : (self._next + 1) * _BLOCK_BYTES]
-            status = block[_STATUS_AT : _STATUS_AT + 4].view(np.uint32)
-            if not status[0] & _TO_USER:
+            status = (self._next * _BLOCK_BYTES + _STATUS_AT) // 4
+            if not self._status[status] & _TO_USER:
                 if frames:
                     break
                 self._poll.poll(timeout_s * 1000)
-                if not status[0] & _TO_USER:
+                if not self._status[status] & _TO_USER:
                     break
             index = np.zeros(_MOST_PACKETS, INDEX)
             n = walk_block(block, self._skip_outgoing, self._link, index)
             frames.append(self._assembler.take(block, index[:n]))
-            status[0] = 0  # back to the kernel
+            self._status[status] = 0  # back to the kernel
             self._next = (self._next + 1) % _NUM_BLOCKS
         self._count_drops()
-        return pl.concat(frames) if frames else self._assembler.take(self._ring, np.zeros(0, INDEX))
+        return pl.concat(frames) if frames else self._assembler.expire(time.time_ns() - _DELAY_NS)
 
     def save_position(self) -> dict[str, list[int]]:
         """What has passed does not come again."""
@@ -101,11 +105,15 @@ def _open_ring(name: str) -> socket.socket:
         raise BadConfigError(
             f"pcap:{name}: capturing needs root; run with sudo, grant CAP_NET_RAW, or give a file written by tcpdump -w"
         ) from None
-    made.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
     num_frames = _BLOCK_BYTES * _NUM_BLOCKS // _FRAME_BYTES
     request = struct.pack("IIIIIII", _BLOCK_BYTES, _NUM_BLOCKS, _FRAME_BYTES, num_frames, _RETIRE_MS, 0, 0)
-    made.setsockopt(_SOL_PACKET, _RX_RING, request)
-    made.bind((name, 0))
+    try:
+        made.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
+        made.setsockopt(_SOL_PACKET, _RX_RING, request)
+        made.bind((name, 0))
+    except OSError as error:
+        made.close()
+        raise BadConfigError(f"pcap:{name}: cannot capture there ({error.strerror}); is the interface up?") from None
     return made
 
 

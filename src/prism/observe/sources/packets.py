@@ -194,6 +194,47 @@ def _read_transport(data: Bytes, at: int, end: int, protocol: int, ip_bytes: int
 
 
 @njit(cache=True, nogil=True)
+def _read_ipv4(data: Bytes, at: int, wire_end: int, out: Any) -> tuple[Any, Any, Any, bool]:
+    """Where the body begins (-1: broken), its bytes, its protocol, and whether it is a later fragment."""
+    header = np.int64(data[at] & 15) * 4
+    total = _u16(data, at + 2)
+    if total == 0:  # segmentation left to the card: the length did not fit or was not filled in
+        total = wire_end - at
+    if header < 20 or total < header:
+        return np.int64(-1), np.int64(0), np.int64(0), False
+    out.src_high = 0
+    out.dst_high = 0
+    out.src_low = np.uint64(0xFFFF_0000_0000) | np.uint64(_u32(data, at + 12))
+    out.dst_low = np.uint64(0xFFFF_0000_0000) | np.uint64(_u32(data, at + 16))
+    return at + header, total - header, np.int64(data[at + 9]), (_u16(data, at + 6) & 0x1FFF) != 0
+
+
+@njit(cache=True, nogil=True)
+def _read_ipv6(data: Bytes, at: int, end: int, wire_end: int, out: Any) -> tuple[Any, Any, Any, bool]:
+    """Like `_read_ipv4`, over the extension headers."""
+    if at + 40 > end:
+        return np.int64(-1), np.int64(0), np.int64(0), False
+    out.src_high = _u64(data, at + 8)
+    out.src_low = _u64(data, at + 16)
+    out.dst_high = _u64(data, at + 24)
+    out.dst_low = _u64(data, at + 32)
+    body = np.int64(at + 40)
+    num_bytes = _u16(data, at + 4)
+    if num_bytes == 0:
+        num_bytes = max(0, wire_end - body)
+    protocol = np.int64(data[at + 6])
+    is_tail = False
+    # Hop-by-hop, routing, fragment, destination options.
+    while (protocol == 0 or protocol == 43 or protocol == 44 or protocol == 60) and body + 8 <= end:
+        size = 8 if protocol == 44 else (np.int64(data[body + 1]) + 1) * 8
+        is_tail = is_tail or (protocol == 44 and (_u16(data, body + 2) >> 3) != 0)
+        protocol = np.int64(data[body])
+        body += size
+        num_bytes -= size
+    return (body if num_bytes >= 0 else np.int64(-1)), num_bytes, protocol, is_tail
+
+
+@njit(cache=True, nogil=True)
 def _read_packet(data: Bytes, at: int, end: int, length: int, link: int, out: Any) -> None:
     """Dissect one packet that starts at `at` and was `length` bytes long on the wire."""
     wire_end = at + length
@@ -201,66 +242,27 @@ def _read_packet(data: Bytes, at: int, end: int, length: int, link: int, out: An
         at = _find_ip(data, at, end, link)
         if at < 0:
             return
-        if at + 20 > end:
-            out.kind = BROKEN
-            return
-        version = data[at] >> 4
+        version = data[at] >> 4 if at + 20 <= end else 0
         if version == 4:
-            header = np.int64(data[at] & 15) * 4
-            total = _u16(data, at + 2)
-            if total == 0:  # segmentation left to the card: the length did not fit or was not filled in
-                total = wire_end - at
-            if header < 20 or total < header:
-                out.kind = BROKEN
-                return
-            out.src_high = 0
-            out.dst_high = 0
-            out.src_low = np.uint64(0xFFFF_0000_0000) | np.uint64(_u32(data, at + 12))
-            out.dst_low = np.uint64(0xFFFF_0000_0000) | np.uint64(_u32(data, at + 16))
-            protocol = np.int64(data[at + 9])
-            is_tail = (_u16(data, at + 6) & 0x1FFF) != 0
-            body, body_bytes = at + header, total - header
+            body, num_bytes, protocol, is_tail = _read_ipv4(data, at, wire_end, out)
         elif version == 6:
-            if at + 40 > end:
-                out.kind = BROKEN
-                return
-            out.src_high = _u64(data, at + 8)
-            out.src_low = _u64(data, at + 16)
-            out.dst_high = _u64(data, at + 24)
-            out.dst_low = _u64(data, at + 32)
-            body = np.int64(at + 40)
-            body_bytes = _u16(data, at + 4)
-            if body_bytes == 0:
-                body_bytes = max(0, wire_end - body)
-            protocol = np.int64(data[at + 6])
-            is_tail = False
-            # Extension headers: hop-by-hop, routing, fragment, destination options.
-            while (protocol == 0 or protocol == 43 or protocol == 44 or protocol == 60) and body + 8 <= end:
-                size = 8 if protocol == 44 else (np.int64(data[body + 1]) + 1) * 8
-                is_tail = is_tail or (protocol == 44 and (_u16(data, body + 2) >> 3) != 0)
-                protocol = np.int64(data[body])
-                body += size
-                body_bytes -= size
-            if body_bytes < 0:
-                out.kind = BROKEN
-                return
+            body, num_bytes, protocol, is_tail = _read_ipv6(data, at, end, wire_end, out)
         else:
-            out.kind = BROKEN
+            break
+        if body < 0:
+            break
+        if protocol == 47 and not is_tail:
+            at, link = _unwrap_gre(data, body, end)
+            if link >= 0:
+                continue
+        elif not is_tail:
+            _read_transport(data, body, end, protocol, num_bytes, out)
             return
-        if is_tail:  # a later fragment has no ports
-            out.protocol = protocol
-            out.payload = body_bytes
-            out.kind = PLAIN
-            return
-        if protocol != 47:
-            _read_transport(data, body, end, protocol, body_bytes, out)
-            return
-        at, link = _unwrap_gre(data, body, end)
-        if link < 0:
-            out.protocol = 47
-            out.payload = body_bytes
-            out.kind = PLAIN
-            return
+        # A later fragment has no ports, and some tunnels are not looked into.
+        out.protocol = protocol
+        out.payload = num_bytes
+        out.kind = PLAIN
+        return
     out.kind = BROKEN
 
 

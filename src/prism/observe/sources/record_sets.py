@@ -42,7 +42,8 @@ class DataSet:
 
     template: Template
     payload: bytes
-    records: NDArray[np.int64]  # where each begins in the payload
+    num_records: int
+    records: NDArray[np.int64] | None  # where each begins in the payload; None where all are of one length
     exporter: str
     sampling: Sampling
     export_ns: int
@@ -54,7 +55,7 @@ def decode_sets(sets: list[DataSet], dropped: Counter[str]) -> pl.DataFrame:
     """FLOWS of data sets that share one template; records that cannot be flows are counted in `dropped`."""
     template = sets[0].template
     columns = read_columns(template, sets)
-    counts = np.array([len(s.records) for s in sets])
+    counts = np.array([s.num_records for s in sets])
     halves = _addresses(columns)
     if halves is None or "bytes" not in columns:
         missing = "addresses" if halves is None else "byte counts"
@@ -80,7 +81,7 @@ def decode_sets(sets: list[DataSet], dropped: Counter[str]) -> pl.DataFrame:
 def read_columns(template: Template, sets: list[DataSet]) -> dict[Role, Words]:
     """Every known field of the sets' records; wide addresses as two rows, high and low halves."""
     if template.record_bytes is not None:
-        data = np.frombuffer(b"".join(s.payload[: len(s.records) * template.record_bytes] for s in sets), np.uint8)
+        data = np.frombuffer(b"".join(s.payload[: s.num_records * template.record_bytes] for s in sets), np.uint8)
         table = data.reshape(-1, template.record_bytes)
         starts = np.cumsum(template.lengths) - template.lengths
         return {
@@ -89,7 +90,7 @@ def read_columns(template: Template, sets: list[DataSet]) -> dict[Role, Words]:
         }
     data = np.frombuffer(b"".join(s.payload for s in sets), np.uint8)
     bases = np.cumsum([0] + [len(s.payload) for s in sets[:-1]])
-    records = np.concatenate([s.records + base for s, base in zip(sets, bases, strict=True)])
+    records = np.concatenate([s.records + base for s, base in zip(sets, bases, strict=True) if s.records is not None])
     offsets = template.field_offsets(data, records)
     return {
         role: _to_words(data[offsets[:, i, None] + np.arange(template.fields[i].length)], wide=role in _WIDE)

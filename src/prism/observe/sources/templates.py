@@ -73,10 +73,10 @@ class Template:
                 found.setdefault(f.role, i)
         return found
 
-    def cut(self, payload: bytes) -> Integers:
-        """Offset of every whole record in a data set; what follows the last is padding."""
+    def cut(self, payload: bytes) -> Integers | None:
+        """Offset of every whole record where lengths vary, None where all are alike; padding follows the last."""
         if self.record_bytes is not None:
-            return np.arange(len(payload) // self.record_bytes, dtype=np.int64) * self.record_bytes
+            return None
         found: Integers = walk_records(np.frombuffer(payload, np.uint8), self.lengths, self.least_bytes)
         return found
 

@@ -1,0 +1,39 @@
+"""A datacenter's job trace -> what it is used for: the workload report, its comparison, and traces made to measure."""
+
+from prism.characterize.characterization import Characterization, CharacterizeOptions, characterize
+from prism.characterize.checkpoints import CheckpointAdvice, CheckpointCosts, advise_checkpoints
+from prism.characterize.comparison import Comparison, compare
+from prism.characterize.document import write_document
+from prism.characterize.faults import FaultStudy, read_faults, study_faults
+from prism.characterize.generator import GeneratorOptions, generate_batches, generate_trace
+from prism.characterize.report import write_report
+from prism.characterize.study import Study, StudyOptions, study
+from prism.characterize.tally import Tally, merge_tallies, tally_jobs
+from prism.characterize.utilisation import Utilisation, read_utilisation
+
+__all__ = [
+    "Characterization",
+    "CharacterizeOptions",
+    "CheckpointAdvice",
+    "CheckpointCosts",
+    "Comparison",
+    "FaultStudy",
+    "GeneratorOptions",
+    "Study",
+    "StudyOptions",
+    "Tally",
+    "Utilisation",
+    "advise_checkpoints",
+    "characterize",
+    "compare",
+    "generate_batches",
+    "generate_trace",
+    "merge_tallies",
+    "read_faults",
+    "read_utilisation",
+    "study",
+    "study_faults",
+    "tally_jobs",
+    "write_document",
+    "write_report",
+]

@@ -1,0 +1,162 @@
+"""From a job table's text to numbers: GPU counts, moments and lengths of time, in the forms that schedulers write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+MISSING = ("", "unknown", "none", "n/a", "null", "nan", "nat", "-", "--", "<none>", "\\n", "invalid")
+NS = 1_000_000_000
+
+_GPU_FORMS = (
+    re.compile(r"^(\d+(?:\.\d+)?)\s*[x×*]\s*[A-Za-z][\w.-]*$"),  # 8xA100
+    re.compile(r"^[A-Za-z][\w.-]*?\s*[x×*:]\s*(\d+(?:\.\d+)?)$"),  # A100x8, gpu:8
+    re.compile(r"^(?:gres[:/])?gpu(?::[\w.-]+)?:(\d+)(?:\([^)]*\))?$"),  # gpu:a100:4(S:0-1)
+    re.compile(r"^nvidia\.com/gpu\s*[:=]\s*(\d+)$"),
+)
+_TRES_GENERIC = re.compile(r"(?:^|,)(?:gres/)?gpu=(\d+(?:\.\d+)?)")
+_TRES_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+(?:\.\d+)?)")
+_TRES = re.compile(r"^[\w/:.-]+=[^,=]*(?:,[\w/:.-]+=[^,=]*)*$")
+
+_MOMENT = (
+    r"^(?P<date>\d{4}[-/]\d{1,2}[-/]\d{1,2})(?:[T ](?P<clock>\d{1,2}:\d{2})(?P<second>:\d{2})?(?P<fraction>\.\d+)?)?"
+    r"\s*(?P<offset>Z|UTC|[+-]\d{2}:?\d{2})?$"
+)
+_LENGTH = (
+    r"^(?:(?P<days>\d+)(?:-| days? ,?\s*| days?, ))?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?)$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """A column of times: nanoseconds of the Unix epoch, and the UTC offsets that its text carried."""
+
+    ns: pl.Series
+    offsets: frozenset[str]  # "" is a time without a zone; "epoch" a bare number
+
+
+def is_missing(text: pl.Series) -> pl.Series:
+    """Where a cell says nothing: empty, or one of the words for it."""
+    return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(MISSING)
+
+
+def map_distinct(text: pl.Series, name: Callable[[str], float | str | None], dtype: pl.DataType) -> pl.Series:
+    """Apply `name` once per distinct value: columns of words and counts hold few of them."""
+    distinct = text.unique()
+    codes = text.cast(pl.Enum(distinct.drop_nulls())).to_physical()
+    names = pl.Series(text.name, [name(value) for value in distinct.drop_nulls()], dtype=dtype)
+    return names.gather(codes)
+
+
+def parse_gpu_count(text: str) -> float | None:
+    """GPUs that a cell names: 8, 8.0, 8xA100, gpu:a100:4, or a Slurm TRES list; None when it says nothing we know."""
+    text = text.strip()
+    try:
+        number = float(text)
+        return number if 0 <= number < 1e9 else None
+    except ValueError:
+        pass
+    for form in _GPU_FORMS:
+        if found := form.match(text):
+            return float(found.group(1))
+    if not _TRES.match(text):
+        return None
+    if generic := _TRES_GENERIC.search(text):
+        return float(generic.group(1))
+    return sum(float(count) for count in _TRES_TYPED.findall(text))
+
+
+def parse_gpu_counts(text: pl.Series) -> pl.Series:
+    """GPU counts of a column; null where missing or unknown."""
+    numbers = text.cast(pl.Float64, strict=False)
+    if numbers.null_count() == text.null_count() and bool((numbers.is_between(0, 1e9) | numbers.is_null()).all()):
+        return numbers
+    return map_distinct(text, parse_gpu_count, pl.Float64())
+
+
+def parse_lengths(text: pl.Series) -> pl.Series:
+    """Seconds of a column of numbers or of [DD-]HH:MM:SS; null where missing or unknown."""
+    numbers = text.cast(pl.Float64, strict=False)
+    if numbers.null_count() == text.null_count():
+        return numbers.fill_nan(None)
+    parts = text.str.strip_chars().str.extract_groups(_LENGTH).struct.unnest()
+    seconds = parts.select(
+        pl.col("days").cast(pl.Float64).fill_null(0) * 86_400
+        + pl.col("hours").cast(pl.Float64).fill_null(0) * 3600
+        + pl.col("minutes").cast(pl.Float64) * 60
+        + pl.col("seconds").cast(pl.Float64)
+    ).to_series()
+    return numbers.fill_nan(None).fill_null(seconds)
+
+
+def parse_moments(text: pl.Series, zone: str | None) -> Moments:
+    """Times of a column; those without a zone are taken in `zone`, or as UTC when none is given."""
+    present = text.drop_nulls()
+    first = present[0] if len(present) else ""
+    if re.fullmatch(r"\d+(\.\d+)?", first):
+        return _parse_epochs(text, float(first))
+    plain = re.fullmatch(r"\d{4}([-/])\d\d\1\d\d([T ])\d\d:\d\d:\d\d(Z|[+-]\d\d:?\d\d)?", first)
+    if plain and bool(((present.str.len_bytes() == len(first)) & present.str.ends_with(plain[3] or "")).all()):
+        form = f"%Y{plain[1]}%m{plain[1]}%d{plain[2]}%H:%M:%S"
+        local = text.str.head(19).str.to_datetime(form, time_unit="ns", strict=False, cache=False)
+        offset = _name_offset(plain[3] or "")
+        ns = _localise(local, zone) if offset == "" else local.cast(pl.Int64) - _offset_ns(offset)
+        return Moments(ns, frozenset({offset}))
+    return _parse_mixed(text, zone)
+
+
+def _parse_epochs(text: pl.Series, first: float) -> Moments:
+    """Bare numbers: seconds, or a finer unit where the first one is too large to be seconds."""
+    scale = next((s for bound, s in ((1e11, NS), (1e14, 1_000_000), (1e17, 1000)) if first < bound), 1)
+    whole = text.cast(pl.Int64, strict=False)
+    numbers = text.cast(pl.Float64, strict=False)
+    numbers = numbers.set((numbers < 0) | ~numbers.is_finite() | (numbers * scale > 9e18), None)
+    exact = whole.set(numbers.is_null(), None) * scale
+    return Moments(exact.fill_null((numbers * scale).cast(pl.Int64, strict=False)), frozenset({"epoch"}))
+
+
+def _parse_mixed(text: pl.Series, zone: str | None) -> Moments:
+    """The slow way: every row in its own form, with or without seconds, fraction and offset."""
+    parts = text.str.strip_chars().str.extract_groups(_MOMENT).struct.unnest()
+    local = parts.select(
+        pl.format(
+            "{} {}{}",
+            pl.col("date").str.replace_all("/", "-", literal=True),
+            pl.col("clock").fill_null("00:00"),
+            pl.col("second").fill_null(":00"),
+        ).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False)
+    ).to_series()
+    fraction = (parts["fraction"].cast(pl.Float64, strict=False).fill_null(0) * NS).round().cast(pl.Int64)
+    offset = parts["offset"].fill_null("")
+    shift = map_distinct(offset, lambda o: _offset_ns(_name_offset(o)), pl.Int64())
+    ns = pl.select(
+        pl.when(offset == "").then(_localise(local, zone)).otherwise(local.cast(pl.Int64) - shift) + fraction
+    ).to_series()
+    seen = offset.filter(ns.is_not_null()).unique()
+    return Moments(ns, frozenset(_name_offset(o) for o in seen))
+
+
+def _localise(local: pl.Series, zone: str | None) -> pl.Series:
+    """Wall-clock times of a zone as UTC nanoseconds; the hour that a clock change repeats counts as its first pass."""
+    if zone is None:
+        return local.cast(pl.Int64)
+    aware = local.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+    return aware.dt.convert_time_zone("UTC").cast(pl.Int64)
+
+
+def _name_offset(text: str) -> str:
+    """Offsets in one spelling: Z is +00:00, +0800 is +08:00."""
+    if text in ("Z", "UTC"):
+        return "+00:00"
+    return f"{text[:3]}:{text[3:]}" if len(text) == 5 else text
+
+
+def _offset_ns(offset: str) -> int:
+    """Nanoseconds by which a local clock is ahead of UTC."""
+    if not offset:
+        return 0
+    sign = -1 if offset[0] == "-" else 1
+    return sign * (int(offset[1:3]) * 3600 + int(offset[4:6]) * 60) * NS

@@ -1,0 +1,271 @@
+"""From a batch of a trace's text to JOBS, counting on the way everything that a reader of the report must know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+
+import polars as pl
+
+from prism.characterize.fields import (
+    NS,
+    Moments,
+    is_missing,
+    map_distinct,
+    parse_gpu_counts,
+    parse_lengths,
+    parse_moments,
+)
+from prism.characterize.trace import Trace
+from prism.characterize.vocabulary import LIVE_STATES, TYPE_WORDS, name_state, name_type
+from prism.errors import BadFileError, BadRowError
+from prism.records.jobs import JOB_STATES
+
+MAX_TYPES = 1000
+SYNTHETIC_PREFIX = "synthetic-"
+"""How every job id of a generated trace begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeOptions:
+    """How a trace is read."""
+
+    cluster: str | None = None  # keep this cluster's rows where the trace names clusters
+    time_zone: str | None = None  # of times written without one
+    skip_bad_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """What was met while reading; the sum of two intakes is the intake of both."""
+
+    rows: int = 0
+    jobs: int = 0
+    bad_rows: int = 0
+    steps: int = 0  # Slurm's job steps, which are parts of jobs
+    other_clusters: int = 0
+    missing_gpus: int = 0
+    zero_gpus: int = 0
+    live: int = 0
+    never_started: int = 0
+    no_times: int = 0
+    early_starts: int = 0
+    checked: int = 0  # jobs whose duration and GPU-time columns were held against their times
+    waited: int = 0  # of those, jobs that queued and give a duration, so that what it counts from can be told
+    duration_from_submit: int = 0
+    duration_differs: int = 0
+    gpu_time_given: int = 0
+    gpu_time_differs: int = 0
+    synthetic: int = 0
+    offsets: Counter[str] = field(default_factory=Counter)
+    clusters: Counter[str] = field(default_factory=Counter)
+    unknown_states: Counter[str] = field(default_factory=Counter)
+    site_types: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Intake) -> Intake:
+        return Intake(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+
+def take_in(raw: pl.DataFrame, trace: Trace, options: IntakeOptions, first_row: int) -> tuple[pl.DataFrame, Intake]:
+    """JOBS of one batch of text; raises on the first bad row unless these are skipped."""
+    counts: dict[str, int] = {"rows": raw.height}
+    rows = raw.with_row_index("row", offset=first_row)
+    if trace.columns.format == "slurm" and "job" in rows.columns:
+        rows = rows.filter(~pl.col("job").str.contains(".", literal=True).fill_null(value=False))
+        counts["steps"] = counts["rows"] - rows.height
+    clusters = _count(rows["cluster"]) if "cluster" in rows.columns else Counter()
+    if options.cluster is not None and "cluster" in rows.columns:
+        before = rows.height
+        rows = rows.filter(pl.col("cluster").str.to_lowercase() == options.cluster.lower())
+        counts["other_clusters"] = before - rows.height
+    parsed, offsets, problems = _parse(rows, trace, options)
+    bad = pl.select(pl.any_horizontal(*problems.values())).to_series() if problems else None
+    if bad is not None and bad.any():
+        if not options.skip_bad_rows:
+            raise _name_first(problems, rows, trace)
+        counts["bad_rows"] = int(bad.sum())
+        parsed, rows = parsed.filter(~bad), rows.filter(~bad)
+    if "type" in parsed.columns and (kinds := parsed["type"].n_unique()) > MAX_TYPES:
+        column = trace.columns.column_of["type"]
+        raise BadFileError(
+            f"{trace.path}: '{column}' holds {kinds:,} different values, so it is no job type; rename it"
+        )
+    jobs, more = _settle(parsed)
+    intake = Intake(
+        **counts,
+        **more,
+        jobs=jobs.height,
+        offsets=Counter(dict.fromkeys(offsets, jobs.height)),
+        clusters=clusters,
+        unknown_states=_count_unknown_states(rows["state"], parsed["state"]),
+        site_types=_count_site_types(parsed),
+    )
+    return jobs, intake
+
+
+def _parse(
+    rows: pl.DataFrame, trace: Trace, options: IntakeOptions
+) -> tuple[pl.DataFrame, set[str], dict[str, pl.Series]]:
+    """Every column as numbers, the time offsets seen, and per field which rows hold something that is none."""
+    parsers: dict[str, Callable[[pl.Series], pl.Series | Moments]] = {
+        "gpus": parse_gpu_counts,
+        **dict.fromkeys(("duration", "queue", "gpu_time", "restart", "instances"), parse_lengths),
+        **dict.fromkeys(("submit", "start", "end"), lambda text: parse_moments(text, options.time_zone)),
+        "state": lambda text: map_distinct(text, name_state, pl.Enum(JOB_STATES)),
+        "type": lambda text: map_distinct(text, lambda t: name_type(t) or t.strip() or None, pl.Categorical()),
+    }
+    names = [name for name in rows.columns if name in parsers]
+    # Polars parses a text column on one core: two at a time halve the wait.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        results = list(pool.map(lambda name: parsers[name](rows[name]), names))
+    offsets: set[str] = set()
+    columns: list[pl.Series] = []
+    problems: dict[str, pl.Series] = {}
+    for name, result in zip(names, results, strict=True):
+        column = result.ns if isinstance(result, Moments) else result
+        offsets |= result.offsets if isinstance(result, Moments) else set()
+        columns.append(column.alias(name))
+        if name in ("state", "type") or column.null_count() == rows[name].null_count():
+            continue
+        problems[name] = column.is_null() & ~is_missing(rows[name])
+    columns += [rows[name] for name in ("job", "user", "reason", "node_list", "cluster") if name in rows.columns]
+    parsed = _apply_instances(pl.DataFrame(columns), trace)
+    return parsed, offsets, {**problems, **_contradictions(parsed)}
+
+
+def _apply_instances(parsed: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """GPUs per instance times instances, where the scheduler counts so; PAI counts hundredths of a GPU."""
+    if "instances" not in parsed.columns:
+        return parsed
+    share = 0.01 if trace.columns.column_of["gpus"].lower().replace("_", "") == "plangpu" else 1.0
+    return parsed.with_columns(gpus=pl.col("gpus") * share * pl.col("instances").fill_null(1)).drop("instances")
+
+
+def _contradictions(parsed: pl.DataFrame) -> dict[str, pl.Series]:
+    """Rows whose values cannot be: negative lengths, an end before the start."""
+    found: dict[str, pl.Series] = {}
+    for name in ("duration", "queue", "gpu_time", "restart"):
+        if name in parsed.columns and (parsed[name].min() or 0) < 0:  # type: ignore[operator]
+            found[f"{name}<0"] = (parsed[name] < 0).fill_null(value=False)
+    if {"start", "end"} <= set(parsed.columns):
+        backwards = (parsed["end"] < parsed["start"]).fill_null(value=False)
+        if backwards.any():
+            found["end<start"] = backwards
+    return found
+
+
+_EXPECTED: Mapping[str, str] = {
+    "gpus": "a GPU count such as 8, 8.0 or 8xA100",
+    **dict.fromkeys(("submit", "start", "end"), "a time such as 2023-03-01 00:18:22+08:00"),
+    **dict.fromkeys(("duration", "queue", "restart"), "seconds or [DD-]HH:MM:SS"),
+}
+
+
+def _name_first(problems: Mapping[str, pl.Series], rows: pl.DataFrame, trace: Trace) -> BadRowError:
+    """The error that names the first bad row, what is wrong there and what to do."""
+    first = {name: mask.arg_max() or 0 for name, mask in problems.items() if mask.any()}
+    name = min(first, key=lambda n: (first[n], n))
+    row, place = first[name], "row" if trace.kind != "csv" else "line"
+    number = rows["row"][row] + (1 if place == "row" or trace.header else 2)
+    where = f"{trace.path} {place} {number}"
+    column_of = trace.columns.column_of
+    if name == "end<start":
+        what = f"'{column_of['end']}' is {rows['end'][row]!r}, before '{column_of['start']}' {rows['start'][row]!r}"
+    elif name.endswith("<0"):
+        column = name.removesuffix("<0")
+        what = f"'{column_of[column]}' is {rows[column][row]!r}, expected a length of time that is not negative"
+    else:
+        what = f"'{column_of[name]}' is {rows[name][row]!r}, expected {_EXPECTED.get(name, 'a number')}"
+    return BadRowError(f"{where}: {what}; fix the row or pass --skip-bad-rows")
+
+
+def _settle(parsed: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """JOBS with every length counted from the times where both are known, and what was met on the way."""
+    has = set(parsed.columns)
+    given = {
+        name: pl.col(name) if name in has else pl.lit(None, pl.Float64) for name in ("duration", "queue", "gpu_time")
+    }
+    moment = {name: pl.col(name) if name in has else pl.lit(None, pl.Int64) for name in ("submit", "start", "end")}
+    text = {
+        name: pl.col(name) if name in has else pl.lit(None, dtype)
+        for name, dtype in (("job", pl.String()), ("user", pl.String()), ("type", pl.Categorical()))
+    }
+    start = pl.coalesce(moment["start"], moment["submit"] + (given["queue"] * NS).cast(pl.Int64))
+    known = parsed.select(
+        *(expression.alias(name) for name, expression in text.items()),
+        pl.col("state").fill_null(pl.lit("unknown", pl.Enum(JOB_STATES))),
+        pl.col("gpus").fill_null(0.0),
+        moment["submit"].alias("submit_ns"),
+        start.alias("start_ns"),
+        moment["end"].alias("end_ns"),
+        *(expression.alias(f"given_{name}") for name, expression in given.items()),
+        *(pl.col(name) for name in ("reason", "node_list", "cluster") if name in has),
+        *([pl.col("restart").alias("restart_s")] if "restart" in has else []),
+    )
+    live = pl.col("state").is_in(LIVE_STATES)
+    ran = _seconds_between("start_ns", "end_ns")
+    jobs = known.with_columns(
+        pl.when(~live).then(pl.coalesce(ran, pl.col("given_duration"))).alias("duration_s"),
+        pl.coalesce(_seconds_between("submit_ns", "start_ns").clip(lower_bound=0), "given_queue").alias("queue_s"),
+        pl.when(~live).then(pl.col("end_ns")).alias("end_ns"),
+    ).with_columns(
+        pl.coalesce(pl.col("gpus") * pl.col("duration_s"), "given_gpu_time").alias("gpu_time_s"),
+        pl.coalesce("end_ns", pl.col("start_ns") + (pl.col("duration_s") * NS).cast(pl.Int64)).alias("end_ns"),
+    )
+    return jobs.drop("given_duration", "given_queue", "given_gpu_time"), _observe(jobs, parsed["gpus"].null_count())
+
+
+def _seconds_between(first: str, last: str) -> pl.Expr:
+    """Seconds from one moment to another, exact for whole ones (dividing by a billion would leave specks)."""
+    ns = pl.col(last) - pl.col(first)
+    return (ns // NS).cast(pl.Float64) + (ns % NS) * 1e-9
+
+
+def _observe(jobs: pl.DataFrame, missing_gpus: int) -> dict[str, int]:
+    """Count the traps that a trace may hold."""
+    live = pl.col("state").is_in(LIVE_STATES)
+    given, ran = pl.col("given_duration"), pl.col("duration_s")
+    turnaround = _seconds_between("submit_ns", "end_ns")
+    waited = (pl.col("queue_s") > 1) & given.is_not_null() & ran.is_not_null()
+    counted = jobs.select(
+        zero_gpus=(pl.col("gpus") == 0).sum(),
+        live=live.sum(),
+        never_started=(~live & pl.col("start_ns").is_null() & ran.is_null()).sum(),
+        no_times=(~live & pl.col("start_ns").is_not_null() & ran.is_null()).sum(),
+        early_starts=(pl.col("start_ns") < pl.col("submit_ns")).sum(),
+        waited=waited.sum(),
+        duration_from_submit=(waited & ((given - turnaround).abs() <= 1) & ((given - ran).abs() > 1)).sum(),
+        duration_differs=((given - ran).abs() > 1).sum(),
+        gpu_time_given=pl.col("given_gpu_time").is_not_null().sum(),
+        # One second of rounding on every GPU is no contradiction.
+        gpu_time_differs=(
+            (pl.col("given_gpu_time") - pl.col("gpu_time_s")).abs() > 0.01 * pl.col("gpu_time_s") + pl.col("gpus")
+        ).sum(),
+        synthetic=pl.col("job").head(1).str.starts_with(SYNTHETIC_PREFIX).sum(),
+    )
+    return {
+        "missing_gpus": missing_gpus,
+        "checked": jobs.height,
+        **{name: int(value or 0) for name, value in counted.row(0, named=True).items()},
+    }
+
+
+def _count(values: pl.Series) -> Counter[str]:
+    table = values.drop_nulls().value_counts()
+    return Counter(dict(zip(*table.to_dict(as_series=False).values(), strict=True)))
+
+
+def _count_unknown_states(text: pl.Series, state: pl.Series) -> Counter[str]:
+    """Words for a job's end that nobody has mapped."""
+    unmapped = text.filter(state.is_null())
+    return _count(unmapped.filter(~is_missing(unmapped)))
+
+
+def _count_site_types(parsed: pl.DataFrame) -> Counter[str]:
+    """Type names that are the site's own."""
+    if "type" not in parsed.columns:
+        return Counter()
+    counts = _count(parsed["type"])
+    return Counter({name: count for name, count in counts.items() if name not in TYPE_WORDS})

@@ -1,0 +1,109 @@
+"""`prism watch`: findings as they happen."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prism.cli.options import QuietFlag, VerboseFlag, examples
+from prism.cli.terminal import note, show_json
+
+if TYPE_CHECKING:
+    from prism.observe.watch import Watch
+
+EPILOG = examples(
+    "prism watch ipfix://0.0.0.0:4739 --topology topology.csv",
+    "prism watch netflow://0.0.0.0:2055 --topology topology.csv --metrics 9108 --state /var/lib/prism",
+    "prism watch pcap:capture.pcapng --topology topology.csv",
+    "sudo prism watch pcap:eth0 --webhook https://alerts.example.com/prism",
+    "prism watch exports/ --topology topology.csv",
+)
+
+
+def watch_source(
+    source: Annotated[
+        str, typer.Argument(help="ipfix://HOST:PORT, netflow://HOST:PORT, pcap:FILE-or-interface, or a folder.")
+    ],
+    topology: Annotated[
+        Path | None, typer.Option(help="CSV of address,host,rail,switch; without it every endpoint is a host.")
+    ] = None,
+    window: Annotated[float, typer.Option(help="Seconds of flows to look at.", min=1.0)] = 60.0,
+    every: Annotated[float, typer.Option(help="Seconds between looks.", min=0.1)] = 3.0,
+    max_flows: Annotated[int, typer.Option(help="Flows to keep at most; the oldest go first.", min=1_000)] = 4_000_000,
+    gap_ms: Annotated[
+        float, typer.Option("--gap-ms", help="pcap: silence that ends a burst of TCP or UDP, in ms.", min=0.001)
+    ] = 5.0,
+    metrics: Annotated[
+        str | None, typer.Option(help="Serve Prometheus metrics on [HOST:]PORT; the host is 127.0.0.1 if left out.")
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(help="POST every finding as JSON to this address.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the watch across restarts; made if missing.")
+    ] = None,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Watch a source of flows and print findings as JSON Lines, each one once."""
+    from prism.observe.sources import BurstConfig, SourceConfig, open_source
+    from prism.observe.watch import Watch, WatchConfig
+    from prism.observe.watch_alerts import WebhookAlerts
+    from prism.observe.watch_state import load_state
+    from prism.records import TOPOLOGY, read_table
+
+    table = read_table(topology, TOPOLOGY) if topology is not None else None
+    address = parse_address(metrics) if metrics is not None else None
+    alerts = WebhookAlerts(webhook) if webhook is not None else None
+    position = load_state(state / "state.json").position if state is not None else {}
+    config = SourceConfig(bursts=BurstConfig(gap_ns=int(gap_ms * 1e6)), position=position)
+    watch = Watch(
+        open_source(source, config),
+        table,
+        WatchConfig(window_s=window, every_s=every, max_rows=max_flows, state=state),
+        _print_line,
+        alerts=alerts,
+        say=note,
+    )
+    try:
+        _run_until_stopped(watch, address)
+    finally:
+        if alerts is not None:
+            alerts.close()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port out of `[HOST:]PORT`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"--metrics {text}: expected PORT or HOST:PORT, as in 9108")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _print_line(document: dict[str, Any]) -> None:
+    show_json(document)
+    sys.stdout.flush()
+
+
+def _run_until_stopped(watch: Watch, metrics: tuple[str, int] | None) -> None:
+    """Run until the source ends, or SIGINT or SIGTERM asks for a clean stop."""
+    import signal
+    import threading
+
+    from prism.observe.watch_metrics import MetricsServer
+
+    stop = threading.Event()
+    server = MetricsServer(*metrics, watch.status) if metrics is not None else None
+    if server is not None and metrics is not None:
+        note(f"metrics on http://{metrics[0]}:{server.port}/metrics")
+    before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        watch.run(stop.is_set)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if server is not None:
+            server.close()
+    if stop.is_set():
+        note("stopped")

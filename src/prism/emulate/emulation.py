@@ -1,0 +1,82 @@
+"""Emulate a job: capture it, stitch, verify, solve. The only file that chains the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prism.emulate.capture import Capture
+from prism.emulate.capturing import CaptureConfig, capture_job
+from prism.emulate.exchange_server import Posts
+from prism.emulate.predict import Prediction, choose_costs, predict
+from prism.emulate.stitch import StitchConfig, Stitched, stitch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulateConfig:
+    """What to capture, and the cluster to predict it on."""
+
+    capture: CaptureConfig
+    cluster: str | None = None
+    calibration: Path | None = None
+    gpu_memory_bytes: int | None = None
+    compute_scale: float = 1.0
+    overlap: bool | None = None  # None: as the cores of this machine allow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """All that one emulation found out."""
+
+    config: EmulateConfig
+    captures: Mapping[int, Capture]
+    posts: Posts
+    stitched: Stitched
+    prediction: Prediction
+    wall_s: float
+
+
+def emulate(config: EmulateConfig) -> Emulation:
+    """From a script to the prediction of the whole job."""
+    started = time.monotonic()
+    run = capture_job(config.capture)
+    stitched, prediction = predict_captures(run.captures, config)
+    return Emulation(
+        config=config,
+        captures=run.captures,
+        posts=run.posts,
+        stitched=stitched,
+        prediction=prediction,
+        wall_s=time.monotonic() - started,
+    )
+
+
+def predict_captures(captures: Mapping[int, Capture], config: EmulateConfig) -> tuple[Stitched, Prediction]:
+    """Stitch what was captured, here or elsewhere, and solve it."""
+    launch, note = config.capture.launch, config.capture.note
+    device = next(iter(captures.values())).device
+    costs = choose_costs(device, launch.world_size, launch.gpus_per_node, config.cluster, config.calibration)
+    note(f"stitching {len(captures)} captured ranks into {launch.world_size}")
+    script = launch.script[1 if launch.script[0] == "-m" else 0]
+    stitched = stitch(captures, _stitch_config(config, costs.cluster.backend), name=Path(script).stem)
+    for line in stitched.asymmetry:
+        note(f"not symmetric: {line}")
+    # Solving is verifying: a graph that would hang on the cluster is an error that names ranks and lines.
+    return stitched, predict(stitched, captures, costs, gpu_memory_bytes=config.gpu_memory_bytes)
+
+
+def _stitch_config(config: EmulateConfig, backend: str) -> StitchConfig:
+    """On an nccl cluster communication has its own engine; gloo needs a core of its own to run beside compute."""
+    launch = config.capture.launch
+    local = min(launch.gpus_per_node, launch.world_size)
+    cores = len(os.sched_getaffinity(0))
+    spare = backend == "nccl" or (cores >= 2 * local and not launch.pin)
+    return StitchConfig(
+        warmup=config.capture.warmup,
+        gpus_per_node=launch.gpus_per_node,
+        overlap=spare if config.overlap is None else config.overlap,
+        compute_scale=config.compute_scale,
+    )

@@ -1,0 +1,155 @@
+"""The first code of an emulated process: read the plan, put Prism's groups in place, run the user's script."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from prism.emulate.inside.exchange import ExchangeError
+from prism.emulate.inside.interception import intercept
+from prism.emulate.inside.memory import MemoryMeter, write_snapshot
+from prism.emulate.inside.plan import RunPlan, load_plan
+from prism.emulate.inside.recorder import write_log
+from prism.emulate.inside.refusals import refuse_what_cannot_be_seen
+from prism.emulate.inside.session import Session, UnsupportedError, open_session
+from prism.emulate.inside.streams import log_events
+
+_PRISM_FOLDER = str(Path(__file__).parents[1])
+_COUNTED_STEPS = 2  # optimizers make their state in the first step, so the peak comes in the second
+
+
+class CaptureDone(BaseException):
+    """Enough iterations were seen; not an Exception, so that no handler of the program's swallows it."""
+
+
+class StepCounter:
+    """Counts iterations by the program's first optimizer."""
+
+    def __init__(self, session: Session, meter: MemoryMeter) -> None:
+        self._session = session
+        self._meter = meter
+        self._anchor: Any = None
+
+    def after_step(self, optimizer: Any, *unused: Any) -> None:
+        """Called by torch after every optimizer step."""
+        if self._anchor is None:
+            self._anchor = optimizer
+        if optimizer is not self._anchor:
+            return
+        session, plan = self._session, self._session.plan
+        session.step += 1
+        entry = session.recorder.step()
+        if session.step == _COUNTED_STEPS:
+            self._meter.stop_counting()
+        if session.schedule is not None:
+            session.schedule.start_step()
+        if plan.discover or session.step >= plan.warmup + plan.iterations:
+            raise CaptureDone
+        if plan.in_step and session.exchange is not None:
+            session.exchange.meet(session.step)
+        # Prism's own doing, and the wait for the others, belong to no iteration.
+        entry.end = session.clock.mark()
+
+
+def main() -> NoReturn:
+    """Run one rank and leave its log; the exit code says what came of it."""
+    started = time.perf_counter()
+    plan = load_plan()
+    os.environ.update(plan.environment(torch.cuda.device_count()))
+    session = open_session(plan)
+    intercept(session)
+    refuse_what_cannot_be_seen()
+    if torch.cuda.is_available():
+        log_events(session)
+        if plan.snapshot:
+            torch.cuda.memory._record_memory_history()
+    meter = MemoryMeter(track=plan.track_memory and not plan.discover)
+    counter = StepCounter(session, meter)
+    register_optimizer_step_post_hook(counter.after_step)
+    status, reason = _run_script(sys.argv[1:])
+    meter.stop_counting()
+    _leave_log(plan, session, meter, status, reason, time.perf_counter() - started)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of the program (data loaders, watchdogs) must not keep a finished rank alive.
+    os._exit(0 if status in ("done", "ended") else 1)
+
+
+def _run_script(command: list[str]) -> tuple[str, str]:
+    """Run the script as torchrun would; what ended it, and in which words."""
+    try:
+        if command[0] == "-m":
+            sys.argv = command[1:]
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = command
+            sys.path.insert(0, str(Path(command[0]).resolve().parent))
+            runpy.run_path(command[0], run_name="__main__")
+    except CaptureDone:
+        return "done", ""
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if code and isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+        return ("ended", "") if not code else ("exited", f"exit code {code}")
+    except torch.cuda.OutOfMemoryError as error:
+        _show(error)
+        return "out_of_memory", str(error).splitlines()[0]
+    except (ExchangeError, UnsupportedError) as error:
+        _show(error)
+        return ("hung" if isinstance(error, ExchangeError) else "unsupported"), str(error)
+    except BaseException as error:  # the user's own failure, whatever it is
+        _show(error)
+        return "crashed", f"{type(error).__name__}: {error}".splitlines()[0]
+    return "ended", ""
+
+
+def _show(error: BaseException) -> None:
+    """The user's own traceback, without the frames of the launcher."""
+    frames = error.__traceback__
+    while frames is not None and _is_launcher(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _is_launcher(name: str) -> bool:
+    return name.startswith(_PRISM_FOLDER) or "runpy" in name
+
+
+def _leave_log(plan: RunPlan, session: Session, meter: MemoryMeter, status: str, reason: str, wall_s: float) -> None:
+    if torch.cuda.is_available() and status != "out_of_memory":
+        torch.cuda.synchronize()
+    if plan.snapshot:
+        write_snapshot(Path(plan.snapshot))
+    recorder = session.recorder
+    document = {
+        "schema": "prism.capture/1",
+        "rank": plan.rank,
+        "world_size": plan.world_size,
+        "status": status,
+        "reason": reason,
+        "wall_s": wall_s,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device_bytes": torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "memory": asdict(meter.read()),
+        "groups": [asdict(group) for group in recorder.groups],
+        "step_walls_ns": recorder.step_walls_ns,
+        "diverged": session.schedule.diverged if session.schedule else 0,
+        "entries": recorder.close() if status != "out_of_memory" else [],
+    }
+    write_log(Path(plan.output), document)
+
+
+if __name__ == "__main__":
+    main()

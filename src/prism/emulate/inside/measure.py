@@ -1,0 +1,161 @@
+"""Time real collectives between the ranks at hand: one process of `prism calibrate`, started once per rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_CACHE_BYTES = 8 << 20  # training finds its buffers cold, so the cache is emptied between repetitions
+_BURST_S = 0.004  # a few of the kernel's time slices
+_FEWEST_ROUNDS = 4
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "barrier")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One collective to time, over groups of this many ranks."""
+
+    kind: str
+    num_ranks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurePlan:
+    """What to time and how long to try."""
+
+    backend: str
+    wanted: tuple[Wanted, ...]
+    repetitions: int = 25
+    budget_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured collective, as CALIBRATION has it."""
+
+    backend: str
+    kind: str
+    num_ranks: int
+    num_hosts: int
+    bytes: int
+    duration_ns: int
+
+
+def main() -> None:
+    """Measure and let rank 0 write the points."""
+    document = json.loads(Path(sys.argv[1]).read_text())
+    document["wanted"] = tuple(Wanted(**wanted) for wanted in document["wanted"])
+    plan = MeasurePlan(**document)
+    torch.set_num_threads(1)
+    if plan.backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(plan.backend)
+    mine = {size: _join_group(size) for size in sorted({wanted.num_ranks for wanted in plan.wanted})}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+    durations = _time_all(plan, mine)
+    points = [
+        Point(plan.backend, w.kind, w.num_ranks, -(-w.num_ranks // local), w.bytes, duration)
+        for w, duration in zip(plan.wanted, durations, strict=True)
+    ]
+    if dist.get_rank() == 0:
+        Path(sys.argv[2]).write_text(json.dumps([asdict(point) for point in points]))
+    dist.destroy_process_group()
+
+
+def _join_group(size: int) -> Any:
+    """Groups of this size over all ranks, so that all of them run at once, as they do in training."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, world, size)]
+    return groups[rank // size]
+
+
+def _time_all(plan: MeasurePlan, groups: dict[int, Any]) -> list[int]:
+    """Median of each collective; rounds go over all of them, so that a disturbance does not fall on one alone."""
+    device = "cuda" if plan.backend == "nccl" else "cpu"
+    cold = torch.ones(_CACHE_BYTES // 4, device=device)
+    calls = [_make_call(w.kind, w.bytes, groups[w.num_ranks], device) for w in plan.wanted]
+    times = torch.zeros(plan.repetitions, len(calls), 2, dtype=torch.int64)
+    began = time.monotonic()
+    done = 0
+    for turn in range(plan.repetitions):
+        for number, (wanted, call) in enumerate(zip(plan.wanted, calls, strict=True)):
+            dist.barrier(groups[wanted.num_ranks])
+            _compute(cold, device)
+            times[turn, number, 0] = time.perf_counter_ns()
+            call()
+            _finish(device)
+            times[turn, number, 1] = time.perf_counter_ns()
+        done = turn + 1
+        # Every rank must stop after the same round, so they go by the slowest.
+        spent = torch.tensor([time.monotonic() - began], device=device)
+        dist.all_reduce(spent, dist.ReduceOp.MAX)
+        if spent.item() > plan.budget_s and done >= _FEWEST_ROUNDS:
+            break
+    kept = times[1 if done > 1 else 0 : done].to(device)  # the first round makes the connections
+    medians = []
+    for number, wanted in enumerate(plan.wanted):
+        # The clock is one for all processes of a host: from the last arrival to the last departure.
+        ends = kept[:, number].contiguous()
+        dist.all_reduce(ends, dist.ReduceOp.MAX, group=groups[wanted.num_ranks])
+        middle = (ends[:, 1] - ends[:, 0]).clamp(min=1).median().view(1)
+        dist.all_reduce(middle)
+        medians.append(int(middle.item() // dist.get_world_size()))
+    return medians
+
+
+def _compute(cold: Tensor, device: str) -> None:
+    """What comes before a collective in training: a busy core and a cold cache; the kernel schedules by it."""
+    until = time.perf_counter() + _BURST_S
+    while time.perf_counter() < until:
+        cold.add_(1)
+    _finish(device)
+
+
+def _finish(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _make_call(kind: str, size: int, group: Any, device: str) -> Callable[[], object]:
+    """One collective of this size, bytes counted as OPS counts them."""
+    members = dist.get_world_size(group)
+    count = max(size // 4 // members, 1)
+    part, full = _ones(count, device), _ones(count * members, device)
+    out = _ones(count * members, device)
+    first = dist.get_global_rank(group, 0)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full, group=group),
+        "broadcast": lambda: dist.broadcast(full, first, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(out, full, group=group),
+        "send": lambda: _pass(full, group),
+        "barrier": lambda: dist.barrier(group),
+    }
+    return calls[kind]
+
+
+def _pass(tensor: Tensor, group: Any) -> None:
+    if dist.get_rank(group) == 0:
+        dist.send(tensor, group=group, group_dst=1)
+    else:
+        dist.recv(tensor, group=group, group_src=0)
+
+
+def _ones(count: int, device: str) -> Tensor:
+    return torch.ones(count, dtype=torch.float32, device=device)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,376 @@
+# mypy: disable-error-code="override,assignment,func-returns-value"
+"""The process group that stands in for nccl and gloo: this rank is real, its peers are not.
+
+Collectives return at once with contents that keep the program's control flow right. torch renamed several methods
+between 2.11 and 2.13 and calls some of them from C++ by name, so both sets of names are defined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from prism.emulate.inside import contents
+from prism.emulate.inside.contents import is_control, size_of
+from prism.emulate.inside.named_group import NamedGroup
+from prism.emulate.inside.peers import Peers
+from prism.emulate.inside.recorder import Entry, find_source
+from prism.emulate.inside.rehearsal import Call, find_fault, meet_fault
+from prism.emulate.inside.session import Session, UnsupportedError
+from prism.emulate.inside.streams import join_streams
+from prism.emulate.inside.work import VirtualWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One communication as the program asked for it."""
+
+    kind: str
+    tensors: list[Tensor]
+    bytes: int
+    sync: bool
+    apply: Callable[[], None] | None = None  # writes the contents that need no other rank
+    settle: Callable[[], None] | None = None  # fetches real bytes when the program waits
+    outputs: list[Tensor] | None = None
+    peer: int = -1
+    sizes: tuple[int, ...] = ()
+
+
+class VirtualGroup(NamedGroup):
+    """One group of the full world; costs the same however many members it has."""
+
+    def __init__(
+        self, session: Session, position: int, ranks: Sequence[int], name: str, backend: str, timeout: timedelta
+    ) -> None:
+        super().__init__(position, len(ranks), name, backend, timeout)
+        self._session = session
+        self._ranks = ranks
+        self._stream: Any = None
+        self._peers = Peers(session, ranks, position, name)
+        self._open: list[VirtualWork] | None = None
+
+    # Collectives.
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> VirtualWork:
+        """The own value as if every member held it; small tensors take the live members' real values."""
+        reduce_op = _operator(opts)
+        factor = contents.reduce_factor(reduce_op, self.size())
+        own = tensors[0]
+        meets = len(tensors) == 1 and is_control(own) and self._peers.are_several
+        settle = self._peers.reduce(own, reduce_op) if meets else None
+        apply = None if meets else lambda: [contents.scale(t, factor) for t in tensors]
+        return self._run("all_reduce", tensors, sum(map(size_of, tensors)), opts, apply=apply, settle=settle)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
+        """Real bytes of the root where the program may read them; else what is in the tensor already."""
+        root = opts.rootRank
+        settle = self._peers.broadcast(tensors[0], root) if is_control(tensors[0]) else None
+        return self._run("broadcast", tensors, sum(map(size_of, tensors)), opts, settle=settle, peer=root)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
+        """The root gets what an all-reduce would give it."""
+        factor = contents.reduce_factor(opts.reduceOp, self.size()) if opts.rootRank == self._position else 1.0
+        apply = lambda: contents.scale(tensors[0], factor)  # noqa: E731
+        return self._run("reduce", tensors, size_of(tensors[0]), opts, apply=apply, peer=opts.rootRank)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        """Every member's tensor: live ones their own, the others that of their twin."""
+        own, slots = inputs[0], outputs[0]
+        total = sum(map(size_of, slots))
+        settle = self._peers.gather(own, slots) if is_control(own) and self._peers.are_several else None
+        apply = None if settle else lambda: _copy_to_all(slots, own)
+        return self._run("all_gather", [*slots, own], total, opts, apply=apply, settle=settle, outputs=slots)
+
+    def all_gather_single(self, output: Tensor, own: Tensor, opts: Any = None) -> VirtualWork:
+        """The own shard in every place."""
+        meets = is_control(own) and self._peers.are_several and output.is_contiguous()
+        settle = self._peers.gather(own, list(output.view(-1).chunk(self.size()))) if meets else None
+        apply = None if settle else lambda: contents.gather_into(output, own, self._position)
+        return self._run(
+            "all_gather", [output, own], size_of(output), opts, apply=apply, settle=settle, outputs=[output]
+        )
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        """Several gathers in one call."""
+        if len(outputs) == 1:
+            return self.all_gather_single(outputs[0], inputs[0], opts)
+        apply = lambda: [contents.gather_into(o, i, self._position) for o, i in zip(outputs, inputs, strict=True)]  # noqa: E731
+        return self._run(
+            "all_gather", [*outputs, *inputs], sum(map(size_of, outputs)), opts, apply=apply, outputs=outputs
+        )
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        """Several gathers in one call; outputs come by member."""
+        flat = [t for member in outputs for t in member]
+        apply = lambda: [_copy_to_all([m[i] for m in outputs], own) for i, own in enumerate(inputs)]  # noqa: E731
+        return self._run("all_gather", [*flat, *inputs], sum(map(size_of, flat)), opts, apply=apply, outputs=flat)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> VirtualWork:
+        """The own chunk as if every member held it."""
+        factor = contents.reduce_factor(_operator(opts), self.size())
+
+        def apply() -> None:
+            outputs[0].copy_(inputs[0][self._position])
+            contents.scale(outputs[0], factor)
+
+        total = sum(map(size_of, inputs[0]))
+        return self._run("reduce_scatter", [*outputs, *inputs[0]], total, opts, apply=apply, outputs=outputs)
+
+    def reduce_scatter_single(self, output: Tensor, full: Tensor, opts: Any = None) -> VirtualWork:
+        """The own chunk as if every member held it."""
+        return self.reduce_scatter_single_coalesced([output], [full], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> VirtualWork:
+        """Several reduce-scatters in one call."""
+        factor = contents.reduce_factor(_operator(opts), self.size())
+
+        def apply() -> None:
+            for output, full in zip(outputs, inputs, strict=True):
+                contents.scatter_from(output, full, self._position)
+                contents.scale(output, factor)
+
+        total = sum(map(size_of, inputs))
+        return self._run("reduce_scatter", [*outputs, *inputs], total, opts, apply=apply, outputs=outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: Tensor, own: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
+    ) -> VirtualWork:
+        """Counts follow the routing asked for; payload is what was sent, as far as it fits."""
+        sizes = tuple(contents.split_bytes(own, input_splits, self.size()))
+        if not own.is_floating_point() and is_control(own):
+            apply = lambda: self._peers.route(output, own)  # noqa: E731
+        else:
+            apply = lambda: contents.exchange_into(output, own)  # noqa: E731
+        uneven = sizes if input_splits and len(set(sizes)) > 1 else ()
+        return self._run("all_to_all", [output, own], sum(sizes), opts, apply=apply, outputs=[output], sizes=uneven)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> VirtualWork:
+        """An all-to-all of lists."""
+        sizes = tuple(map(size_of, inputs))
+        apply = lambda: [contents.exchange_into(o, i) for o, i in zip(outputs, inputs, strict=True)]  # noqa: E731
+        uneven = sizes if len(set(sizes)) > 1 else ()
+        return self._run(
+            "all_to_all", [*outputs, *inputs], sum(sizes), opts, apply=apply, outputs=outputs, sizes=uneven
+        )
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
+        """The root gets every member's tensor."""
+        own, slots = inputs[0], outputs[0] if outputs else []
+        meets = is_control(own) and self._peers.are_several
+        settle = self._peers.gather(own, slots) if meets else None
+        apply = None if meets else lambda: _copy_to_all(slots, own)
+        total = size_of(own) * self.size()
+        return self._run(
+            "gather", [own, *slots], total, opts, apply=apply, settle=settle, outputs=slots, peer=opts.rootRank
+        )
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> VirtualWork:
+        """The root's chunk for this member: real where small, a pattern where large and the root is not here."""
+        output, chunks = outputs[0], inputs[0] if inputs else []
+        settle = self._peers.scatter(output, chunks, opts.rootRank) if is_control(output) else None
+
+        def apply() -> None:
+            if chunks:
+                output.copy_(chunks[self._position])
+            elif settle is None:
+                contents.fill_pattern(output)
+
+        total = size_of(output) * self.size()
+        return self._run(
+            "scatter", [output, *chunks], total, opts, apply=apply, settle=settle, outputs=[output], peer=opts.rootRank
+        )
+
+    def barrier(self, opts: Any = None) -> VirtualWork:
+        """No data; live members are not held up for each other."""
+        return self._run("barrier", [], 0, opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that blocks."""
+        self._run("barrier", [], 0, None).wait()
+
+    # Messages.
+
+    def send(self, tensors: list[Tensor], target: int, tag: int = 0) -> VirtualWork:
+        """Real bytes where the receiver may read them."""
+        self._session.touch(self._ranks[target])
+        if is_control(tensors[0]):
+            self._peers.send(tensors[0], target)
+        return self._run("send", tensors, size_of(tensors[0]), None, peer=target)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
+        """Real bytes where the program may read them; else a pattern of finite values."""
+        self._session.touch(self._ranks[source])
+        tensor = tensors[0]
+        settle = self._peers.receive(tensor, source) if is_control(tensor) else None
+        apply = None if settle else lambda: contents.fill_pattern(tensor)
+        work = self._run("recv", tensors, size_of(tensor), None, apply=apply, settle=settle, peer=source)
+        work.source = source
+        return work
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
+        """Nobody can say which virtual rank would have been first."""
+        raise UnsupportedError(f"recv without a source cannot be emulated ({find_source()}); name the source rank")
+
+    # Batches.
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._open = []
+        self._session.open_batch = self._session.recorder.num_batches
+        self._session.recorder.num_batches += 1
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        works, self._open = self._open or [], None
+        self._session.open_batch = -1
+        return _Batch.of(works)
+
+    # How every one of them runs.
+
+    def _run(
+        self, kind: str, tensors: list[Tensor], size: int, opts: Any, *, apply: Any = None, settle: Any = None,
+        outputs: list[Tensor] | None = None, peer: int = -1, sizes: tuple[int, ...] = (),
+    ) -> VirtualWork:  # fmt: skip
+        # Options made in C++ say asynchronous; sends and receives always are.
+        sync = opts is not None and not getattr(opts, "asyncOp", True)
+        request = Request(
+            kind=kind, tensors=tensors, bytes=size, sync=sync, apply=apply, settle=settle, outputs=outputs, peer=peer,
+            sizes=sizes,
+        )  # fmt: skip
+        return self._perform(request)
+
+    def _perform(self, request: Request) -> VirtualWork:
+        session, on_gpu = self._session, any(t.is_cuda for t in request.tensors)
+        if os.getpid() != session.pid:
+            raise UnsupportedError(f"a forked process calls {request.kind} ({find_source()}); only the rank itself may")
+        begin = session.clock.mark()
+        stream = session.clock.stream()
+        source = find_source()
+        lane = self._lane(request, stream, on_gpu)
+        entry = Entry(
+            request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
+            sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, source=source,
+        )  # fmt: skip
+        session.recorder.num_ops += 1
+        session.recorder.entries.append(entry)
+        self._calls += 1
+        kept = request.outputs if request.outputs is not None else request.tensors
+        # Only asynchronous ops keep their inputs alive; NCCL's group has done so since torch 2.8.
+        work = VirtualWork(
+            session, entry, list(kept) if request.sync else request.tensors, sync=request.sync, settle=request.settle
+        )
+        self._meet_faults(request, entry)
+        with torch.no_grad(), self._on_stream(on_gpu and not request.sync):
+            self._pace(request, entry)
+            if request.apply is not None and (self.size() > 1 or request.kind in _COPYING):
+                request.apply()
+            if on_gpu:
+                work.note_end()
+        entry.end = session.clock.mark()
+        if self._open is not None:
+            self._open.append(work)
+        return work
+
+    def _lane(self, request: Request, stream: int, on_gpu: bool) -> int:
+        """The stream an op runs on: the caller's where it is synchronous, else the group's own."""
+        if request.sync:
+            return stream
+        if not on_gpu:
+            return -1  # the stitcher decides how a CPU's cores are shared
+        return self._session.clock.stream(self._own_stream())
+
+    def _own_stream(self) -> Any:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._stream
+
+    def _on_stream(self, own: bool) -> Any:
+        if not own:
+            return nullcontext()
+        join_streams(waiter=self._own_stream(), on=torch.cuda.current_stream())
+        return torch.cuda.stream(self._own_stream())
+
+    def _pace(self, request: Request, entry: Entry) -> None:
+        session = self._session
+        if session.pacer is None or session.schedule is None:
+            return
+        rule = session.schedule.next_rule(request.kind, request.bytes)
+        if rule is not None:
+            session.pacer.issue(rule, entry.op, hash(self._name))
+
+    def _meet_faults(self, request: Request, entry: Entry) -> None:
+        session = self._session
+        if not session.plan.faults:
+            return
+        fault = find_fault(session.plan.faults, self._ranks, session.step)
+        if fault is None:
+            return
+        call = Call(
+            request.kind,
+            self._calls - 1,
+            self._backend_name,
+            request.bytes,
+            self._timeout.total_seconds(),
+            entry.source,
+        )
+        meet_fault(fault, call)
+
+
+_COPYING = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+"""Kinds whose output is another tensor than their input, so that even a lone rank has to copy."""
+
+
+class _Batch(dist.Work):
+    """Several works that were issued as one call."""
+
+    def __init__(self, works: list[VirtualWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    @classmethod
+    def of(cls, works: list[VirtualWork]) -> Any:
+        """None for an empty batch, as c10d expects."""
+        return cls(works) if works else None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all of them."""
+        for work in self._works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Emulated ops are never pending on the host."""
+        return True
+
+
+def _operator(opts: Any) -> Any:
+    """The reduction asked for; C++ callers may leave the options out, which means a sum."""
+    return opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+
+
+def _copy_to_all(slots: list[Tensor], own: Tensor) -> None:
+    for slot in slots:
+        if slot.shape == own.shape:
+            slot.copy_(own)
+        else:
+            contents.exchange_into(slot, own)

@@ -1,0 +1,106 @@
+"""The log of one emulated process: every communication call, every wait, every step, with the work before each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from prism.emulate.inside.clocks import Clock
+
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_PRISM_FOLDER = str(Path(__file__).parents[1])
+_LIBRARIES = ("runpy", "contextlib", "threading", "functools")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One line of the log; marks are numbers of the clock until the log is closed."""
+
+    what: str  # a kind of OPS, or "wait", "record", "hold", "step"
+    stream: int
+    begin: int
+    end: int
+    op: int = -1  # number of the communication op, or of the event
+    group: str = ""
+    bytes: int = 0
+    sizes: tuple[int, ...] = ()
+    peer: int = -1  # position in the group
+    lane: int = -1  # stream the op runs on
+    batch: int = -1
+    source: str = ""
+    gap_ns: int = 0  # work on `stream` since the entry before
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """One process group that the program made, whether this rank is in it or not."""
+
+    name: str
+    label: str
+    source: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects entries; `close` turns marks into times."""
+
+    clock: Clock
+    entries: list[Entry] = field(default_factory=list)
+    groups: list[GroupEntry] = field(default_factory=list)
+    step_walls_ns: list[int] = field(default_factory=list)
+    num_ops: int = 0
+    num_batches: int = 0
+
+    def step(self) -> Entry:
+        """Note that an iteration ended here."""
+        mark = self.clock.mark()
+        entry = Entry("step", self.clock.stream(), mark, mark)
+        self.entries.append(entry)
+        self.step_walls_ns.append(time.perf_counter_ns())
+        return entry
+
+    def close(self) -> list[dict[str, Any]]:
+        """The entries as plain data, each with the work since the entry before it on the same stream."""
+        before: dict[int, int] = {}
+        for entry in self.entries:
+            if entry.stream in before:
+                entry.gap_ns = self.clock.elapsed_ns(before[entry.stream], entry.begin)
+            before[entry.stream] = entry.end
+        return [{k: v for k, v in asdict(e).items() if k not in ("begin", "end")} for e in self.entries]
+
+
+def find_source() -> str:
+    """The file and line of the user's code that made the call, however deep in libraries it happened."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if (
+            not name.startswith((_TORCH_FOLDER, _PRISM_FOLDER, "<"))
+            and frame.f_globals.get("__name__") not in _LIBRARIES
+        ):
+            return f"{_shorten(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _shorten(name: str) -> str:
+    """Installed packages by their import path, the user's files by the last two parts."""
+    _, _, installed = name.rpartition("site-packages/")
+    if installed and installed != name:
+        return installed
+    return "/".join(Path(name).parts[-2:])
+
+
+def write_log(path: Path, document: dict[str, Any]) -> None:
+    """Write the log in one move, so that a reader never sees half of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document))
+    part.replace(path)

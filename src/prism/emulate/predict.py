@@ -1,0 +1,174 @@
+"""Solve the stitched graph: iteration time with its band, where the time goes, memory, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from prism.emulate.capture import Capture
+from prism.emulate.stitch import Stitched
+from prism.errors import BadConfigError
+from prism.records.ops import COLLECTIVES, POINT_TO_POINT
+from prism.simulate.calibration import read_calibration
+from prism.simulate.cluster import Cluster
+from prism.simulate.cluster_file import load_cluster
+from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
+from prism.simulate.graph import Graph
+from prism.simulate.slowdowns import Slowdown
+from prism.simulate.solver import Solution, SolveConfig, solve
+from prism.simulate.usage import measure_usage
+
+_EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
+_PRESET_OF_GPU = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100", "B200": "dgx-b200"}
+
+# Buffers of one NCCL communicator: channels x receiving connections (ring and tree) x (4 MiB Simple + 4.7 MiB LL128
+# + 0.25 MiB LL), NCCL's default sizes; up to 24 channels on Hopper. An assumption, not a measurement.
+_CHANNELS, _CONNECTIONS, _BUFFER_BYTES = 24, 2, round(8.95 * 2**20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Where an iteration goes, as mean shares over all ranks; they add up to one with overlap counted as compute."""
+
+    compute: float
+    exposed_communication: float
+    bubble: float
+    overlapped_communication: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMemory:
+    """Peak memory of one rank class and whether its GPU holds it."""
+
+    ranks: tuple[int, ...]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    communicator_bytes: int
+    how: str
+    fits: bool | None  # None where the size of the GPU is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the job would do on the cluster."""
+
+    step_ns: tuple[int, ...]
+    split: Split
+    memory: tuple[ClassMemory, ...]
+    communication: str  # calibrated or modelled
+    error_band_pct: float
+    solution: Solution
+    cluster: Cluster
+
+    @property
+    def median_ms(self) -> float:
+        """The headline."""
+        return float(np.median(self.step_ns)) / 1e6
+
+
+def choose_costs(
+    device: str, world_size: int, gpus_per_node: int, cluster: str | None, calibration: Path | None
+) -> ClusterCosts:
+    """The cluster asked for, or the one that this device suggests, with its calibration checked to belong to it."""
+    preset = next((p for gpu, p in _PRESET_OF_GPU.items() if gpu in device), "dgx-h100")
+    chosen = load_cluster(cluster or ("ethernet-host" if device == "cpu" else preset))
+    hosts = -(-world_size // gpus_per_node)
+    chosen = replace(chosen, gpus_per_host=gpus_per_node, num_hosts=max(hosts, chosen.num_hosts))
+    measured = read_calibration(calibration) if calibration else None
+    if measured is not None and measured.backend != chosen.backend:
+        raise BadConfigError(
+            f"{calibration}: measured on {measured.backend}, but cluster '{chosen.name}' runs {chosen.backend}; "
+            "calibrate with that backend or name another cluster"
+        )
+    return ClusterCosts(chosen, measured)
+
+
+def predict(
+    stitched: Stitched, captures: Mapping[int, Capture], costs: ClusterCosts, *,
+    gpu_memory_bytes: int | None = None, slowdowns: tuple[Slowdown, ...] = (),
+) -> Prediction:  # fmt: skip
+    """Solve all measured iterations in a row and read the figures off."""
+    gloo = costs.cluster.backend == "gloo"
+    config = SolveConfig(note_ops=True, slowdowns=slowdowns, eager_bytes=_EAGER_BYTES if gloo else -1)
+    solution = solve(stitched.graph, costs, config)
+    split = _split(solution)
+    communication, band = assess_costs(stitched.graph, costs)
+    exposed = split.exposed_communication + split.bubble
+    total = stitched.compute_spread_pct * (1 - exposed) + band * split.exposed_communication
+    device = next(iter(captures.values()))
+    limit = gpu_memory_bytes or device.device_bytes or None
+    return Prediction(
+        step_ns=tuple(int(x) for x in solution.step_ns),
+        split=split,
+        memory=_memory(stitched, captures, limit, nccl=not gloo),
+        communication=communication,
+        error_band_pct=round(float(total), 2),
+        solution=solution,
+        cluster=costs.cluster,
+    )
+
+
+def _split(solution: Solution) -> Split:
+    usage = measure_usage(solution)
+    weight = usage["weight"].to_numpy()
+    mean = {
+        name: float(np.average(usage[f"{name}_ns"].to_numpy() / max(solution.total_ns, 1), weights=weight))
+        for name in ("compute", "host", "exposed", "bubble", "overlapped")
+    }
+    return Split(
+        compute=mean["compute"] + mean["host"],
+        exposed_communication=mean["exposed"],
+        bubble=mean["bubble"],
+        overlapped_communication=mean["overlapped"],
+    )
+
+
+def assess_costs(graph: Graph, costs: ClusterCosts) -> tuple[str, float]:
+    """Whether communication times come from measurements, and their error band weighted by time."""
+    talk = graph.ops.filter(pl.col("kind").is_in([*COLLECTIVES, *POINT_TO_POINT]))
+    first = graph.ranks.group_by("class").agg(pl.col("rank").min())
+    asked = talk.select("class", "slot", "kind", "bytes").unique().join(first, on="class")
+    seats = graph.groups.join(graph.ranks, on="rank")
+    mine = asked.join(graph.groups.select("slot", "rank", "group"), on=["slot", "rank"])
+    members = seats.group_by("group").agg("host", "local")
+    mine = mine.join(members, on="group").filter(pl.col("host").list.len() > 1)
+    if mine.is_empty():
+        return "modelled", 0.0
+    placements = [costs.place(h, loc) for h, loc in zip(mine["host"].to_list(), mine["local"].to_list(), strict=True)]
+    index = np.arange(len(placements))
+    sizes = mine["bytes"].fill_null(0).to_numpy()
+    found = estimate_ops(
+        mine["kind"].cast(pl.String).to_list(), sizes, index, placements, costs.cluster, costs.calibration
+    )
+    weight = found.duration_ns + 1
+    measured = np.average(found.provenance > PROVENANCES.index("modelled"), weights=weight)
+    return ("calibrated" if measured > 0.5 else "modelled"), float(np.average(found.error_band_pct, weights=weight))
+
+
+def _memory(
+    stitched: Stitched, captures: Mapping[int, Capture], limit: int | None, *, nccl: bool
+) -> tuple[ClassMemory, ...]:
+    out = []
+    for class_id, captured in enumerate(stitched.classes.captured):
+        ranks = tuple(stitched.classes.members(class_id))
+        peaks = [captures[r].memory for r in captured]
+        worst = max(peaks, key=lambda p: p.allocated)
+        reserved = max(p.reserved for p in peaks)
+        groups = sum(1 for f in stitched.families.families if ranks[0] in f.seat and f.size > 1)
+        extra = groups * _CHANNELS * _CONNECTIONS * _BUFFER_BYTES if nccl else 0
+        fits = None if limit is None else reserved + extra <= limit
+        out.append(
+            ClassMemory(
+                ranks=ranks,
+                peak_allocated_bytes=worst.allocated,
+                peak_reserved_bytes=reserved,
+                communicator_bytes=extra,
+                how=worst.how,
+                fits=fits,
+            )
+        )
+    return tuple(out)

@@ -1,0 +1,22 @@
+"""The warning before a machine is taken away: a signal that asks for one last checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class PreemptionNotice:
+    """Remembers that a signal arrived. SIGTERM is what Slurm, Kubernetes and cloud machines send first."""
+
+    def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
+        self.given = False
+        self._previous = {number: signal.signal(number, self._note) for number in signals}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.given = True
+
+    def close(self) -> None:
+        """Put the earlier handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,35 @@
+"""A model and its optimizer as one state that can be restored into a fresh process, also of another world size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+
+
+class TrainState(Stateful):
+    """Model and optimizer under names that do not depend on DDP, FSDP2 or tensor parallel wrapping.
+
+    A bare optimizer has no state before its first step, so a restore into it would silently lose its moments;
+    this makes them first.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model and optimizer state, sharded as they are."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put loaded state in place."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state_dict["model"],
+            optim_state_dict=state_dict["optimizer"],
+        )

@@ -1,0 +1,169 @@
+"""torch's own file writer, made to prove what it wrote before the checkpoint counts.
+
+Every byte is hashed on its way out, every file is forced to storage, read back and compared, and only then
+does the folder get the name by which it is found. Runs in torch's background process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from prism.recover.catalog import Catalog, Retention
+from prism.recover.files import hash_file
+from prism.recover.manifest import FileSum, Manifest
+
+_NICENESS = 10
+_SUMS = "sums-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOrder:
+    """A checkpoint to write: its manifest without the files, where, and what to keep afterwards."""
+
+    folder: Path
+    written: Path
+    manifest: Manifest
+    retention: Retention
+    trainer_pid: int
+
+
+class HashedFile(io.RawIOBase):
+    """A file that hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._handle = path.open("wb")
+        self._digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self._handle.write(data)
+        size = memoryview(data).nbytes
+        self.num_bytes += size
+        return size
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+    def fileno(self) -> int:
+        self._handle.flush()
+        return self._handle.fileno()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._handle.close()
+        super().close()
+
+    def sum_as(self, name: str) -> FileSum:
+        """What was written, as the manifest records it."""
+        return FileSum(name=name, num_bytes=self.num_bytes, sha256=self._digest.hexdigest())
+
+
+class HashingFileSystem(FileSystem):
+    """torch's file system that remembers the checksum of every file it wrote."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, FileSum] = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        """Open a file; a file opened for writing is hashed."""
+        if mode != "wb":
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        stream = HashedFile(Path(path))
+        try:
+            yield stream
+        finally:
+            stream.close()
+        name = Path(path).name
+        self.sums[name] = stream.sum_as(name)
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Rename a file, and its checksum with it."""
+        super().rename(path, new_path)
+        if (found := self.sums.pop(Path(path).name, None)) is not None:
+            name = Path(new_path).name
+            self.sums[name] = replace(found, name=name)
+
+
+class ProvenWriter(FileSystemWriter):
+    """Writes aside, reads back, commits."""
+
+    def __init__(self, order: CommitOrder) -> None:
+        super().__init__(order.written, single_file_per_rank=True, sync_files=True, thread_count=1, overwrite=False)
+        self.order = order
+        self.fs: HashingFileSystem = HashingFileSystem()
+        self.per_thread_copy_ahead = 0  # the state is in host memory already
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """In the background process: leave the cores to training, and let the trainer answer signals."""
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        if os.getpid() != self.order.trainer_pid:
+            settle_background_process()
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's files, read them back, and leave their checksums for the coordinator."""
+        results = super().write_data(plan, planner)
+        sums = list(self.fs.sums.values())
+        for expected in sums:
+            found = hash_file(self.order.written / expected.name, from_storage=True)
+            if found != expected.sha256:
+                raise OSError(f"{self.order.written / expected.name}: read back differently from what was written")
+        prefix = cast(Any, plan.storage_data).prefix
+        (self.order.written / f"{_SUMS}{prefix}.json").write_text(json.dumps([asdict(s) for s in sums]))
+        return results
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """On the coordinator, after every rank has proven its files: metadata, manifest, final name, retention."""
+        super().finish(metadata, results)
+        files = list(self.fs.sums.values())
+        for path in sorted(self.order.written.glob(f"{_SUMS}*.json")):
+            files += [FileSum(**entry) for entry in json.loads(path.read_text())]
+            path.unlink()
+        files = list({file.name: file for file in files}.values())
+        missing = {str(info.relative_path) for info in metadata.storage_data.values()} - {f.name for f in files}
+        if missing:
+            raise OSError(f"{self.order.written}: no checksum for {', '.join(sorted(missing))}")
+        catalog = Catalog(self.order.folder)
+        catalog.commit(self.order.written, replace(self.order.manifest, files=tuple(files)))
+        catalog.retain(self.order.retention)
+
+
+def settle_background_process() -> None:
+    """Lower this process's priority and ignore the signals that are meant for the trainer."""
+    if os.nice(0) < _NICENESS:
+        os.nice(_NICENESS - os.nice(0))
+    torch.set_num_threads(1)
+    logging.getLogger().setLevel(logging.WARNING)  # torch tells every request at INFO, into the trainer's log
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def remove_written(path: Path) -> None:
+    """Remove what a failed save left behind, so that it does not fill the disk."""
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,6 @@
+"""Which host is bad: tests in pairs and groups, repeated where it pays, until every host is trusted or condemned."""
+
+from prism.recover.isolate.report import BadLink, IsolationReport
+from prism.recover.isolate.search import Search, SearchConfig
+
+__all__ = ["BadLink", "IsolationReport", "Search", "SearchConfig"]

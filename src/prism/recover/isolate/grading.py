@@ -1,0 +1,38 @@
+"""From what a test measured to what it means: passed, failed, or slow against its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+PASSED, FAILED, SLOW = 0, 1, 2
+_MIN_PEERS = 3
+_FEW = 16  # in a small fleet one bad host is in most tests, so only the best tests show what is usual
+_MEMORY = 4_096
+
+
+@dataclass(slots=True, kw_only=True)
+class Grader:
+    """Compares each test with all like tests so far; nothing is slow before there are three to compare with."""
+
+    slow_ratio: float = 0.75  # of what peers reach
+    late_ratio: float = 5.0  # times what peers take
+    _bandwidths: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    _latencies: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    def grade(
+        self, alive: NDArray[np.bool_], bandwidth: NDArray[np.float64], latency_s: NDArray[np.float64]
+    ) -> NDArray[np.int8]:
+        """Outcomes of one round."""
+        outcomes = np.where(alive, PASSED, FAILED).astype(np.int8)
+        self._bandwidths = np.concatenate([self._bandwidths, bandwidth[alive]])[-_MEMORY:]
+        self._latencies = np.concatenate([self._latencies, latency_s[alive]])[-_MEMORY:]
+        if len(self._bandwidths) < _MIN_PEERS:
+            return outcomes
+        share = 0.1 if len(self._bandwidths) < _FEW else 0.5
+        slow = bandwidth < self.slow_ratio * np.quantile(self._bandwidths, 1.0 - share)
+        late = latency_s > self.late_ratio * np.quantile(self._latencies, share)
+        outcomes[alive & (slow | late)] = SLOW
+        return outcomes

@@ -1,0 +1,144 @@
+"""The host test's hand on each host: takes orders as JSON lines on stdin, answers on stdout. Standard library only.
+
+An order names the members of a ring and this host's place in it. The members all-gather a block each over plain TCP:
+every host sends what it holds to the next and takes from the one before, until everyone has all blocks. The bytes are
+checked, the time is bandwidth, and a few small rounds give latency. The file is run by its path, so that a host needs
+nothing but Python.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_PINGS = 5
+_ERROR_COUNTERS = ("symbol_error", "link_downed", "port_rcv_errors", "link_error_recovery", "rx_errors", "tx_errors")
+
+
+def main() -> None:
+    """Answer orders until stdin ends."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", 0))
+        listener.listen(64)
+        _say({"ready": True, "port": listener.getsockname()[1]})
+        for line in sys.stdin:
+            order = json.loads(line)
+            if order["kind"] == "counters":
+                _say({"id": order["id"], "counters": read_counters()})
+            else:
+                _say({"id": order["id"], **run_test(order, listener)})
+
+
+def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
+    """One all-gather; what was measured, or what went wrong."""
+    deadline = time.monotonic() + order["timeout_s"]
+    try:
+        after, before = _join_ring(order, listener, deadline)
+        with after, before:
+            gather_s = _all_gather(order, after, before)
+            latency_s = _ping(order, after, before)
+        return {"ok": True, "seconds": gather_s, "latency_s": latency_s}
+    except (OSError, ValueError) as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def _join_ring(order: dict[str, Any], listener: socket.socket, deadline: float) -> tuple[socket.socket, socket.socket]:
+    members, place, number = order["members"], order["place"], order["id"]
+    address, port = members[(place + 1) % len(members)]
+    after = socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic()))
+    after.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    after.sendall(number.to_bytes(8, "big"))
+    while True:
+        listener.settimeout(max(0.1, deadline - time.monotonic()))
+        before, _ = listener.accept()
+        before.settimeout(max(0.1, deadline - time.monotonic()))
+        if int.from_bytes(_receive(before, 8), "big") == number:
+            break
+        before.close()  # left over from a test that was given up
+    after.settimeout(max(0.1, deadline - time.monotonic()))
+    return after, before
+
+
+def _all_gather(order: dict[str, Any], after: socket.socket, before: socket.socket) -> float:
+    size, count, place = order["num_bytes"], len(order["members"]), order["place"]
+    blocks = [bytes([index % 251]) * size for index in range(count)]
+    start = time.monotonic()
+    for turn in range(count - 1):
+        sender = threading.Thread(target=_send, args=(after, blocks[(place - turn) % count]), daemon=True)
+        sender.start()
+        received = _receive(before, size)
+        if received != blocks[(place - turn - 1) % count]:
+            raise ValueError("the bytes that arrived are not the bytes that were sent")
+        sender.join()
+    return time.monotonic() - start
+
+
+def _ping(order: dict[str, Any], after: socket.socket, before: socket.socket) -> float:
+    """The shortest time of a small message once around the ring."""
+    best = float("inf")
+    for _ in range(_PINGS):
+        start = time.monotonic()
+        if order["place"] == 0:
+            after.sendall(b"p")
+            _receive(before, 1)
+        else:
+            _receive(before, 1)
+            after.sendall(b"p")
+        best = min(best, time.monotonic() - start)
+    return best
+
+
+def _send(connection: socket.socket, block: bytes) -> None:
+    try:
+        connection.sendall(block)
+    except OSError:
+        return  # the other end notices that bytes are missing, and says so
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    parts, missing = [], size
+    while missing:
+        part = connection.recv(min(missing, 1 << 20))
+        if not part:
+            raise ConnectionError("the other end closed the connection")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def read_counters() -> dict[str, int]:
+    """Error counters of network cards, InfiniBand ports and GPUs, where there are any."""
+    found: dict[str, int] = {}
+    for pattern in ("class/net/*/statistics/*", "class/infiniband/*/ports/*/counters/*"):
+        for path in Path("/sys").glob(pattern):
+            if path.name in _ERROR_COUNTERS:
+                try:
+                    found[str(path.relative_to("/sys/class"))] = int(path.read_text())
+                except (OSError, ValueError):
+                    continue
+    query = ["nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return found
+    for line in answer.splitlines():
+        index, _, count = line.partition(",")
+        if count.strip().isdigit():
+            found[f"gpu/{index.strip()}/ecc_uncorrected"] = int(count)
+    return found
+
+
+def _say(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What a trainer tells its supervisor, and what it is told: a few small files and variables, no torch.
+
+Outside a supervised run everything here does nothing, so that the same script runs anywhere.
+
+    progress = Progress.from_environment(rank)
+    for step in range(start, total):
+        batch = progress.next_batch(batch + 1)     # leaves out the batches that a rollback condemned
+        ...
+        progress.step(step, loss=loss, grad_norm=norm, batch=batch)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RUN_DIR = "PRISM_RUN_DIR"
+ATTEMPT = "PRISM_ATTEMPT"
+ATTEMPT_KEY = "PRISM_ATTEMPT_KEY"  # marks every process of an attempt, also those in sessions of their own
+RESUME_STEP = "PRISM_RESUME_STEP"
+SKIP_BATCHES = "PRISM_SKIP_BATCHES"
+HOST = "PRISM_HOST"
+NUM_FAILURES = "PRISM_NUM_FAILURES"
+UPTIME_S = "PRISM_UPTIME_S"
+
+STEPS_FILE = "steps.jsonl"
+BEAT_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """Batches first..last, both left out."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrders:
+    """What the supervisor asks of this attempt."""
+
+    run_dir: Path | None = None
+    attempt: int = 1
+    resume_step: int | None = None  # restore at or before this step; None: the newest
+    skip: tuple[BatchRange, ...] = ()
+    host: str = ""
+    num_failures: int = 0
+    uptime_s: float = 0.0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> RunOrders:
+        """Read the supervisor's variables; none of them need be there."""
+        env = os.environ if environment is None else environment
+        resume = env.get(RESUME_STEP, "")
+        return cls(
+            run_dir=Path(env[RUN_DIR]) if env.get(RUN_DIR) else None,
+            attempt=int(env.get(ATTEMPT) or 1),
+            resume_step=int(resume) if resume else None,
+            skip=parse_ranges(env.get(SKIP_BATCHES, "")),
+            host=env.get(HOST) or socket.gethostname(),
+            num_failures=int(env.get(NUM_FAILURES) or 0),
+            uptime_s=float(env.get(UPTIME_S) or 0.0),
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that `from_environment` reads back."""
+        return {
+            RUN_DIR: str(self.run_dir or ""),
+            ATTEMPT: str(self.attempt),
+            RESUME_STEP: "" if self.resume_step is None else str(self.resume_step),
+            SKIP_BATCHES: ",".join(map(str, self.skip)),
+            HOST: self.host,
+            NUM_FAILURES: str(self.num_failures),
+            UPTIME_S: f"{self.uptime_s:.1f}",
+        }
+
+
+def parse_ranges(text: str) -> tuple[BatchRange, ...]:
+    """Read `57-59,100-100`."""
+    ranges = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        ranges.append(BatchRange(first=int(first), last=int(last or first)))
+    return tuple(ranges)
+
+
+def attempt_dir(run_dir: Path, attempt: int) -> Path:
+    """Where one attempt's logs and progress lie."""
+    return run_dir / "attempts" / f"{attempt:04d}"
+
+
+class Progress:
+    """One rank's reports. Rank 0 writes every step; every rank writes a heartbeat twice a second at most."""
+
+    def __init__(self, rank: int, orders: RunOrders) -> None:
+        self.rank = rank
+        self.orders = orders
+        self._folder = attempt_dir(orders.run_dir, orders.attempt) if orders.run_dir else None
+        self._beat_at = -math.inf
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._beat_path = self._folder / f"beat-{rank:05d}.json"
+            self._steps_path = self._folder / STEPS_FILE
+
+    @classmethod
+    def from_environment(cls, rank: int | None = None) -> Progress:
+        """The reports of this process; the rank is torchrun's or Slurm's unless given."""
+        found = rank if rank is not None else int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+        return cls(found, RunOrders.from_environment())
+
+    def step(
+        self, step: int, *, loss: float | None = None, grad_norm: float | None = None, batch: int | None = None
+    ) -> None:
+        """Say that a step is done; `batch` is the index of the data it used, where that is not the step."""
+        if self._folder is None:
+            return
+        self.beat(step)
+        if self.rank == 0:
+            numbers = {"loss": _number(loss), "grad_norm": _number(grad_norm), "batch": batch}
+            told = {k: v for k, v in numbers.items() if v is not None}
+            self.event("step", step=step, monotonic=round(time.monotonic(), 6), **told)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Say that something happened: one line, appended whole."""
+        if self._folder is None:
+            return
+        line = json.dumps({"kind": kind, "time": time.time(), **fields}, allow_nan=False) + "\n"
+        # A full disk under the run folder must not end the training that it only reports on.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._steps_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+
+    def beat(self, step: int) -> None:
+        """Say that this rank is alive and where."""
+        now = time.monotonic()
+        if self._folder is None or now - self._beat_at < BEAT_INTERVAL_S:
+            return
+        self._beat_at = now
+        aside = self._beat_path.with_suffix(".tmp")
+        document = {"rank": self.rank, "step": step, "host": self.orders.host, "pid": os.getpid()}
+        with contextlib.suppress(OSError):
+            aside.write_text(json.dumps(document))
+            aside.replace(self._beat_path)
+
+    def next_batch(self, batch: int) -> int:
+        """The first batch at or after this one that is not to be left out."""
+        return next_batch(batch, self.orders.skip)
+
+
+def next_batch(batch: int, skip: tuple[BatchRange, ...]) -> int:
+    """The first batch at or after `batch` outside all ranges."""
+    for part in sorted(skip, key=lambda r: r.first):
+        if part.first <= batch <= part.last:
+            batch = part.last + 1
+    return batch
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,109 @@
+"""What the supervisor may do. Every action can be done twice without harm, since a crash may come in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prism.recover.progress import BatchRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(Action):
+    """Start an attempt. No hosts named: the launcher chooses `num_hosts`, none of the excluded."""
+
+    attempt: int
+    hosts: tuple[str, ...]
+    num_hosts: int
+    excluded: tuple[str, ...] = ()
+    resume_step: int | None = None
+    skip: tuple[BatchRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill(Action):
+    """End every process of an attempt; with grace they are asked first, so that they can save."""
+
+    attempt: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeStacks(Action):
+    """Write down where every process of an attempt stands."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain(Action):
+    """Ask the logs of an attempt why it ended."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examine(Action):
+    """Test hosts against each other."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon(Action):
+    """Take a host out of use for a while."""
+
+    host: str
+    reason: str
+    hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncordon(Action):
+    """Let a host back."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardAfter(Action):
+    """Take checkpoints later than a step out of use."""
+
+    folder: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify(Action):
+    """Tell people."""
+
+    level: Literal["info", "warning", "page"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish(Action):
+    """The run is over."""
+
+    outcome: Literal["done", "stopped", "failed"]
+    text: str
+    memory: str = ""  # staged states to remove on this host
+
+
+KINDS: dict[str, type[Action]] = {
+    kind.__name__: kind
+    for kind in (Launch, Kill, TakeStacks, Explain, Examine, Cordon, Uncordon, DiscardAfter, Notify, Finish)
+}
+
+
+def action_from_json(document: dict[str, Any]) -> Action:
+    """Read back what the journal wrote."""
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "action"}
+    if "skip" in fields:
+        fields["skip"] = tuple(BatchRange(**part) for part in fields["skip"])
+    return KINDS[document["action"]](**fields)

@@ -1,0 +1,118 @@
+"""What can happen to a supervised run. `now_s` is the run's own clock, which never goes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prism.records.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that was seen."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Event):
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched(Event):
+    """The processes of an attempt were started, on these hosts."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued(Event):
+    """The attempt waits for hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone(Event):
+    """The trainer reported a step; `trainer_s` is the trainer's monotonic clock."""
+
+    step: int
+    loss: float | None = None
+    grad_norm: float | None = None
+    batch: int | None = None
+    trainer_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderOpened(Event):
+    """The trainer said where its checkpoints lie, on storage and in memory."""
+
+    folder: str
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(Event):
+    """The trainer continued from a checkpoint."""
+
+    step: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint was proven and committed."""
+
+    step: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed(Event):
+    """A checkpoint could not be written; training goes on."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBroken(Event):
+    """A committed checkpoint was found damaged and set aside."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted(Event):
+    """The trainer was told to go, saved and leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited(Event):
+    """The attempt is over. `code` None: its processes are gone without a word; `host` ended first."""
+
+    code: int | None
+    host: str | None = None
+    lost: bool = False  # the scheduler says that this host is down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained(Event):
+    """What the logs of the attempt say."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined(Event):
+    """What the test of the hosts found."""
+
+    condemned: tuple[str, ...]
+    bad_links: tuple[tuple[str, str], ...] = ()
+    num_tests: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked(Event):
+    """A person wants the run to end."""

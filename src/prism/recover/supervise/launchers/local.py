@@ -1,0 +1,146 @@
+"""Attempts as processes of this machine: one command per host, where hosts may be network namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+from dataclasses import asdict
+from pathlib import Path
+
+from prism.errors import BadConfigError
+from prism.recover.files import write_durably
+from prism.recover.progress import ATTEMPT_KEY, HOST
+from prism.recover.supervise.config import LaunchSettings
+from prism.recover.supervise.launchers import LaunchPlan, Look
+from prism.recover.supervise.launchers.processes import ProcessId, end_marked, find_marked, read_stat
+
+_LAUNCH_FILE = "launch.json"
+# The shell stays to write the exit code down, so that it is known even if no supervisor was there to see it.
+_WRAPPER = '"$@"; code=$?; echo $code > "$0.tmp"; mv "$0.tmp" "$0"; exit $code'
+
+
+class LocalLauncher:
+    """Starts the command once per host, in sessions of their own that outlive the supervisor."""
+
+    def __init__(self, settings: LaunchSettings | None = None) -> None:
+        self.settings = settings or LaunchSettings()
+        self._children: set[int] = set()
+
+    def start(self, plan: LaunchPlan) -> tuple[str, ...]:
+        """Start one process tree per host."""
+        check_command(plan.command)
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        key = attempt_key(plan.folder)
+        end_marked(key, 0.0)
+        hosts = plan.hosts or (socket.gethostname(),)
+        for name in hosts:
+            _exit_path(plan.folder, name).unlink(missing_ok=True)
+        shared = {**os.environ, **plan.orders.to_environment(), ATTEMPT_KEY: key}
+        first = self.settings.addresses.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
+        shared |= rendezvous(len(hosts), first)
+        started = {}
+        for rank, host in enumerate(hosts):
+            own = {HOST: host, "PRISM_NODE_RANK": str(rank), "PET_NODE_RANK": str(rank)}
+            pid = self._spawn(plan, host, {**shared, **own})
+            stat = read_stat(pid)
+            started[host] = asdict(ProcessId(pid=pid, start_ticks=stat[1] if stat else 0))
+        write_durably(plan.folder / _LAUNCH_FILE, json.dumps(started))
+        return hosts
+
+    def look(self, folder: Path) -> Look:
+        """Read exit codes and check which processes are alive."""
+        self._reap()
+        try:
+            started = json.loads((folder / _LAUNCH_FILE).read_text())
+        except (OSError, ValueError):
+            return Look(running=False)
+        codes: dict[str, int | None] = {}
+        ended_at: dict[str, float] = {}
+        for host, identity in started.items():
+            path = _exit_path(folder, host)
+            alive = ProcessId(**identity).alive
+            if path.exists():
+                codes[host] = int(path.read_text().strip() or -1)
+                ended_at[host] = path.stat().st_mtime
+            elif not alive:
+                codes[host] = None
+                ended_at[host] = 0.0
+        failed = [host for host, code in codes.items() if code != 0]
+        first = min(failed, key=lambda h: ended_at[h], default=None)
+        return Look(running=not failed and len(codes) < len(started), codes=codes, first_failed=first)
+
+    def stop(self, folder: Path, grace_s: float) -> None:
+        """End everything that carries the attempt's mark."""
+        end_marked(attempt_key(folder), grace_s)
+        self._reap()
+
+    def logs(self, folder: Path) -> list[Path]:
+        """One log per host."""
+        return sorted(folder.glob("*.log"))
+
+    def pids(self, folder: Path) -> list[int]:
+        """Every marked process."""
+        return find_marked(attempt_key(folder))
+
+    def cordon(self, host: str, reason: str) -> None:
+        """No one else uses our local hosts."""
+
+    def uncordon(self, host: str) -> None:
+        """Nothing to undo."""
+
+    def prefix(self, host: str) -> tuple[str, ...]:
+        """The namespace's own prefix, if there is one."""
+        return tuple(part.format(host=host) for part in self.settings.host_prefix)
+
+    def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str]) -> int:
+        """Start a process that no one here must wait for: whoever supervises next may be another process."""
+        command = [*self.prefix(host), "sh", "-c", _WRAPPER, str(_exit_path(plan.folder, host)), *plan.command]
+        program = shutil.which(command[0])
+        if program is None:
+            raise BadConfigError(f"'{command[0]}' of launch.host_prefix not found; check the setting")
+        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(plan.folder / f"{host}.log"), appending, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        pid = os.posix_spawn(program, command, environment, file_actions=files, setsid=True)
+        self._children.add(pid)
+        return pid
+
+    def _reap(self) -> None:
+        """Collect children of ours that have ended, so that no zombies gather."""
+        for pid in list(self._children):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            self._children.discard(pid)
+
+
+def check_command(command: tuple[str, ...]) -> None:
+    """Refuse a command that is not there, before anything is started."""
+    if not command:
+        raise BadConfigError("no command given; write it after --, as in: prism supervise -- torchrun train.py")
+    if shutil.which(command[0]) is None:
+        raise BadConfigError(f"command '{command[0]}' not found or not executable; check the path")
+
+
+def attempt_key(folder: Path) -> str:
+    """The mark of an attempt's processes."""
+    return str(folder.resolve())
+
+
+def rendezvous(num_hosts: int, address: str) -> dict[str, str]:
+    """Variables by which the hosts find each other; torchrun reads those that begin with PET_ by itself."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    variables = {"MASTER_ADDR": address, "MASTER_PORT": port, "PRISM_NUM_NODES": str(num_hosts)}
+    return variables | {"PET_NNODES": str(num_hosts), "PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
+
+
+def _exit_path(folder: Path, host: str) -> Path:
+    return folder / f"{host}.exit"

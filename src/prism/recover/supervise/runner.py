@@ -1,0 +1,204 @@
+"""The thin part that acts: polls, feeds the state, writes down, performs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.errors import PrismError
+from prism.recover.catalog import Catalog
+from prism.recover.isolate.report import IsolationReport
+from prism.recover.progress import RunOrders, attempt_dir
+from prism.recover.supervise import actions, events
+from prism.recover.supervise.clock import RunClock
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.explainer import Explainer, explain_logs
+from prism.recover.supervise.journal import Journal, Snapshot, describe
+from prism.recover.supervise.launchers import Launcher, LaunchPlan
+from prism.recover.supervise.notify import post
+from prism.recover.supervise.stacks import take_stacks
+from prism.recover.supervise.state import JobState, Phase
+from prism.recover.supervise.watch import Watch
+
+# Worth writing down although nothing is to be done: `prism supervise status` shows them.
+_MILESTONES = (events.Launched, events.Saved, events.Restored)
+Examiner = Callable[[tuple[str, ...], Launcher], IsolationReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the runner uses to act on the world; tests give it others."""
+
+    launcher: Launcher
+    explainer: Explainer = field(default=explain_logs)
+    examiner: Examiner | None = None
+    stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once for every time a person asks
+    say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+
+
+class Supervisor:
+    """One run: from the command to its end, over any number of attempts and supervisors."""
+
+    def __init__(self, run_dir: Path, command: tuple[str, ...], config: SuperviseConfig, tools: Tools) -> None:
+        self.run_dir = run_dir.resolve()
+        self.command = command
+        self.config = config
+        self.tools = tools
+        self.journal = Journal(self.run_dir)
+        found = self.journal.load(config)
+        self.clock = RunClock(found.clock if found else None)
+        self.state = found.state if found else JobState(config=config)
+        self._pending: list[actions.Action] = found.pending if found else []
+        self._watch = Watch(self._folder, found.read_bytes if found else 0)
+        if found is not None and not self.state.over:
+            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, step {self.state.last_step}")
+
+    def run(self) -> JobState:
+        """Supervise until the run is over."""
+        try:
+            self._perform()
+            while not self.state.over:
+                self.poll()
+                if not self.state.over:
+                    time.sleep(self.config.poll_s)
+        finally:
+            self.journal.close()
+        return self.state
+
+    def poll(self) -> None:
+        """Look once at everything that can have changed."""
+        if self.tools.stop_asked():
+            self._take(events.StopAsked(now_s=self.clock.now_s()))
+        for event in self._seen():
+            self._take(event)
+        self._take(events.Tick(now_s=self.clock.now_s()))
+
+    @property
+    def _folder(self) -> Path:
+        return attempt_dir(self.run_dir, self.state.attempt)
+
+    def _seen(self) -> Iterator[events.Event]:
+        if self.state.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return
+        # Looked at before the reports are read: what it said last must not be missed.
+        look = self.tools.launcher.look(self._folder)
+        if look.queued:
+            yield events.Queued(now_s=self.clock.now_s())
+        if look.hosts and look.hosts != self.state.hosts:
+            yield events.Launched(now_s=self.clock.now_s(), hosts=look.hosts)
+        attempt = self.state.attempt
+        for event in self._watch.poll(self.clock.now_s()):
+            yield event
+            if self.state.attempt != attempt or self.state.over:
+                return
+        if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING):
+            now_s = self.clock.now_s()
+            yield events.Exited(now_s=now_s, code=look.code, host=look.first_failed, lost=look.lost)
+
+    def _take(self, event: events.Event) -> None:
+        """Decide; write the decision down; only then act."""
+        decided = self.state.handle(event)
+        if not decided:
+            if isinstance(event, _MILESTONES):
+                self._commit()
+            return
+        self._pending = [*self._pending, *decided]
+        self._commit()
+        self.journal.tell(event, decided)
+        for action in decided:
+            self.tools.say(describe(action))
+        self._perform()
+
+    def _perform(self) -> None:
+        """Do what is pending, in order; each is struck out on disk once done."""
+        while self._pending:
+            action, *rest = self._pending
+            follow_up = self._act(action)
+            self._pending = rest
+            self._commit()
+            if follow_up is not None:
+                self._take(follow_up)
+
+    def _commit(self) -> None:
+        self.journal.commit(
+            Snapshot(
+                state=self.state,
+                pending=self._pending,
+                clock=self.clock.mark(),
+                read_bytes=self._watch.read_bytes,
+            )
+        )
+
+    def _act(self, action: actions.Action) -> events.Event | None:
+        launcher = self.tools.launcher
+        match action:
+            case actions.Launch():
+                return self._launch(action)
+            case actions.Kill():
+                launcher.stop(attempt_dir(self.run_dir, action.attempt), action.grace_s)
+            case actions.TakeStacks():
+                folder = attempt_dir(self.run_dir, action.attempt)
+                take_stacks(launcher.pids(folder), folder / "stacks.txt")
+            case actions.Explain():
+                verdict = self.tools.explainer(attempt_dir(self.run_dir, action.attempt))
+                return events.Explained(now_s=self.clock.now_s(), verdict=verdict)
+            case actions.Examine():
+                return self._examine(action)
+            case actions.Cordon():
+                launcher.cordon(action.host, action.reason)
+            case actions.Uncordon():
+                launcher.uncordon(action.host)
+            case actions.DiscardAfter():
+                Catalog(Path(action.folder)).discard_after(action.step)
+            case actions.Notify():
+                self._notify(action.level, action.text)
+            case actions.Finish():
+                self._notify("info" if action.outcome == "done" else "page", f"{action.outcome}: {action.text}")
+                if action.memory:
+                    shutil.rmtree(action.memory, ignore_errors=True)
+        return None
+
+    def _launch(self, action: actions.Launch) -> events.Event:
+        folder = attempt_dir(self.run_dir, action.attempt)
+        orders = RunOrders(
+            run_dir=self.run_dir,
+            attempt=action.attempt,
+            resume_step=action.resume_step,
+            skip=action.skip,
+            num_failures=len(self.state.failures),
+            uptime_s=self.clock.now_s(),
+        )
+        plan = LaunchPlan(
+            command=self.command,
+            orders=orders,
+            folder=folder,
+            hosts=action.hosts,
+            num_hosts=action.num_hosts,
+            excluded=action.excluded,
+        )
+        hosts = self.tools.launcher.start(plan)
+        self._watch = Watch(folder)
+        return events.Launched(now_s=self.clock.now_s(), hosts=hosts)
+
+    def _examine(self, action: actions.Examine) -> events.Event:
+        if self.tools.examiner is None:
+            return events.Examined(now_s=self.clock.now_s(), condemned=(), error="no host test is set up")
+        try:
+            report = self.tools.examiner(action.hosts, self.tools.launcher)
+        except PrismError as error:
+            return events.Examined(now_s=self.clock.now_s(), condemned=(), error=str(error))
+        return events.Examined(
+            now_s=self.clock.now_s(),
+            condemned=report.condemned,
+            bad_links=tuple((link.first, link.second) for link in report.bad_links),
+            num_tests=report.num_tests,
+        )
+
+    def _notify(self, level: str, text: str) -> None:
+        if self.config.webhook:
+            document = {"run": str(self.run_dir), "level": level, "text": text}
+            post(self.config.webhook, document, self.tools.say)

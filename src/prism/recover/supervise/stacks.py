@@ -1,0 +1,56 @@
+"""Where the processes of a hung attempt stand: py-spy's view of each, or what /proc tells without it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_MAX_PROCESSES = 32
+_TIMEOUT_S = 20.0
+
+
+def take_stacks(pids: list[int], output: Path) -> int:
+    """Write the stacks of Python processes to a file; how many were taken."""
+    tool = find_py_spy()
+    chosen = [pid for pid in pids if "python" in _command(pid)][:_MAX_PROCESSES]
+    parts = [f"== process {pid}: {_command(pid)}\nstate: {_state(pid)}\n{_stack(tool, pid)}\n" for pid in chosen]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("\n".join(parts) or "no Python process of this attempt was left on this machine\n")
+    return len(parts)
+
+
+def find_py_spy() -> str | None:
+    """py-spy on the path, or beside this Python."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
+
+
+def _stack(tool: str | None, pid: int) -> str:
+    if tool is None:
+        return f"waits in: {_read(pid, 'wchan') or 'unknown'} (install py-spy for Python stacks)"
+    try:
+        # Without stopping the process: one that is stopped or in the kernel would never answer.
+        done = subprocess.run(
+            [tool, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"py-spy failed: {error}"
+    return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip()}"
+
+
+def _state(pid: int) -> str:
+    lines = _read(pid, "status").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("State:")), "gone")
+
+
+def _command(pid: int) -> str:
+    return _read(pid, "cmdline").replace("\0", " ").strip()[:200]
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""

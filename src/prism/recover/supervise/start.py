@@ -1,0 +1,89 @@
+"""Putting a supervisor together: launcher, host test, run folder."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Literal, cast
+
+from prism.errors import BadConfigError
+from prism.recover.isolate.agents import Backend, ProbeConfig
+from prism.recover.isolate.examine import isolate_hosts
+from prism.recover.isolate.grading import Grader
+from prism.recover.isolate.report import IsolationReport
+from prism.recover.isolate.search import SearchConfig
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.launchers import Launcher
+from prism.recover.supervise.launchers.local import LocalLauncher, check_command
+from prism.recover.supervise.launchers.slurm import SlurmLauncher
+from prism.recover.supervise.runner import Examiner, Supervisor, Tools
+from prism.recover.supervise.state import JobState
+
+
+def supervise(
+    run_dir: Path,
+    command: tuple[str, ...],
+    config: SuperviseConfig,
+    *,
+    launcher: Literal["local", "slurm"] = "local",
+    say: Callable[[str], None],
+) -> JobState:
+    """Supervise a command to its end; continues where an earlier supervisor of the same folder was."""
+    check_command(command)
+    requests = StopRequests()  # before the run is taken: a signal must not end us between taking it and listening
+    tools = Tools(
+        launcher=make_launcher(launcher, config),
+        examiner=make_examiner(config),
+        stop_asked=requests.take,
+        say=say,
+    )
+    supervisor = Supervisor(run_dir, command, config, tools)
+    if supervisor.state.over:
+        supervisor.journal.close()
+        raise BadConfigError(
+            f"{run_dir}: this run is over ({supervisor.state.outcome}); name another --run-dir for a new one"
+        )
+    return supervisor.run()
+
+
+class StopRequests:
+    """SIGTERM and SIGINT as requests to end the run, taken one at a time."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def take(self) -> bool:
+        """Whether there is one; it is taken."""
+        if self._count == 0:
+            return False
+        self._count -= 1
+        return True
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+
+
+def make_examiner(config: SuperviseConfig) -> Examiner:
+    """The host test with the run's settings."""
+
+    def examine(hosts: tuple[str, ...], launcher: Launcher) -> IsolationReport:
+        settings = config.examine
+        probes = ProbeConfig(
+            backend=cast(Backend, settings.backend),
+            num_bytes=int(settings.megabytes * 1e6),
+            timeout_s=settings.timeout_s,
+            addresses=config.launch.addresses,
+            grader=Grader(slow_ratio=settings.slow_ratio),
+        )
+        return isolate_hosts(hosts, launcher.prefix, probes, SearchConfig(group_rounds=settings.group_rounds))
+
+    return examine
+
+
+def make_launcher(name: str, config: SuperviseConfig) -> Launcher:
+    """The launcher of that name."""
+    return LocalLauncher(config.launch) if name == "local" else SlurmLauncher(config.launch)

@@ -1,0 +1,379 @@
+"""The run as the supervisor sees it: events in, actions out, no files, no processes, no clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prism.records.verdict import Verdict
+from prism.recover.progress import BatchRange
+from prism.recover.supervise import events
+from prism.recover.supervise.actions import (
+    Action,
+    Cordon,
+    DiscardAfter,
+    Examine,
+    Explain,
+    Finish,
+    Kill,
+    Launch,
+    Notify,
+    TakeStacks,
+    Uncordon,
+)
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.hosts import HostBook
+from prism.recover.supervise.losses import LossWatch, Spike
+from prism.recover.supervise.pace import Pace
+from prism.recover.supervise.restarts import HANG, SLOW, Failure, judge
+
+_SURE = 0.8  # a verdict this confident may cordon the host it names without a test
+_MAX_SAVED = 200
+
+
+class Phase(StrEnum):
+    """Where the run stands."""
+
+    NEW = "new"
+    RUNNING = "running"
+    STOPPING = "stopping"  # we ended it and wait for its processes
+    EXPLAINING = "explaining"
+    EXAMINING = "examining"
+    WAITING = "waiting"  # for a pause to pass or a host to come back
+    OVER = "over"
+
+
+class Cause(StrEnum):
+    """Why we ended an attempt ourselves."""
+
+    HANG = "hang"
+    SLOW = "slow"
+    SPIKE = "spike"
+    ASKED = "asked"
+
+
+@dataclass(slots=True, kw_only=True)
+class JobState:
+    """Everything that must survive the supervisor's own death, but for the settings."""
+
+    config: SuperviseConfig = field(default_factory=SuperviseConfig)
+    phase: Phase = Phase.NEW
+    cause: Cause | None = None
+    attempt: int = 0
+    hosts: tuple[str, ...] = ()
+    last_step: int = -1  # of this attempt
+    best_step: int = -1  # of the run
+    saved_steps: list[int] = field(default_factory=list)  # committed and healthy, in use
+    folder: str = ""
+    memory: str = ""
+    resume_step: int | None = None
+    skip: list[BatchRange] = field(default_factory=list)
+    num_rollbacks: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    preempted: bool = False
+    save_trouble: bool = False
+    due_s: float = 0.0
+    outcome: str = ""
+    outcome_text: str = ""
+    losses: LossWatch = field(default_factory=LossWatch)
+    pace: Pace = field(default_factory=Pace)
+    book: HostBook = field(default_factory=HostBook)
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.phase is Phase.OVER
+
+    def handle(self, event: events.Event) -> list[Action]:
+        """Take an event, change, and say what to do."""
+        if self.over:
+            return []
+        match event:
+            case events.Tick():
+                return self._on_tick(event.now_s)
+            case events.Launched():
+                self.hosts = event.hosts
+                return []
+            case events.Queued():
+                self.pace.last_seen_s = event.now_s
+                return []
+            case events.StepDone():
+                return self._on_step(event)
+            case events.Exited():
+                return self._on_exit(event)
+            case events.Explained():
+                return self._on_explained(event)
+            case events.Examined():
+                return self._on_examined(event)
+            case events.StopAsked():
+                return self._on_stop_asked()
+            case _:
+                return self._on_checkpoint(event)
+
+    # -- while it runs
+
+    def _on_tick(self, now_s: float) -> list[Action]:
+        actions: list[Action] = [Uncordon(host=host) for host in self.book.expire(now_s)]
+        if self.phase is Phase.NEW or (self.phase is Phase.WAITING and now_s >= self.due_s):
+            return actions + self._launch(now_s)
+        if self.phase is Phase.RUNNING:
+            silent_s = now_s - self.pace.last_seen_s
+            if silent_s > self.pace.silence_limit_s(self.config.pace):
+                return actions + self._on_silence(silent_s)
+        return actions
+
+    def _on_silence(self, silent_s: float) -> list[Action]:
+        self.phase, self.cause = Phase.STOPPING, Cause.HANG
+        what = f"no step for {silent_s:.0f} s after step {self.last_step}" if self.pace.stepped else "never stepped"
+        return [
+            Notify(level="warning", text=f"attempt {self.attempt} hangs: {what}; stacks are taken, then it is ended"),
+            TakeStacks(attempt=self.attempt),
+            Kill(attempt=self.attempt, grace_s=0.0),
+        ]
+
+    def _on_step(self, event: events.StepDone) -> list[Action]:
+        if self.phase is Phase.STOPPING and self.cause is Cause.SPIKE:
+            self._widen_skip(event)
+        if self.phase is not Phase.RUNNING:
+            return []
+        self.last_step = event.step
+        self.best_step = max(self.best_step, event.step)
+        self.resume_step = None
+        self.pace.step_done(event.now_s, event.trainer_s, self.config.pace)
+        if event.loss is not None:
+            batch = event.step if event.batch is None else event.batch
+            spike = self.losses.add(event.step, batch, event.loss, self.config.losses)
+            if spike is not None:
+                return self._on_spike(spike)
+        if self.pace.is_slow(self.config.pace):
+            return self._on_slow()
+        return []
+
+    def _on_spike(self, spike: Spike) -> list[Action]:
+        self.phase, self.cause = Phase.STOPPING, Cause.SPIKE
+        kill = Kill(attempt=self.attempt, grace_s=0.0)
+        name = f"loss {spike.loss:g} from step {spike.first_step}"
+        self.num_rollbacks += 1
+        if self.num_rollbacks > self.config.losses.max_rollbacks:
+            self.cause = Cause.ASKED
+            text = f"{name}: {self.num_rollbacks - 1} rollbacks did not help; a person must look at data and settings"
+            self.outcome, self.outcome_text = "failed", text
+            return [kill]
+        good = [step for step in self.saved_steps if step < spike.first_step]
+        self.resume_step = max(good, default=0)
+        self.skip.append(BatchRange(first=spike.first_batch, last=spike.last_batch))
+        text = f"{name}: back to step {self.resume_step}, leaving out batches {self.skip[-1]}"
+        return [Notify(level="warning", text=text), kill]
+
+    def _widen_skip(self, event: events.StepDone) -> None:
+        """Bad steps between the decision and the end of the attempt belong to the same spike."""
+        limit = self.losses.limit(self.config.losses)
+        bad = event.loss is not None and not (limit is not None and event.loss <= limit)
+        if bad and event.batch is not None and self.skip:
+            last = self.skip[-1]
+            self.skip[-1] = BatchRange(first=last.first, last=max(last.last, event.batch))
+
+    def _on_slow(self) -> list[Action]:
+        baseline, present = self.pace.baseline_s or 0.0, min(self.pace.recent[-self.config.pace.slow_steps :])
+        text = f"steps take {present:.3g} s or more, {baseline:.3g} s is usual"
+        if not self._can_examine():
+            self.pace.accept()
+            return [Notify(level="warning", text=f"{text}; there is no other host to move to")]
+        self.phase, self.cause = Phase.STOPPING, Cause.SLOW
+        grace = self.config.launch.grace_s
+        return [
+            Notify(level="warning", text=f"{text}; saving and testing the hosts"),
+            Kill(attempt=self.attempt, grace_s=grace),
+        ]
+
+    def _on_checkpoint(self, event: events.Event) -> list[Action]:
+        match event:
+            case events.FolderOpened():
+                self.folder, self.memory = event.folder, event.memory
+            case events.Restored():
+                self.resume_step = None
+                self.saved_steps = [step for step in self.saved_steps if step <= event.step]
+            case events.Saved():
+                recovered, self.save_trouble = self.save_trouble, False
+                if event.healthy:
+                    self.saved_steps = [*(s for s in self.saved_steps if s != event.step), event.step][-_MAX_SAVED:]
+                if recovered:
+                    return [Notify(level="info", text=f"saves work again: step {event.step} is committed")]
+            case events.SaveFailed():
+                first, self.save_trouble = not self.save_trouble, True
+                if first:
+                    text = f"the save of step {event.step} failed ({event.why}); training goes on, the last good stays"
+                    return [Notify(level="page", text=text)]
+            case events.CheckpointBroken():
+                self.saved_steps = [step for step in self.saved_steps if step != event.step]
+                return [Notify(level="warning", text=f"checkpoint {event.step} is damaged and set aside: {event.why}")]
+            case events.Preempted():
+                self.preempted = True
+        return []
+
+    # -- when it ended
+
+    def _on_exit(self, event: events.Exited) -> list[Action]:
+        if self.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return []
+        if self.phase is Phase.STOPPING:
+            return self._on_stopped(event)
+        # What is left of the attempt must go before anything else starts.
+        sweep: list[Action] = [Kill(attempt=self.attempt, grace_s=0.0)]
+        if self.preempted:
+            text = f"attempt {self.attempt} was preempted at step {self.last_step}; starting it again"
+            return [*sweep, Notify(level="info", text=text), *self._launch(event.now_s)]
+        if event.code == 0:
+            return sweep + self._on_clean_exit()
+        self.phase = Phase.EXPLAINING
+        self._note_failure(event.now_s, "Unknown", "unknown", event.host)
+        if event.lost and event.host is not None:
+            known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))
+            return sweep + self._on_explained(known)
+        return [*sweep, Explain(attempt=self.attempt)]
+
+    def _on_clean_exit(self) -> list[Action]:
+        if self.best_step < 0:
+            return [self._finish("failed", "the command ended with 0 and never reported a step: it did not train")]
+        return [self._finish("done", f"finished at step {self.best_step} after {self.attempt} attempts")]
+
+    def _on_stopped(self, event: events.Exited) -> list[Action]:
+        cause, self.cause = self.cause, None
+        if cause is Cause.ASKED:
+            text = self.outcome_text or f"stopped on request at step {self.last_step}"
+            return [self._finish("failed" if self.outcome == "failed" else "stopped", text)]
+        if cause is Cause.SPIKE:
+            discard: list[Action] = []
+            if self.folder and self.resume_step is not None:
+                self.saved_steps = [step for step in self.saved_steps if step <= (self.resume_step or 0)]
+                discard = [DiscardAfter(folder=self.folder, step=self.resume_step)]
+            self.losses.bad_steps, self.losses.bad_batches = [], []
+            return discard + self._launch(event.now_s)
+        if cause is Cause.SLOW:
+            self.phase = Phase.EXAMINING
+            self._note_failure(event.now_s, SLOW, "hang", None)
+            return [Examine(hosts=self._testable())]
+        self.phase = Phase.EXPLAINING
+        self._note_failure(event.now_s, HANG, "hang", None)
+        return [Explain(attempt=self.attempt)]
+
+    def _on_explained(self, event: events.Explained) -> list[Action]:
+        if self.phase is not Phase.EXPLAINING:
+            return []
+        verdict, newest = event.verdict, self.failures[-1]
+        if newest.reason != HANG:
+            self.failures[-1] = Failure(
+                at_s=newest.at_s,
+                reason=verdict.reason,
+                category=verdict.category,
+                step=newest.step,
+                host=next((h for h in verdict.hosts if h in self.hosts and len(self.hosts) > 1), newest.host),
+            )
+        ever = self.best_step >= 0
+        judged = judge(verdict, self.failures, ever_stepped=ever, policy=self.config.restarts)
+        if not judged.restart:
+            return [self._finish("failed", judged.why)]
+        actions = self._blame(event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
+        self.due_s = event.now_s + judged.pause_s
+        infrastructure = verdict.category == "infrastructure" or newest.reason == HANG
+        if infrastructure and not any(isinstance(a, Cordon) for a in actions) and self._can_examine():
+            self.phase = Phase.EXAMINING
+            return [*actions, Examine(hosts=self._testable())]
+        return actions + self._wait_or_launch(event.now_s, judged.why)
+
+    def _on_examined(self, event: events.Examined) -> list[Action]:
+        if self.phase is not Phase.EXAMINING:
+            return []
+        actions = [self._cordon(event.now_s, host, "failed the host test") for host in event.condemned]
+        # Between two good hosts only the link is bad: one of the two leaves, the other stays.
+        loose = [pair for pair in event.bad_links if not set(pair) & set(self.book.cordoned())]
+        actions += [self._cordon(event.now_s, second, f"bad link to {first}") for first, second in loose]
+        if not actions and self.failures and self.failures[-1].reason == SLOW:
+            self.pace.accept()
+        found = f"{len(actions)} hosts condemned in {event.num_tests} tests" if not event.error else event.error
+        return actions + self._wait_or_launch(event.now_s, found)
+
+    def _on_stop_asked(self) -> list[Action]:
+        if self.phase is Phase.RUNNING:
+            self.phase, self.cause = Phase.STOPPING, Cause.ASKED
+            return [Kill(attempt=self.attempt, grace_s=self.config.launch.grace_s)]
+        if self.phase is Phase.STOPPING:
+            self.cause = Cause.ASKED
+            return []
+        return [self._finish("stopped", f"stopped on request at step {self.best_step}")]
+
+    # -- what follows
+
+    def _wait_or_launch(self, now_s: float, why: str) -> list[Action]:
+        if now_s >= self.due_s:
+            return [Notify(level="info", text=f"restarting: {why}"), *self._launch(now_s)]
+        self.phase = Phase.WAITING
+        return [Notify(level="info", text=f"restarting in {self.due_s - now_s:.0f} s: {why}")]
+
+    def _launch(self, now_s: float) -> list[Action]:
+        chosen: tuple[str, ...] | None = ()
+        if self.config.hosts.hosts:
+            chosen = self.book.choose(self.hosts, self.config.hosts)
+        if chosen is None:
+            self.phase = Phase.WAITING
+            self.due_s = self.book.next_expiry_s() or now_s
+            text = f"too few hosts are left ({', '.join(self.book.cordoned())} are out); waiting for one to come back"
+            return [Notify(level="page", text=text)]
+        self.attempt += 1
+        self.phase, self.cause, self.preempted, self.last_step = Phase.RUNNING, None, False, -1
+        self.hosts = chosen
+        self.pace.restart(now_s)
+        launch = Launch(
+            attempt=self.attempt,
+            hosts=chosen,
+            num_hosts=len(chosen) or self.config.hosts.num_hosts or 1,
+            excluded=self.book.cordoned(),
+            resume_step=self.resume_step,
+            skip=tuple(self.skip),
+        )
+        return [launch]
+
+    def _blame(self, now_s: float, named: tuple[str, ...], confidence: float, reason: str) -> list[Action]:
+        """Strike the host where the failure began; cordon it when it is named for sure, or struck too often."""
+        known = [host for host in named if host in self.hosts]
+        if known and confidence >= _SURE:
+            return [self._cordon(now_s, host, reason) for host in known]
+        began_on = known[0] if known else self.failures[-1].host
+        if began_on is None or len(self.hosts) < 2:
+            return []
+        if self.book.strike(began_on, now_s, self.config.hosts):
+            return [self._cordon(now_s, began_on, f"failures keep beginning here ({reason})")]
+        return []
+
+    def _cordon(self, now_s: float, host: str, reason: str) -> Action:
+        return Cordon(host=host, reason=reason, hours=self.book.cordon(host, now_s, reason, self.config.hosts))
+
+    def _can_examine(self) -> bool:
+        return self.config.examine.enabled and len(self._testable()) > 2
+
+    def _testable(self) -> tuple[str, ...]:
+        """The job's hosts, and the spares, which serve as witnesses."""
+        out = set(self.book.cordoned())
+        return tuple(dict.fromkeys(h for h in (*self.hosts, *self.config.hosts.hosts) if h not in out))
+
+    def _note_failure(self, now_s: float, reason: str, category: str, host: str | None) -> None:
+        blamed = host if len(self.hosts) > 1 else None  # with one host there is no choice, so no blame
+        step = self.last_step
+        self.failures.append(Failure(at_s=now_s, reason=reason, category=category, step=step, host=blamed))
+
+    def _finish(self, outcome: str, text: str) -> Action:
+        self.phase, self.outcome, self.outcome_text = Phase.OVER, outcome, text
+        assert outcome in ("done", "stopped", "failed")
+        return Finish(outcome=outcome, text=text, memory=self.memory)  # type: ignore[arg-type]
+
+
+def _node_failure(host: str) -> Verdict:
+    """What the scheduler knows for sure needs no reading of logs."""
+    return Verdict(
+        log="scheduler",
+        reason="NodeFailure",
+        category="infrastructure",
+        action="isolate_and_restart",
+        confidence=1.0,
+        hosts=(host,),
+    )

@@ -1,0 +1,95 @@
+"""How a supervised run stands, read from its folder by anyone at any time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadFileError
+from prism.recover.progress import attempt_dir
+from prism.recover.supervise import events
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.journal import DECISIONS_FILE, read_snapshot
+from prism.recover.supervise.watch import Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """What a person asks first."""
+
+    run_dir: str
+    supervised: bool  # whether a supervisor is at work now
+    phase: str
+    outcome: str
+    outcome_text: str
+    attempt: int
+    hosts: tuple[str, ...]
+    cordoned: tuple[str, ...]
+    step: int
+    loss: float | None
+    last_good_step: int | None
+    num_failures: int
+    num_rollbacks: int
+    skipped_batches: tuple[str, ...]
+    decisions: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `prism supervise status --json` prints."""
+        from dataclasses import asdict
+
+        return {"schema": "prism.supervise-status/1", **asdict(self)}
+
+
+def read_status(run_dir: Path, num_decisions: int = 10) -> RunStatus:
+    """Read a run folder."""
+    found = read_snapshot(run_dir, SuperviseConfig())
+    if found is None:
+        raise BadFileError(f"{run_dir}: no supervised run here; name the folder given as --run-dir")
+    state = found.state
+    steps = [
+        event
+        for event in Watch(attempt_dir(run_dir, state.attempt), found.read_bytes).poll(0.0)
+        if isinstance(event, events.StepDone)
+    ]
+    saved = [
+        event.step
+        for event in Watch(attempt_dir(run_dir, state.attempt)).poll(0.0)
+        if isinstance(event, events.Saved) and event.healthy
+    ]
+    log = run_dir / DECISIONS_FILE
+    decisions = log.read_text().splitlines()[-num_decisions:] if log.exists() else []
+    return RunStatus(
+        run_dir=str(run_dir),
+        supervised=is_supervised(run_dir),
+        phase=state.phase.value,
+        outcome=state.outcome,
+        outcome_text=state.outcome_text,
+        attempt=state.attempt,
+        hosts=state.hosts,
+        cordoned=state.book.cordoned(),
+        step=steps[-1].step if steps else state.last_step,
+        loss=steps[-1].loss if steps else None,
+        last_good_step=max([*state.saved_steps, *saved], default=None),
+        num_failures=len(state.failures),
+        num_rollbacks=state.num_rollbacks,
+        skipped_batches=tuple(map(str, state.skip)),
+        decisions=tuple(decisions),
+    )
+
+
+def is_supervised(run_dir: Path) -> bool:
+    """Whether some supervisor holds the run's lock."""
+    try:
+        descriptor = os.open(run_dir / "lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

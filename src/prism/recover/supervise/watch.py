@@ -1,0 +1,118 @@
+"""Reading what a trainer reports: its progress file, and where it writes none, the step lines of its log."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.recover.progress import STEPS_FILE
+from prism.recover.supervise import events
+
+_STEP_LINE = re.compile(
+    rb"\b(?:step|iteration|iter|global_step)\b\s*[:=/]?\s*\[?\s*(\d+)(?:.{0,400}?\bloss\b\s*[:=]?\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?|nan|inf))?",
+    re.IGNORECASE,
+)
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Tail:
+    """How far a file has been read."""
+
+    path: Path
+    offset: int = 0
+
+    def lines(self) -> Iterator[bytes]:
+        """New whole lines; a line that is still being written waits."""
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(self.offset)
+                while chunk := handle.read(_CHUNK_BYTES):
+                    end = chunk.rfind(b"\n") + 1
+                    if end == 0:
+                        return
+                    self.offset += end
+                    handle.seek(self.offset)
+                    yield from chunk[:end].splitlines()
+        except OSError:
+            return
+
+
+class Watch:
+    """Events of one attempt. The reports of the trainer win; the log is read only while there are none."""
+
+    def __init__(self, folder: Path, read_bytes: int = 0) -> None:
+        self._reports = Tail(path=folder / STEPS_FILE, offset=read_bytes)
+        self._log: Tail | None = None
+        self._folder = folder
+        self._last_logged = -1
+        self.bad_lines = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """How much of the reports has been turned into events."""
+        return self._reports.offset
+
+    def poll(self, now_s: float) -> Iterator[events.Event]:
+        """What is new."""
+        for line in self._reports.lines():
+            event = parse_report(line, now_s)
+            if event is None:
+                self.bad_lines += 1
+            else:
+                yield event
+        if not self._reports.path.exists():
+            yield from self._poll_log(now_s)
+
+    def _poll_log(self, now_s: float) -> Iterator[events.Event]:
+        if self._log is None:
+            found = sorted(self._folder.glob("*.log"))
+            if not found:
+                return
+            self._log = Tail(path=found[0])
+        for line in self._log.lines():
+            match = _STEP_LINE.search(line[:2_000])
+            if match is None or int(match[1]) <= self._last_logged:
+                continue
+            self._last_logged = int(match[1])
+            loss = float(match[2]) if match[2] else None
+            yield events.StepDone(now_s=now_s, step=self._last_logged, loss=loss)
+
+
+def parse_report(line: bytes, now_s: float) -> events.Event | None:
+    """One report of the trainer as an event; None for what is none."""
+    try:
+        fields = json.loads(line)
+        return _PARSERS[fields["kind"]](fields, now_s)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _step(fields: dict[str, Any], now_s: float) -> events.Event:
+    return events.StepDone(
+        now_s=now_s,
+        step=int(fields["step"]),
+        loss=_number(fields.get("loss")),
+        grad_norm=_number(fields.get("grad_norm")),
+        batch=None if fields.get("batch") is None else int(fields["batch"]),
+        trainer_s=_number(fields.get("monotonic")),
+    )
+
+
+_PARSERS: dict[str, Callable[[dict[str, Any], float], events.Event]] = {
+    "step": _step,
+    "opened": lambda f, now: events.FolderOpened(now_s=now, folder=str(f["folder"]), memory=str(f["memory"])),
+    "restored": lambda f, now: events.Restored(now_s=now, step=int(f["step"]), source=str(f["source"])),
+    "saved": lambda f, now: events.Saved(now_s=now, step=int(f["step"]), healthy=bool(f.get("healthy", True))),
+    "save_failed": lambda f, now: events.SaveFailed(now_s=now, step=int(f["step"]), why=str(f["why"])),
+    "broken": lambda f, now: events.CheckpointBroken(now_s=now, step=int(f["step"]), why=str(f["why"])),
+    "preempted": lambda f, now: events.Preempted(now_s=now),
+}

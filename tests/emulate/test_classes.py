@@ -1,0 +1,172 @@
+"""From captured groups and calls to families, classes and the graph of all ranks."""
+
+from __future__ import annotations
+
+import pytest
+from captured import capture, entry, mesh
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prism.emulate.capture import CapturedGroup, cut_iterations
+from prism.emulate.classes import choose_ranks, find_classes, streams_of
+from prism.emulate.families import find_families
+from prism.emulate.stitch import StitchConfig, stitch
+from prism.errors import BadConfigError, GraphError, PrismError
+from prism.simulate.pricing import LinearCosts
+from prism.simulate.solver import SolveConfig, solve
+
+CONFIG = StitchConfig(warmup=1, gpus_per_node=4, overlap=False)
+
+
+@given(st.sampled_from([(8, 1, 2), (8, 2, 4), (16, 4, 2), (24, 2, 3)]))
+def test_groups_that_only_members_made_are_completed_by_moving_them(shape: tuple[int, int, int]) -> None:
+    world, stride, size = shape
+    everywhere = mesh(world, "dp", stride, size, 1)
+    own = [group for group in everywhere if 0 in group.ranks]
+    seen = find_families([capture(0, world, [entry("barrier", group="0", op=0)], groups=own)])
+    family = next(f for f in seen.families if f.slot == "dp")
+    assert sorted(family.groups) == sorted(group.ranks for group in everywhere)
+
+
+def test_groups_made_in_one_loop_fall_into_their_own_families() -> None:
+    groups = [
+        *mesh(8, "pp", 4, 2, 1),
+        CapturedGroup("90", "EMBEDDING_GROUP", "train.py:9", (0, 4)),
+        CapturedGroup("91", "EMBEDDING_GROUP", "train.py:9", (1, 5)),
+    ]
+    found = find_families([capture(0, 8, [entry("barrier", group="0", op=0)], groups=groups)])
+    assert {f.slot: f.kind for f in found.families} == {"world": "dp", "pp": "pp", "embedding_group": "embedding"}
+    assert len(found.by_name["90"].groups) == 2
+
+
+def test_one_captured_rank_stands_for_all_where_nobody_differs() -> None:
+    one = capture(0, 6, [entry("all_reduce", group="0", bytes=400, op=0)])
+    classes = find_classes(streams_of({0: one}), find_families([one]), 6)
+    assert classes.of_rank == (0,) * 6
+    assert choose_ranks(classes, check=True, company=0) == [0, 5]
+    assert choose_ranks(classes, check=False, company=4) == [0, 1, 2, 3]
+    assert choose_ranks(classes, check=False, company=8) == list(range(6))
+
+
+def _pipeline(world: int = 4) -> dict[int, object]:
+    groups = mesh(world, "pp", 2, 2, 1)
+    send = [
+        entry("send", group="1", bytes=64, op=0, peer=1, gap_ns=1000),
+        entry("recv", group="1", bytes=64, op=1, peer=1),
+    ]
+    recv = [
+        entry("recv", group="1", bytes=64, op=0, peer=0),
+        entry("send", group="1", bytes=64, op=1, peer=0, gap_ns=3000),
+    ]
+    return {0: capture(0, world, send, groups=groups), 2: capture(2, world, recv, groups=groups)}
+
+
+def test_stages_of_a_pipeline_are_classes_and_their_replicas_follow() -> None:
+    captures = _pipeline()
+    classes = find_classes(streams_of(captures), find_families(captures.values()), 4)
+    assert classes.of_rank == (0, 0, 1, 1)
+    assert classes.twins() == (0, 0, 2, 2)
+
+
+def test_a_ring_is_one_class() -> None:
+    groups = mesh(4, "cp", 1, 4, 1)
+
+    def ring(rank: int) -> object:
+        there, here = (rank + 1) % 4, (rank - 1) % 4
+        calls = [
+            entry("send", group="1", bytes=64, op=0, peer=there, batch=0),
+            entry("recv", group="1", bytes=64, op=1, peer=here, batch=0),
+        ]
+        return capture(rank, 4, calls, groups=groups)
+
+    captures = {rank: ring(rank) for rank in (0, 1)}
+    classes = find_classes(streams_of(captures), find_families(captures.values()), 4)
+    assert classes.of_rank == (0, 0, 0, 0)
+    stitched = stitch(captures, CONFIG)
+    assert solve(stitched.graph, LinearCosts(), SolveConfig(eager_bytes=1 << 40)).total_ns > 0
+
+
+def test_the_stitched_pipeline_takes_compute_and_transfers_in_turn() -> None:
+    stitched = stitch(_pipeline(), CONFIG)
+    costs = LinearCosts(latency_ns=100, bytes_per_ns=64.0)
+    solution = solve(stitched.graph, costs, SolveConfig(eager_bytes=1 << 40))
+    assert stitched.graph.num_ranks == 4
+    # 1000 on the first stage, 3000 on the second, and a message of 101 ns each way.
+    assert solution.step_ns[-1] == 1000 + 3000 + 2 * 101
+
+
+def test_a_rank_that_calls_more_than_its_twin_is_the_hang_a_cluster_would_have_had() -> None:
+    shared = entry("all_reduce", group="0", bytes=400, op=1, source="train.py:7")
+    special = [entry("barrier", group="0", op=0, source="train.py:6"), shared]
+    captures = {0: capture(0, 8, special), 7: capture(7, 8, [shared])}
+    stitched = stitch(captures, CONFIG)
+    assert stitched.asymmetry
+    with pytest.raises(GraphError, match=r"rank 0 waits in barrier #0 of group world-0 \(train.py:6\); rank 1"):
+        solve(stitched.graph, LinearCosts())
+
+
+def test_an_unexplained_rank_asks_for_its_own_capture() -> None:
+    groups = mesh(4, "pp", 1, 4, 1)
+    first = capture(0, 4, [entry("send", group="1", bytes=64, op=0, peer=1)], groups=groups)
+    second = capture(1, 4, [entry("recv", group="1", bytes=64, op=0, peer=0)], groups=groups)
+    classes = find_classes(streams_of({0: first, 1: second}), find_families([first, second]), 4)
+    assert classes.of_rank[:2] == (0, 1)
+    with pytest.raises(BadConfigError, match="no captured rank stands for rank"):
+        from prism.emulate.classes import _class_of
+
+        _class_of(3, {0: 0, 1: 1}, find_families([first]).by_name["1"])
+
+
+def test_iterations_that_change_their_calls_are_refused() -> None:
+    one = [entry("all_reduce", group="0", bytes=4, op=0, source="a.py:1"), entry("step")]
+    two = [entry("broadcast", group="0", bytes=4, op=0, peer=0, source="a.py:2"), entry("step")]
+    made = capture(0, 2, [], times=0)
+    from dataclasses import replace
+
+    changing = replace(made, entries=(*one, *one, *two, *one))
+    with pytest.raises(GraphError, match=r"changes its calls between iterations: all_reduce \(a.py:1\)"):
+        stitch({0: changing}, CONFIG)
+
+
+def test_without_an_optimizer_iterations_are_found_by_their_pattern() -> None:
+    from dataclasses import replace
+
+    made = capture(0, 2, [], times=0)
+    calls = [entry("all_reduce", group="0", bytes=n, op=i) for i, n in enumerate([99, *[4, 8] * 5])]
+    parts = cut_iterations(replace(made, entries=tuple(calls)), warmup=0)
+    assert [[e.bytes for e in part] for part in parts] == [[4, 8]] * 4
+
+
+def test_a_log_without_collectives_says_so() -> None:
+    with pytest.raises(PrismError, match="never called a collective"):
+        cut_iterations(capture(0, 2, [entry("step")]), warmup=0)
+
+
+def test_every_measured_rank_keeps_its_own_times() -> None:
+    def job(rank: int, gap: int) -> object:
+        return capture(rank, 2, [entry("all_reduce", group="0", bytes=400, op=0, gap_ns=gap)])
+
+    stitched = stitch({0: job(0, 1000), 1: job(1, 5000)}, CONFIG)
+    solution = solve(stitched.graph, LinearCosts(latency_ns=10, bytes_per_ns=1e9))
+    assert solution.step_ns[-1] == 5010
+
+
+def test_classes_use_the_median_of_their_captured_members() -> None:
+    def job(rank: int, gap: int) -> object:
+        return capture(rank, 9, [entry("all_reduce", group="0", bytes=400, op=0, gap_ns=gap)])
+
+    stitched = stitch({0: job(0, 1000), 4: job(4, 1200), 8: job(8, 9000)}, CONFIG)
+    solution = solve(stitched.graph, LinearCosts(latency_ns=10, bytes_per_ns=1e9, network_bytes_per_ns=1e9))
+    assert solution.step_ns[-1] == 1210
+    assert stitched.compute_spread_pct > 50
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_asynchronous_ops_overlap_only_where_cores_are_spare(overlap: bool) -> None:
+    calls = [
+        entry("all_reduce", group="0", bytes=1000, op=0, gap_ns=500, lane=-1),
+        entry("wait", op=0, gap_ns=2000),
+    ]
+    stitched = stitch({0: capture(0, 2, calls)}, StitchConfig(warmup=1, overlap=overlap))
+    solution = solve(stitched.graph, LinearCosts(latency_ns=1000, bytes_per_ns=1e9))
+    assert solution.step_ns[-1] == (2500 if overlap else 3500)

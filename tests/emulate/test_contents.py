@@ -1,0 +1,71 @@
+"""What collectives leave behind when only one rank is real."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prism.emulate.inside import contents
+
+
+@given(st.integers(0, 10**6), st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
+def test_tokens_shared_out_add_up_to_all_tokens(total: int, weights: list[float]) -> None:
+    shares = contents.spread_evenly(total, weights)
+    assert sum(shares) == total
+    assert min(shares) >= 0
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.data())
+def test_a_gather_in_place_repeats_the_own_shard(shard: int, size: int, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, size - 1))
+    output = torch.arange(shard * size, dtype=torch.float32)
+    own = output[position * shard : (position + 1) * shard]
+    expected = own.clone().repeat(size)
+    contents.gather_into(output, own, position)
+    assert torch.equal(output, expected)
+
+
+def test_patterns_are_finite_and_rows_differ() -> None:
+    tensor = torch.full((64, 128), float("nan"))
+    contents.fill_pattern(tensor)
+    assert torch.isfinite(tensor).all()
+    assert len({tuple(row.tolist()) for row in tensor}) > 32
+
+
+def test_patterns_of_whole_numbers_are_valid_indices() -> None:
+    tensor = torch.full((8,), -(2**40))
+    contents.fill_pattern(tensor)
+    assert tensor.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_sums_of_equal_members_are_multiples(dtype: torch.dtype) -> None:
+    tensor = torch.ones(3, dtype=dtype)
+    contents.scale(tensor, contents.reduce_factor(dist.ReduceOp.SUM, 4))
+    assert tensor.tolist() == [1 if dtype == torch.bool else 4] * 3
+
+
+def test_maxima_and_averages_of_equal_members_are_the_own_value() -> None:
+    assert contents.reduce_factor(dist.ReduceOp.MAX, 8) == contents.reduce_factor(dist.ReduceOp.AVG, 8) == 1
+
+
+def test_large_floats_are_payload_and_small_ones_may_steer_the_program() -> None:
+    assert contents.is_control(torch.zeros(1024))
+    assert not contents.is_control(torch.zeros(1025))
+    assert contents.is_control(torch.zeros(100_000, dtype=torch.int64))
+    assert not contents.is_control(torch.zeros(1_000_000, dtype=torch.int64))
+
+
+def test_an_exchange_that_grows_is_filled_to_the_end() -> None:
+    output = torch.full((6,), float("nan"))
+    contents.exchange_into(output, torch.tensor([1.0, 2.0]))
+    assert output[:2].tolist() == [1, 2]
+    assert torch.isfinite(output).all()
+
+
+def test_split_sizes_count_rows_in_bytes() -> None:
+    assert contents.split_bytes(torch.zeros(6, 4), [1, 5], 2) == [16, 80]
+    assert contents.split_bytes(torch.zeros(6, 4), [], 3) == [32, 32, 32]

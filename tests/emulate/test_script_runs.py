@@ -1,0 +1,170 @@
+"""Scripts under Prism's process group: values beside real gloo, scale, and everything that goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate, run_live
+from prism.emulate.capture import Capture
+from prism.emulate.inside.plan import FaultPlan, RunPlan
+from prism.emulate.launch import ScriptError, run_ranks
+from prism.errors import BadConfigError, GraphError, PrismError
+
+SCRIPTS = Path(__file__).parent / "scripts"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "gpt"
+TINY = ("--width", "32", "--heads", "2", "--layers", "2", "--length", "16", "--batch", "4", "--vocab", "64")
+
+
+def run_real(script: Path, num: int, *arguments: str) -> None:
+    """The script as torchrun starts it, over gloo."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(num),
+    ]
+    subprocess.run([*command, str(script), *arguments], check=True, env=environment, capture_output=True, timeout=110)
+
+
+def run_alone(script: Path, world: int, *arguments: str, **changes: Any) -> dict[int, Capture]:
+    """One live rank of a large world."""
+    config = LaunchConfig(script=(str(script), *arguments), world_size=world, timeout_s=changes.pop("timeout_s", 100))
+    plan = RunPlan(rank=0, world_size=world, gpus_per_node=8, output="", live_ranks=(0,), track_memory=False, warmup=1)
+    return run_ranks(config, replace(plan, **{"iterations": 5, **changes}), [0]).captures
+
+
+def test_every_collective_leaves_what_gloo_leaves_when_ranks_are_equal(tmp_path: Path) -> None:
+    run_real(SCRIPTS / "collectives.py", 2, str(tmp_path / "real.json"))
+    run_alone(SCRIPTS / "collectives.py", 2, str(tmp_path / "emulated.json"))
+    real, emulated = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("real", "emulated"))
+    assert emulated == real
+
+
+@pytest.mark.slow
+def test_losses_under_ddp_are_those_of_a_real_run(tmp_path: Path) -> None:
+    run_real(SCRIPTS / "ddp.py", 2, str(tmp_path / "real.json"))
+    captures = run_alone(SCRIPTS / "ddp.py", 2, str(tmp_path / "emulated.json"), iterations=100)
+    real, emulated = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("real", "emulated"))
+    assert emulated == pytest.approx(real, rel=1e-5)
+    calls = [e for e in captures[0].entries if e.is_communication]
+    assert {e.what for e in calls} == {"all_gather", "broadcast", "all_reduce"}
+    assert any(re.fullmatch(r"scripts/ddp.py:\d+", e.source) for e in calls)
+    waited = [e.op for e in captures[0].entries if e.what == "wait"]
+    assert len(waited) == len(set(waited)) > 6  # DDP's reducer waits by futures, once for each
+
+
+def test_rank_0_of_8192_boots_within_45_s_and_1_gb(tmp_path: Path) -> None:
+    script = tmp_path / "boot.py"
+    script.write_text(
+        "import resource, sys, time, torch, torch.distributed as dist\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "began = time.process_time()\n"
+        "dist.init_process_group('nccl')\n"
+        "mesh = init_device_mesh('cpu', (8, 128, 8), mesh_dim_names=('pp', 'dp', 'tp'))\n"
+        "x = torch.ones(4); dist.all_reduce(x, group=mesh['dp'].get_group())\n"
+        "assert x[0] == 128 and dist.get_world_size() == 8192 and dist.get_backend() == 'nccl'\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "open(sys.argv[1], 'w').write(f'{time.process_time() - began} {peak}')\n"
+    )
+    captures = run_alone(script, 8192, str(tmp_path / "figures"))
+    seconds, kilobytes = map(float, (tmp_path / "figures").read_text().split())
+    assert seconds < 45 and kilobytes < 1e6
+    assert len(captures[0].groups) == 1 + 64 + 1024 + 1024
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "shown"),
+    [
+        ("crash", "rank 0 failed in the script: KeyError: 'learning_rate'", "trouble.py"),
+        pytest.param("early", "left the script with exit code 3", "", marks=pytest.mark.slow),
+        ("rejects", "ValueError: this job needs 6 ranks", "raise ValueError"),
+        pytest.param("unknown", "recv without a source cannot be emulated", "Traceback", marks=pytest.mark.slow),
+        pytest.param("spawn", "starts its own ranks", "Traceback", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_that_fails_is_shown_before_our_one_line(
+    what: str, message: str, shown: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ScriptError, match=re.escape(message)) as caught:
+        run_alone(SCRIPTS / "trouble.py", 4, what)
+    assert "\n" not in str(caught.value)
+    assert shown in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_script_that_hangs_is_given_up() -> None:
+    with pytest.raises(ScriptError, match="rank 0 did not finish in 12 s"):
+        run_alone(SCRIPTS / "trouble.py", 4, "hang", timeout_s=12)
+
+
+@pytest.mark.slow
+def test_a_fork_that_communicates_does_not_disturb_the_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    captures = run_alone(SCRIPTS / "trouble.py", 4, "fork")
+    assert captures[0].status in ("done", "ended")
+    assert not [e for e in captures[0].entries if e.what == "barrier"]
+
+
+def test_ranks_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(BadConfigError, match="rank 9 does not exist; the ranks are 0 to 3"):
+        run_ranks(
+            LaunchConfig(script=(str(SCRIPTS / "ddp.py"),), world_size=4),
+            RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""), [9],
+        )  # fmt: skip
+
+
+def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:
+    launch = LaunchConfig(script=script, world_size=world, timeout_s=100)
+    capture = CaptureConfig(launch=launch, iterations=2, warmup=2, company=0, **changes)
+    return emulate(EmulateConfig(capture=capture))
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "message"),
+    [
+        ("silent", PrismError, "never called a collective"),
+        ("extra", GraphError, r"rank 0 waits in barrier #0 of group world-0 \(scripts/trouble.py:\d+\); rank \d"),
+        pytest.param("order", GraphError, r"rank \d+ (makes|changes)", marks=pytest.mark.slow),
+    ],
+)
+def test_jobs_that_cannot_be_put_together_say_why(what: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        _emulate(str(SCRIPTS / "trouble.py"), what)
+
+
+def test_a_pipeline_of_two_stages_is_found_stitched_and_solved() -> None:
+    emulation = _emulate(str(EXAMPLES / "train.py"), *TINY, "--pp", "2", check_symmetry=False)
+    assert emulation.stitched.classes.of_rank == (0, 0, 1, 1)
+    assert sorted(emulation.captures) == [0, 2]
+    assert emulation.prediction.median_ms > 0
+    assert emulation.prediction.split.bubble > 0
+    sources = emulation.stitched.graph.ops["source"].drop_nulls().unique().to_list()
+    assert any("gpt/train.py" in source for source in sources)
+
+
+def test_a_live_rank_keeps_time_with_its_peers_and_meets_their_death() -> None:
+    emulation = _emulate(str(SCRIPTS / "ddp.py"), check_symmetry=False)
+    slow = FaultPlan(kind="slow", rank=2, step=0, factor=200.0)
+    (held,) = run_live(emulation, [0], [slow])
+    assert held.status == "done"
+    # A peer 200 times as slow makes every iteration that much longer, though this rank computes as before.
+    assert held.median_ms > 20 * emulation.prediction.median_ms
+    (dead,) = run_live(emulation, [0], [FaultPlan(kind="die", rank=3, step=1)])
+    assert dead.status == "crashed"
+    assert "Connection closed by peer" in dead.reason
+    assert "Traceback" in dead.log
+    with pytest.raises(BadConfigError, match="rank 7 does not exist"):
+        run_live(emulation, [7])

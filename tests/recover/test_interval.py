@@ -1,0 +1,76 @@
+"""When to save."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s, estimate_mtbf_s
+
+
+def test_a_cheap_save_gives_youngs_interval():
+    assert choose_interval_s(1.0, 1e6, 0.0) == pytest.approx(math.sqrt(2e6), rel=0.01)
+
+
+def lost_share(interval_s: float, stall_s: float, mtbf_s: float, restart_s: float) -> float:
+    """Time not spent training: saves, half an interval and a restart per failure."""
+    return stall_s / interval_s + (interval_s / 2 + restart_s) / (mtbf_s + restart_s)
+
+
+@given(st.floats(0.1, 30.0), st.floats(1e4, 1e7), st.floats(0.0, 600.0))
+def test_no_other_interval_loses_clearly_less(stall_s, mtbf_s, restart_s):
+    best = choose_interval_s(stall_s, mtbf_s, restart_s)
+    lost = lost_share(best, stall_s, mtbf_s, restart_s)
+    for factor in (0.25, 0.5, 2.0, 4.0):
+        assert lost <= lost_share(best * factor, stall_s, mtbf_s, restart_s) * 1.02
+
+
+def test_failures_shorten_the_interval():
+    config = IntervalConfig(num_nodes=100)
+    assert estimate_mtbf_s(config, 10, 1e5) < estimate_mtbf_s(config, 0, 1e5)
+
+
+def run_clock(config: IntervalConfig, step_s: float, stall_s: float, write_s: float, **seen: float) -> SaveClock:
+    clock = SaveClock(config, **seen)
+    for step in range(20):
+        clock.step_done(step * step_s)
+    clock.save_done(stall_s)
+    clock.write_done(write_s)
+    for step in range(20):
+        clock.step_done(1e4 + step * step_s)
+    return clock
+
+
+def test_before_anything_was_measured_the_first_save_comes_after_a_few_steps():
+    assert SaveClock(IntervalConfig(first_steps=7)).interval_steps == 7
+
+
+def test_the_interval_adapts_to_what_a_save_costs():
+    config = IntervalConfig(num_nodes=1000, min_s=0.0, max_s=1e9)
+    cheap, dear = (run_clock(config, 1.0, stall, 0.1) for stall in (0.1, 10.0))
+    assert dear.interval_steps == pytest.approx(10 * cheap.interval_steps, rel=0.1)
+
+
+def test_an_interval_is_never_shorter_than_the_write_behind_it():
+    clock = run_clock(IntervalConfig(num_nodes=10**6, min_s=0.0), 1.0, 0.001, 300.0)
+    assert clock.interval_s >= 300.0
+
+
+def test_the_pause_of_a_save_is_not_taken_for_a_step():
+    clock = SaveClock(IntervalConfig(min_s=0.0))
+    clock.step_done(0.0)
+    clock.step_done(1.0)
+    clock.save_done(500.0)
+    clock.step_done(501.0)
+    clock.step_done(502.0)
+    assert clock._step_s == pytest.approx(1.0)
+
+
+def test_more_failures_mean_saves_closer_together():
+    config = IntervalConfig(num_nodes=400, min_s=0.0, max_s=1e9)
+    calm = run_clock(config, 1.0, 1.0, 1.0)
+    stormy = run_clock(config, 1.0, 1.0, 1.0, num_failures=50, uptime_s=86_400.0)
+    assert stormy.interval_steps < calm.interval_steps / 3

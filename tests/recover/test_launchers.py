@@ -1,0 +1,184 @@
+"""One contract for every launcher: local processes, Slurm where it can be started, and the fake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prism.errors import BadConfigError
+from prism.recover.drills.slurm_cluster import SlurmCluster, why_no_slurm
+from prism.recover.progress import RunOrders, attempt_dir
+from prism.recover.supervise.launchers import Launcher, LaunchPlan
+from prism.recover.supervise.launchers.fake import FakeLauncher
+from prism.recover.supervise.launchers.local import LocalLauncher
+from prism.recover.supervise.launchers.processes import find_marked
+from prism.recover.supervise.launchers.slurm import SlurmLauncher
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory) -> Iterator[SlurmCluster]:
+    reason = why_no_slurm()
+    if reason is not None:
+        pytest.skip(reason)
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(
+    params=["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)])]
+)
+def launcher(request) -> Launcher:
+    if request.param == "slurm":
+        request.getfixturevalue("slurm")
+        return SlurmLauncher()
+    return LocalLauncher()
+
+
+def plan(tmp_path: Path, script: str, attempt: int = 1, hosts: tuple[str, ...] = ()) -> LaunchPlan:
+    run_dir = tmp_path / "run"
+    orders = RunOrders(run_dir=run_dir, attempt=attempt, resume_step=4)
+    return LaunchPlan(
+        command=("sh", "-c", script), orders=orders, folder=attempt_dir(run_dir, attempt), hosts=hosts, num_hosts=1
+    )
+
+
+def wait_over(launcher: Launcher, folder: Path, limit_s: float = 60.0):
+    deadline = time.monotonic() + limit_s
+    while (look := launcher.look(folder)).running and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not look.running
+    return look
+
+
+def wait_text(launcher: Launcher, folder: Path, text: str) -> str:
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        found = "".join(path.read_text() for path in launcher.logs(folder))
+        if text in found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{text!r} not in the logs")
+
+
+def test_a_command_that_ends_well_is_seen_to(tmp_path: Path, launcher: Launcher):
+    one = plan(tmp_path, "echo hello $PRISM_ATTEMPT $PRISM_RESUME_STEP $PRISM_NODE_RANK of $PRISM_NUM_NODES")
+    launcher.start(one)
+    look = wait_over(launcher, one.folder)
+    assert look.code == 0 and look.first_failed is None
+    assert "hello 1 4 0 of 1" in wait_text(launcher, one.folder, "hello")
+
+
+def test_a_failure_is_told_with_its_code_and_host(tmp_path: Path, launcher: Launcher):
+    one = plan(tmp_path, "exit 7")
+    launcher.start(one)
+    look = wait_over(launcher, one.folder)
+    assert look.code == 7 and look.first_failed is not None
+
+
+def test_stopping_ends_every_process_also_those_in_sessions_of_their_own(tmp_path: Path, launcher: Launcher):
+    one = plan(tmp_path, "setsid sleep 300 & echo up; sleep 300")
+    launcher.start(one)
+    wait_text(launcher, one.folder, "up")
+    assert launcher.look(one.folder).running
+    launcher.stop(one.folder, 0.0)
+    assert not launcher.look(one.folder).running
+    if isinstance(launcher, LocalLauncher):
+        assert find_marked(str(one.folder.resolve())) == []
+
+
+def test_stopping_with_grace_lets_the_command_finish_its_work(tmp_path: Path, launcher: Launcher):
+    one = plan(tmp_path, "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    launcher.start(one)
+    wait_text(launcher, one.folder, "up")
+    launcher.stop(one.folder, 20.0)
+    assert "saved" in wait_text(launcher, one.folder, "saved")
+
+
+def test_stopping_what_is_over_does_nothing(tmp_path: Path, launcher: Launcher):
+    one = plan(tmp_path, "exit 0")
+    launcher.start(one)
+    wait_over(launcher, one.folder)
+    launcher.stop(one.folder, 0.0)
+    assert launcher.look(one.folder).code == 0
+
+
+def test_a_further_attempt_has_its_own_orders(tmp_path: Path, launcher: Launcher):
+    first = plan(tmp_path, "echo attempt $PRISM_ATTEMPT; exit 3")
+    launcher.start(first)
+    wait_over(launcher, first.folder)
+    second = plan(tmp_path, "echo attempt $PRISM_ATTEMPT", attempt=2)
+    launcher.start(second)
+    assert wait_over(launcher, second.folder).code == 0
+    assert "attempt 2" in wait_text(launcher, second.folder, "attempt")
+
+
+def test_an_attempt_that_was_never_started_is_not_running(tmp_path: Path, launcher: Launcher):
+    assert not launcher.look(tmp_path / "nothing").running
+
+
+# -- local only
+
+
+def test_an_attempt_outlives_the_launcher_that_started_it(tmp_path: Path):
+    one = plan(tmp_path, "sleep 1; exit 5")
+    LocalLauncher().start(one)
+    again = LocalLauncher()
+    assert again.look(one.folder).running
+    assert wait_over(again, one.folder).code == 5
+
+
+def test_processes_that_vanish_without_a_word_are_noticed(tmp_path: Path):
+    launcher = LocalLauncher()
+    one = plan(tmp_path, "sleep 300")
+    launcher.start(one)
+    launcher.stop(one.folder, 0.0)
+    look = launcher.look(one.folder)
+    assert not look.running and look.code is None
+
+
+def test_the_host_that_failed_first_is_named(tmp_path: Path):
+    launcher = LocalLauncher()
+    one = plan(tmp_path, 'if [ "$PRISM_HOST" = b ]; then exit 9; fi; sleep 1; exit 1', hosts=("a", "b", "c"))
+    launcher.start(one)
+    look = wait_over(launcher, one.folder)
+    assert look.first_failed == "b" and look.code == 9
+    launcher.stop(one.folder, 0.0)
+
+
+def test_starting_the_same_attempt_twice_leaves_one_of_it(tmp_path: Path):
+    launcher = LocalLauncher()
+    one = plan(tmp_path, "sleep 300")
+    launcher.start(one)
+    launcher.start(one)
+    shells = [p for p in find_marked(str(one.folder.resolve())) if "sleep" in Path(f"/proc/{p}/cmdline").read_text()]
+    assert len([p for p in shells if Path(f"/proc/{p}/cmdline").read_text().startswith("sleep")]) == 1
+    launcher.stop(one.folder, 0.0)
+
+
+def test_a_command_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path):
+    bad = LaunchPlan(command=("no-such-trainer",), orders=RunOrders(), folder=tmp_path / "x", hosts=(), num_hosts=1)
+    with pytest.raises(BadConfigError, match="'no-such-trainer' not found"):
+        LocalLauncher().start(bad)
+    assert not (tmp_path / "x").exists()
+
+
+def test_slurm_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(BadConfigError, match="needs sbatch"):
+        SlurmLauncher()
+
+
+def test_the_fake_keeps_the_contract_too(tmp_path: Path):
+    fake = FakeLauncher()
+    one = plan(tmp_path, "")
+    fake.start(one)
+    assert fake.look(one.folder).running
+    fake.end(7)
+    assert fake.look(one.folder).code == 7
+    assert not fake.look(tmp_path / "nothing").running
+    fake.start(one)
+    fake.stop(one.folder, 0.0)
+    assert fake.look(one.folder).code is None

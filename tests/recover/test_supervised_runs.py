@@ -1,0 +1,259 @@
+"""The supervisor on real commands that need no torch, and its runner on a fake launcher."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from prism.cli import isolate as isolate_command
+from prism.cli import supervise as supervise_command
+from prism.errors import PrismError
+from prism.records.verdict import Verdict
+from prism.recover.progress import Progress, RunOrders, attempt_dir
+from prism.recover.supervise import SuperviseConfig, read_status
+from prism.recover.supervise.actions import Launch
+from prism.recover.supervise.journal import read_snapshot
+from prism.recover.supervise.launchers.fake import FakeLauncher
+from prism.recover.supervise.runner import Supervisor, Tools
+from prism.recover.supervise.state import Phase
+
+QUICK = SuperviseConfig(poll_s=0.05)
+TRAINER = """
+import os, sys, time
+from prism.recover.progress import Progress
+progress = Progress.from_environment(0)
+first = progress.orders.attempt == 1
+for step in range(1, 21):
+    progress.step(step, loss=1.0 / step)
+    print(f"step {step} loss {1.0 / step:.4f}", flush=True)
+    time.sleep(0.02)
+    if first and step == 10:
+        FAULT
+"""
+
+app = typer.Typer()
+app.add_typer(supervise_command.app, name="supervise")
+app.command("isolate", epilog=isolate_command.EPILOG)(isolate_command.isolate)
+
+
+def unknown(folder: Path) -> Verdict:
+    return Verdict(log=str(folder), reason="Unknown", category="unknown", action="restart", confidence=0.0)
+
+
+def run_command(tmp_path: Path, *command: str, options: tuple[str, ...] = ()):
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\nrestarts: {backoff_s: 0.1}\n")
+    words = ["supervise", "--run-dir", str(tmp_path / "run"), "--config", str(tmp_path / "config.yaml"), *options]
+    return CliRunner().invoke(app, [*words, "--", *command])
+
+
+def trainer(tmp_path: Path, fault: str) -> list[str]:
+    path = tmp_path / "train.py"
+    path.write_text(TRAINER.replace("FAULT", fault))
+    return [sys.executable, str(path)]
+
+
+def test_a_job_that_dies_once_is_restarted_and_finishes(tmp_path: Path):
+    result = run_command(tmp_path, *trainer(tmp_path, "os.kill(os.getpid(), 9)"), options=("--json",))
+    assert result.exit_code == 0, result.output
+    status = json.loads(result.stdout)
+    assert status["outcome"] == "done" and status["attempt"] == 2 and status["num_failures"] == 1
+
+
+def test_a_bug_of_the_user_is_stopped_and_named(tmp_path: Path):
+    result = run_command(tmp_path, *trainer(tmp_path, "1 + 'x'"))
+    assert result.exit_code == 1
+    status = read_status(tmp_path / "run")
+    assert status.attempt == 1 and "TypeError" in status.outcome_text
+
+
+def test_a_script_that_ends_well_without_training_is_a_failure(tmp_path: Path):
+    result = run_command(tmp_path, "true")
+    assert result.exit_code == 1
+    assert "did not train" in read_status(tmp_path / "run").outcome_text
+
+
+def test_a_command_that_does_not_exist_is_told_in_a_line(tmp_path: Path):
+    result = run_command(tmp_path, "no-such-trainer")
+    assert isinstance(result.exception, PrismError) and result.exception.exit_code == 2
+    assert "'no-such-trainer' not found" in str(result.exception)
+
+
+def test_a_run_that_is_over_is_not_started_again(tmp_path: Path):
+    run_command(tmp_path, "true")
+    result = run_command(tmp_path, "true")
+    assert "this run is over" in str(result.exception)
+
+
+def test_the_status_of_a_run_reads_as_a_page(tmp_path: Path):
+    run_command(tmp_path, *trainer(tmp_path, "pass"))
+    result = CliRunner().invoke(app, ["supervise", "status", str(tmp_path / "run")])
+    assert result.exit_code == 0
+    assert "finished at step 20" in result.stdout and "launch" in result.stdout
+
+
+def test_the_status_of_nothing_is_told_in_a_line(tmp_path: Path):
+    result = CliRunner().invoke(app, ["supervise", "status", str(tmp_path)])
+    assert "no supervised run here" in str(result.exception)
+
+
+def start_supervisor(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
+    (tmp_path / "config.yaml").write_text("poll_s: 0.05\n")
+    program = (sys.executable, "-c", "from prism.cli.supervise import app; app()", "run")
+    options = ["--run-dir", str(tmp_path / "run"), "--config", str(tmp_path / "config.yaml"), "--"]
+    return subprocess.Popen([*program, *options, *command], stderr=subprocess.DEVNULL)
+
+
+def wait_until(condition, limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_supervisor_continues_and_a_second_one_is_refused(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER.replace("range(1, 21)", "range(1, 2001)").replace("FAULT", "pass"))
+    command = [sys.executable, str(script)]
+    first = start_supervisor(tmp_path, *command)
+    steps = attempt_dir(tmp_path / "run", 1) / "steps.jsonl"
+    wait_until(lambda: steps.exists() and steps.read_text().count("\n") > 5)
+    refused = run_command(tmp_path, *command)
+    assert "already supervised" in str(refused.exception)
+    first.kill()
+    first.wait()
+    before = steps.read_text().count("\n")
+    wait_until(lambda: steps.read_text().count("\n") > before + 5)  # training goes on without it
+    second = start_supervisor(tmp_path, *command)
+    wait_until(lambda: read_status(tmp_path / "run").supervised)
+    second.send_signal(signal.SIGTERM)
+    second.wait(60)
+    status = read_status(tmp_path / "run")
+    assert status.outcome == "stopped" and status.attempt == 1
+
+
+# -- the runner on a fake launcher
+
+
+def report_steps(run_dir: Path, attempt: int, last: int) -> None:
+    progress = Progress(0, RunOrders(run_dir=run_dir, attempt=attempt))
+    for step in range(1, last + 1):
+        progress.step(step, loss=1.0)
+
+
+def supervisor(tmp_path: Path, launcher: FakeLauncher, config: SuperviseConfig = QUICK) -> Supervisor:
+    tools = Tools(launcher=launcher, explainer=unknown, say=lambda line: None)
+    return Supervisor(tmp_path / "run", ("train",), config, tools)
+
+
+def test_the_decision_is_on_disk_before_the_action_runs(tmp_path: Path):
+    seen = []
+
+    class Watching(FakeLauncher):
+        def start(self, plan):
+            found = read_snapshot(tmp_path / "run", QUICK)
+            seen.append((found.state.attempt, [type(a).__name__ for a in found.pending]))
+            return super().start(plan)
+
+    one = supervisor(tmp_path, Watching())
+    one.poll()
+    assert seen == [(1, ["Launch"])]
+    assert read_snapshot(tmp_path / "run", QUICK).pending == []
+    one.journal.close()
+
+
+def test_an_action_that_a_crash_interrupted_is_done_after_the_restart(tmp_path: Path):
+    class Crashing(FakeLauncher):
+        def start(self, plan):
+            raise KeyboardInterrupt
+
+    one = supervisor(tmp_path, Crashing())
+    with pytest.raises(KeyboardInterrupt):
+        one.poll()
+    one.journal.close()
+    launcher = FakeLauncher()
+    again = supervisor(tmp_path, launcher)
+    assert [type(a) for a in again._pending] == [Launch]
+    again._perform()
+    assert [plan.orders.attempt for plan in launcher.plans] == [1]
+    again.journal.close()
+
+
+def test_the_last_reports_of_an_attempt_are_read_before_its_end_is_judged(tmp_path: Path):
+    launcher = FakeLauncher()
+    one = supervisor(tmp_path, launcher)
+    one.poll()
+    report_steps(tmp_path / "run", 1, 25)
+    launcher.end(0)
+    one.poll()
+    assert one.state.phase is Phase.OVER and one.state.best_step == 25
+    one.journal.close()
+
+
+def test_a_restarted_supervisor_does_not_count_reports_twice(tmp_path: Path):
+    launcher = FakeLauncher()
+    one = supervisor(tmp_path, launcher)
+    one.poll()
+    report_steps(tmp_path / "run", 1, 10)
+    Progress(0, RunOrders(run_dir=tmp_path / "run")).event("saved", step=10)
+    one.poll()
+    one.journal.close()
+    again = supervisor(tmp_path, launcher)
+    assert len(again.state.losses.recent) == 10
+    again.poll()
+    assert len(again.state.losses.recent) == 10 and again.state.saved_steps == [10]
+    again.journal.close()
+
+
+def test_people_are_told_by_webhook(tmp_path: Path):
+    told = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = SuperviseConfig(poll_s=0.05, webhook=f"http://127.0.0.1:{server.server_port}/")
+        launcher = FakeLauncher()
+        one = supervisor(tmp_path, launcher, config)
+        one.poll()
+        launcher.end(0)
+        one.poll()
+        wait_until(lambda: bool(told))
+        server.shutdown()
+    one.journal.close()
+    assert told[0]["level"] == "page" and "did not train" in told[0]["text"]
+
+
+def test_a_webhook_that_is_down_does_not_hold_the_run_up(tmp_path: Path):
+    said: list[str] = []
+    config = SuperviseConfig(webhook="http://127.0.0.1:9/")
+    launcher = FakeLauncher()
+    one = Supervisor(tmp_path / "run", ("train",), config, Tools(launcher=launcher, explainer=unknown, say=said.append))
+    one.poll()
+    launcher.end(0)
+    one.poll()
+    assert one.state.phase is Phase.OVER
+    wait_until(lambda: any("webhook" in line for line in said))
+    one.journal.close()
+
+
+def test_the_supervisor_never_imports_torch():
+    program = "import sys, prism.recover.supervise.start, prism.recover.supervise.launchers.slurm; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ)).returncode == 0

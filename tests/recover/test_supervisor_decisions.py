@@ -1,0 +1,383 @@
+"""The supervisor's state machine: events in, actions out. No process, no file, no clock."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from prism.records.verdict import CATEGORY_OF_REASON, Verdict
+from prism.recover.progress import BatchRange
+from prism.recover.supervise import events
+from prism.recover.supervise.actions import (
+    Action,
+    Cordon,
+    DiscardAfter,
+    Examine,
+    Explain,
+    Finish,
+    Kill,
+    Launch,
+    Notify,
+    TakeStacks,
+    Uncordon,
+)
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.hosts import HostPolicy
+from prism.recover.supervise.losses import LossPolicy
+from prism.recover.supervise.pace import PacePolicy
+from prism.recover.supervise.restarts import RestartPolicy
+from prism.recover.supervise.state import JobState, Phase
+
+FLEET = HostPolicy(hosts=("n1", "n2", "n3", "n4"), num_hosts=2)
+
+
+def verdict(reason: str = "Unknown", action: str = "restart", confidence: float = 0.9, hosts: tuple[str, ...] = ()):
+    return Verdict(
+        log="x", reason=reason, category=CATEGORY_OF_REASON[reason], action=action, confidence=confidence, hosts=hosts
+    )
+
+
+def running(config: SuperviseConfig | None = None, steps: int = 30, step_s: float = 1.0) -> JobState:
+    """A run in its first attempt that has done some steps."""
+    job = JobState(config=config or SuperviseConfig())
+    job.handle(events.Tick(now_s=0.0))
+    if job.config.hosts.hosts:
+        job.handle(events.Launched(now_s=0.0, hosts=job.hosts))
+    for step in range(1, steps + 1):
+        job.handle(events.StepDone(now_s=step * step_s, step=step, loss=1.0, batch=step - 1, trainer_s=step * step_s))
+    return job
+
+
+def kinds(actions: list[Action]) -> list[type[Action]]:
+    return [type(action) for action in actions]
+
+
+def launches(actions: list[Action]) -> list[Launch]:
+    return [action for action in actions if isinstance(action, Launch)]
+
+
+def fail(job: JobState, now_s: float, said: Verdict, host: str | None = None, code: int | None = 1) -> list[Action]:
+    first = job.handle(events.Exited(now_s=now_s, code=code, host=host))
+    assert Explain(attempt=job.attempt) in first
+    return job.handle(events.Explained(now_s=now_s, verdict=said))
+
+
+def test_a_new_run_launches_its_first_attempt():
+    job = JobState()
+    assert job.handle(events.Tick(now_s=0.0)) == [Launch(attempt=1, hosts=(), num_hosts=1)]
+    assert job.phase is Phase.RUNNING
+
+
+def test_a_rank_that_was_killed_is_restarted_from_the_newest_checkpoint_without_a_pause():
+    job = running()
+    job.handle(events.Saved(now_s=30.0, step=30))
+    assert launches(fail(job, 31.0, verdict(), code=None)) == [Launch(attempt=2, hosts=(), num_hosts=1)]
+
+
+def test_what_is_left_of_an_attempt_is_swept_before_the_logs_are_read():
+    job = running()
+    assert job.handle(events.Exited(now_s=31.0, code=1)) == [Kill(attempt=1, grace_s=0.0), Explain(attempt=1)]
+
+
+@pytest.mark.parametrize("reason", [r for r, c in CATEGORY_OF_REASON.items() if c == "script"])
+def test_a_bug_of_the_program_is_never_restarted(reason: str):
+    actions = fail(running(steps=50), 60.0, verdict(reason, "stop"))
+    assert kinds(actions) == [Finish]
+    assert actions[0].outcome == "failed" and reason in actions[0].text
+
+
+def test_a_job_that_never_stepped_is_not_restarted():
+    job = running(steps=0)
+    assert kinds(fail(job, 5.0, verdict("Unknown"))) == [Finish]
+
+
+def test_a_job_that_never_stepped_is_retried_a_little_where_a_machine_is_to_blame():
+    job = running(replace(SuperviseConfig(), restarts=RestartPolicy(startup_retries=2, backoff_s=0.0)), steps=0)
+    for attempt in (2, 3):
+        assert launches(fail(job, 5.0, verdict("NVLinkError")))[0].attempt == attempt
+    assert kinds(fail(job, 5.0, verdict("NVLinkError"))) == [Finish]
+
+
+def test_an_exit_code_alone_does_not_prove_a_fault_of_the_program():
+    weak = verdict("OutOfMemoryError", "stop", confidence=0.5)
+    assert launches(fail(running(), 31.0, weak))
+
+
+def test_a_framework_error_at_the_same_step_twice_stops_the_run():
+    job = running()
+    assert launches(fail(job, 31.0, verdict("RuntimeError")))
+    for step in range(1, 31):
+        job.handle(events.StepDone(now_s=40.0 + step, step=step, loss=1.0))
+    actions = fail(job, 80.0, verdict("RuntimeError"))
+    assert kinds(actions) == [Finish] and "same place" in actions[0].text
+
+
+def test_the_budget_of_a_class_ends_the_run():
+    job = running(SuperviseConfig(restarts=RestartPolicy(budgets={"infrastructure": 2}, backoff_s=0.0)))
+    for number in range(2):
+        assert launches(fail(job, 31.0 + 50 * number, verdict("ECCError")))
+        for step in range(31, 40 + 10 * number):
+            job.handle(events.StepDone(now_s=32.0 + 50 * number, step=step, loss=1.0))
+    assert kinds(fail(job, 200.0, verdict("ECCError"))) == [Finish]
+
+
+def test_failures_of_yesterday_do_not_count_against_the_budget():
+    job = running(SuperviseConfig(restarts=RestartPolicy(budgets={"infrastructure": 1}, backoff_s=0.0)))
+    assert launches(fail(job, 31.0, verdict("ECCError")))
+    job.handle(events.StepDone(now_s=90_000.0, step=500, loss=1.0))
+    assert launches(fail(job, 90_001.0, verdict("ECCError")))
+
+
+def test_failures_without_progress_wait_longer_each_time_and_then_stop():
+    policy = RestartPolicy(backoff_s=10.0, max_without_progress=4)
+    job = running(SuperviseConfig(restarts=policy))
+    now, pauses = 31.0, []
+    while True:
+        actions = fail(job, now, verdict("NCCLTimeoutError"))
+        if kinds(actions) == [Finish]:
+            break
+        if job.phase is Phase.WAITING:
+            pauses.append(job.due_s - now)
+            now = job.due_s
+            assert job.handle(events.Tick(now_s=now - 0.1)) == []
+            assert launches(job.handle(events.Tick(now_s=now)))
+    assert pauses == [10.0, 20.0, 40.0]
+
+
+def test_silence_far_beyond_the_jobs_own_step_time_is_a_hang():
+    job = running(SuperviseConfig(pace=PacePolicy(min_silence_s=5.0, hang_steps=10.0)), steps=30, step_s=2.0)
+    assert job.handle(events.Tick(now_s=60.0 + 19.0)) == []
+    actions = job.handle(events.Tick(now_s=60.0 + 21.0))
+    assert kinds(actions) == [Notify, TakeStacks, Kill]
+    assert actions[2].grace_s == 0.0  # a hung process cannot save
+    job.handle(events.Exited(now_s=82.0, code=None))
+    assert launches(job.handle(events.Explained(now_s=83.0, verdict=verdict())))
+
+
+def test_a_job_that_starts_slowly_is_not_taken_for_a_hang():
+    job = running(steps=0)
+    assert job.handle(events.Tick(now_s=1_700.0)) == []
+    assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=1_801.0))
+
+
+def test_waiting_in_a_queue_is_no_hang():
+    job = running(steps=0)
+    for hour in range(1, 48):
+        assert job.handle(events.Queued(now_s=hour * 3_600.0)) == []
+        assert job.handle(events.Tick(now_s=hour * 3_600.0 + 1.0)) == []
+
+
+def test_nan_rolls_back_to_the_last_good_checkpoint_before_it_and_leaves_the_batches_out():
+    job = running()
+    for step in (10, 20, 30):
+        job.handle(events.Saved(now_s=30.0, step=step))
+    job.handle(events.FolderOpened(now_s=0.0, folder="/c", memory="/m"))
+    actions = job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan, batch=40))
+    assert kinds(actions) == [Notify, Kill]
+    actions = job.handle(events.Exited(now_s=32.0, code=None))
+    skip = (BatchRange(first=39, last=40),)
+    assert actions == [
+        DiscardAfter(folder="/c", step=30),
+        Launch(attempt=2, hosts=(), num_hosts=1, resume_step=30, skip=skip),
+    ]
+
+
+def test_a_checkpoint_taken_inside_the_spike_is_not_used():
+    job = running(SuperviseConfig(losses=LossPolicy(patience=5)))
+    job.handle(events.Saved(now_s=30.0, step=28))
+    for step in range(31, 36):
+        job.handle(events.Saved(now_s=30.0, step=step - 1)) if step == 33 else None
+        actions = job.handle(events.StepDone(now_s=31.0, step=step, loss=50.0, batch=step))
+    assert kinds(actions) == [Notify, Kill]
+    assert job.resume_step == 28
+
+
+def test_a_short_spike_heals_by_itself():
+    job = running(SuperviseConfig(losses=LossPolicy(patience=3)))
+    assert job.handle(events.StepDone(now_s=31.0, step=31, loss=50.0)) == []
+    assert job.handle(events.StepDone(now_s=32.0, step=32, loss=50.0)) == []
+    assert job.handle(events.StepDone(now_s=33.0, step=33, loss=1.0)) == []
+    assert job.handle(events.StepDone(now_s=34.0, step=34, loss=50.0)) == []
+
+
+def test_bad_steps_until_the_kill_belong_to_the_same_spike():
+    job = running()
+    job.handle(events.StepDone(now_s=31.0, step=31, loss=math.inf, batch=30))
+    job.handle(events.StepDone(now_s=31.1, step=32, loss=math.inf, batch=31))
+    job.handle(events.StepDone(now_s=31.2, step=33, loss=1.0, batch=32))
+    assert job.skip == [BatchRange(first=29, last=31)]
+
+
+def test_rollbacks_that_do_not_help_end_the_run():
+    job = running(SuperviseConfig(losses=LossPolicy(max_rollbacks=2)))
+    for attempt in range(2):
+        job.handle(events.StepDone(now_s=40.0 + attempt, step=31, loss=math.nan, batch=31))
+        assert launches(job.handle(events.Exited(now_s=41.0 + attempt, code=None)))
+    job.handle(events.StepDone(now_s=50.0, step=31, loss=math.nan, batch=31))
+    actions = job.handle(events.Exited(now_s=51.0, code=None))
+    assert kinds(actions) == [Finish] and actions[0].outcome == "failed"
+
+
+def test_a_rollback_is_remembered_until_the_trainer_has_restored():
+    job = running()
+    job.handle(events.Saved(now_s=30.0, step=20))
+    job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan))
+    job.handle(events.Exited(now_s=32.0, code=None))
+    actions = fail(job, 33.0, verdict("ConnectionError"))  # dies before it restored
+    assert launches(actions)[0].resume_step == 20
+    job.handle(events.Restored(now_s=34.0, step=20, source="storage"))
+    assert (
+        launches(fail(job, 36.0, verdict("ConnectionError")) + job.handle(events.Tick(now_s=1e6)))[0].resume_step
+        is None
+    )
+
+
+def test_a_host_named_for_sure_is_cordoned_and_a_spare_takes_its_place():
+    job = running(SuperviseConfig(hosts=FLEET))
+    actions = fail(job, 31.0, verdict("NVLinkError", "isolate_and_restart", 0.97, ("n2",)))
+    assert actions[0] == Cordon(host="n2", reason="NVLinkError", hours=2.0)
+    assert launches(actions)[0].hosts == ("n1", "n3")
+    assert launches(actions)[0].excluded == ("n2",)
+
+
+def test_a_node_that_the_scheduler_lost_is_cordoned_without_reading_logs():
+    job = running(SuperviseConfig(hosts=FLEET))
+    actions = job.handle(events.Exited(now_s=31.0, code=None, host="n1", lost=True))
+    assert Explain(attempt=1) not in actions
+    assert launches(actions)[0].hosts == ("n2", "n3")
+
+
+def test_failures_that_keep_beginning_on_one_host_cordon_it():
+    job = running(SuperviseConfig(hosts=FLEET))
+    assert not any(isinstance(a, Cordon) for a in fail(job, 31.0, verdict(), host="n2"))
+    for step in range(31, 60):
+        job.handle(events.StepDone(now_s=40.0, step=step, loss=1.0))
+    actions = fail(job, 70.0, verdict(), host="n2")
+    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+    assert "n2" not in launches(actions)[0].hosts
+
+
+def test_a_host_that_comes_back_and_fails_again_is_out_for_longer():
+    job = running(SuperviseConfig(hosts=FLEET))
+    hours = []
+    for number in range(3):
+        now = 31.0 + number * 1e6
+        actions = fail(job, now, verdict("ECCError", "isolate_and_restart", 0.97, ("n1",)), host="n1")
+        hours += [a.hours for a in actions if isinstance(a, Cordon)]
+        back = job.handle(events.Tick(now_s=now + 9e5))
+        assert Uncordon(host="n1") in back
+        job.hosts = ("n1", "n2")
+        job.handle(events.StepDone(now_s=now + 9e5, step=100 * (number + 1), loss=1.0))
+    assert hours == [2.0, 8.0, 32.0]
+
+
+def test_an_infrastructure_fault_without_a_name_leads_to_a_test_of_the_hosts():
+    job = running(SuperviseConfig(hosts=FLEET))
+    actions = fail(job, 31.0, verdict("NCCLTimeoutError"))
+    assert actions[-1] == Examine(hosts=("n1", "n2", "n3", "n4"))
+    actions = job.handle(events.Examined(now_s=50.0, condemned=("n1",), num_tests=20))
+    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n1"]
+    assert launches(actions)[0].hosts == ("n2", "n3")
+
+
+def test_a_bad_link_costs_one_of_its_two_hosts():
+    job = running(SuperviseConfig(hosts=FLEET))
+    fail(job, 31.0, verdict("NetworkError"))
+    actions = job.handle(events.Examined(now_s=50.0, condemned=(), bad_links=(("n1", "n2"),)))
+    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+
+
+def test_without_enough_hosts_the_run_waits_for_one_and_pages():
+    job = running(SuperviseConfig(hosts=HostPolicy(hosts=("n1", "n2"), num_hosts=2)))
+    actions = fail(job, 31.0, verdict("ECCError", "isolate_and_restart", 0.97, ("n2",)))
+    assert actions[-1].level == "page" and job.phase is Phase.WAITING
+    actions = job.handle(events.Tick(now_s=job.due_s + 1.0))
+    assert Uncordon(host="n2") in actions and launches(actions)[0].hosts == ("n1", "n2")
+
+
+def test_an_elastic_run_goes_on_with_fewer_hosts():
+    job = running(SuperviseConfig(hosts=HostPolicy(hosts=("n1", "n2"), num_hosts=2, min_hosts=1)))
+    actions = fail(job, 31.0, verdict("ECCError", "isolate_and_restart", 0.97, ("n2",)))
+    assert launches(actions)[0].hosts == ("n1",)
+
+
+def slow_down(job: JobState, factor: float) -> list[Action]:
+    clock = 30.0
+    for step in range(31, 80):
+        clock += factor
+        actions = job.handle(events.StepDone(now_s=clock, step=step, loss=1.0, trainer_s=clock))
+        if actions:
+            return actions
+    return []
+
+
+def test_a_run_that_becomes_slow_saves_and_has_its_hosts_tested():
+    job = running(SuperviseConfig(hosts=FLEET))
+    actions = slow_down(job, 3.0)
+    assert kinds(actions) == [Notify, Kill] and actions[1].grace_s > 0
+    assert kinds(job.handle(events.Exited(now_s=200.0, code=0))) == [Examine]
+
+
+def test_a_slow_run_that_has_nowhere_to_go_is_left_alone_and_told_once():
+    job = running()
+    assert kinds(slow_down(job, 3.0)) == [Notify]
+    assert slow_down(job, 3.0) == []
+
+
+def test_a_run_whose_hosts_are_all_good_is_not_stopped_twice_for_the_same_slowness():
+    job = running(SuperviseConfig(hosts=FLEET))
+    slow_down(job, 3.0)
+    job.handle(events.Exited(now_s=200.0, code=0))
+    assert launches(job.handle(events.Examined(now_s=210.0, condemned=())))
+    assert job.pace.baseline_s == pytest.approx(3.0)
+
+
+def test_exit_zero_after_training_is_the_end():
+    job = running()
+    actions = job.handle(events.Exited(now_s=31.0, code=0))
+    assert actions[-1] == Finish(outcome="done", text="finished at step 30 after 1 attempts")
+    assert job.handle(events.Tick(now_s=1e9)) == []
+
+
+def test_exit_zero_without_a_step_is_a_failure():
+    job = running(steps=0)
+    assert job.handle(events.Exited(now_s=3.0, code=0))[-1].outcome == "failed"
+
+
+def test_a_preempted_job_starts_again_and_costs_no_budget():
+    job = running()
+    job.handle(events.Preempted(now_s=30.5))
+    assert launches(job.handle(events.Exited(now_s=31.0, code=0)))
+    assert job.failures == []
+
+
+def test_a_failed_save_pages_once_and_does_not_stop_training():
+    job = running()
+    assert kinds(job.handle(events.SaveFailed(now_s=31.0, step=30, why="disk full"))) == [Notify]
+    assert job.handle(events.SaveFailed(now_s=32.0, step=40, why="disk full")) == []
+    assert kinds(job.handle(events.Saved(now_s=33.0, step=50))) == [Notify]
+    assert job.phase is Phase.RUNNING
+
+
+def test_a_damaged_checkpoint_is_no_longer_counted_on():
+    job = running()
+    for step in (10, 20):
+        job.handle(events.Saved(now_s=30.0, step=step))
+    job.handle(events.CheckpointBroken(now_s=31.0, step=20, why="checksum"))
+    assert job.saved_steps == [10]
+
+
+def test_a_stop_that_was_asked_for_lets_the_trainer_save():
+    job = running()
+    (kill,) = job.handle(events.StopAsked(now_s=31.0))
+    assert kill == Kill(attempt=1, grace_s=60.0)
+    assert job.handle(events.Exited(now_s=32.0, code=0))[-1].outcome == "stopped"
+
+
+def test_late_events_of_a_finished_attempt_change_nothing():
+    job = running()
+    job.handle(events.Exited(now_s=31.0, code=1))
+    assert job.handle(events.Exited(now_s=31.1, code=1)) == []
+    assert job.handle(events.Examined(now_s=31.2, condemned=("n1",))) == []
