@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs bench clean
+.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ docs: $(READY)  ## write docs/cli.md and the pictures from the code
 
 bench: $(READY)  ## run every benchmark beside its peers and print the tables
 	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+corpus: $(READY)  ## make real torch jobs fail in every way we know, and score `prism explain` on their logs
+	$(BIN)/python scripts/make_corpus.py $(OUT)/corpus
+	$(BIN)/python benchmarks/explain.py corpus $(OUT)/corpus
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) $(OUT) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

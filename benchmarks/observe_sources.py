@@ -185,7 +185,10 @@ def send_stream(address: tuple[str, int], rate: int, seconds: float, sent: Any) 
 
 
 def bench_stream(rate: int, seconds: float) -> None:
-    """Watch a stream over loopback; memory is the watcher's, without the process that looks."""
+    """Watch a stream over loopback; memory and processor time are the watcher's, without the process that looks.
+
+    "lost %" includes what is still queued; "cpu %" is of one core, since the start.
+    """
     from prism.observe.sources import open_source
     from prism.observe.watch import Watch, WatchConfig
 
@@ -199,13 +202,14 @@ def bench_stream(rate: int, seconds: float) -> None:
     sender = context.Process(target=send_stream, args=(source.address, rate, seconds, sent))  # type: ignore[attr-defined]
     sender.start()
     begin = time.monotonic()
-    print("     s         sent        taken  lost %  rss MB     window  looks  look s  lag s")
+    print("     s         sent        taken  lost %  rss MB  cpu %     window  looks  look s  lag s")
     while sender.is_alive():
         sender.join(max(seconds / 20, 5))
         status = watch.status()
         lost = 100 * (1 - status.flows / max(1, sent.value))
         print(
             f"{time.monotonic() - begin:6.0f} {sent.value:12,} {status.flows:12,} {lost:7.2f} {rss_bytes() / 1e6:7.0f} "
+            f"{100 * time.process_time() / (time.monotonic() - begin):6.0f} "
             f"{status.window_flows:10,} {status.looks:6} {status.look_seconds:7.2f} {status.lag_seconds or 0:6.1f}",
             flush=True,
         )

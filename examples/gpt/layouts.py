@@ -87,6 +87,9 @@ def _parallelize(module: GPT, args: argparse.Namespace, mesh: DeviceMesh) -> tor
     elif mesh["dp"].size() > 1:
         if args.tp > 1:
             raise ValueError("DDP does not take tensor-parallel parameters; use --data fsdp with --tp")
+        if args.pp > 1 and args.schedule != "1f1b":
+            # Its reducer counts the gradients of every forward pass that waits for its backward pass.
+            raise ValueError(f"DDP fails under the {args.schedule} schedule; use --data fsdp")
         # Experts live on one rank each, so their gradients are nobody else's business.
         own = [name for name, _ in module.named_parameters() if ".experts." in name]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, own)

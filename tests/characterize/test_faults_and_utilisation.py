@@ -21,6 +21,7 @@ from prism.characterize import (
     study_faults,
 )
 from prism.characterize.checkpoints import find_best_interval, find_goodput
+from prism.characterize.figures import draw_figures
 from prism.errors import BadConfigError, BadFileError, BadRowError
 
 
@@ -136,6 +137,18 @@ def test_published_utilisation_gives_the_known_medians(real_data: Path, tmp_path
     assert medians["Seren"]["cpu_util_pct"] == pytest.approx(8.0, abs=0.1)
     assert medians["Kalos"]["gpu_memory_pct"] == pytest.approx(75.4, abs=0.2)
     assert medians["Kalos"]["gpu_util_pct"] == pytest.approx(97, abs=1)
+
+
+def test_utilisation_is_set_beside_published_medians(two_hundred_jobs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text("metric,value\nPOWER_USAGE,300\nib_mbps_1,5\nwobble,1\n")
+    report = characterize(two_hundred_jobs, CharacterizeOptions(utilisation=path))
+    table = next(figure.table for figure in draw_figures(report) if figure.name == "utilisation")
+    medians = {
+        metric: (seren, kalos) for metric, seren, kalos in table.select("metric", "seren_p50", "kalos_p50").iter_rows()
+    }
+    assert medians == {"gpu_power_w": (96.4, 101.3), "network_mb_s": (0.0, None), "wobble": (None, None)}
+    assert any("not known, shown as given: wobble" in note for note in report.notes)
 
 
 def test_unknown_utilisation_is_named(tmp_path: Path) -> None:

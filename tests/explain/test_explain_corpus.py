@@ -48,8 +48,9 @@ def score_of(rows):
     return score(outcomes)
 
 
-def test_public_snippets_are_named_right():
-    rows = [json.loads(line) for line in (DATA / "snippets.jsonl").read_text().splitlines()]
+@pytest.mark.parametrize("name", ["snippets.jsonl", "snippets_later.jsonl"])
+def test_public_snippets_are_named_right(name):
+    rows = [json.loads(line) for line in (DATA / name).read_text().splitlines()]
     board = score_of(rows)
     assert board.confusion.is_empty(), board.confusion
     assert board.false_stop + board.false_restart <= 0.05

@@ -15,7 +15,6 @@ from prism.observe.sources import open_source
 pytestmark = pytest.mark.skipif(shutil.which("softflowd") is None, reason="needs softflowd")
 
 T = 1_700_000_000 * 10**9
-OPTIONS = {5: [], 9: [], 10: []}
 
 
 @pytest.fixture
@@ -35,8 +34,8 @@ def capture(tmp_path):
 def test_what_softflowd_exports_is_what_was_captured(capture, tmp_path, version):
     source = open_source("ipfix://127.0.0.1:0")
     port = source.address[1]
-    command = ["softflowd", "-r", str(capture), "-n", f"127.0.0.1:{port}", "-v", str(version), "-d",
-               "-p", str(tmp_path / "pid"), "-c", str(tmp_path / "ctl")]  # fmt: skip
+    command = ["softflowd", "-D", "-r", str(capture), "-n", f"127.0.0.1:{port}", "-v", str(version)]
+    command += ["-p", str(tmp_path / "pid"), "-c", "none"]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     frames = []
     end = time.monotonic() + 5

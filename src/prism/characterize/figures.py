@@ -12,6 +12,7 @@ from prism.characterize.characterization import Characterization
 from prism.characterize.charts import Bars, Series, draw_bars, draw_heat_map, draw_lines, draw_pareto
 from prism.characterize.comparison import METRICS, Comparison
 from prism.characterize.faults import FaultStudy
+from prism.characterize.published import find_utilisation_medians
 from prism.characterize.study import Study
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -197,7 +198,11 @@ def _failures(found: Study) -> Iterator[Figure]:
 def _utilisation(report: Characterization) -> Iterator[Figure]:
     if report.utilisation is None:
         return
-    yield Figure(name="utilisation", caption="Utilisation per metric.", table=report.utilisation.metrics)
+    yield Figure(
+        name="utilisation",
+        caption="Utilisation per metric; the last two columns are the published medians of Seren and Kalos.",
+        table=report.utilisation.metrics.join(find_utilisation_medians(), on="metric", how="left"),
+    )
     curves = report.utilisation.curves
     for suffix, title, label in (
         ("_pct", "Utilisation", "%"),

@@ -58,6 +58,14 @@ def find_type_mix(cluster: str) -> pl.DataFrame:
     return load_published("type_mix").filter(pl.col("cluster").str.to_lowercase() == cluster.lower()).drop("cluster")
 
 
+def find_utilisation_medians() -> pl.DataFrame:
+    """Published medians per metric: metric, seren_p50, kalos_p50; null where a cluster does not give it."""
+    table = load_published("utilisation_quantiles").filter((pl.col("percent") == 50) & (pl.col("cluster") != "Philly"))
+    renamed = table.with_columns(pl.col("metric").str.replace(r"^ib_mbps_\d$", "network_mb_s"))
+    wide = renamed.pivot("cluster", index="metric", values="value", aggregate_function="mean")
+    return wide.select("metric", seren_p50="Seren", kalos_p50="Kalos")
+
+
 def recognise_release(jobs: int, gpu_jobs: int) -> str | None:
     """The public trace that has exactly these job counts."""
     return next((r.name for r in RELEASES if (r.jobs, r.gpu_jobs) == (jobs, gpu_jobs)), None)

@@ -43,7 +43,7 @@ def run_calibrate(
     else:
         from prism.emulate import calibrate
 
-        found = calibrate(backend, ranks or count_ranks(backend), largest_bytes=largest << 20, pin=pin)
+        found = calibrate(backend, ranks, largest_bytes=largest << 20, pin=pin)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_calibration(found, output)
     if json:
@@ -55,14 +55,3 @@ def run_calibrate(
         for kind, ranks, size, ns in found.points.select("kind", "num_ranks", "bytes", "duration_ns").iter_rows()
     )))  # fmt: skip
     note(f"wrote {output}")
-
-
-def count_ranks(backend: str) -> int:
-    """One rank per core or per GPU of this host."""
-    import os
-
-    if backend == "nccl":
-        import torch
-
-        return torch.cuda.device_count()
-    return len(os.sched_getaffinity(0))

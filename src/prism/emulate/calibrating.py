@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import polars as pl
 
 from prism.emulate.inside.measure import KINDS, MeasurePlan, Wanted
@@ -13,9 +15,15 @@ _SMALLEST, _LARGEST = 1 << 10, 1 << 26
 
 
 def calibrate(
-    backend: str, num_ranks: int, *, largest_bytes: int = _LARGEST, kinds: tuple[str, ...] = KINDS, pin: bool = True
+    backend: str,
+    ranks: int | None = None,
+    *,
+    largest_bytes: int = _LARGEST,
+    kinds: tuple[str, ...] = KINDS,
+    pin: bool = True,
 ) -> Calibration:
-    """Time every kind at powers of two up to `largest_bytes`, in groups of 2, 4, ... up to all ranks."""
+    """Time every kind at powers of two up to `largest_bytes`, in groups of 2, 4, ... up to all ranks of this host."""
+    num_ranks = ranks if ranks is not None else count_ranks(backend)
     if num_ranks < 2:
         raise BadConfigError(f"--ranks is {num_ranks}; a collective needs at least 2")
     unknown = [kind for kind in kinds if kind not in KINDS]
@@ -43,6 +51,13 @@ def list_group_sizes(num_ranks: int) -> list[int]:
 def list_sizes(largest: int) -> list[int]:
     """Powers of two from 1 KiB."""
     return [_SMALLEST << k for k in range((max(largest, _SMALLEST) // _SMALLEST).bit_length())]
+
+
+def count_ranks(backend: str) -> int:
+    """One rank per core or per GPU of this host."""
+    import torch
+
+    return torch.cuda.device_count() if backend == "nccl" else len(os.sched_getaffinity(0))
 
 
 def _check_gpus(num_ranks: int) -> None:

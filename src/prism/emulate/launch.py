@@ -134,8 +134,8 @@ class Launcher:
                     stdin=subprocess.DEVNULL,
                 )
             if self._config.pin:
-                cores = sorted(os.sched_getaffinity(0))
-                os.sched_setaffinity(process.pid, {cores[len(self._live) % len(cores)]})
+                at_once = min(self._config.world_size, self._config.gpus_per_node)
+                os.sched_setaffinity(process.pid, {choose_core(len(self._live), at_once)})
             self._live[rank] = _Live(process, Path(plan.output), log)
 
     def _wait_for_all(self) -> None:
@@ -174,6 +174,12 @@ class Run:
 
     captures: dict[int, Capture]
     posts: Posts
+
+
+def choose_core(number: int, at_once: int) -> int:
+    """The core of the n-th of several pinned processes: spread out, since neighbours are often one core's threads."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[number * max(len(cores) // at_once, 1) % len(cores)]
 
 
 def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], posts: Posts | None = None) -> Run:

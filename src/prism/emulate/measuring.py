@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.emulate.inside.measure import MeasurePlan
+from prism.emulate.launch import choose_core
 from prism.errors import BadConfigError, PrismError
 
 
@@ -24,7 +25,6 @@ def measure_collectives(
     for size in {wanted.num_ranks for wanted in plan.wanted}:
         if size < 2 or num_ranks % size:
             raise BadConfigError(f"groups of {size} do not divide {num_ranks} ranks; choose sizes that do")
-    cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         asked, answer = Path(scratch) / "plan.json", Path(scratch) / "points.json"
         asked.write_text(json.dumps(asdict(plan)))
@@ -36,7 +36,7 @@ def measure_collectives(
                 command, env=_environment(rank, num_ranks, port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
             )
             if pin:
-                os.sched_setaffinity(process.pid, {cores[rank % len(cores)]})
+                os.sched_setaffinity(process.pid, {choose_core(rank, num_ranks)})
             processes.append(process)
         _wait(processes, timeout_s)
         points: list[dict[str, Any]] = json.loads(answer.read_text())

@@ -110,7 +110,8 @@ class StreamWriter:
 class SerialWriter(StreamWriter):
     """One core per rank: the core that computes also moves the bytes, so nothing overlaps.
 
-    Sends cost at the call and receives at the wait; a collective costs where the program waits for it.
+    A collective costs where the program waits for it, a receive likewise. A send leaves at the call, and its sender
+    goes on: most of a message's time is the receiver's waking up.
     """
 
     def __init__(self, program: ProgramBuilder, seat: Seat, lanes: Mapping[str, int]) -> None:
@@ -122,7 +123,7 @@ class SerialWriter(StreamWriter):
         if entry.what == "wait":
             self._emit_until(entry.op)
         elif entry.what == "send":
-            self.emit(entry, 0)
+            self._issue([entry])
         elif entry.is_communication:
             self._pending[entry.op] = entry
             if entry.lane >= 0:  # synchronous

@@ -27,6 +27,7 @@ _KNOWN: dict[str, str] = {
     "OSErrorGroup": "OSError", "DistBackendError": "RuntimeError", "DistError": "RuntimeError",
     "LinAlgError": "RuntimeError", "HFValidationError": "ValueError", "CompilationError": "RuntimeError",
     "UsageError": "RuntimeError", "TemplateError": "ValueError", "UndefinedError": "ValueError",
+    "MissingConfigException": "FileNotFoundError",
 }  # fmt: skip
 # What else a class name may tell, in order.
 _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notfound", "FileNotFoundError"),

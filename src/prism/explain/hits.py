@@ -25,7 +25,8 @@ EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
 FAMILIAR_DEPTH = LAYERS.index("exit")
 _FRAME = re.compile(
-    r'^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?["\'])|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
+    r"^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?[\"'])"
+    r'|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
 )
 _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
@@ -39,6 +40,9 @@ _LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]dataset
 _UNREADABLE = frozenset(
     {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
 )
+# Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
+_READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")
+_HUNG_UP = frozenset({"BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError"})
 # Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
@@ -90,7 +94,7 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
                 survived[template_of(hit.line.text)] += 1
             else:
                 hits.append(hit)
-    return sorted(_raise_explaining(_demote_familiar(hits, survived)), key=lambda h: h.order)
+    return sorted(_raise_explaining(_demote_familiar(hits, survived), book), key=lambda h: h.order)
 
 
 def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
@@ -119,6 +123,8 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
                 hits.append(Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule))
             continue
         after_frame = False
+        if text.lstrip().startswith("Traceback"):
+            frames = []
         hit = _hit_of(line, order, book) if line.hit else None
         if hit is None:
             continue
@@ -133,6 +139,8 @@ def _placed(hit: Hit, frames: list[str]) -> Hit:
     bare = hit.rule is None and hit.line.text.strip() == "AssertionError"
     if bare and frames and _LOADS_MODEL.search(frames[-1]):
         return replace(hit, reason="ModelLoadingError")
+    if hit.exception in _HUNG_UP and any(_READS_WORKERS.search(frame) for frame in frames[-6:]):
+        return replace(hit, reason="DataloaderKilled")
     if hit.exception not in _UNREADABLE:
         return hit
     for frame in reversed(frames):
@@ -148,9 +156,12 @@ def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
     bare = strip_level(text)
     if text.lstrip().startswith(("raise ", "warnings.warn", "except ")):
         return None
-    if not starts_with_exception(bare) and book.is_routine(text):
-        return None
     rule = book.claim(bare)
+    if not starts_with_exception(bare) and book.is_routine(text):
+        if rule is None or not rule.explains:
+            return None
+        # A warning is no failure, but may say why one follows; it is dropped again if none does.
+        return Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule)
     name = exception_on(bare)
     reason = reason_of(name) if name is not None else None
     self_told = name in _SELF_TOLD and starts_with_exception(bare)
@@ -204,15 +215,18 @@ def _is_lookup(hit: Hit) -> bool:
     return hit.rule is None and hit.depth == EXCEPTION_DEPTH and hit.reason in _LOOKUPS
 
 
-def _raise_explaining(hits: list[Hit]) -> list[Hit]:
-    """Lift a hit above the later ones of the same rank that its rule explains."""
+def _raise_explaining(hits: list[Hit], book: RuleBook) -> list[Hit]:
+    """Lift a hit above the later ones of the same rank that its rule explains; a warning that explains none goes."""
     out: list[Hit] = []
     for hit in hits:
         if hit.rule is None or not hit.rule.explains:
             out.append(hit)
             continue
         explained = [h.depth for h in hits if _explains(hit, h)]
-        out.append(replace(hit, depth=max(explained) + 1) if explained else hit)
+        if explained:
+            out.append(replace(hit, depth=max(explained) + 1))
+        elif not book.is_routine(hit.line.text):
+            out.append(hit)
     return out
 
 

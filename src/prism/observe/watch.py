@@ -23,6 +23,7 @@ from prism.observe.watch_window import FlowWindow
 _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
 _LEAST_SILENCE_S = 2.0
+_LATE_S = 10.0  # Two looks that take longer miss the 15 s within which findings should be told.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Watch:
         self._fresh = False  # flows have come since the last look
         self._findings: Counter[str] = Counter()
         self._said: set[str] = set()
+        self._said_late = False
         self._looks = self._failed = 0
         self._look_seconds = 0.0
         self._jobs: dict[str, tuple[int, float | None]] = {}
@@ -175,6 +177,12 @@ class Watch:
         self._looks += 1
         self._look_seconds = report.seconds
         self._say_new(report.notes)
+        if self._source.is_live and report.seconds > _LATE_S and not self._said_late:
+            self._said_late = True
+            self._say(
+                f"a look at {report.num_flows:,} flows takes {report.seconds:.0f} s, so findings come late; "
+                "lower --max-flows or --window, or sample at the exporters"
+            )
         told = self._state.handle(report, final=final)
         names = {job.endpoints: name for name, job in self._state.jobs.items()}
         self._jobs = {names[j.endpoints]: (len(j.endpoints), j.step_s) for j in report.jobs}

@@ -24,6 +24,7 @@ from prism.emulate.inside.session import Session, UnsupportedError, open_session
 from prism.emulate.inside.streams import log_events
 
 _PRISM_FOLDER = str(Path(__file__).parents[1])
+_MOST_REASON = 200
 _COUNTED_STEPS = 2  # optimizers make their state in the first step, so the peak comes in the second
 
 
@@ -103,14 +104,20 @@ def _run_script(command: list[str]) -> tuple[str, str]:
         return ("ended", "") if not code else ("exited", f"exit code {code}")
     except torch.cuda.OutOfMemoryError as error:
         _show(error)
-        return "out_of_memory", str(error).splitlines()[0]
+        return "out_of_memory", _shorten(error)
     except (ExchangeError, UnsupportedError) as error:
         _show(error)
         return ("hung" if isinstance(error, ExchangeError) else "unsupported"), str(error)
     except BaseException as error:  # the user's own failure, whatever it is
         _show(error)
-        return "crashed", f"{type(error).__name__}: {error}".splitlines()[0]
+        return "crashed", f"{type(error).__name__}: {_shorten(error)}"
     return "ended", ""
+
+
+def _shorten(error: BaseException) -> str:
+    """The first sentence or so of a message, on one line; the whole of it was shown above."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]} ..."
 
 
 def _show(error: BaseException) -> None:

@@ -39,7 +39,8 @@ def intercept(session: Session) -> None:
 
 def _set_timeout(timeout: timedelta, group: Any = None) -> None:
     """c10d's own asks for the class of the real backends."""
-    (group or dist.group.WORLD).set_timeout(timeout)
+    chosen: Any = group or dist.group.WORLD
+    chosen.set_timeout(timeout)
 
 
 def _yes() -> bool:

@@ -1,0 +1,330 @@
+"""The checkpointer with real torch: staging, proof, commit, restore."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from prism.errors import BadConfigError, BadFileError  # noqa: E402
+from prism.recover.catalog import Catalog, Retention  # noqa: E402
+from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState  # noqa: E402
+from prism.recover.checkpoint.arena import Slot, copy_into, load_slot, open_staged, plan_staging  # noqa: E402
+from prism.recover.checkpoint.memory import memory_folder  # noqa: E402
+from prism.recover.progress import Progress, RunOrders  # noqa: E402
+
+PROGRAM = Path(__file__).with_name("sharded_program.py")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator:
+    """Checkpointers over one folder, as successive processes would make them."""
+    made: list[Checkpointer] = []
+
+    def build(**changes) -> Checkpointer:
+        settings = {"folder": tmp_path / "c", "memory_dir": tmp_path, "interval_steps": 10, "writer": "thread", "watch_signals": False}
+        one = Checkpointer(CheckpointConfig(**{**settings, **changes}), Progress(0, RunOrders(run_dir=tmp_path / "run", attempt=len(made) + 1)))
+        made.append(one)
+        return one
+
+    yield build
+    for one in made:
+        one._stager.shutdown()
+        one._uploads._thread.shutdown()
+        one.ranks.close() if torch.distributed.is_initialized() else None
+
+
+def state_of(value: float) -> dict:
+    return {"model": {"w": torch.full((10,), value), "nested": [torch.tensor(value)]}, "position": {"step": int(value)}}
+
+
+def abandon(one: Checkpointer) -> None:
+    """Leave a checkpointer as a killed process does: its memory stays."""
+    one.wait_written()
+    one.ranks.close()
+
+
+def test_a_save_is_committed_proven_and_restored(make):
+    one = make()
+    one.save(5, state_of(5.0), Health(loss=0.5))
+    one.close()
+    (entry,) = Catalog(one.config.folder).entries()
+    assert entry.step == 5 and entry.manifest.health.loss == 0.5 and len(entry.manifest.files) >= 2
+    again, target = make(), state_of(0.0)
+    restored = again.restore(target)
+    assert (restored.step, restored.source) == (5, "storage")
+    assert torch.equal(target["model"]["w"], torch.full((10,), 5.0)) and target["position"]["step"] == 5
+
+
+def test_the_state_may_change_as_soon_as_save_returns(make):
+    one, state = make(), state_of(1.0)
+    one.save(1, state)
+    state["model"]["w"].zero_()
+    abandon(one)
+    target = state_of(0.0)
+    make().restore(target)
+    assert float(target["model"]["w"][0]) == 1.0
+
+
+def test_with_overlap_the_state_may_change_after_the_wait(make):
+    one, state = make(overlap=True), state_of(1.0)
+    one.save(1, state)
+    one.wait_staged()
+    state["model"]["w"].zero_()
+    abandon(one)
+    target = state_of(0.0)
+    make().restore(target)
+    assert float(target["model"]["w"][0]) == 1.0
+
+
+def test_memory_outlives_the_process_and_is_newer_than_storage(make):
+    one = make()
+    one.save(5, state_of(5.0))
+    abandon(one)
+    for folder in Catalog(one.config.folder).folder.glob("step-*"):
+        folder.rename(folder.with_name("gone"))
+    target = state_of(0.0)
+    restored = make().restore(target)
+    assert (restored.step, restored.source) == (5, "memory") and float(target["model"]["nested"][0]) == 5.0
+
+
+def test_a_half_staged_state_is_not_used(make):
+    one = make()
+    for step in (1, 2):
+        one.save(step, state_of(float(step)))
+    abandon(one)
+    newest = max(one.memory.slots, key=lambda slot: slot.step)
+    newest.header_path.unlink()  # as it is while a copy goes on
+    Catalog(one.config.folder).final_path(2).rename(one.config.folder / "gone")
+    assert make().restore(state_of(0.0)).step == 1
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(make, tmp_path: Path):
+    one = make()
+    for step in (1, 2):
+        one.save(step, state_of(float(step)))
+    one.close()
+    victim = max(one.catalog.final_path(2).glob("*.distcp"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\xff")
+    again, target = make(), state_of(0.0)
+    assert again.restore(target).step == 1 and float(target["model"]["w"][0]) == 1.0
+    assert [p.name for p in one.config.folder.glob("broken-*")]
+    assert "broken" in (tmp_path / "run" / "attempts" / "0002" / "steps.jsonl").read_text()
+
+
+def test_going_back_gives_up_what_came_later_in_memory_and_on_storage(make):
+    one = make()
+    for step in (1, 2, 3):
+        one.save(step, state_of(float(step)))
+    abandon(one)
+    assert make().restore(state_of(0.0), up_to_step=2).step == 2
+    assert [e.step for e in one.catalog.entries()] == [1, 2]
+    torch.distributed.destroy_process_group()
+    assert make().restore(state_of(0.0)).step == 2
+
+
+def test_a_state_with_a_nan_loss_is_not_restored(make):
+    one = make()
+    one.save(1, state_of(1.0), Health(loss=1.0))
+    one.save(2, state_of(2.0), Health(loss=float("nan")))
+    abandon(one)
+    assert make().restore(state_of(0.0)).step == 1
+
+
+def test_a_folder_without_checkpoints_restores_nothing(make):
+    assert make().restore(state_of(0.0)) is None
+
+
+def test_a_failed_write_is_told_and_training_goes_on(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from prism.recover.checkpoint import writer
+
+    one = make()
+    one.save(1, state_of(1.0))
+    one.wait_written()
+    monkeypatch.setattr(writer, "hash_file", lambda path, **kw: "not what was written")
+    one.save(2, state_of(2.0))
+    one.wait_written()
+    assert "read back differently" in one.last_error
+    assert not list(one.config.folder.glob(".writing-*"))
+    monkeypatch.undo()
+    one.save(3, state_of(3.0))
+    one.close()
+    assert [e.step for e in one.catalog.entries()] == [1, 3]
+    assert "save_failed" in (tmp_path / "run" / "attempts" / "0001" / "steps.jsonl").read_text()
+
+
+def test_a_budget_that_holds_no_state_is_refused(make):
+    with pytest.raises(BadConfigError, match="raise the budget"):
+        make(memory_budget_bytes=1_000).save(1, {"w": torch.zeros(10_000)})
+
+
+def test_as_many_states_stay_in_memory_as_the_budget_holds(make):
+    one = make(memory_budget_bytes=3 * 1_024 + 100)
+    for step in range(6):
+        one.save(step, {"w": torch.full((256,), float(step)), "n": 1})
+    one.wait_written()
+    assert sorted(one.memory.whole(1)) == [3, 4, 5]
+
+
+def test_a_foreign_checkpoint_folder_is_refused(make, tmp_path: Path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "model.bin").write_text("")
+    with pytest.raises(BadFileError, match="model.bin"):
+        make()
+    torch.distributed.destroy_process_group()
+
+
+def test_closing_gives_the_memory_back(make, tmp_path: Path):
+    one = make()
+    one.save(1, state_of(1.0))
+    one.close()
+    assert not memory_folder(tmp_path, tmp_path / "c").exists()
+
+
+def test_a_signal_asks_for_a_last_save_one_step_later(make):
+    one = make(watch_signals=True, interval_steps=1_000)
+    assert one.should_save(1) is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert one.should_save(2) is None  # the ranks agree while the step runs
+    assert one.should_save(3) == "preemption"
+    one.save(3, state_of(3.0))
+    one.close()
+    assert one.memory.folder.exists()  # for the process that comes next
+
+
+def test_saves_come_at_the_interval(make):
+    one = make(interval_steps=3)
+    due = []
+    for step in range(1, 11):
+        if one.should_save(step):
+            due.append(step)
+            one.save(step, state_of(1.0))
+    assert due == [3, 6, 9]
+    one.close()
+
+
+def test_old_checkpoints_go(make):
+    one = make(retention=Retention(keep_last=2))
+    for step in range(5):
+        one.save(step, state_of(1.0))
+    one.close()
+    assert [e.step for e in one.catalog.entries()] == [3, 4]
+
+
+def test_a_fresh_optimizer_gets_its_moments_back(make):
+    def build() -> TrainState:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        return TrainState(model, torch.optim.AdamW(model.parameters()))
+
+    trained = build()
+    trained.model(torch.ones(4)).sum().backward()
+    trained.optimizer.step()
+    one = make()
+    one.save(1, {"train": trained})
+    one.close()
+    fresh = build()
+    make().restore({"train": fresh})
+    for before, after in zip(trained.model.parameters(), fresh.model.parameters(), strict=True):
+        assert torch.equal(before, after)
+        assert torch.equal(trained.optimizer.state[before]["exp_avg"], fresh.optimizer.state[after]["exp_avg"])
+
+
+dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64])
+leaves = st.one_of(st.integers(), st.text(max_size=5), st.none(), st.tuples(dtypes, st.lists(st.integers(0, 4), max_size=3)))
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), leaves, min_size=1, max_size=6))
+def test_any_state_comes_out_of_the_arena_as_it_went_in(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("arena")
+    state = {k: torch.randint(0, 2, v[1]).to(v[0]) if isinstance(v, tuple) else v for k, v in content.items()}
+    slot = Slot(folder, 0)
+    staged = copy_into(slot, plan_staging(state))
+    opened = open_staged(*staged._recipe)  # what the writer process sees
+    for name, value in state.items():
+        assert torch.equal(opened[name], value) if isinstance(value, torch.Tensor) else opened[name] == value
+    slot.remove()
+
+
+def test_memory_of_another_shape_is_not_forced_into_a_state(make):
+    one = make()
+    one.save(1, {"w": torch.zeros(4)})
+    slot, header = one.memory.whole(1)[1]
+    with pytest.raises(KeyError):
+        load_slot(slot, header, {"w": torch.zeros(5)})
+
+
+# -- processes
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(probe.getsockname()[1])
+
+
+def run_program(kind: str, folder: Path, memory: Path, ranks: int) -> list[str]:
+    command = [sys.executable, str(PROGRAM), kind, str(folder), str(memory), free_port(), str(ranks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return next(line for line in done.stdout.splitlines() if line.startswith("DIGEST")).split()[1:]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
+def test_sharded_states_come_back_from_memory_from_storage_and_on_another_world_size(kind: str, tmp_path: Path):
+    folder, memory = tmp_path / "c", tmp_path / "m"
+    trained, value = run_program(kind, folder, memory, 2)
+    assert trained == "trained"
+    assert run_program(kind, folder, memory, 2) == ["memory", value]
+    assert run_program(kind, folder, tmp_path / "other", 1) == ["storage", value]
+
+
+SAVER = """
+import sys, torch
+from pathlib import Path
+from prism.recover.checkpoint import CheckpointConfig, Checkpointer
+if __name__ == "__main__":
+    folder, memory = map(Path, sys.argv[1:])
+    one = Checkpointer(CheckpointConfig(folder=folder, memory_dir=memory, interval_steps=1))
+    step = 0
+    while True:
+        step += 1
+        one.save(step, {"w": torch.full((500_000,), float(step))})
+        one.wait_written() if step == 1 else None
+        print("saved", step, one.committed_step, flush=True)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_kill_at_any_moment_leaves_the_last_good_one_loadable(make, tmp_path: Path):
+    script = tmp_path / "saver.py"
+    script.write_text(SAVER)
+    folder = tmp_path / "c"
+    memory = tmp_path / "elsewhere"
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(memory)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(5)]
+    time.sleep(0.13)  # in the middle of the next write
+    process.kill()
+    lines += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    told = [int(line.split()[2]) for line in lines if line.startswith("saved")]
+    target = {"w": torch.zeros(500_000)}
+    restored = make().restore(target)
+    assert restored.source == "storage" and restored.step >= max(told)
+    assert float(target["w"].min()) == float(target["w"].max()) == restored.step
