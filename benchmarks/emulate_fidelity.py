@@ -125,9 +125,7 @@ def report(folder: Path) -> None:
 
     print(f"machine: {(folder / 'machine.txt').read_text()}; one core and one thread per rank")
     print("spread: half of the 5 % to 95 % range of real steps; cores: slowest over fastest core at equal work")
-    print(
-        f"{'case':<14}{'real ms':>9}{'spread %':>10}{'cores':>7}{'predicted ms':>14}{'error %':>9}{'communication %':>17}"
-    )
+    print(f"{'case':<14}{'real ms':>9}{'spread %':>10}{'cores':>7}{'predicted ms':>14}{'error %':>9}{'comm %':>8}")
     errors = []
     for case in sorted(p for p in folder.iterdir() if p.is_dir()):
         num = int(case.name.partition("-")[0])
@@ -150,7 +148,7 @@ def report(folder: Path) -> None:
         error = (guess / truth - 1) * 100
         errors.append(abs(error))
         spread = (high - low) / 2 / truth * 100
-        print(f"{case.name:<14}{truth:9.2f}{spread:10.1f}{uneven:7.2f}{guess:14.2f}{error:+9.2f}{talk:17.1f}")
+        print(f"{case.name:<14}{truth:9.2f}{spread:10.1f}{uneven:7.2f}{guess:14.2f}{error:+9.2f}{talk:8.1f}")
     print(f"mean absolute error {statistics.mean(errors):.2f} %, largest {max(errors):.2f} %; asked: 1 % and 2 %")
 
 

@@ -75,7 +75,7 @@ def test_a_connection_lost_to_a_loader_worker_is_a_killed_loader():
     broken = "ConnectionResetError: [Errno 104] Connection reset by peer"
     frame = '  File "/x/torch/multiprocessing/reductions.py", line 294, in rebuild_storage_fd\n    fd = df.detach()\n'
     assert reason_of_text(f"{TRACEBACK}{frame}{broken}") == "DataloaderKilled"
-    assert reason_of_text(f"{TRACEBACK}  File \"a.py\", line 2, in f\n{broken}") == "ConnectionError"
+    assert reason_of_text(f'{TRACEBACK}  File "a.py", line 2, in f\n{broken}') == "ConnectionError"
 
 
 def test_a_warning_may_explain_the_failure_after_it_and_is_nothing_alone():

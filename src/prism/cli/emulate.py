@@ -24,8 +24,6 @@ EPILOG = examples(
     "prism emulate --sweep sweep.yaml",
 )
 
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
-
 Script = Annotated[
     list[str] | None, typer.Argument(help="The script and its arguments, after --.", metavar="SCRIPT ARGS")
 ]

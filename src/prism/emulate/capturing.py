@@ -53,7 +53,7 @@ def capture_job(config: CaptureConfig) -> Run:
     company = 0 if on_gpu else _company(config)
     ranks = choose_ranks(classes, check=config.check_symmetry, company=company)
     config.note(f"{len(classes.captured)} classes; capturing ranks {_list(ranks)}")
-    plan = replace(base, live_ranks=tuple(ranks), twins=_twins(classes.twins(), classes.of_rank, ranks))
+    plan = replace(base, live_ranks=tuple(ranks), twins=classes.twins(ranks))
     if on_gpu:
         # One GPU: ranks take turns, and messages of the first run answer for those that are not there.
         return run_ranks(replace(launch, one_by_one=True), plan, ranks, found.posts)
@@ -69,15 +69,6 @@ def base_plan(config: CaptureConfig) -> RunPlan:
         routing_counts=config.routing_counts, track_memory=config.track_memory,
         snapshot="yes" if config.snapshot else "",
     )  # fmt: skip
-
-
-def _twins(twins: tuple[int, ...], of_rank: tuple[int, ...], ranks: list[int]) -> tuple[int, ...]:
-    """The live rank that stands for each rank: itself, or the first live one of its class."""
-    first: dict[int, int] = {}
-    for rank in ranks:
-        first.setdefault(of_rank[rank], rank)
-    live = set(ranks)
-    return tuple(r if r in live else first[of_rank[r]] for r in range(len(twins)))
 
 
 def _company(config: CaptureConfig) -> int:

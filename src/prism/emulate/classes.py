@@ -20,10 +20,13 @@ class Classes:
     of_rank: tuple[int, ...]
     captured: tuple[tuple[int, ...], ...]
 
-    def twins(self) -> tuple[int, ...]:
-        """For each rank the captured rank that stands for it: itself where it was captured."""
-        known = {rank for members in self.captured for rank in members}
-        return tuple(r if r in known else self.captured[c][0] for r, c in enumerate(self.of_rank))
+    def twins(self, live: Sequence[int]) -> tuple[int, ...]:
+        """For each rank the live rank that stands for it: itself, or the first live one of its class."""
+        first: dict[int, int] = {}
+        for rank in live:
+            first.setdefault(self.of_rank[rank], rank)
+        present = set(live)
+        return tuple(r if r in present else first[c] for r, c in enumerate(self.of_rank))
 
     def members(self, class_id: int) -> list[int]:
         """The ranks of a class."""

@@ -75,7 +75,7 @@ def _run_one(emulation: Emulation, rank: int, rules: list[Rule], faults: Sequenc
         schedule = Path(scratch) / "schedule.json"
         schedule.write_text(json.dumps({"rules": [asdict(rule) for rule in rules]}))
         plan = replace(
-            base_plan(config), mode="live", schedule=str(schedule), live_ranks=tuple(sorted(emulation.captures)),
+            base_plan(config), schedule=str(schedule), live_ranks=tuple(sorted(emulation.captures)),
             faults=tuple(faults), track_memory=False, warmup=config.warmup, exchange_timeout_s=30.0,
         )  # fmt: skip
         started = time.monotonic()

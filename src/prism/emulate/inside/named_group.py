@@ -60,8 +60,11 @@ class NamedGroup(dist.ProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
 
-    setGroupName, getGroupName = _set_group_name, name
-    setGroupDesc = _set_group_desc
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
+
+    def getGroupName(self) -> str:
+        """The name C++ asks for."""
+        return self._name
 
     def getGroupDesc(self) -> str:
         """The name C++ asks for."""

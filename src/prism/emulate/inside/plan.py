@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 PLAN_VARIABLE = "PRISM_EMULATE_PLAN"
 
-Mode = Literal["capture", "live"]
 Routing = Literal["balanced", "zipf", "recorded"]
 
 
@@ -32,7 +31,6 @@ class RunPlan:
     world_size: int
     gpus_per_node: int
     output: str  # file for what was recorded
-    mode: Mode = "capture"
     warmup: int = 3
     iterations: int = 5
     address: str = ""  # of the exchange; empty when the rank is alone

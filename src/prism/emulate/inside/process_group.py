@@ -21,12 +21,15 @@ from torch import Tensor
 from prism.emulate.inside import contents
 from prism.emulate.inside.contents import is_control, size_of
 from prism.emulate.inside.named_group import NamedGroup
+from prism.emulate.inside.pacing import Rule
 from prism.emulate.inside.peers import Peers
 from prism.emulate.inside.recorder import Entry, find_source
 from prism.emulate.inside.rehearsal import Call, find_fault, meet_fault
 from prism.emulate.inside.session import Session, UnsupportedError
 from prism.emulate.inside.streams import join_streams
 from prism.emulate.inside.work import VirtualWork
+
+_GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +337,10 @@ class VirtualGroup(NamedGroup):
             entry.source,
         )
         meet_fault(fault, call)
+        if session.pacer is not None:
+            # NCCL's host call returned; its kernel never ends, and the watchdog is faster than this hold.
+            held = Rule(request.kind, request.bytes, 0, 0, round((call.timeout_s + _GRACE_S) * 1e9))
+            session.pacer.issue(held, entry.op, hash(self._name))
 
 
 _COPYING = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
