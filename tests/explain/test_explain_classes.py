@@ -95,7 +95,10 @@ def test_numbered_source_lines_of_a_notebook_are_no_evidence():
     assert reason_of_text(text) == "TypeError"
 
 
-def test_an_assertion_on_the_device_is_a_cuda_error_that_a_restart_does_not_cure():
+def test_an_assertion_on_the_device_is_the_cause_of_the_cuda_errors_after_it():
     line = "../aten/native/cuda/Indexing.cu:1141: block: [6,0,0], thread: [1,0,0] Assertion `a < b` failed."
-    verdict = diagnose(read_text(line)).verdict
-    assert (verdict.reason, verdict.action) == ("CUDAError", "stop")
+    echo = "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb )`"
+    verdict = diagnose(read_text(f"{line}\n{echo}")).verdict
+    assert (verdict.reason, verdict.action) == ("AssertionError", "stop")
+    alone = diagnose(read_text("RuntimeError: CUDA error: device-side assert triggered")).verdict
+    assert (alone.reason, alone.action) == ("CUDAError", "stop")
