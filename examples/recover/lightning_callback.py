@@ -1,6 +1,6 @@
 """A callback in the manner of Lightning. It uses only the hooks' names, so it needs no Lightning to be read or tested.
 
-    trainer = lightning.Trainer(callbacks=[PrismCallback(Path("checkpoints"))], enable_checkpointing=False)
+trainer = lightning.Trainer(callbacks=[PrismCallback(Path("checkpoints"))], enable_checkpointing=False)
 """
 
 from __future__ import annotations

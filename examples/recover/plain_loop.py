@@ -1,6 +1,6 @@
 """A plain PyTorch loop that survives: checkpoints, progress, batches left out after a rollback.
 
-    prism supervise -- torchrun --nproc-per-node 4 examples/recover/plain_loop.py
+prism supervise -- torchrun --nproc-per-node 4 examples/recover/plain_loop.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def main() -> None:
     rank = dist.get_rank()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)))
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     progress = Progress.from_environment(rank)

@@ -1,6 +1,6 @@
 """A trainer class in the manner of torchtitan: FSDP2, a Stateful trainer, staging that overlaps the next step.
 
-    prism supervise -- torchrun --nproc-per-node 4 examples/recover/torchtitan_style.py
+prism supervise -- torchrun --nproc-per-node 4 examples/recover/torchtitan_style.py
 """
 
 from __future__ import annotations

@@ -33,8 +33,17 @@ def make(tmp_path: Path) -> Iterator:
     made: list[Checkpointer] = []
 
     def build(**changes) -> Checkpointer:
-        settings = {"folder": tmp_path / "c", "memory_dir": tmp_path, "interval_steps": 10, "writer": "thread", "watch_signals": False}
-        one = Checkpointer(CheckpointConfig(**{**settings, **changes}), Progress(0, RunOrders(run_dir=tmp_path / "run", attempt=len(made) + 1)))
+        settings = {
+            "folder": tmp_path / "c",
+            "memory_dir": tmp_path,
+            "interval_steps": 10,
+            "writer": "thread",
+            "watch_signals": False,
+        }
+        one = Checkpointer(
+            CheckpointConfig(**{**settings, **changes}),
+            Progress(0, RunOrders(run_dir=tmp_path / "run", attempt=len(made) + 1)),
+        )
         made.append(one)
         return one
 
@@ -242,7 +251,9 @@ def test_a_fresh_optimizer_gets_its_moments_back(make):
 
 
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64])
-leaves = st.one_of(st.integers(), st.text(max_size=5), st.none(), st.tuples(dtypes, st.lists(st.integers(0, 4), max_size=3)))
+leaves = st.one_of(
+    st.integers(), st.text(max_size=5), st.none(), st.tuples(dtypes, st.lists(st.integers(0, 4), max_size=3))
+)
 
 
 @settings(max_examples=40)
@@ -317,7 +328,10 @@ def test_a_kill_at_any_moment_leaves_the_last_good_one_loadable(make, tmp_path: 
     folder = tmp_path / "c"
     memory = tmp_path / "elsewhere"
     process = subprocess.Popen(
-        [sys.executable, str(script), str(folder), str(memory)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(script), str(folder), str(memory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(5)]

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prism.recover.drills.__main__ import DRILLS, NEED_ROOT  # noqa: E402
-from prism.recover.drills.namespaces import why_no_namespaces  # noqa: E402
-from prism.recover.drills.process_drills import Script  # noqa: E402
-from prism.recover.drills.slurm_cluster import why_no_slurm  # noqa: E402
-from prism.recover.drills.slurm_drill import lose_slurm_node  # noqa: E402
+from prism.recover.drills.__main__ import DRILLS, NEED_ROOT
+from prism.recover.drills.namespaces import why_no_namespaces
+from prism.recover.drills.process_drills import Script
+from prism.recover.drills.slurm_cluster import why_no_slurm
+from prism.recover.drills.slurm_drill import lose_slurm_node
 
 EVERYDAY = ("kill-tree", "nan", "bug-at-start")
 

@@ -148,6 +148,16 @@ def test_a_line_still_being_written_waits_for_its_end(tmp_path: Path):
     assert [e.step for e in watch.poll(0.0)] == [4]
 
 
+def test_what_counts_as_read_is_what_was_handed_out(tmp_path: Path):
+    progress = Progress(0, RunOrders(run_dir=tmp_path))
+    for step in (1, 2, 3):
+        progress.step(step)
+    folder = attempt_dir(tmp_path, 1)
+    watch = Watch(folder)
+    assert next(watch.poll(0.0)).step == 1
+    assert [e.step for e in Watch(folder, watch.read_bytes).poll(0.0)] == [2, 3]
+
+
 def test_only_rank_zero_reports_steps_but_every_rank_beats(tmp_path: Path):
     Progress(3, RunOrders(run_dir=tmp_path)).step(7, loss=1.0)
     folder = attempt_dir(tmp_path, 1)
@@ -259,3 +269,13 @@ def test_no_settings_file_is_so_odd_that_it_is_not_told_in_a_line(tmp_path_facto
         read_config(path)
     except InputError as error:
         assert "\n" not in str(error)
+
+
+# -- documentation
+
+
+def test_the_settings_shown_in_the_guide_are_real(tmp_path: Path):
+    guide = (Path(__file__).parents[2] / "docs" / "recover.md").read_text()
+    block = guide.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "run.yaml").write_text(block)
+    assert read_config(tmp_path / "run.yaml").hosts.num_hosts == 2

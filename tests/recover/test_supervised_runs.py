@@ -189,6 +189,29 @@ def test_an_action_that_a_crash_interrupted_is_done_after_the_restart(tmp_path: 
     again.journal.close()
 
 
+def test_an_answer_that_a_crash_cut_off_is_asked_for_again(tmp_path: Path):
+    """Killed right after the logs were read, before the answer was taken."""
+    launcher = FakeLauncher()
+    one = supervisor(tmp_path, launcher)
+    one.poll()
+    report_steps(tmp_path / "run", 1, 5)
+    launcher.end(1)
+
+    def die(event):
+        raise KeyboardInterrupt
+
+    handle = one._take
+    one._take = lambda event: die(event) if type(event).__name__ == "Explained" else handle(event)
+    with pytest.raises(KeyboardInterrupt):
+        one.poll()
+    one.journal.close()
+    again = supervisor(tmp_path, launcher)
+    assert again.state.phase is Phase.EXPLAINING
+    again._perform()
+    assert again.state.phase is Phase.RUNNING and again.state.attempt == 2
+    again.journal.close()
+
+
 def test_the_last_reports_of_an_attempt_are_read_before_its_end_is_judged(tmp_path: Path):
     launcher = FakeLauncher()
     one = supervisor(tmp_path, launcher)

@@ -24,6 +24,9 @@ EPILOG = examples(
     "prism emulate --sweep sweep.yaml",
 )
 
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
+"""How the command is registered: everything after -- belongs to the script."""
+
 Script = Annotated[
     list[str] | None, typer.Argument(help="The script and its arguments, after --.", metavar="SCRIPT ARGS")
 ]

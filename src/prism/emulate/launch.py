@@ -93,6 +93,11 @@ class Launcher:
         """The ranks that ran, and the exit code of each."""
         return {rank: live.process.returncode for rank, live in self._live.items()}
 
+    def fork_of(self, rank: int) -> str:
+        """Why a fork of the rank failed; empty where none did."""
+        note = Path(f"{self._live[rank].output}.fork")
+        return note.read_text() if note.exists() else ""
+
     def log_of(self, rank: int) -> str:
         """What a rank printed."""
         return self._live[rank].log.read_text(errors="replace")
@@ -212,6 +217,11 @@ def _check(launcher: Launcher, captures: dict[int, Capture]) -> None:
     if bad:
         sys.stderr.write(launcher.log_of(bad[0].rank))
         raise ScriptError(_explain(bad[0]))
+    for rank in launcher.started:
+        failed = launcher.fork_of(rank)
+        if failed:
+            sys.stderr.write(launcher.log_of(rank))
+            raise ScriptError(failed)
 
 
 def _explain(capture: Capture) -> str:

@@ -32,6 +32,7 @@ NUM_FAILURES = "PRISM_NUM_FAILURES"
 UPTIME_S = "PRISM_UPTIME_S"
 
 STEPS_FILE = "steps.jsonl"
+MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host
 BEAT_INTERVAL_S = 0.5
 
 

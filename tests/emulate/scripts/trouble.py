@@ -26,8 +26,11 @@ for step in range(8):
         dist.recv(torch.zeros(4))
     if what == "spawn":
         torch.multiprocessing.spawn(print, nprocs=2)
-    if what == "fork" and step == 1 and os.fork() == 0:
-        dist.barrier()
+    if what == "fork" and step == 1:
+        child = os.fork()
+        if child == 0:
+            dist.barrier()
+        os.waitpid(child, 0)
     if what == "extra" and dist.get_rank() == 0:
         dist.barrier()
     if what == "order" and step % 2:

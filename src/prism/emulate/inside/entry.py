@@ -77,6 +77,11 @@ def main() -> NoReturn:
     counter = StepCounter(session, meter)
     register_optimizer_step_post_hook(counter.after_step)
     status, reason = _run_script(sys.argv[1:])
+    if os.getpid() != session.pid:
+        # A fork of the rank came here; the rank itself writes the log.
+        if status != "ended":
+            Path(f"{plan.output}.fork").write_text(reason)
+        os._exit(0 if status == "ended" else 1)
     meter.stop_counting()
     _leave_log(plan, session, meter, status, reason, time.perf_counter() - started)
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prism.errors import BadConfigError
 from prism.recover.checkpoint.arena import Slot, SlotHeader
+from prism.recover.progress import MEMORY_PREFIX
 
 _DEFAULT_SLOTS = 2
 _MAX_SLOTS = 8
@@ -17,7 +18,7 @@ _MAX_SLOTS = 8
 def memory_folder(memory_dir: Path, checkpoints: Path) -> Path:
     """Where a run's staged states lie on each host; the same after a restart."""
     key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
-    return memory_dir / f"prism-{key}"
+    return memory_dir / f"{MEMORY_PREFIX}{key}"
 
 
 class Memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.recover.drills.stage import DrillError, Stage
+from prism.recover.drills.stage import DrillError, Stage, read_losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,6 @@ class Outcome:
 
 def measure(name: str, stage: Stage, expected: dict[int, str] | None, note: str = "") -> Outcome:
     """Read the outcome off the run folder; `expected` are the undisturbed losses."""
-    from prism.recover.drills.stage import read_losses
-
     state = stage.state()
     reports = stage.reports()
     restored = [line for line in reports if line["kind"] == "restored" and line["time"] >= stage.hurt_at_s]

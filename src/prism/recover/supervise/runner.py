@@ -12,7 +12,7 @@ from pathlib import Path
 from prism.errors import PrismError
 from prism.recover.catalog import Catalog
 from prism.recover.isolate.report import IsolationReport
-from prism.recover.progress import RunOrders, attempt_dir
+from prism.recover.progress import MEMORY_PREFIX, RunOrders, attempt_dir
 from prism.recover.supervise import actions, events
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
@@ -53,7 +53,7 @@ class Supervisor:
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
         self._pending: list[actions.Action] = found.pending if found else []
-        self._watch = Watch(self._folder, found.read_bytes if found else 0)
+        self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
             self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, step {self.state.last_step}")
 
@@ -119,8 +119,11 @@ class Supervisor:
             action, *rest = self._pending
             follow_up = self._act(action)
             self._pending = rest
-            self._commit()
-            if follow_up is not None:
+            if follow_up is None:
+                self._commit()
+            else:
+                # One write strikes the action out and holds what follows from it: a crash in between would lose the
+                # answer and leave the run waiting for it.
                 self._take(follow_up)
 
     def _commit(self) -> None:
@@ -158,7 +161,7 @@ class Supervisor:
                 self._notify(action.level, action.text)
             case actions.Finish():
                 self._notify("info" if action.outcome == "done" else "page", f"{action.outcome}: {action.text}")
-                if action.memory:
+                if Path(action.memory).name.startswith(MEMORY_PREFIX):  # the path came from the trainer
                     shutil.rmtree(action.memory, ignore_errors=True)
         return None
 

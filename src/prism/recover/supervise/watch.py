@@ -35,9 +35,10 @@ class Tail:
                     end = chunk.rfind(b"\n") + 1
                     if end == 0:
                         return
-                    self.offset += end
+                    for line in chunk[:end].splitlines(keepends=True):
+                        self.offset += len(line)  # line by line: what is written down is what was acted on
+                        yield line.rstrip()
                     handle.seek(self.offset)
-                    yield from chunk[:end].splitlines()
         except OSError:
             return
 
@@ -45,11 +46,11 @@ class Tail:
 class Watch:
     """Events of one attempt. The reports of the trainer win; the log is read only while there are none."""
 
-    def __init__(self, folder: Path, read_bytes: int = 0) -> None:
+    def __init__(self, folder: Path, read_bytes: int = 0, last_step: int = -1) -> None:
         self._reports = Tail(path=folder / STEPS_FILE, offset=read_bytes)
         self._log: Tail | None = None
         self._folder = folder
-        self._last_logged = -1
+        self._last_logged = last_step
         self.bad_lines = 0
 
     @property
