@@ -147,7 +147,7 @@ def poison_nan(script: Script) -> Outcome:
 
 def poison_spike(script: Script) -> Outcome:
     """A stretch of batches throws the loss up, and the model with it."""
-    return _poison(script, "a loss spike", "spike:34-37", {"min_history": 15, "patience": 3})
+    return _poison(script, "a loss spike", "spike:34-36", {"min_history": 15, "patience": 3})
 
 
 def bug_at_start(script: Script) -> Outcome:
