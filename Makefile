@@ -7,10 +7,10 @@ READY := $(VENV)/.ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus clean
+.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus drills soak slurm-drill clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## build .venv; then .venv/bin/prism is the command
 
@@ -58,6 +58,15 @@ bench: $(READY)  ## run every benchmark beside its peers and print the tables
 corpus: $(READY)  ## make real torch jobs fail in every way we know, and score `prism explain` on their logs
 	$(BIN)/python scripts/make_corpus.py $(OUT)/corpus
 	$(BIN)/python benchmarks/explain.py corpus $(OUT)/corpus
+
+drills: $(READY)  ## do harm to a real training job in 13 ways, and check that it recovers
+	$(BIN)/python -m prism.recover.drills
+
+soak: $(READY)  ## 200 random faults on one run
+	$(BIN)/python -m prism.recover.drills.soak
+
+slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
+	$(BIN)/python -m prism.recover.drills.slurm_drill
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) $(OUT) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
