@@ -18,6 +18,7 @@ from prism.cli import (
     flows,
     generate_trace,
     isolate,
+    lab,
     scenario,
     simulate,
     supervise,
@@ -49,6 +50,7 @@ app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_sett
 app.command("calibrate", rich_help_panel=PLAN, epilog=calibrate.EPILOG)(calibrate.run_calibrate)
 app.command("simulate", rich_help_panel=PLAN, epilog=simulate.EPILOG)(simulate.simulate_graph)
 app.command("scenario", rich_help_panel=PLAN, epilog=scenario.EPILOG)(scenario.run_scenario)
+app.command("lab", rich_help_panel=PLAN, epilog=lab.EPILOG)(lab.run_lab_command)
 app.add_typer(flows.app, name="flows", rich_help_panel=DATA)
 app.command("generate-trace", rich_help_panel=DATA, epilog=generate_trace.EPILOG)(generate_trace.generate_trace_file)
 
