@@ -1,7 +1,9 @@
-"""Iteration time under torchrun against `prism emulate`, on CPU ranks, run in turns on one machine.
+"""Iteration time under torchrun against `prism emulate`, on CPU ranks of one machine.
 
-`measure FOLDER` runs both and needs only torch; `report FOLDER` stitches, solves and prints the table. One thread and
-one core per rank. Collectives are calibrated on the same cores, at the sizes that the jobs use.
+All layouts of one size are started together, each once for real and once emulated, and then work in turns of a few
+steps: whatever disturbs the machine falls on both alike. Between them collectives are timed on the same cores, at the
+sizes that the jobs use. `measure FOLDER` does that and needs only torch; `report FOLDER` stitches, solves and prints
+the table. `wanted FOLDER` lists the collectives beforehand, so that `measure` need not.
 """
 
 from __future__ import annotations
@@ -12,162 +14,207 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from emulate_turns import Turns  # noqa: E402
 from machine import describe_machine  # noqa: E402
 from prism.emulate.capture import Capture, cut_iterations, read_capture  # noqa: E402
-from prism.emulate.classes import find_classes  # noqa: E402
+from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
 from prism.emulate.families import find_families  # noqa: E402
 from prism.emulate.inside.measure import MeasurePlan, Wanted  # noqa: E402
 from prism.emulate.inside.plan import RunPlan  # noqa: E402
-from prism.emulate.launch import LaunchConfig, run_ranks  # noqa: E402
-from prism.emulate.measuring import measure_collectives  # noqa: E402
+from prism.emulate.launch import LaunchConfig, probe_pinning, run_ranks  # noqa: E402
 
 SCRIPT = ROOT / "examples" / "gpt" / "train.py"
-MODEL = ("--width", "256", "--layers", "4", "--length", "128", "--batch", "4")
+MODEL = ("--width", "512", "--layers", "2", "--heads", "8", "--length", "128", "--vocab", "512", "--device", "cpu")
 LAYOUTS = {
-    "DDP": ("--data", "ddp"),
-    "FSDP2": ("--data", "fsdp"),
-    "TP x DP": ("--tp", "2", "--data", "fsdp"),
-    "PP x DP": ("--pp", "2", "--data", "ddp"),
+    "DDP": ("--data", "ddp", "--batch", "4"),
+    "FSDP2": ("--data", "fsdp", "--batch", "4"),
+    "TP x DP": ("--tp", "2", "--data", "fsdp", "--batch", "8"),
+    "PP x DP": ("--pp", "2", "--data", "ddp", "--batch", "8"),
 }
-WARMUP, ITERATIONS = 3, 25
+WARMUP = 2  # steps before the first turn
+PER_TURN = 5  # steps of a turn; the first finds cold caches and is left out
+ROUNDS = 2  # of collectives, per turn
 
 
 def main() -> None:
-    """Parse and run one of the two halves, or both."""
+    """Parse and run one part, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("half", choices=("measure", "report", "both"), default="both", nargs="?")
+    parser.add_argument("part", choices=("wanted", "measure", "report", "all"), default="all", nargs="?")
     parser.add_argument("folder", type=Path, default=Path("out/fidelity"), nargs="?")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=900, help="for starting and all turns")
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
     args = parser.parse_args()
-    if args.half in ("measure", "both"):
-        measure(args.folder, args.ranks, args.rounds, args.layouts)
-    if args.half in ("report", "both"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CPU ranks also where there is a GPU
+    os.environ["OMP_NUM_THREADS"] = "1"
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.part == "report":
+        report(args.folder)
+        return
+    cores = len(os.sched_getaffinity(0))
+    ranks = [num for num in args.ranks if num <= cores or args.part == "wanted"]
+    print(f"ranks {ranks} on {cores} cores", flush=True)
+    for num in ranks:
+        wanted = args.folder / f"wanted-{num}.json"
+        if not wanted.exists():
+            plan = MeasurePlan(backend="gloo", wanted=list_collectives(num, args.layouts))
+            wanted.write_text(json.dumps(asdict(plan)))
+    if args.part != "wanted":
+        measure(args.folder, ranks, args.layouts, args.seconds)
+    if args.part == "all":
         report(args.folder)
 
 
-def measure(folder: Path, ranks: list[int], rounds: int, layouts: list[str]) -> None:
-    """Real and emulated runs in turns, then the collectives they used."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CPU ranks also where there is a GPU
-    (folder / "machine.txt").write_text(describe_machine())
-    for num in ranks:
-        cores = len(os.sched_getaffinity(0))
-        if num > cores:
-            print(f"{num} ranks left out: {cores} cores")
-            continue
-        captures: list[Capture] = []
-        for layout in layouts:
-            case = folder / f"{num}-{layout.replace(' ', '')}"
-            for turn in range(rounds):
-                started = time.monotonic()
-                run_real(case / f"real-{turn}", num, LAYOUTS[layout])
-                between = time.monotonic()
-                captures += run_emulated(case / f"emulated-{turn}", num, LAYOUTS[layout])
-                done = time.monotonic()
-                print(
-                    f"{num} ranks {layout} turn {turn}: real {between - started:.0f} s, emulated {done - between:.0f} s"
-                )
-        points = measure_collectives(MeasurePlan(backend="gloo", wanted=list_collectives(captures)), num, pin=True)
-        (folder / f"calibration-{num}.json").write_text(json.dumps(points))
-
-
-def run_real(out: Path, num: int, layout: tuple[str, ...]) -> None:
-    """The script under torchrun."""
-    out.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num),
-        str(ROOT / "benchmarks" / "pinned_rank.py"), str(SCRIPT), *MODEL, *layout, "--device", "cpu",
-        "--steps", str(WARMUP + ITERATIONS), "--times", str(out / "times"),
-    ]  # fmt: skip
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-
-
-def run_emulated(out: Path, num: int, layout: tuple[str, ...]) -> list[Capture]:
-    """The same script with every rank live and no byte sent, so that ranks share the machine as real ones do."""
-    script = (str(SCRIPT), *MODEL, *layout, "--device", "cpu", "--steps", str(WARMUP + ITERATIONS + 1))
-    config = LaunchConfig(script=script, world_size=num, gpus_per_node=num, pin=True, folder=out)
-    ranks = tuple(range(num))
-    plan = RunPlan(
-        rank=0, world_size=num, gpus_per_node=num, output="", warmup=WARMUP, iterations=ITERATIONS, live_ranks=ranks,
-        in_step=True, track_memory=False,
-    )  # fmt: skip
-    return list(run_ranks(config, plan, ranks).captures.values())
-
-
-def list_collectives(captures: list[Capture]) -> tuple[Wanted, ...]:
-    """Every (kind, group size, bytes) of an iteration."""
+def list_collectives(num: int, layouts: list[str]) -> tuple[Wanted, ...]:
+    """Every (kind, group size, bytes) of an iteration of these layouts."""
     wanted: set[tuple[str, int, int]] = set()
-    for capture in captures:
-        families = find_families([capture])
-        for entry in cut_iterations(capture, WARMUP)[-1]:
-            if entry.is_communication and families.by_name[entry.group].size > 1:
-                message = entry.what in ("send", "recv")
-                size = 2 if message else families.by_name[entry.group].size
-                wanted.add(("send" if message else entry.what, size, entry.bytes))
+    for layout in layouts:
+        launch = LaunchConfig(script=(str(SCRIPT), *MODEL, *LAYOUTS[layout]), world_size=num, gpus_per_node=num)
+        config = CaptureConfig(
+            launch=launch, iterations=1, warmup=2, company=0, check_symmetry=False, track_memory=False
+        )
+        for capture in capture_job(config).captures.values():
+            families = find_families([capture])
+            for entry in cut_iterations(capture, 2)[-1]:
+                if entry.is_communication and families.by_name[entry.group].size > 1:
+                    message = entry.what in ("send", "recv")
+                    size = 2 if message else families.by_name[entry.group].size
+                    wanted.add(("send" if message else entry.what, size, entry.bytes))
     return tuple(Wanted(*item) for item in sorted(wanted))
+
+
+def measure(folder: Path, ranks: list[int], layouts: list[str], seconds: float) -> None:
+    """Start everything, then let each set work in turn until the time is up."""
+    began = time.monotonic()
+    facts = {"machine": describe_machine(), "pinning": probe_pinning()}
+    (folder / "machine.json").write_text(json.dumps(facts))
+    with Turns() as gate:
+        sets = [item for num in ranks for item in list_sets(folder, num, layouts, gate.address)]
+        workers = [
+            threading.Thread(target=run_emulated if "emulated" in s.name else run_torchrun, args=(s, 29600 + i))
+            for i, s in enumerate(sets)
+        ]
+        for worker in workers:
+            worker.start()
+        gate.gather({s.name: s.num for s in sets}, lambda: all(worker.is_alive() for worker in workers))
+        print(f"{len(sets)} sets of ranks started after {time.monotonic() - began:.0f} s", flush=True)
+        longest, turns = 0.0, 0
+        while time.monotonic() - began + longest < seconds:
+            turn_began = time.monotonic()
+            # Real and emulated change places every turn, so that neither always comes first.
+            for one in sets if turns % 2 == 0 else reversed(sets):
+                gate.run(one.name)
+            longest, turns = max(longest, time.monotonic() - turn_began), turns + 1
+        gate.dismiss()
+        for worker in workers:
+            worker.join()
+    print(f"{turns} turns done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+@dataclass(frozen=True)
+class RankSet:
+    """Processes that work in the same turn."""
+
+    name: str
+    num: int
+    script: tuple[str, ...]
+    out: Path
+
+
+def list_sets(folder: Path, num: int, layouts: list[str], gate: str) -> list[RankSet]:
+    """Every layout for real and emulated, and the collectives, over this many ranks."""
+    sets = []
+    for layout in layouts:
+        for kind in ("real", "emulated"):
+            name, out = f"{num} {kind} {layout}", folder / f"{num}-{layout.replace(' ', '')}" / kind
+            out.mkdir(parents=True, exist_ok=True)
+            member = (str(ROOT / "benchmarks" / "emulate_rank.py"), gate, name, str(WARMUP), str(PER_TURN))
+            script = (*member, str(out / "times"), str(SCRIPT), *MODEL, *LAYOUTS[layout], "--steps", "1000000")
+            sets.append(RankSet(name, num, script, out))
+    name, program = f"{num} collectives", str(ROOT / "benchmarks" / "emulate_collectives.py")
+    files = (str(folder / f"wanted-{num}.json"), str(folder / f"calibration-{num}.json"))
+    return [*sets, RankSet(name, num, (program, gate, name, str(ROUNDS), *files), folder)]
+
+
+def run_torchrun(one: RankSet, port: int) -> None:
+    """torchrun on this machine, on a port of its own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(one.num), "--master-port"]
+    subprocess.run([*command, str(port), *one.script], check=True, stdout=subprocess.DEVNULL)
+
+
+def run_emulated(one: RankSet, port: int) -> None:
+    """The same script with every rank live and no byte sent, so that ranks share the machine as real ones do."""
+    config = LaunchConfig(script=one.script, world_size=one.num, gpus_per_node=one.num, pin=True, folder=one.out)
+    plan = RunPlan(
+        rank=0, world_size=one.num, gpus_per_node=one.num, output="", warmup=0, iterations=1_000_000,
+        live_ranks=tuple(range(one.num)), in_step=True, track_memory=False, exchange_timeout_s=600,
+    )  # fmt: skip
+    run_ranks(config, plan, tuple(range(one.num)))
 
 
 def report(folder: Path) -> None:
     """Predict every case from its captures and print it beside the real runs."""
     import polars as pl
 
-    from prism.emulate.capturing import CaptureConfig
-    from prism.emulate.emulation import EmulateConfig, predict_captures
     from prism.simulate.calibration import calibration_of, write_calibration
 
-    print(f"machine: {(folder / 'machine.txt').read_text()}; one core and one thread per rank")
-    print("spread: half of the 5 % to 95 % range of real steps; cores: slowest over fastest core at equal work")
-    print(f"{'case':<14}{'real ms':>9}{'spread %':>10}{'cores':>7}{'predicted ms':>14}{'error %':>9}{'comm %':>8}")
+    facts = json.loads((folder / "machine.json").read_text())
+    print(f"machine: {facts['machine']}; one thread per rank, pinned: {'yes' if facts['pinning'] else 'not obeyed'}")
+    print("spread: half of the 5 % to 95 % range of real steps; turns: the same of the medians of turns")
+    print(f"{'case':<12}{'real ms':>9}{'spread %':>10}{'turns %':>9}{'predicted ms':>14}{'error %':>9}{'comm %':>8}")
     errors = []
-    for case in sorted(p for p in folder.iterdir() if p.is_dir()):
+    for case in sorted(p for p in folder.iterdir() if (p / "real").is_dir()):
         num = int(case.name.partition("-")[0])
         table = folder / f"calibration-{num}.parquet"
         write_calibration(calibration_of(pl.read_json(folder / f"calibration-{num}.json")), table)
-        real = [t for turn in case.glob("real-*") for t in _real_steps_ms(turn)]
-        predicted, talk, uneven = [], 0.0, 1.0
-        for turn in sorted(case.glob("emulated-*")):
-            captures = {c.rank: c for c in map(read_capture, sorted(turn.glob("rank-*[0-9].json")))}
-            launch = LaunchConfig(script=(str(SCRIPT),), world_size=num, gpus_per_node=num, pin=True)
-            config = EmulateConfig(
-                capture=CaptureConfig(launch=launch, warmup=WARMUP), calibration=table, overlap=False
-            )
-            prediction = predict_captures(captures, config)[1]
-            uneven = max(uneven, _compare_cores(captures))
-            predicted += [ns / 1e6 for ns in prediction.step_ns]
-            talk = prediction.split.exposed_communication * 100
-        truth, guess = statistics.median(real), statistics.median(predicted)
-        low, high = statistics.quantiles(real, n=20)[0], statistics.quantiles(real, n=20)[-1]
+        turns = read_turns(case / "real")
+        real = [step for turn in turns for step in turn]
+        guess, talk = predict_case(case, num, table, facts["pinning"])
+        truth = statistics.median(real)
         error = (guess / truth - 1) * 100
         errors.append(abs(error))
-        spread = (high - low) / 2 / truth * 100
-        print(f"{case.name:<14}{truth:9.2f}{spread:10.1f}{uneven:7.2f}{guess:14.2f}{error:+9.2f}{talk:8.1f}")
+        spread, drift = (_half_range(x) / truth * 100 for x in (real, [statistics.median(t) for t in turns]))
+        print(f"{case.name:<12}{truth:9.2f}{spread:10.1f}{drift:9.1f}{guess:14.2f}{error:+9.2f}{talk:8.1f}")
     print(f"mean absolute error {statistics.mean(errors):.2f} %, largest {max(errors):.2f} %; asked: 1 % and 2 %")
 
 
-def _compare_cores(captures: dict[int, Capture]) -> float:
-    """How differently fast equal ranks computed: nothing but their cores tells them apart."""
-    families = find_families(captures.values())
-    cut = {rank: cut_iterations(capture, WARMUP) for rank, capture in captures.items()}
-    classes = find_classes({rank: parts[-1] for rank, parts in cut.items()}, families, len(captures))
-    worst = 1.0
-    for members in classes.captured:
-        medians = [statistics.median(sum(e.gap_ns for e in part) for part in cut[rank]) for rank in members]
-        worst = max(worst, max(medians) / min(medians))
-    return worst
+def predict_case(case: Path, num: int, table: Path, pinned: bool, clock: str = "wall") -> tuple[float, float]:
+    """Predicted milliseconds of an iteration, and the share of exposed communication in percent."""
+    from prism.emulate.emulation import EmulateConfig, predict_captures
+
+    captures = {c.rank: keep_warm(c) for c in map(read_capture, sorted((case / "emulated").glob("rank-*[0-9].json")))}
+    launch = LaunchConfig(script=(str(SCRIPT),), world_size=num, gpus_per_node=num, pin=True)
+    capture = CaptureConfig(launch=launch, warmup=0)
+    config = EmulateConfig(capture=capture, calibration=table, overlap=not pinned, clock=clock)
+    prediction = predict_captures(captures, config)[1]
+    return prediction.median_ms, prediction.split.exposed_communication * 100
 
 
-def _real_steps_ms(turn: Path) -> list[float]:
-    """Each step's time on its slowest rank."""
-    walls = [json.loads(p.read_text())["walls_s"][WARMUP:] for p in turn.glob("times.*")]
-    return [max(step) * 1e3 for step in zip(*walls, strict=True)]
+def keep_warm(capture: Capture) -> Capture:
+    """Without the steps before the first turn, and without the first step of each turn."""
+    parts = cut_iterations(replace(capture), 0)[WARMUP:]
+    kept = [part for i, part in enumerate(parts) if i % PER_TURN]
+    return replace(capture, entries=tuple(entry for part in kept for entry in part))
+
+
+def read_turns(folder: Path) -> list[list[float]]:
+    """Milliseconds of each step on its slowest rank, by turn."""
+    ranks = [[wall for wall, *_ in json.loads(p.read_text())][WARMUP:] for p in sorted(folder.glob("times.*"))]
+    steps = [max(step) * 1e3 for step in zip(*ranks, strict=True)]
+    return [steps[i + 1 : i + PER_TURN] for i in range(0, len(steps) // PER_TURN * PER_TURN, PER_TURN)]
+
+
+def _half_range(values: list[float]) -> float:
+    cuts = statistics.quantiles(values, n=20)
+    return (cuts[-1] - cuts[0]) / 2
 
 
 if __name__ == "__main__":

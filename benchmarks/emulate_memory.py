@@ -1,4 +1,8 @@
-"""Peak memory of every rank: real processes sharing one GPU over gloo against emulated ranks. Needs only torch."""
+"""Peak memory of every rank: real processes sharing one GPU over gloo against emulated ranks. Needs only torch.
+
+NCCL refuses two ranks on one GPU. By default the real processes exchange their bytes by gloo through host copies, with
+NCCL's lifetimes of tensors (`emulate_staged_gloo.py`); `--transport gloo` takes gloo's own handling of CUDA tensors.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,8 @@ LAYOUTS = {
     "TP, sequence": ("--tp", "4", "--sequence-parallel"),
     "PP 1F1B": ("--pp", "4",),
     "PP interleaved": ("--pp", "4", "--schedule", "interleaved"),
-    "MoE": ("--experts", "8"),
+    "MoE": ("--experts", "8", "--router", "even"),
+    "MoE, learned": ("--experts", "8"),
 }  # fmt: skip
 
 
@@ -40,12 +45,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--output", type=Path, default=None, help="JSON file for the figures")
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--transport", choices=("staged", "gloo"), default="staged")
+    parser.add_argument("--log", type=Path, default=Path("out/memory.log"), help="what failing real runs printed")
     args = parser.parse_args()
     print(f"machine: {describe_machine()}")
     rows = []
     for name in args.layouts:
         started = time.monotonic()
-        rows += compare(name, args.ranks)
+        rows += compare(name, args.ranks, args.transport, args.log)
         print(f"  ({time.monotonic() - started:.0f} s)", flush=True)
         if args.output:
             args.output.write_text(json.dumps(rows))
@@ -57,10 +64,10 @@ def main() -> None:
         )
 
 
-def compare(name: str, num: int) -> list[dict[str, object]]:
+def compare(name: str, num: int, transport: str, log: Path) -> list[dict[str, object]]:
     """Each rank's real and emulated peak."""
     arguments = (str(SCRIPT), *MODEL, *LAYOUTS[name], *COMMON)
-    real = run_real(arguments, num)
+    real = run_real(arguments, num, transport, log)
     try:
         launch = LaunchConfig(script=arguments, world_size=num, gpus_per_node=num)
         captures = capture_job(CaptureConfig(launch=launch, iterations=2, warmup=2)).captures
@@ -81,17 +88,21 @@ def compare(name: str, num: int) -> list[dict[str, object]]:
     return rows
 
 
-def run_real(arguments: tuple[str, ...], num: int) -> dict[int, tuple[int, int, int]]:
-    """All ranks for real, on one GPU; NCCL refuses that, gloo does not."""
+def run_real(arguments: tuple[str, ...], num: int, transport: str, log: Path) -> dict[int, tuple[int, int, int]]:
+    """All ranks for real, on one GPU."""
+    wrapper = (str(ROOT / "benchmarks" / "emulate_staged_gloo.py"),) if transport == "staged" else ()
     with tempfile.TemporaryDirectory() as scratch:
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num),
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num), *wrapper,
             *arguments, "--times", f"{scratch}/times",
         ]  # fmt: skip
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
-            print("\n".join(done.stderr.splitlines()[-12:]))
-            print("real run failed; what gloo cannot do on GPUs cannot be compared")
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as out:
+                out.write(f"{' '.join(command)}\n{done.stderr}\n")
+            print(f"real run failed with exit code {done.returncode}; see {log}")
             return {}
         found = {}
         for rank in range(num):

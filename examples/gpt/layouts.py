@@ -139,5 +139,6 @@ def sized(args: argparse.Namespace) -> ModelConfig:
         layers=args.layers,
         length=args.length,
         experts=args.experts,
+        router=args.router,
     )
     return replace(base, length=args.length // args.cp)

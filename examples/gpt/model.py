@@ -20,6 +20,7 @@ class ModelConfig:
     layers: int = 4
     length: int = 128
     experts: int = 0  # 0: dense
+    router: str = "learned"  # or "even": tokens are dealt out in turn, so that every rank gets the same number
 
 
 class Attention(nn.Module):
@@ -111,12 +112,15 @@ class Experts(nn.Module):
         self.group = group
         parts = group.size() if group is not None else 1
         self.per_rank = config.experts // parts
+        self.even = config.router == "even"
         self.gate = nn.Linear(config.width, config.experts, bias=False)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(self.per_rank))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
         score, choice = self.gate(tokens).softmax(-1).max(-1)
+        if self.even:
+            choice = torch.arange(len(choice), device=choice.device) % self.gate.out_features
         order = choice.argsort()
         counts = torch.bincount(choice, minlength=self.gate.out_features)
         mine, local = self._dispatch(tokens[order], counts)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from prism.cli.diagnose import show_diagnosis, write_diagnosis
 from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
@@ -14,17 +15,69 @@ from prism.cli.terminal import note, progress, show, show_json, table
 if TYPE_CHECKING:
     from prism.scenarios import ScenarioRun
 
-EPILOG = examples("prism demo", "prism demo --output /tmp/tour", "prism demo --scenario slow-gpu-64")
+EPILOG = examples(
+    "prism demo",
+    "prism demo --only observe",
+    "prism demo --output /tmp/tour --no-serve",
+    "prism demo --only observe --scenario slow-gpu-64",
+)
+PARTS = ("observe", "emulate", "supervise", "explain", "evaluate", "characterize")
 
 
 def run_demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files to write.")] = Path("prism-demo"),
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Part to show: {', '.join(PARTS)}; may be given again.")
+    ] = None,
     scenario: Annotated[str, typer.Option(help="Any scenario that `prism scenario --list` names.")] = "demo-512",
+    serve: Annotated[bool | None, typer.Option(help="Leave the dashboard open; by default in a terminal only.")] = None,
+    port: Annotated[int, typer.Option(help="Of the dashboard.", min=1, max=65535)] = 8042,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Make a cluster with planted faults, and diagnose it from its flows alone."""
+    """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
+    from prism.tour.parts import list_parts, prepare, run_part
+
+    chosen = _choose(only)
+    output.mkdir(parents=True, exist_ok=True)
+    told: dict[str, Any] = {"schema": "prism.demo/1", "output": str(output)}
+    if "observe" in chosen:
+        told |= _observe(output, scenario, json)
+    rest = [part for part in list_parts(output) if part.name in chosen]
+    if rest:
+        prepare(output)
+    told["parts"] = []
+    for part in rest:
+        if not json:
+            show(f"\n[bold]{part.title}[/bold]\n[dim]prism {shorten(part.words)}[/dim]")
+        with progress(part.name):
+            stop = run_part(part, output)
+        told["parts"].append({"part": part.name, "seconds": round(stop.seconds, 1), "lines": stop.lines})
+        if not json:
+            show("\n".join(f"  {escape(line)}" for line in stop.lines))
+    told["screenshots"] = _show_dashboard(output, port, serve, json) if only is None else []
+    if json:
+        show_json(told)
+
+
+def shorten(words: tuple[str, ...]) -> str:
+    """A command as a person would read it: files by their names."""
+    return escape(" ".join(Path(word).name if "/" in word else word for word in words))
+
+
+def _choose(only: list[str] | None) -> list[str]:
+    from prism.errors import BadConfigError
+
+    for name in only or ():
+        if name not in PARTS:
+            raise BadConfigError(f"--only is '{name}', expected one of {', '.join(PARTS)}")
+    chosen = list(only or PARTS)
+    # What reads another part's files needs that part.
+    return ["supervise", *chosen] if {"explain", "evaluate"} & set(chosen) and "supervise" not in chosen else chosen
+
+
+def _observe(output: Path, scenario: str, json: bool) -> dict[str, Any]:
     from prism.observe import diagnose
     from prism.scenarios import load_scenario, make_scenario, write_scenario
 
@@ -33,20 +86,46 @@ def run_demo(
         write_scenario(made, output / "cluster")
     with progress("diagnosing it"):
         diagnosis = diagnose(made.flows, made.topology)
-        write_diagnosis(diagnosis, output)
-    if json:
-        show_json({"schema": "prism.demo/1", "output": str(output), "planted": made.truth["faults"],
-                   "found": diagnosis.to_json()["findings"]})  # fmt: skip
+        write_diagnosis(diagnosis, output / "observe")
+    if not json:
+        jobs = made.truth["jobs"]
+        show(
+            f"A cluster of {sum(j['gpus'] for j in jobs):,} GPUs and {len(jobs)} tenants, "
+            f"{made.flows.height:,} flow records. Planted, unknown to the diagnosis:"
+        )
+        show(table(None, ("what", "job", "culprit", ">GPU s lost"), _planted(made)))
+        show("Found, from the flows alone; jobs are numbered anew:\n")
+        show_diagnosis(diagnosis)
+        note(f"open {output}/observe/report.html, or {output}/observe/timeline.perfetto-trace in ui.perfetto.dev")
+    return {"planted": made.truth["faults"], "found": diagnosis.to_json()["findings"]}
+
+
+def _show_dashboard(output: Path, port: int, serve: bool | None, json: bool) -> list[str]:
+    """Pictures of every page; then the dashboard stays open where a person is looking."""
+    import sys
+    import webbrowser
+
+    from prism.tour.dashboard import serving, take_screenshots
+
+    stays = sys.stdout.isatty() and not json if serve is None else serve
+    with serving(output, port) as address:
+        with progress("photographing the dashboard"):
+            pictures = take_screenshots(address, output / "screenshots")
+        note(f"dashboard: prism serve {output}" + (f"; pictures in {output}/screenshots" if pictures else ""))
+        if stays:
+            note(f"open at {address}; Ctrl-C ends it")
+            webbrowser.open(address)
+            _wait_for_interrupt()
+    return [str(path) for path in pictures]
+
+
+def _wait_for_interrupt() -> None:
+    import signal
+
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
         return
-    jobs = made.truth["jobs"]
-    show(
-        f"A cluster of {sum(j['gpus'] for j in jobs):,} GPUs and {len(jobs)} tenants, "
-        f"{made.flows.height:,} flow records. Planted, unknown to the diagnosis:"
-    )
-    show(table(None, ("what", "job", "culprit", ">GPU s lost"), _planted(made)))
-    show("Found, from the flows alone; jobs are numbered anew:\n")
-    show_diagnosis(diagnosis)
-    note(f"open {output}/timeline.perfetto-trace in ui.perfetto.dev; the rest is in {output}")
 
 
 def _planted(made: ScenarioRun) -> list[list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +13,36 @@ from prism.cli.options import JsonFlag, OutputDir, QuietFlag, SkipBadRows, Verbo
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import RenderableType
     from rich.table import Table
 
-    from prism.observe import Diagnosis, JobDiagnosis
+    from prism.observe import Diagnosis
+    from prism.records import Finding
 
 EPILOG = examples(
     "prism diagnose flows.parquet --topology topology.csv",
     "prism diagnose exports/ --topology topology.csv --output report/",
     "prism diagnose flows.parquet --json",
+    "prism diagnose flows.parquet --topology topology.csv --method paper",
+    "prism diagnose flows.parquet --topology topology.csv --engine ray --ray-address 10.0.0.1:6379",
 )
+_MOST_JOBS = 40
+_MOST_FINDINGS = 20
+
+
+class Method(StrEnum):
+    """How to diagnose."""
+
+    PRISM = "prism"
+    PAPER = "paper"
+
+
+class Engine(StrEnum):
+    """Where to run."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def run_diagnose(
@@ -29,93 +51,115 @@ def run_diagnose(
     ],
     topology: Annotated[Path | None, typer.Option(help="CSV with address, host, rail, switch of every NIC.")] = None,
     output: OutputDir = None,
+    method: Annotated[
+        Method, typer.Option(help="prism: Prism's own; paper: LLMPrism's published one, to compare with.")
+    ] = Method.PRISM,
+    engine: Annotated[
+        Engine, typer.Option(help="local: this process; ray: jobs spread over Ray, with the same result.")
+    ] = Engine.LOCAL,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS; else Ray is started here.")
+    ] = None,
     skip_bad_rows: SkipBadRows = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Find the jobs in network flows, their parallelism, their steps, and what slows them down."""
-    from prism.observe import diagnose
     from prism.records import TOPOLOGY, read_table
 
+    if engine is Engine.RAY and method is Method.PAPER:
+        raise typer.BadParameter("--engine ray runs Prism's own method only; leave --engine or --method paper out")
     read = read_sources(flows, skip_bad_rows, packet_bytes=4096)
     known = None if topology is None else read_table(topology, TOPOLOGY)
     with progress("diagnosing"):
-        diagnosis = diagnose(read.flows, known)
+        diagnosis = diagnose_by(method, engine, read.flows, known, ray_address)
     if output is not None:
-        write_diagnosis(diagnosis, output)
-        note(f"wrote timeline.parquet, timeline.perfetto-trace and diagnosis.json to {output}")
+        with progress("writing the report"):
+            write_diagnosis(diagnosis, output, method=method, topology=known)
+        note(f"wrote report.html, diagnosis.json and the timeline to {output}")
     if json:
         show_json(diagnosis.to_json())
         return
     show_diagnosis(diagnosis)
 
 
+def diagnose_by(
+    method: Method, engine: Engine, flows: pl.DataFrame, topology: pl.DataFrame | None, ray_address: str | None = None
+) -> Diagnosis:
+    """Diagnose by the method and on the engine that were asked for."""
+    if method is Method.PAPER:
+        from prism.observe.paper import diagnose_as_published
+
+        return diagnose_as_published(flows, topology)
+    if engine is Engine.RAY:
+        from prism.observe.engine_ray import diagnose_on_ray
+
+        return diagnose_on_ray(flows, topology, address=ray_address)
+    from prism.observe import diagnose
+
+    return diagnose(flows, topology)
+
+
 def show_diagnosis(diagnosis: Diagnosis) -> None:
     """Print the jobs and findings for a person."""
-    show(_jobs_table(diagnosis))
+    show(_jobs_table(diagnosis) if diagnosis.jobs else "No training job was recognised.\n")
+    if len(diagnosis.jobs) > _MOST_JOBS:
+        show(f"{len(diagnosis.jobs) - _MOST_JOBS:,} smaller jobs are not shown; --json lists them all.\n")
     if diagnosis.findings:
-        show(_findings_table(diagnosis))
-    else:
+        show("[bold]Findings, worst first[/bold]\n")
+        for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], start=1):
+            show(_finding_text(number, finding))
+    elif diagnosis.jobs:
         show("Nothing is out of the ordinary.")
+    if len(diagnosis.findings) > _MOST_FINDINGS:
+        show(f"{len(diagnosis.findings) - _MOST_FINDINGS:,} more findings in --json.")
     for line in diagnosis.notes:
         note(f"note: {line}")
 
 
-def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
-    """Write the timeline, as a table and as a trace, and the diagnosis as JSON."""
-    import json
-
+def write_diagnosis(
+    diagnosis: Diagnosis, folder: Path, *, method: Method = Method.PRISM, topology: pl.DataFrame | None = None
+) -> None:
+    """Write the page, the timeline as a table and as a trace, the load of links, the topology, and the JSON."""
     from prism.observe import build_timeline
-    from prism.records import findings_to_frame, write_perfetto
+    from prism.observe.outputs import write_outputs
+    from prism.observe.paper import draw_published_timeline
 
-    folder.mkdir(parents=True, exist_ok=True)
-    spans = build_timeline(diagnosis)
-    spans.write_parquet(folder / "timeline.parquet")
-    write_perfetto(spans, folder / "timeline.perfetto-trace", findings=findings_to_frame(diagnosis.findings))
-    (folder / "diagnosis.json").write_text(json.dumps(diagnosis.to_json()) + "\n")
+    draw = draw_published_timeline if method is Method.PAPER else build_timeline
+    write_outputs(diagnosis, draw(diagnosis), folder, topology)
 
 
 def _jobs_table(diagnosis: Diagnosis) -> Table:
-    rows = [
-        (job.id, f"{len(job.hosts):,}", f"{len(job.endpoints):,}", _layout(job), *_step_cells(job))
-        for job in diagnosis.jobs
-    ]
-    columns = ("job", ">hosts", ">endpoints", "layout", ">steps", ">step time", "trend")
-    return table("Jobs", columns, rows)
+    from prism.observe.report_words import describe_layout, describe_step, sparkline, step_seconds
 
-
-def _layout(job: JobDiagnosis) -> str:
-    document = job.layout.to_json()
-    parts = [f"{d}{document[d]}" for d in ("dp", "tp", "pp", "cp", "ep") if document[d] != 1]
-    return " ".join(p.replace("None", "?") for p in parts) or "dp1"
-
-
-def _step_cells(job: JobDiagnosis) -> tuple[str, str, str]:
-    lengths = ((job.steps["end_ns"] - job.steps["start_ns"]) / 1e9).to_list()
-    if not lengths:
-        return "0", "unknown", ""
-    middle = sorted(lengths)[len(lengths) // 2]
-    return f"{len(lengths):,}", f"{middle:.3f} s", sparkline(lengths[-32:])
-
-
-def sparkline(values: list[float]) -> str:
-    """A tiny plot of a series in one line of text, from zero to its maximum."""
-    bars = "▁▂▃▄▅▆▇█"
-    top = max(values) or 1.0
-    return "".join(bars[min(7, int(8 * v / top))] for v in values)
-
-
-def _findings_table(diagnosis: Diagnosis) -> Table:
     rows = [
         (
-            f.kind,
-            f.job,
-            f"{f.culprit.type} {f.culprit.id}",
-            f"{f.lost_gpu_seconds:,.0f}",
-            f"{100 * f.score:.0f} %",
-            f.evidence,
+            job.id,
+            f"{len(job.hosts):,}",
+            f"{len(job.endpoints):,}",
+            describe_layout(job),
+            f"{job.steps.height:,}",
+            describe_step(job),
+            sparkline(step_seconds(job)),
         )
-        for f in diagnosis.findings[:20]
+        for job in diagnosis.jobs[:_MOST_JOBS]
     ]
-    return table("Findings, worst first", ("what", "job", "culprit", ">GPU s lost", ">sure", "evidence"), rows)
+    return table("Jobs", ("job", ">hosts", ">NICs", "layout", ">steps", ">step time", "over time"), rows)
+
+
+def _finding_text(number: int, finding: Finding) -> RenderableType:
+    """A finding in a few lines: what and who; what it cost, when and how sure; why."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from prism.observe.report_words import describe_culprit, say_window
+
+    text = Text()
+    text.append(f"{number}. {finding.kind.replace('_', ' ')}: {describe_culprit(finding)}\n", style="bold")
+    text.append(
+        f"{finding.job}, {finding.lost_gpu_seconds:,.0f} GPU-seconds lost, "
+        f"{say_window(finding.start_ns, finding.end_ns)}, {100 * finding.score:.0f} % sure\n"
+    )
+    text.append(finding.evidence + "\n")
+    return Padding(text, (0, 0, 0, 2))

@@ -37,6 +37,7 @@ class CapturedEntry:
     batch: int
     source: str
     gap_ns: int
+    wall_ns: int = 0
 
     @property
     def is_communication(self) -> bool:

@@ -12,7 +12,7 @@ from prism.emulate.capture import Capture
 from prism.emulate.capturing import CaptureConfig, capture_job
 from prism.emulate.exchange_server import Posts
 from prism.emulate.predict import Prediction, choose_costs, predict
-from prism.emulate.stitch import StitchConfig, Stitched, stitch
+from prism.emulate.stitch import ClockName, StitchConfig, Stitched, stitch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class EmulateConfig:
     gpu_memory_bytes: int | None = None
     compute_scale: float = 1.0
     overlap: bool | None = None  # None: as the cores of this machine allow
+    clock: ClockName = "work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,4 +80,5 @@ def _stitch_config(config: EmulateConfig, backend: str) -> StitchConfig:
         gpus_per_node=launch.gpus_per_node,
         overlap=spare if config.overlap is None else config.overlap,
         compute_scale=config.compute_scale,
+        clock=config.clock,
     )

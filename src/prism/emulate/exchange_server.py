@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
+_JOIN_S = 10.0  # ranks in step that have not met after this long never will
+
 Posts = dict[str, dict[int, bytes]]
 """Messages by channel and number."""
 
@@ -43,6 +45,7 @@ class ExchangeServer:
         self._waiting: dict[int, Waiting] = {}
         self._running: set[int] = set()
         self._met: Counter[int] = Counter()
+        self._arrived: Counter[str] = Counter()
         self._listener = Listener(self.address, authkey=self.token.encode())
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -98,6 +101,15 @@ class ExchangeServer:
             return "ok", None
         if verb == "meet":
             return self._meet(values[0])
+        if verb == "arrive":
+            with self._change:
+                self._arrived[values[0]] += 1
+                self._change.notify_all()
+            return "ok", None
+        if verb == "join":
+            with self._change:
+                came = self._change.wait_for(lambda: self._arrived[values[0]] >= values[1], _JOIN_S)
+            return "ok", came
         return self._get(rank, Waiting(*values))
 
     def _get(self, rank: int, waiting: Waiting) -> tuple[str, Any]:

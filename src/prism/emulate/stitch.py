@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from prism.simulate.graph import Graph
 
 _MESSAGES = ("send", "recv")
 
+ClockName = Literal["work", "wall"]
+"""CPU ranks: a thread's own running time, or all time; the second where every live rank had a core to itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StitchConfig:
@@ -26,6 +30,7 @@ class StitchConfig:
     gpus_per_node: int = 8
     overlap: bool = True  # CPU only: communication runs beside computation; false where each rank has one core
     compute_scale: float = 1.0  # times of another GPU over those of this one
+    clock: ClockName = "work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,7 @@ def _write_program(
     for number, iteration in enumerate(cut[rank]):
         program.step = number
         others = [cut[m][number] for m in members if len(cut[m][number]) == len(iteration)]
-        gaps = [statistics.median(o[i].gap_ns for o in others) for i in range(len(iteration))]
+        gaps = [statistics.median(_work(o[i], config.clock) for o in others) for i in range(len(iteration))]
         out = writer(program, Seat(rank, tuple(ranks), families), lanes)
         for entry, gap in zip(iteration, gaps, strict=True):
             out.work(entry, round(gap * config.compute_scale))
@@ -110,6 +115,10 @@ def _write_program(
         emitted = out.emitted
     first = min(emitted, default=0)
     return tuple(op - first for op in emitted)
+
+
+def _work(entry: CapturedEntry, clock: ClockName) -> int:
+    return entry.wall_ns if clock == "wall" else entry.gap_ns
 
 
 def _describe_asymmetry(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from prism.observe.findings.case import Case
+from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
+from prism.observe.findings.routes import find_routes
 from prism.observe.jobs import ObservedJob, recognise_jobs
-from prism.observe.layout import StageMap, find_stages, infer_layout, orient_chains, relabel_ties
+from prism.observe.layout import infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
+from prism.observe.stages import StageMap, find_stages
 from prism.observe.steps import STEPS, find_steps
 from prism.observe.traffic import Traffic, prepare_traffic
 from prism.observe.voices import find_voices
-from prism.observe.work import measure_work
 from prism.records.findings import Finding
 from prism.records.layout import Layout
 
@@ -69,65 +71,54 @@ class Diagnosis:
         }
 
 
-def diagnose(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Diagnosis:
-    """Diagnose every job in FLOWS."""
+def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
+    """Study every job here, one after the other."""
+    return [study_job(traffic, job) for job in jobs]
+
+
+def diagnose(
+    flows: pl.DataFrame,
+    topology: pl.DataFrame | None = None,
+    *,
+    study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
+) -> Diagnosis:
+    """Diagnose every job in FLOWS; `study` may spread the jobs over machines."""
     traffic = prepare_traffic(flows, topology)
-    jobs = tuple(study_job(traffic, job) for job in recognise_jobs(traffic))
+    jobs = tuple(study(traffic, recognise_jobs(traffic)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
     cases = [open_case(traffic, job, until) for job in jobs]
-    return Diagnosis(jobs=jobs, findings=find_all(cases), notes=traffic.notes, traffic=traffic)
+    return Diagnosis(
+        jobs=jobs, findings=find_all(cases, find_routes(flows, traffic)), notes=traffic.notes, traffic=traffic
+    )
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages.filter(pl.col("pair").is_in(job.observed.pairs))
-    known = own.join(
-        job.voices.select("pair", "size_class", "src", "dst", "kind", "role", "per_step"), on=["pair", "size_class"]
-    )
-    return Case(
-        job=job.observed,
-        layout=job.layout,
-        stages=job.stages,
-        steps=job.steps,
-        messages=known,
-        work=measure_work(own, job.voices, job.stages, job.steps),
-        endpoints=traffic.endpoints,
-        observed_until_ns=until_ns,
-    )
+    return make_case(job.observed, job.layout, job.stages, job.steps, job.voices, own, traffic.endpoints, until_ns)
 
 
-def study_job(traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
+def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None) -> JobDiagnosis:
     """Label the pairs of one job, find its steps and its layout."""
-    messages = traffic.messages.filter(pl.col("pair").is_in(job.pairs))
+    messages = traffic.messages[traffic.rows_of(job.pairs)]
     voices = label_pairs(find_voices(traffic, job))
-    stages = find_stages(voices, messages)
     steps = pl.DataFrame(schema=STEPS)
     if job.period_ns is not None:
-        steps = find_steps(messages, voices, job.marks, job.period_ns)
-    if stages.chains and stages.confidence < 1 and steps.height:
-        stages = orient_chains(stages, _first_offsets(messages, voices, steps))
+        steps = find_steps(messages, voices, job.period_ns)
+    stages = find_stages(
+        pipeline_messages(messages, voices),
+        steps["start_ns"].to_numpy(),
+        traffic.endpoints["host_id"].to_numpy().astype(np.int64),
+    )
     voices = relabel_ties(voices, stages)
-    layout = infer_layout(voices, stages, traffic.endpoints, job.endpoints, messages)
-    kinds = choose_kind(voices)
-    storage = pl.DataFrame({"pair": job.storage_pairs.astype(np.uint32)}).with_columns(
-        kind=pl.lit("storage"), confidence=pl.lit(0.9)
-    )
-    address = traffic.endpoints.select("endpoint", "address")
-    pairs = (
-        pl.concat([kinds, storage.select(kinds.columns)])
-        .join(traffic.pairs.select("pair", "src", "dst"), on="pair")
-        .join(address.rename({"endpoint": "src", "address": "src_address"}), on="src")
-        .join(address.rename({"endpoint": "dst", "address": "dst_address"}), on="dst")
-        .select("pair", pl.col("src_address").alias("src"), pl.col("dst_address").alias("dst"), "kind", "confidence")
-        .sort("pair")
-    )
+    layout = infer_layout(traffic, job, voices, stages, gpus_per_host)
     own = traffic.endpoints[job.endpoints]
     return JobDiagnosis(
         id=job.id,
         endpoints=tuple(own["address"]),
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
-        pairs=pairs,
+        pairs=_name_pairs(traffic, job, choose_kind(voices)),
         steps=steps,
         voices=voices,
         stages=stages,
@@ -135,11 +126,24 @@ def study_job(traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
     )
 
 
-def _first_offsets(messages: pl.DataFrame, voices: pl.DataFrame, steps: pl.DataFrame) -> dict[tuple[int, int], float]:
-    """For each pipeline pair, how long after the start of a step its first message usually leaves."""
-    pipe = voices.filter(pl.col("kind") == "pp").select("pair", "size_class", "src", "dst")
-    sent = messages.join(pipe, on=["pair", "size_class"], how="inner").sort("start_ns")
-    cut = steps.select(pl.col("start_ns").alias("step_start"), "index").sort("step_start")
-    sent = sent.join_asof(cut, left_on="start_ns", right_on="step_start").drop_nulls("step_start")
-    first = sent.group_by("src", "dst", "index").agg((pl.col("start_ns") - pl.col("step_start")).min().alias("offset"))
-    return {(s, d): float(o) for s, d, o in first.group_by("src", "dst").agg(pl.col("offset").median()).iter_rows()}
+def pipeline_messages(messages: pl.DataFrame, voices: pl.DataFrame) -> pl.DataFrame:
+    """The messages of voices that carry pipeline traffic, with src and dst."""
+    pipe = voices.filter(pl.col("kind") == "pp").select("voice", "src", "dst")
+    return messages.select("voice", "start_ns").join(pipe, on="voice", how="inner")
+
+
+def _name_pairs(traffic: Traffic, job: ObservedJob, kinds: pl.DataFrame) -> pl.DataFrame:
+    storage = pl.DataFrame({"pair": job.storage_pairs.astype(np.uint32)}).with_columns(
+        kind=pl.lit("storage"), confidence=pl.lit(0.9)
+    )
+    address = traffic.endpoints["address"]
+    labelled = pl.concat([kinds, storage.select(kinds.columns)]).join(
+        traffic.pairs.select("pair", "src", "dst"), on="pair"
+    )
+    return labelled.select(
+        "pair",
+        address.gather(labelled["src"]).alias("src"),
+        address.gather(labelled["dst"]).alias("dst"),
+        "kind",
+        "confidence",
+    ).sort("pair")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,26 +10,43 @@ _HEARD = 0.5  # share of the steps in which training traffic is there
 _ALONE = 0.6  # messages per step without a simultaneous answer that make an exchange a pipeline
 _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
-_DENSE = 0.6  # share of possible pairs in use that makes a group all-to-all
+_LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
+_THROUGHOUT = 0.4  # of a step: layer-wise traffic is never silent for longer
+_CROWD = 3  # peers of an endpoint that make its exchange all-to-all
+_NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
 
 LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
 
 
-def label_voices(voices: pl.DataFrame) -> pl.DataFrame:
-    """Add `role` to each voice: pp, exchange (both ways at once), oneway (a ring), routed (all-to-all) or rare."""
+def label_pairs(voices: pl.DataFrame) -> pl.DataFrame:
+    """Add `role` and `kind` to each voice; embedding ties and dp are told apart by stages later.
+
+    Roles: pp, exchange (both ways at once), oneway (a ring), routed (all-to-all), rare.
+    """
+    voices = label_roles(voices)
+    units = _label_collectives(voices)
+    kind = (
+        pl.when(pl.col("role") == "pp")
+        .then(pl.lit("pp"))
+        .when(pl.col("role") == "rare")
+        .then(pl.lit("unknown"))
+        .otherwise(pl.coalesce("kind", pl.lit("unknown")))
+    )
+    return voices.join(units, on="unit", how="left", maintain_order="left").with_columns(kind.alias("kind"))
+
+
+def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
+    """Add `role` to each voice."""
     alone = (1 - pl.col("together")) * pl.col("per_step")
-    # Sizes of one pair that never repeat were cut into many small classes: together they are one routed voice.
-    scattered = (pl.col("presence") < _HEARD).mean().over("pair") > 0.5
-    often = pl.col("num").sum().over("pair") >= pl.col("num").sum().over("pair").median()
+    # Ranks of a ring get out of step by a part of a layer; stages never meet but where they exchange on purpose.
+    ring = (pl.col("per_step") > _LAYERWISE) & (pl.col("together") > 0.5) & (alone > 0.1 * pl.col("per_step"))
     role = (
-        pl.when(scattered & often & (pl.len().over("pair") > 4))
-        .then(pl.lit("routed"))
-        .when(pl.col("presence") < _HEARD)
+        pl.when((pl.col("presence") < _HEARD) | (pl.col("bytes") < _NUMBERS_BYTES))
         .then(pl.lit("rare"))
+        .when((pl.col("answered") >= 0.5) & (alone >= _ALONE) & (pl.col("together") < 0.97) & ~ring)
+        .then(pl.lit("pp"))
         .when((pl.col("spread") > _UNSTEADY) & (pl.col("per_step") > 1.5))
         .then(pl.lit("routed"))
-        .when((pl.col("answered") >= 0.5) & (alone >= _ALONE))
-        .then(pl.lit("pp"))
         .when((pl.col("answered") >= 0.5) & (pl.col("together") >= 0.5))
         .then(pl.lit("exchange"))
         .otherwise(pl.lit("oneway"))
@@ -39,87 +54,62 @@ def label_voices(voices: pl.DataFrame) -> pl.DataFrame:
     return voices.with_columns(role.alias("role"))
 
 
-def label_pairs(voices: pl.DataFrame) -> pl.DataFrame:
-    """Add `role` and `kind` to each voice; embedding ties and dp are told apart by stages later."""
-    voices = label_voices(voices)
-    kinds = _label_collectives(voices)
-    return voices.join(kinds, on=["pair", "size_class"], how="left").with_columns(
-        pl.when(pl.col("role") == "pp")
-        .then(pl.lit("pp"))
-        .when(pl.col("role") == "rare")
-        .then(pl.lit("unknown"))
-        .otherwise(pl.coalesce("kind", pl.lit("unknown")))
-        .alias("kind")
-    )
-
-
-def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
-    """One kind per pair: that of most messages among the steady ones, with the share as confidence."""
-    counted = voices.group_by("pair", "kind").agg(
-        pl.col("num").sum(), (pl.col("num") * pl.col("bytes")).sum().alias("load")
-    )
-    counted = counted.with_columns(
-        rank=pl.when(pl.col("kind") == "unknown").then(0).when(pl.col("kind") == "pp").then(2).otherwise(1)
-    )
-    best = (
-        counted.sort("pair", "rank", "load", descending=[False, True, True])
-        .group_by("pair", maintain_order=True)
-        .first()
-    )
-    total = counted.group_by("pair").agg(pl.col("num").sum().alias("total"))
-    return best.join(total, on="pair").select(
-        "pair", "kind", (0.5 + 0.5 * pl.col("num") / pl.col("total")).clip(upper_bound=0.99).alias("confidence")
-    )
-
-
 def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
-    """dp, cp, tp or ep for voices that are neither pipeline nor rare, by rate and by the shape of who talks to whom."""
+    """dp, cp, tp or ep for units that are neither pipeline nor rare, by rate and by the shape of who talks to whom."""
     talk = voices.filter(pl.col("role").is_in(["exchange", "oneway", "routed"]))
     if talk.is_empty():
-        return pl.DataFrame(schema={"pair": pl.UInt32, "size_class": pl.UInt32, "kind": pl.String})
-    rates = talk.group_by("pair").agg(
+        return pl.DataFrame(schema={"unit": pl.Int64, "kind": pl.String})
+    load = pl.col("bytes") * pl.col("num")
+    units = talk.group_by("unit", maintain_order=True).agg(
         pl.col("src", "dst").first(),
         pl.col("per_step").sum(),
-        (pl.col("role") == "routed").any().alias("routed"),
+        pl.col("longest_gap").min(),
+        ((pl.col("role") == "routed").cast(pl.Float64) * load).sum().alias("routed") / load.sum(),
+        pl.col("bytes").n_unique().alias("sizes"),
+        (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
     )
-    dense = _dense_pairs(rates)
-    rates = rates.with_columns(pl.Series("dense", np.isin(rates["pair"].to_numpy(), dense)))
-    lowest = _lowest_rate_nearby(rates)
-    rates = rates.with_columns(pl.Series("lowest", lowest))
-    talk = talk.join(rates.select("pair", "routed", "dense", "lowest"), on="pair", how="left")
-    frequent = pl.col("per_step") >= _OFTEN * pl.col("lowest")
+    units = units.with_columns(pl.Series("lowest", _lowest_nearby(units)), pl.Series("peers", _count_peers(units)))
+    frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & (pl.col("longest_gap") < _THROUGHOUT)
     kind = (
-        pl.when(pl.col("role") == "routed")
+        pl.when((pl.col("routed") > 0.5) & (pl.col("longest_gap") < _THROUGHOUT))
         .then(pl.lit("ep"))
-        .when(pl.col("dense") & frequent)
+        .when(frequent & (pl.col("peers") >= _CROWD))
         .then(pl.lit("ep"))
         .when(frequent)
         .then(pl.lit("cp"))
         .otherwise(pl.lit("dp"))
     )
-    return talk.select("pair", "size_class", kind.alias("kind"))
+    return units.select("unit", kind.alias("kind"))
 
 
-def _lowest_rate_nearby(rates: pl.DataFrame) -> NDArray[Any]:
-    """For each pair, the lowest rate at which either of its endpoints takes part in any collective."""
-    both = pl.concat([rates.select(e="src", r="per_step"), rates.select(e="dst", r="per_step")])
-    low = both.group_by("e").agg(pl.col("r").min())
-    joined = rates.join(low.rename({"e": "src", "r": "a"}), on="src").join(low.rename({"e": "dst", "r": "b"}), on="dst")
-    joined = joined.sort("pair")
-    order = np.argsort(np.argsort(rates["pair"].to_numpy()))
-    lowest: NDArray[np.float64] = np.minimum(joined["a"].to_numpy(), joined["b"].to_numpy())[order]
+def _lowest_nearby(units: pl.DataFrame) -> NDArray[np.float64]:
+    """For each unit, the lowest rate at which either of its endpoints takes part in any collective."""
+    src, dst, rate = units["src"].to_numpy(), units["dst"].to_numpy(), units["per_step"].to_numpy()
+    low = np.full(int(max(src.max(), dst.max())) + 1, np.inf)
+    np.minimum.at(low, src, rate)
+    np.minimum.at(low, dst, rate)
+    lowest: NDArray[np.float64] = np.minimum(low[src], low[dst])
     return lowest
 
 
-def _dense_pairs(rates: pl.DataFrame) -> NDArray[Any]:
-    """Pairs whose two endpoints share most of their peers: members of an all-to-all group."""
-    peers: dict[int, set[int]] = {}
-    for s, d in rates.select("src", "dst").iter_rows():
-        peers.setdefault(s, set()).add(d)
-        peers.setdefault(d, set()).add(s)
-    found = []
-    for pair, s, d in rates.select("pair", "src", "dst").iter_rows():
-        a, b = peers[s] - {d}, peers[d] - {s}
-        if len(a) >= 2 and len(b) >= 2 and len(a & b) >= _DENSE * min(len(a), len(b)):
-            found.append(pair)
-    return np.array(found, dtype=np.int64)
+def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
+    """For each unit, how many peers its sender has in units of about the same rate."""
+    rate = (units["per_step"].log(2.0)).round().cast(pl.Int32)
+    keyed = units.select("src", "dst").with_columns(rate.alias("rate"))
+    peers = keyed.group_by("src", "rate").agg(pl.col("dst").n_unique().alias("peers"))
+    return keyed.join(peers, on=["src", "rate"], how="left", maintain_order="left")["peers"].to_numpy()
+
+
+def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
+    """One kind per pair: the one that carries most of its bytes, with that share as confidence."""
+    load = pl.when(pl.col("kind") == "unknown").then(0.0).otherwise(pl.col("num") * pl.col("bytes"))
+    counted = voices.group_by("pair", "kind").agg(load.sum().alias("load"))
+    total = pl.col("load").sum().over("pair")
+    share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)
+    return (
+        counted.with_columns(share.alias("share"))
+        .sort("pair", "load", "kind", descending=[False, True, False])
+        .group_by("pair", maintain_order=True)
+        .first()
+        .select("pair", "kind", (0.5 + 0.49 * pl.col("share")).alias("confidence"))
+    )

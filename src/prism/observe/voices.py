@@ -1,64 +1,162 @@
-"""Voices: the like messages of one pair (one size class), and what they do in every step, whatever its phase."""
+"""Voices: what one pair sends over one connection in messages of one size, and how it does so in every step."""
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from prism.observe.jobs import ObservedJob
+from prism.observe.jobs import SKEW_NS, ObservedJob
+from prism.observe.numbering import group_by_number
 from prism.observe.traffic import Traffic
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 _SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
-_PRESENT = 0.5  # share of the steps in which a voice of training is heard
+_ASKED = 12  # voices of a family whose answers are looked at
+_BESIDE = 0.25  # of the time between messages: ranks of a ring are out of step by this much, stages of a pipeline by more
+_ASKED_MESSAGES = 400  # of each
 
 
 def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
-    """One row per pair and size class of a job: how often it speaks per step, how large, and whether it is answered.
+    """One row per voice of a job: how often it speaks per step, how large, and whether it is answered.
 
-    Columns: pair src dst size_class bytes spread num steps first_ns duration_ns per_step presence together answered.
-    `answered` is the share of messages with one of the same size coming back, `together` the share that overlaps it.
+    Columns: voice pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
+    presence longest_gap together answered family unit. `answered` is whether messages of the same size come back between the
+    two hosts as often, `together` the share of messages that one comes back with at the same time; both are measured
+    on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the
+    period; `unit` is the connection, where connections are told apart, else the voice.
     """
-    own = traffic.messages.filter(pl.col("pair").is_in(job.pairs))
-    ends = traffic.pairs.select("pair", "src", "dst")
-    own = own.join(ends, on="pair", how="left")
-    num_steps = max(1, len(job.marks))
-    edges = job.marks
-    step = np.searchsorted(edges, own["start_ns"].to_numpy(), side="right")
-    own = own.with_columns(pl.Series("step", step))
-    voices = own.group_by("pair", "size_class").agg(
-        pl.col("src", "dst").first(),
-        pl.col("bytes").median(),
-        (pl.col("bytes").std().fill_null(0.0) / pl.col("bytes").mean()).alias("spread"),
-        pl.len().alias("num"),
-        pl.col("step").n_unique().alias("steps"),
-        pl.col("start_ns").min().alias("first_ns"),
-        (pl.col("end_ns") - pl.col("start_ns")).median().alias("duration_ns"),
+    rows = traffic.rows_of(job.pairs)
+    frame = _measure(traffic, rows, job)
+    frame = frame.with_columns(
+        family=pl.struct(
+            (pl.col("per_step").clip(1e-3).log(2.0) * 2).round().cast(pl.Int32),
+            (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
+        ).rank("dense")
     )
-    voices = voices.with_columns(
-        per_step=pl.col("num") / num_steps, presence=(pl.col("steps") / num_steps).clip(upper_bound=1.0)
-    )
-    return voices.join(_answers(own), on=["pair", "size_class"], how="left").sort("pair", "size_class")
+    answers = _hear_answers(traffic, rows, frame)
+    unit = pl.col("connection") if traffic.connected else pl.col("voice")
+    frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
+    return frame.join(answers, on="family", how="left", maintain_order="left")
 
 
-def _answers(own: pl.DataFrame) -> pl.DataFrame:
-    """For each voice, how many messages of its size come back, and how often one does so at the same time."""
-    ahead = own.select("pair", "size_class", "src", "dst", "bytes", "start_ns", "end_ns").sort("start_ns")
-    back = own.select(
-        src="dst", dst="src", twin_start="start_ns", twin_end="end_ns", twin_bytes="bytes", start_ns="start_ns"
-    ).sort("start_ns")
-    # The nearest message the other way decides; asof joins look at one neighbour, so both sides are tried.
-    found = ahead
-    for way in ("backward", "forward"):
-        near = ahead.join_asof(back, on="start_ns", by=["src", "dst"], strategy=way, check_sortedness=False)
-        same = (pl.col("twin_bytes") / pl.col("bytes") - 1).abs() <= _SAME_SIZE
-        shared = pl.min_horizontal("end_ns", "twin_end") - pl.max_horizontal("start_ns", "twin_start")
-        length = (pl.col("end_ns") - pl.col("start_ns")).clip(lower_bound=1)
-        near = near.select(
-            (same & (shared >= 0.3 * length)).fill_null(False).alias(f"together_{way}"),
-            same.fill_null(False).alias(f"same_{way}"),
-        )
-        found = found.with_columns(near)
-    return found.group_by("pair", "size_class").agg(
-        (pl.col("together_backward") | pl.col("together_forward")).mean().alias("together"),
-        (pl.col("same_backward") | pl.col("same_forward")).mean().alias("answered"),
+def _measure(traffic: Traffic, rows: Ints, job: ObservedJob) -> pl.DataFrame:
+    voice = traffic.messages["voice"].to_numpy()[rows].astype(np.int64)
+    present, number = np.unique(voice, return_inverse=True)
+    order, begin = group_by_number(number.astype(np.int64), len(present))
+    start, end, size = (traffic.messages[c].to_numpy()[rows][order] for c in ("start_ns", "end_ns", "bytes"))
+    first = begin[:-1]
+    count = np.diff(begin)
+    mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
+    square = np.add.reduceat(size.astype(np.float64) ** 2, first) / count if len(first) else np.zeros(0)
+    period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
+    steps, own_steps, gap = _count_steps(start, begin, job.first_ns, period)
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    table = traffic.voices[present]
+    pair = table["pair"].to_numpy()
+    src, dst = (traffic.pairs[c].to_numpy()[pair] for c in ("src", "dst"))
+    return table.with_columns(
+        src=src,
+        dst=dst,
+        src_host=host[src],
+        dst_host=host[dst],
+        bytes=mean,
+        spread=np.sqrt(np.maximum(square - mean**2, 0.0)) / np.maximum(mean, 1.0),
+        num=count,
+        first_ns=start[first] if len(first) else start,
+        duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
+        per_step=count / max(steps, 1),
+        presence=np.minimum(own_steps / max(steps, 1), 1.0),
+        longest_gap=gap / period,
     )
+
+
+@numba.njit(cache=True)
+def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Floats]:
+    """Periods in which anything is sent, those in which each voice is, and each voice's usual longest gap in one."""
+    num = len(begin) - 1
+    last = 0
+    for i in range(len(start)):
+        last = max(last, int((start[i] - origin) / period))
+    busy = np.zeros(last + 2, np.bool_)
+    own = np.zeros(num, np.int64)
+    gap = np.zeros(num)
+    for v in range(num):
+        before = -1
+        longest = 0.0
+        total = 0.0
+        for i in range(begin[v], begin[v + 1]):
+            step = max(0, int((start[i] - origin) / period))
+            busy[step] = True
+            if i > begin[v]:
+                longest = max(longest, min(float(start[i] - start[i - 1]), period))
+            if step != before:
+                own[v] += 1
+                total += longest
+                longest = 0.0
+                before = step
+        gap[v] = total / max(own[v] - 1, 1)
+    return busy.sum(), own, gap
+
+
+def _hear_answers(traffic: Traffic, rows: Ints, voices: pl.DataFrame) -> pl.DataFrame:
+    """For each family, whether it is answered and how often at the same time."""
+    voice = traffic.messages["voice"].to_numpy()[rows].astype(np.int64)
+    start, end = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
+    order, begin = group_by_number(voice, traffic.voices.height)
+    by_ends: dict[tuple[int, int], list[int]] = {}
+    by_hosts: dict[tuple[int, int], list[int]] = {}
+    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num", "duration_ns")
+    table = {c: voices[c].to_numpy() for c in columns}
+    for i in range(voices.height):
+        by_ends.setdefault((int(table["src"][i]), int(table["dst"][i])), []).append(i)
+        by_hosts.setdefault((int(table["src_host"][i]), int(table["dst_host"][i])), []).append(i)
+    found = []
+    families, grouped = np.unique(table["family"], return_inverse=True)
+    for f, family in enumerate(families.tolist()):
+        members = np.flatnonzero(grouped == f)
+        asked = members[np.unique(np.linspace(0, len(members) - 1, _ASKED).astype(np.int64))]
+        heard = []
+        for i in asked.tolist():
+            back = _twins(table, i, by_ends.get((int(table["dst"][i]), int(table["src"][i])), []))
+            if not back:
+                back = _twins(table, i, by_hosts.get((int(table["dst_host"][i]), int(table["src_host"][i])), []))
+            if not back:
+                heard.append((0.0, 0.0))
+                continue
+            own = order[begin[table["voice"][i]] : begin[table["voice"][i] + 1]]
+            twins = np.concatenate([order[begin[table["voice"][k]] : begin[table["voice"][k] + 1]] for k in back])
+            times = np.sort(start[twins])
+            ratio = len(twins) / len(own)
+            heard.append((_share_together(start[own], end[own], times), float(ratio >= 0.5)))
+        together, answered = np.median(np.array(heard), axis=0).tolist()
+        found.append((family, together, answered))
+    return pl.DataFrame(
+        found,
+        schema={"family": voices.schema["family"], "together": pl.Float64, "answered": pl.Float64},
+        orient="row",
+    )
+
+
+def _twins(table: dict[str, Floats], i: int, candidates: list[int]) -> list[int]:
+    """Voices among the candidates that carry messages of the same size."""
+    near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
+    return [k for k in candidates if abs(table["bytes"][k] / max(table["bytes"][i], 1.0) - 1) <= near]
+
+
+def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
+    """The share of messages with a twin at the same time, once the clocks of two exporters are set right."""
+    start, end = start[:_ASKED_MESSAGES], end[:_ASKED_MESSAGES]
+    right = np.clip(np.searchsorted(twins, start), 0, len(twins) - 1)
+    left = np.maximum(right - 1, 0)
+    closer = np.abs(start - twins[left]) <= np.abs(twins[right] - start)
+    distance = (twins[np.where(closer, left, right)] - start).astype(np.float64)
+    shift = float(np.median(distance))
+    if abs(shift) > 3 * SKEW_NS:
+        shift = 0.0
+    length = float(np.median(end - start))
+    spacing = float(np.median(np.diff(start))) if len(start) > 1 else 0.0
+    return float(np.mean(np.abs(distance - shift) <= max(0.5 * length, _BESIDE * spacing, 20_000.0)))

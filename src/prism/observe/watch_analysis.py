@@ -11,7 +11,7 @@ from typing import Protocol
 import polars as pl
 
 from prism.observe.diagnose import Diagnosis, diagnose, open_case
-from prism.observe.findings.progress import find_hang
+from prism.observe.findings.silence import find_hang
 from prism.observe.watch_state import SeenJob, WindowReport
 from prism.records import Finding
 

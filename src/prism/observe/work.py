@@ -1,73 +1,185 @@
-"""Work: how long each rank of a pipeline computes, read where nothing else can hold it up.
+"""Work: how long each rank computes, read where nothing else can hold it up.
 
 In steady state a slow rank and its neighbours look alike, because a send waits for its receiver. But the first
-micro-batch of a step finds every rank idle, and so does the last one on its way back: what passes between a message in
-and the message out is compute alone.
+micro-batch of a step finds every rank idle on its way there and on its way back, and so does the last one on its way
+back: what passes between a message in and the message out is then compute alone. Ranks that pass blocks around a ring
+are read by how long they are silent between turns, ranks that only take part in collectives by how late they come.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from prism.observe.layout import StageMap
 
 WORK = pl.Schema({"endpoint": pl.UInt32, "stage": pl.Int32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64})
 
+Ints = NDArray[np.int64]
 
-def measure_work(messages: pl.DataFrame, voices: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) -> pl.DataFrame:
-    """WORK of every rank and step: first forward, the turn at the last stage, last backward."""
-    if not stages.chains or steps.is_empty():
+_PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
+_MOST_LATE = 0.25  # share of the ranks that may be late in most steps; where more are, it is by design
+_BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
+
+
+def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) -> pl.DataFrame:
+    """WORK of every rank and step: in a pipeline, else in a ring of context blocks, else before collectives.
+
+    `messages` carry src, dst, kind and the index of their step, -1 outside all steps.
+    """
+    if steps.is_empty() or messages.is_empty():
         return pl.DataFrame(schema=WORK)
-    last = max(stages.stage.values())
-    table = pl.DataFrame(
-        {"e": list(stages.stage), "s": list(stages.stage.values())}, schema={"e": pl.UInt32, "s": pl.Int32}
+    size = int(max(messages["src"].max(), messages["dst"].max())) + 1  # type: ignore[type-var, arg-type]
+    stage_of = np.full(max(size, max(stages.stage, default=-1) + 1), -1, np.int64)
+    stage_of[list(stages.stage)] = list(stages.stage.values())
+    inside = messages.filter(pl.col("step") >= 0)
+    work = _work_in_pipeline(inside, stage_of, steps) if stages.chains else pl.DataFrame(schema=_PART)
+    if work.is_empty():
+        work = _work_in_ring(inside.filter(pl.col("kind") == "cp"))
+    if work.is_empty():
+        work = _work_before_collectives(inside, stage_of, steps)
+    work = work.filter(pl.col("work_ns") > 0).group_by("endpoint", "step", "phase").agg(pl.col("work_ns").min())
+    work = work.with_columns(pl.Series("stage", np.maximum(stage_of[work["endpoint"].to_numpy()], 0)))
+    return work.select(pl.col(c).cast(t) for c, t in WORK.items()).sort("phase", "endpoint", "step")
+
+
+def _work_in_pipeline(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+    """First forward, turn at the last stage, backward of every rank and step."""
+    last = int(stage_of.max())
+    sent = _pipeline_messages(messages, stage_of, last)
+    first_start = steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("ready"))
+    ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
+    outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
+    begin = (
+        outs["forward"].join(first_start, on="step").select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready"))
     )
-    pipe = voices.filter(pl.col("kind") == "pp").select("pair", "size_class", "src", "dst")
-    sent = (
-        messages.join(pipe, on=["pair", "size_class"])
-        .join(table.rename({"e": "src", "s": "from_stage"}), on="src")
-        .join(table.rename({"e": "dst", "s": "to_stage"}), on="dst")
-        .sort("start_ns")
-        .join_asof(steps.select("index", pl.col("start_ns").alias("step_ns"), pl.col("end_ns").alias("until_ns")),
-                   left_on="start_ns", right_on="step_ns")
-        .drop_nulls("step_ns")
-        .filter(pl.col("start_ns") < pl.col("until_ns"))
-    )  # fmt: skip
-    hop = pl.col("to_stage") - pl.col("from_stage")
-    forward = sent.filter(hop == 1)
-    back = sent.filter(hop == -1)
-    first_in = _edge_of(forward, "dst", "first")
-    first_out = _edge_of(forward, "src", "first")
-    back_first_out = _edge_of(back, "src", "first")
-    back_last_in = _edge_of(back, "dst", "last")
-    back_last_out = _edge_of(back, "src", "last")
-    begin = first_out.join(steps.select(step="index", at="start_ns"), on="step").select(
-        "endpoint", "step", "phase_out", pl.col("at").alias("ready")
-    )
-    begin = begin.join(table.filter(pl.col("s") == 0).rename({"e": "endpoint"}), on="endpoint").drop("s")
-    turned = back_first_out.join(table.filter(pl.col("s") == last).rename({"e": "endpoint"}), on="endpoint").drop("s")
+    passed = _between(ins["forward"], outs["forward"], "first")
+    returned = pl.concat([_after_busy(sent, ins["backward"], outs["backward"], side) for side in ("first", "last")])
     parts = [
-        begin.with_columns(phase=pl.lit("forward")),
-        _between(first_in, first_out, "forward"),
-        _between(first_in, turned, "turn"),
-        _between(back_last_in, back_last_out, "backward"),
-    ]  # fmt: skip
-    work = pl.concat([p.select("endpoint", "step", "phase", "phase_out", "ready") for p in parts])
+        begin.filter(_at_stage(begin, stage_of, 0)).with_columns(phase=pl.lit("forward")),
+        passed.filter(~_at_stage(passed, stage_of, 0)).with_columns(phase=pl.lit("forward")),
+        returned.with_columns(phase=pl.lit("backward")),
+        _turns(sent, outs["backward"], stage_of, last).with_columns(phase=pl.lit("turn")),
+    ]
+    return pl.concat([p.select(list(_PART)) for p in parts])
+
+
+def _pipeline_messages(messages: pl.DataFrame, stage_of: Ints, last: int) -> pl.DataFrame:
+    """src dst step start_ns end_ns way: messages between neighbouring stages; the last and the first are neighbours
+    where stages hold several pieces of the model."""
+    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", "start_ns", "end_ns")
+    a, b = stage_of[sent["src"].to_numpy()], stage_of[sent["dst"].to_numpy()]
+    hop = b - a
+    wrap = last > 1
+    forward = (hop == 1) | (wrap & (hop == -last))
+    back = (hop == -1) | (wrap & (hop == last))
+    way = np.where(forward, "forward", "backward")
+    return sent.with_columns(pl.Series("way", way)).filter(pl.Series((forward | back) & (a >= 0) & (b >= 0)))
+
+
+def _edges(sent: pl.DataFrame, side: str, way: str) -> pl.DataFrame:
+    """First and last message of each endpoint and step on one side: when it arrived, or when it left."""
+    column = "end_ns" if side == "dst" else "start_ns"
     return (
-        work.with_columns(work_ns=pl.col("phase_out") - pl.col("ready"))
-        .filter(pl.col("work_ns") > 0)
-        .join(table.rename({"e": "endpoint", "s": "stage"}), on="endpoint")
-        .select(pl.col(c).cast(t) for c, t in WORK.items())
+        sent.filter(pl.col("way") == way)
+        .group_by(pl.col(side).alias("endpoint"), "step")
+        .agg(pl.col(column).min().alias("first"), pl.col(column).max().alias("last"))
     )
 
 
-def _edge_of(messages: pl.DataFrame, side: str, which: str) -> pl.DataFrame:
-    """The first or last message of each endpoint and step on one side: when it arrived, or when it left."""
-    column = "end_ns" if side == "dst" else "start_ns"
-    pick = pl.col(column).min() if which == "first" else pl.col(column).max()
-    name = "ready" if side == "dst" else "phase_out"
-    return messages.group_by(pl.col(side).alias("endpoint"), pl.col("index").alias("step")).agg(pick.alias(name))
+def _between(arrived: pl.DataFrame, left: pl.DataFrame, side: str) -> pl.DataFrame:
+    both = arrived.join(left, on=["endpoint", "step"], suffix="_out")
+    return both.select("endpoint", "step", work_ns=pl.col(f"{side}_out") - pl.col(side))
 
 
-def _between(arrived: pl.DataFrame, left: pl.DataFrame, phase: str) -> pl.DataFrame:
-    return arrived.join(left, on=["endpoint", "step"]).with_columns(phase=pl.lit(phase))
+def _after_busy(sent: pl.DataFrame, arrived: pl.DataFrame, left: pl.DataFrame, side: str) -> pl.DataFrame:
+    """Like `_between`, but counted from the message that the rank sent before where that is later: it was busy."""
+    both = arrived.join(left, on=["endpoint", "step"], suffix="_out").sort(f"{side}_out")
+    # Just before: the message itself does not count.
+    before = sent.select(pl.col("src").alias("endpoint"), (pl.col("start_ns") + 1).alias("done")).sort("done")
+    both = both.join_asof(before, left_on=f"{side}_out", right_on="done", by="endpoint", check_sortedness=False)
+    ready = pl.max_horizontal(side, pl.col("done").fill_null(0))
+    return both.select("endpoint", "step", work_ns=pl.col(f"{side}_out") - ready)
+
+
+def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> pl.DataFrame:
+    """At the last stage: from a message in to the first answer, a forward and a backward.
+
+    Where many messages come in before the first answer, all forwards are done before any backward: the last counts.
+    """
+    answer = out.filter(_at_stage(out, stage_of, last)).select("endpoint", "step", "first")
+    arrived = sent.select(pl.col("dst").alias("endpoint"), "step", pl.col("end_ns").alias("arrived"))
+    both = answer.join(arrived, on=["endpoint", "step"]).filter(pl.col("arrived") <= pl.col("first"))
+    both = both.group_by("endpoint", "step").agg(
+        pl.col("first").first(), pl.len().alias("num"), pl.col("arrived").min().alias("a"), pl.col("arrived").max().alias("z")
+    )
+    begin = pl.when(pl.col("num") <= 2).then("a").otherwise("z")
+    return both.select("endpoint", "step", work_ns=pl.col("first") - begin)
+
+
+def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:
+    return pl.Series(stage_of[frame["endpoint"].to_numpy()] == stage)
+
+
+def _work_in_ring(messages: pl.DataFrame) -> pl.DataFrame:
+    """How long each rank is silent between turns of a ring, by what it sends or by what it receives.
+
+    A late rank is silent before both; one that waits for it sends on at once what it receives, or receives on time.
+    """
+    if messages.is_empty():
+        return pl.DataFrame(schema=_PART)
+    start, end = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
+    begin = int(start.min())
+    span = int(end.max()) - begin + 1
+    ends = [messages[side].to_numpy().astype(np.int64) for side in ("src", "dst")]
+    # One line of time per endpoint, one after the other, so that a single search finds what came before.
+    done = np.sort(np.concatenate([e * span + (end - begin) for e in ends]))
+    sides = []
+    for e in ends:
+        at = np.searchsorted(done, e * span + (start - begin), side="right") - 1
+        before = done[np.maximum(at, 0)]
+        gap = np.where((at >= 0) & (before // span == e), e * span + (start - begin) - before, -1)
+        frame = pl.DataFrame({"endpoint": e, "step": messages["step"], "work_ns": gap})
+        sides.append(frame.filter(pl.col("work_ns") > 0).group_by("endpoint", "step").agg(pl.col("work_ns").median()))
+    both = sides[0].join(sides[1], on=["endpoint", "step"], how="full", coalesce=True)
+    # The neighbours of a rank may sit on its own host: it is then only seen to send, or only to receive.
+    phase = (
+        pl.when(pl.col("work_ns").is_null())
+        .then(pl.lit("ring in"))
+        .when(pl.col("work_ns_right").is_null())
+        .then(pl.lit("ring out"))
+        .otherwise(pl.lit("ring"))
+    )
+    work = pl.max_horizontal("work_ns", "work_ns_right").cast(pl.Int64)
+    return both.select(pl.col("endpoint").cast(pl.UInt32), "step", phase.alias("phase"), work.alias("work_ns"))
+
+
+def _work_before_collectives(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+    """How late each rank sends for the first time in a step, and half of how late it is first sent to.
+
+    Where a hop starts as soon as its two ends have come, the hops into and out of a late rank start late; where the
+    sender alone decides, only those out of it do. Either way it scores highest.
+    """
+    length = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
+    like = (pl.col("bytes").log1p() * 20).round().alias("like")
+    first = messages.group_by("src", "dst", "size_class", "step").agg(
+        pl.col("start_ns").min(), pl.col("bytes").first(), pl.col("kind").first()
+    )
+    first = first.with_columns(like, pl.Series("stage", stage_of[first["src"].to_numpy()]))
+    # Only what nearly every rank sends can be compared.
+    common = first.group_by("kind", "like").agg(pl.col("src").n_unique().alias("num"))
+    common = common.sort("num", "like", descending=True).head(1)
+    first = first.join(common.select("kind", "like"), on=["kind", "like"], how="semi")
+    late = pl.col("start_ns") - pl.col("start_ns").quantile(0.25, "lower").over("step", "stage")
+    first = first.with_columns(late.clip(lower_bound=0).alias("late"))
+    often = first.group_by("src").agg((pl.col("late") > 0.01 * length).mean().alias("share"))
+    if first.is_empty() or float((often["share"] > 0.5).mean()) > _MOST_LATE:  # type: ignore[arg-type]
+        return pl.DataFrame(schema=_PART)  # Groups that start at different times by design say nothing of a rank.
+    out = first.group_by(pl.col("src").alias("endpoint"), "step").agg(pl.col("late").median())
+    into = first.group_by(pl.col("dst").alias("endpoint"), "step").agg(pl.col("late").median().alias("late_in"))
+    both = out.join(into, on=["endpoint", "step"], how="left")
+    late = pl.col("late") + 0.5 * pl.col("late_in").fill_null(0.0) + _BEFORE * length
+    return both.select(
+        "endpoint", "step", pl.lit("start").alias("phase"), late.round().cast(pl.Int64).alias("work_ns")
+    )

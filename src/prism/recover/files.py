@@ -6,8 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-_CHUNK_BYTES = 8 << 20
-
 
 def write_durably(path: Path, text: str) -> None:
     """Replace a small file so that a crash leaves the old or the new one."""
@@ -39,10 +37,15 @@ def sync_folder(folder: Path) -> None:
 
 def hash_file(path: Path, *, from_storage: bool = False) -> str:
     """SHA-256 of a file; `from_storage` drops the cached pages first, so that what is on the device is read."""
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
+    with path.open("rb", buffering=0) as handle:
         if from_storage:
-            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while chunk := handle.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+            drop_cached(handle.fileno())
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        if from_storage:
+            drop_cached(handle.fileno())
+    return digest
+
+
+def drop_cached(descriptor: int) -> None:
+    """Let go of a file's clean pages: they would push out what training reads."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Working time between two marks of one stream."""
         ...
 
+    def wall_ns(self, first: int, second: int) -> int:
+        """All the time between two marks of one stream."""
+        ...
+
 
 class ThreadClock:
     """CPU: the thread's own running time plus the time it slept on purpose; waiting for a core is left out.
@@ -68,6 +72,10 @@ class ThreadClock:
         slept = wall - busy
         return busy + (slept if slept > _LONG_GAP_NS and gave_up and not pushed_off else 0)
 
+    def wall_ns(self, first: int, second: int) -> int:
+        """By the clock on the wall."""
+        return max(0, self._wall[second] - self._wall[first])
+
 
 class StreamClock:
     """CUDA: timing events on the stream that is current."""
@@ -93,6 +101,8 @@ class StreamClock:
     def elapsed_ns(self, first: int, second: int) -> int:
         """Time between two events; asks only after the device is done."""
         return max(0, round(float(self._events[first].elapsed_time(self._events[second])) * 1e6))
+
+    wall_ns = elapsed_ns
 
 
 def _switches() -> tuple[int, int]:

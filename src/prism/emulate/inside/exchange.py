@@ -40,6 +40,15 @@ class Exchange:
         """Wait until every live rank has ended this step."""
         self._ask("meet", step)
 
+    def arrive(self, meeting: str) -> None:
+        """Say that this rank has come to a call that others take part in."""
+        self._ask("arrive", meeting)
+
+    def join(self, meeting: str, needed: int) -> bool:
+        """Wait until that many have come; False where they do not, which is for the verifier to explain."""
+        came: bool = self._ask("join", meeting, needed)
+        return came
+
     def _ask(self, verb: str, *values: Any) -> Any:
         connection = self._connect()
         connection.send((verb, *values))

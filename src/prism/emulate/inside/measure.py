@@ -52,25 +52,38 @@ class Point:
     duration_ns: int
 
 
+def read_plan(path: Path) -> MeasurePlan:
+    """The plan that the launcher wrote."""
+    document = json.loads(path.read_text())
+    document["wanted"] = tuple(Wanted(**wanted) for wanted in document["wanted"])
+    return MeasurePlan(**document)
+
+
 def main() -> None:
     """Measure and let rank 0 write the points."""
-    document = json.loads(Path(sys.argv[1]).read_text())
-    document["wanted"] = tuple(Wanted(**wanted) for wanted in document["wanted"])
-    plan = MeasurePlan(**document)
+    plan = read_plan(Path(sys.argv[1]))
     torch.set_num_threads(1)
     if plan.backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(plan.backend)
-    mine = {size: _join_group(size) for size in sorted({wanted.num_ranks for wanted in plan.wanted})}
+    durations = _time_all(plan, join_groups(plan))
+    if dist.get_rank() == 0:
+        Path(sys.argv[2]).write_text(json.dumps([asdict(point) for point in list_points(plan, durations)]))
+    dist.destroy_process_group()
+
+
+def join_groups(plan: MeasurePlan) -> dict[int, Any]:
+    """This rank's group of every size that the plan asks for."""
+    return {size: _join_group(size) for size in sorted({wanted.num_ranks for wanted in plan.wanted})}
+
+
+def list_points(plan: MeasurePlan, durations: list[int]) -> list[Point]:
+    """The plan's collectives with what they took."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-    durations = _time_all(plan, mine)
-    points = [
+    return [
         Point(plan.backend, w.kind, w.num_ranks, -(-w.num_ranks // local), w.bytes, duration)
         for w, duration in zip(plan.wanted, durations, strict=True)
     ]
-    if dist.get_rank() == 0:
-        Path(sys.argv[2]).write_text(json.dumps([asdict(point) for point in points]))
-    dist.destroy_process_group()
 
 
 def _join_group(size: int) -> Any:
@@ -82,36 +95,53 @@ def _join_group(size: int) -> Any:
 
 def _time_all(plan: MeasurePlan, groups: dict[int, Any]) -> list[int]:
     """Median of each collective; rounds go over all of them, so that a disturbance does not fall on one alone."""
-    device = "cuda" if plan.backend == "nccl" else "cpu"
-    cold = torch.ones(_CACHE_BYTES // 4, device=device)
-    calls = [_make_call(w.kind, w.bytes, groups[w.num_ranks], device) for w in plan.wanted]
-    times = torch.zeros(plan.repetitions, len(calls), 2, dtype=torch.int64)
+    bench = Bench(plan, groups)
+    rounds: list[Tensor] = []
     began = time.monotonic()
-    done = 0
-    for turn in range(plan.repetitions):
-        for number, (wanted, call) in enumerate(zip(plan.wanted, calls, strict=True)):
-            dist.barrier(groups[wanted.num_ranks])
-            _compute(cold, device)
-            times[turn, number, 0] = time.perf_counter_ns()
-            call()
-            _finish(device)
-            times[turn, number, 1] = time.perf_counter_ns()
-        done = turn + 1
+    for _ in range(plan.repetitions):
+        rounds.append(bench.time_round())
         # Every rank must stop after the same round, so they go by the slowest.
-        spent = torch.tensor([time.monotonic() - began], device=device)
+        spent = torch.tensor([time.monotonic() - began], device=bench.device)
         dist.all_reduce(spent, dist.ReduceOp.MAX)
-        if spent.item() > plan.budget_s and done >= _FEWEST_ROUNDS:
+        if spent.item() > plan.budget_s and len(rounds) >= _FEWEST_ROUNDS:
             break
-    kept = times[1 if done > 1 else 0 : done].to(device)  # the first round makes the connections
-    medians = []
-    for number, wanted in enumerate(plan.wanted):
-        # The clock is one for all processes of a host: from the last arrival to the last departure.
-        ends = kept[:, number].contiguous()
-        dist.all_reduce(ends, dist.ReduceOp.MAX, group=groups[wanted.num_ranks])
-        middle = (ends[:, 1] - ends[:, 0]).clamp(min=1).median().view(1)
-        dist.all_reduce(middle)
-        medians.append(int(middle.item() // dist.get_world_size()))
-    return medians
+    return bench.take_medians(rounds[1:] or rounds)  # the first round makes the connections
+
+
+class Bench:
+    """The collectives of a plan, ready to be timed."""
+
+    def __init__(self, plan: MeasurePlan, groups: dict[int, Any]) -> None:
+        self.device = "cuda" if plan.backend == "nccl" else "cpu"
+        self._plan = plan
+        self._groups = groups
+        self._cold = torch.ones(_CACHE_BYTES // 4, device=self.device)
+        self._calls = [_make_call(w.kind, w.bytes, groups[w.num_ranks], self.device) for w in plan.wanted]
+
+    def time_round(self) -> Tensor:
+        """Begin and end of every collective, once each."""
+        times = torch.zeros(len(self._calls), 2, dtype=torch.int64)
+        for number, (wanted, call) in enumerate(zip(self._plan.wanted, self._calls, strict=True)):
+            dist.barrier(self._groups[wanted.num_ranks])
+            _compute(self._cold, self.device)
+            times[number, 0] = time.perf_counter_ns()
+            call()
+            _finish(self.device)
+            times[number, 1] = time.perf_counter_ns()
+        return times
+
+    def take_medians(self, rounds: list[Tensor]) -> list[int]:
+        """Duration of each collective, the mean over groups of their medians over rounds."""
+        kept = torch.stack(rounds).to(self.device)
+        medians = []
+        for number, wanted in enumerate(self._plan.wanted):
+            # The clock is one for all processes of a host: from the last arrival to the last departure.
+            ends = kept[:, number].contiguous()
+            dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._groups[wanted.num_ranks])
+            middle = (ends[:, 1] - ends[:, 0]).clamp(min=1).median().view(1)
+            dist.all_reduce(middle)
+            medians.append(int(middle.item() // dist.get_world_size()))
+        return medians
 
 
 def _compute(cold: Tensor, device: str) -> None:

@@ -48,6 +48,24 @@ class Peers:
         inside = self._ranks if isinstance(self._ranks, range) else set(self._ranks)
         return [r for r in plan.live_ranks if r in inside]
 
+    def come(self, kind: str, peer: int) -> Callable[[], None] | None:
+        """Tell the live members that this rank has come to a call; returns the wait for them, where there is one."""
+        session, exchange = self._session, self._session.exchange
+        if not session.in_step or exchange is None:
+            return None
+        if kind in ("send", "recv"):
+            if self._ranks[peer] not in self._live:
+                return None
+            ends = (self._position, peer) if kind == "send" else (peer, self._position)
+            channel = f"meet/{self._channel(*ends)}"
+            meeting, needed = f"{channel}#{session.number(channel)}", 1
+        else:
+            meeting, needed = f"meet/{self.name}#{session.number(f'meet/{self.name}')}", len(self._live)
+        if needed > 1 or kind == "send":
+            exchange.arrive(meeting)
+        # A send leaves without its receiver.
+        return None if kind == "send" or self._live == [session.plan.rank] else partial(session.join, meeting, needed)
+
     # Collectives among the live members.
 
     def gather(self, own: Tensor, slots: list[Tensor]) -> Settle:

@@ -282,6 +282,7 @@ class VirtualGroup(NamedGroup):
         work = VirtualWork(
             session, entry, list(kept) if request.sync else request.tensors, sync=request.sync, settle=request.settle
         )
+        work.others = self._peers.come(request.kind, request.peer)
         self._meet_faults(request, entry)
         with torch.no_grad(), self._on_stream(on_gpu and not request.sync):
             self._pace(request, entry)

@@ -36,6 +36,7 @@ class Entry:
     batch: int = -1
     source: str = ""
     gap_ns: int = 0  # work on `stream` since the entry before
+    wall_ns: int = 0  # all the time since then
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class Recorder:
         for entry in self.entries:
             if entry.stream in before:
                 entry.gap_ns = self.clock.elapsed_ns(before[entry.stream], entry.begin)
+                entry.wall_ns = self.clock.wall_ns(before[entry.stream], entry.begin)
             before[entry.stream] = entry.end
         return [{k: v for k, v in asdict(e).items() if k not in ("begin", "end")} for e in self.entries]
 

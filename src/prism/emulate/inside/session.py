@@ -33,6 +33,7 @@ class Session:
     pid: int = field(default_factory=os.getpid)
     step: int = 0
     open_batch: int = -1
+    in_step: bool = False
     touched: set[int] = field(default_factory=set)
     messages: Counter[str] = field(default_factory=Counter)
 
@@ -41,6 +42,11 @@ class Session:
         if self.plan.discover and self.exchange is not None and rank not in self.touched:
             self.touched.add(rank)
             self.exchange.touch(rank)
+
+    def join(self, meeting: str, needed: int) -> None:
+        """Wait for the others of a call, as a real rank would, so that cores and memory are shared as in a real run."""
+        if self.in_step and self.exchange is not None:
+            self.in_step = self.exchange.join(meeting, needed)
 
     def number(self, channel: str) -> int:
         """How many messages went through a channel before this one."""
@@ -56,7 +62,7 @@ def open_session(plan: RunPlan) -> Session:
     """A session on the device this process has."""
     clock: Clock = StreamClock() if torch.cuda.is_available() else ThreadClock()
     exchange = Exchange(plan) if plan.address else None
-    session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=exchange)
+    session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=exchange, in_step=plan.in_step)
     if plan.schedule:
         session.pacer, session.schedule = make_pacer(), read_schedule(Path(plan.schedule))
     return session

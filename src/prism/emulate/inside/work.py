@@ -34,6 +34,7 @@ class VirtualWork(dist.Work):
         self._future: Any = None
         self._waited = False
         self.source = -1
+        self.others: Callable[[], None] | None = None  # waits for the other live members
 
     def note_end(self) -> None:
         """CUDA: the op's end on the stream that is current."""
@@ -48,6 +49,7 @@ class VirtualWork(dist.Work):
         if self._settle is not None:
             settle, self._settle = self._settle, None
             settle()
+        self._meet()
         if self._event is not None:
             wait_event(self._event, torch.cuda.current_stream())
         if session.pacer is not None:
@@ -108,6 +110,11 @@ class VirtualWork(dist.Work):
 
     _source_rank = source_rank
 
+    def _meet(self) -> None:
+        others, self.others = self.others, None
+        if others is not None:
+            others()
+
     def _complete_later(self, outputs: list[Tensor], due: int) -> None:
         sleep_until(due)
         self._future.set_result(outputs)
@@ -122,13 +129,15 @@ class VirtualWork(dist.Work):
             return
         self._waited = True
         if torch._C._current_graph_task_id() == -1:
-            mark = self._session.clock.mark()
-            self._note_wait(mark, mark)
+            begin = self._session.clock.mark()
+            self._meet()
+            self._note_wait(begin, self._session.clock.mark())
             return
         torch.autograd.Variable._execution_engine.queue_callback(self._wait_in_callback)
 
     def _wait_in_callback(self) -> None:
         begin = self._session.clock.mark()
+        self._meet()
         if self._session.pacer is not None:
             self._session.pacer.finish(self._entry.op)
         self._note_wait(begin, self._session.clock.mark())

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from prism.observe.jobs import ObservedJob
 from prism.observe.layout import StageMap
+from prism.observe.work import measure_work
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
 from prism.records.layout import Layout
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,39 +27,91 @@ class Case:
     layout: Layout
     stages: StageMap
     steps: pl.DataFrame
-    messages: pl.DataFrame  # pair size_class src dst kind role per_step start_ns end_ns bytes
+    messages: pl.DataFrame  # pair size_class src dst kind role per_step start_ns end_ns bytes step (-1: in none)
     work: pl.DataFrame
     endpoints: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
 
     @cached_property
-    def length_s(self) -> NDArray[np.float64]:
-        """Seconds of each step."""
-        lengths: NDArray[np.float64] = (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy() / 1e9
-        return lengths
+    def length_s(self) -> Floats:
+        """Seconds of each step, without a pause (an evaluation, a checkpoint) that follows its last message."""
+        lengths: Floats = (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy() / 1e9
+        return lengths - self.pause_s
+
+    @cached_property
+    def pause_s(self) -> Floats:
+        """Seconds of silence at the end of each step beyond what is usual there."""
+        if not self.steps.height:
+            return np.empty(0)
+        last = np.full(self.steps.height, -1, np.int64)
+        seen = self.messages.filter(pl.col("step") >= 0).group_by("step").agg(pl.col("end_ns").max())
+        last[seen["step"].to_numpy()] = seen["end_ns"].to_numpy()
+        end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
+        last = np.where(last < 0, start, np.minimum(last, end))
+        silent: Floats = (end - last) / 1e9
+        usual = float(np.median(silent))
+        step = float(np.median(end - start)) / 1e9
+        return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
+
+    @cached_property
+    def resolution_ns(self) -> int:
+        """What the times of messages are rounded to."""
+        times = self.messages["start_ns"].head(1000).to_numpy()
+        return next((r for r in (10**9, 10**8, 10**7, 10**6) if len(times) and not (times % r).any()), 0)
 
     @property
     def gpus(self) -> int:
         """Ranks that wait when one is late; an endpoint counts as one."""
         return len(self.job.endpoints)
 
+    @cached_property
+    def addresses(self) -> list[str]:
+        """Address by endpoint."""
+        return [str(a) for a in self.endpoints["address"].to_list()]
+
+    @cached_property
+    def hosts(self) -> list[str]:
+        """Host by endpoint."""
+        return [str(h) for h in self.endpoints["host"].to_list()]
+
+    @cached_property
+    def switches(self) -> list[str | None]:
+        """First switch by endpoint, where known."""
+        return list(self.endpoints["switch"].to_list())
+
+    @cached_property
+    def own_by_host(self) -> dict[str, set[int]]:
+        """The job's endpoints on each of its hosts."""
+        found: dict[str, set[int]] = {}
+        for e in self.job.endpoints.tolist():
+            found.setdefault(self.hosts[e], set()).add(int(e))
+        return found
+
     def address(self, endpoint: int) -> str:
         """An endpoint's address."""
-        return str(self.endpoints["address"][endpoint])
+        return self.addresses[endpoint]
 
     def host(self, endpoint: int) -> str:
         """An endpoint's host."""
-        return str(self.endpoints["host"][endpoint])
+        return self.hosts[endpoint]
 
     def name_worker(self, members: list[int]) -> Culprit:
-        """A culprit of one or more endpoints: the host where they are all the job has there, else their addresses."""
-        hosts = {self.host(e) for e in members}
+        """A culprit of one or more endpoints: the host where they are most of what the job has there."""
+        hosts = {self.hosts[e] for e in members}
         if len(hosts) == 1:
             host = hosts.pop()
-            own = self.endpoints[self.job.endpoints].filter(pl.col("host") == host).height
-            if len(members) > 1 and len(members) >= 0.75 * own:
+            own = self.own_by_host.get(host, set())
+            if len(members) >= 0.75 * len(own) and host != self.addresses[members[0]]:
                 return Culprit(type="host", id=host)
-        return Culprit(type="endpoint", id=",".join(self.address(e) for e in sorted(members)))
+        return Culprit(type="endpoint", id=",".join(self.addresses[e] for e in sorted(members)))
+
+    def slower_by(self, first: int, last: int) -> float | None:
+        """How much longer the steps of a window are than those outside, as a share; None where there are too few."""
+        inside = self.length_s[first : last + 1]
+        outside = np.concatenate([self.length_s[:first], self.length_s[last + 1 :]])
+        if len(outside) < 3 or not len(inside):
+            return None
+        return float(np.median(inside) / np.median(outside) - 1)
 
     def finding(
         self, kind: FindingKind, culprit: Culprit, first: int, last: int, *, lost_s: float, score: float, evidence: str
@@ -76,3 +132,36 @@ class Case:
 def culprit(kind: CulpritType, name: str) -> Culprit:
     """Short for a culprit."""
     return Culprit(type=kind, id=name)
+
+
+def make_case(
+    job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, voices: pl.DataFrame,
+    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,
+) -> Case:  # fmt: skip
+    """A case from what is known of a job; `messages` are all messages of its pairs."""
+    known = messages.join(
+        voices.select("pair", "size_class", "src", "dst", "kind", "role", "per_step"),
+        on=["pair", "size_class"],
+        maintain_order="left",
+    )
+    known = known.with_columns(pl.Series("step", find_step(known["start_ns"].to_numpy(), steps), dtype=pl.Int32))
+    return Case(
+        job=job,
+        layout=layout,
+        stages=stages,
+        steps=steps,
+        messages=known,
+        work=measure_work(known, stages, steps),
+        endpoints=endpoints,
+        observed_until_ns=until_ns,
+    )
+
+
+def find_step(times: Ints, steps: pl.DataFrame) -> NDArray[np.int32]:
+    """The index of the step that each time falls into, -1 for none."""
+    if not steps.height:
+        return np.full(len(times), -1, np.int32)
+    begin, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    at = np.searchsorted(begin, times, side="right") - 1
+    inside = (at >= 0) & (times < end[np.maximum(at, 0)])
+    return np.where(inside, at, -1).astype(np.int32)

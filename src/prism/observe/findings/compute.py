@@ -1,271 +1,156 @@
-"""Who computes late: a rank against its replicas, a stage against the others, or whoever has the most work today."""
+"""Who computes late: a rank against its replicas or its own past, a stage against the others, or the work itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.windows import Floats, find_window, spread_of
+from prism.observe.findings.load import find_load_imbalance
+from prism.observe.findings.stages import find_heavy_stages
+from prism.observe.findings.windows import Floats, Window, find_window
+from prism.observe.findings.work_table import WorkTable, tabulate_work
 from prism.records.findings import Finding
 
-_SLOWER = 0.05  # a rank this much slower than its replicas is worth a word
-_UNEVEN = 0.12  # a stage this much heavier than the others
-_SURE = 5.0  # standard errors
-_SCATTER = 0.10  # spread of work between replicas that is more than noise
-
-
-Table = dict[str, tuple[list[int], Floats]]
-"""For each phase: the endpoints, and their work by step in seconds (nan where not seen)."""
+_SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
+_SURE = 6.0  # standard errors
+_SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
+_FELT = 0.01  # steps of the window are longer than the others by at least this much
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An endpoint that works longer than its like in the steps `first` to `last`."""
+    """An endpoint that works longer than it should in a window of steps."""
 
-    endpoint: int
-    first: int
-    last: int
-    mean: float
+    row: int
+    window: Window
     sure: float
 
 
 def find_compute(case: Case) -> list[Finding]:
-    """Slow ranks, heavy stages and uneven load of a pipelined job."""
+    """Slow ranks and hosts, heavy stages and uneven load of a pipelined job."""
     if case.work.is_empty() or case.steps.height < 3:
         return []
-    table = _tabulate(case)
-    uneven = _find_load_imbalance(case, table)
-    slow = [] if uneven else _find_slow_ranks(case, table)
-    return slow + uneven + _find_heavy_stages(case, {e for f in slow for e in f.culprit.id.split(",")})
-
-
-def _tabulate(case: Case) -> Table:
-    tables = {}
-    for (phase,), part in case.work.group_by("phase", maintain_order=True):
-        members = sorted(part["endpoint"].unique().to_list())
-        row = {e: i for i, e in enumerate(members)}
-        values = np.full((len(members), case.steps.height), np.nan)
-        rows = np.array([row[e] for e in part["endpoint"].to_list()])
-        values[rows, part["step"].to_numpy()] = part["work_ns"].to_numpy() / 1e9
-        tables[str(phase)] = (members, values)
-    return tables
-
-
-def _excess(case: Case, members: list[int], values: Floats) -> Floats:
-    """How much longer each rank works than its replicas do in the same step, as a share; nan where it has none."""
-    stage = np.array([case.stages.stage[e] for e in members])
-    out = np.full_like(values, np.nan)
-    for s in np.unique(stage):
-        rows = np.nonzero(stage == s)[0]
-        if len(rows) < 2:
-            continue
-        block = values[rows]
-        known = ~np.isnan(block).all(axis=0)
-        # Of two replicas the quicker is normal; of more, the middle one.
-        usual = np.full(block.shape[1], np.nan)
-        usual[known] = np.nanmin(block[:, known], axis=0) if len(rows) <= 3 else np.nanmedian(block[:, known], axis=0)
-        out[rows] = block / usual - 1
-    return out
-
-
-def _find_slow_ranks(case: Case, table: Table) -> list[Finding]:
-    per_rank: dict[int, list[Floats]] = {}
-    noise = []
-    for members, values in table.values():
-        excess = _excess(case, members, values)
-        noise.append(spread_of(excess))
-        for e, row in zip(members, excess, strict=True):
-            if not np.isnan(row).all():
-                per_rank.setdefault(e, []).append(row)
-    if not per_rank:
-        return _find_change(case, table)
-    usual_noise = max(float(np.median(noise)), 0.002)
-    suspects: list[Suspect] = []
-    for e, rows in per_rank.items():
-        mean = _nanmean(np.array(rows))
-        window = find_window(mean, _SLOWER)
-        if window is None:
-            continue
-        length = window.last - window.first + 1
-        sure = window.mean * np.sqrt(length) / usual_noise
-        if length >= 2 and window.share >= 0.8 and window.mean >= _SLOWER + usual_noise and sure >= _SURE:
-            suspects.append(Suspect(e, window.first, window.last, window.mean, float(sure)))
-    return [_slow_finding(case, table, group) for group in _same_worker(case, _first_causes(case, suspects))]
-
-
-def _first_causes(case: Case, suspects: list[Suspect]) -> list[Suspect]:
-    """Of suspects in one pipeline at one time the worst: a slow rank keeps its neighbours' messages waiting too."""
-    chain = {e: i for i, members in enumerate(case.stages.chains) for e in members}
-    kept: list[Suspect] = []
-    for suspect in sorted(suspects, key=lambda s: -s.mean * (s.last - s.first + 1)):
-        same = [k for k in kept if chain.get(k.endpoint) == chain.get(suspect.endpoint)]
-        if not any(min(k.last, suspect.last) >= max(k.first, suspect.first) for k in same):
-            kept.append(suspect)
-    return kept
-
-
-def _same_worker(case: Case, suspects: list[Suspect]) -> list[list[Suspect]]:
-    """Suspects of one host and overlapping windows are one worker: tensor-parallel ranks wait for each other."""
-    groups: list[list[Suspect]] = []
-    for suspect in sorted(suspects, key=lambda s: -s.mean):
-        for group in groups:
-            head = group[0]
-            overlap = min(head.last, suspect.last) - max(head.first, suspect.first) + 1
-            if case.host(head.endpoint) == case.host(suspect.endpoint) and overlap > 0.5 * (head.last - head.first + 1):
-                group.append(suspect)
-                break
-        else:
-            groups.append([suspect])
-    return groups
-
-
-def _slow_finding(case: Case, table: Table, group: list[Suspect]) -> Finding:
-    head = group[0]
-    stage = case.stages.stage[head.endpoint]
-    seen = slice(head.first, head.last + 1)
-    worst = max(
-        (float(np.nanmedian(values[members.index(head.endpoint), seen])), phase)
-        for phase, (members, values) in table.items()
-        if head.endpoint in members and not np.isnan(values[members.index(head.endpoint), seen]).all()
-    )
-    evidence = (
-        f"works {100 * head.mean:.1f} % longer than its replicas of stage {stage} in {head.last - head.first + 1} of "
-        f"{case.steps.height} steps ({worst[1]} of a micro-batch: {1000 * worst[0]:.2f} ms)"
-    )
-    return case.finding(
-        "slow_compute",
-        case.name_worker([s.endpoint for s in group]),
-        head.first,
-        head.last,
-        lost_s=_lost(case, head.first, head.last, head.mean),
-        score=1 - np.exp(-head.sure / 10),
-        evidence=evidence,
-    )
-
-
-def _lost(case: Case, first: int, last: int, mean: float) -> float:
-    """Seconds each GPU lost: against the steps outside the window, or, where there are none, by the slower work."""
-    inside = case.length_s[first : last + 1]
-    outside = np.concatenate([case.length_s[:first], case.length_s[last + 1 :]])
-    if len(outside) >= 3:
-        return float((inside - np.median(outside)).clip(0).sum())
-    return float(inside.sum() * mean / (1 + mean))
-
-
-def _find_change(case: Case, table: Table) -> list[Finding]:
-    """A single pipeline has no replicas: a rank is compared with its own quickest steps."""
-    best: tuple[float, int, int, int, float] | None = None
-    for members, values in table.values():
-        for e, row in zip(members, values, strict=True):
-            known = row[~np.isnan(row)]
-            if len(known) < 6:
-                continue
-            usual = float(np.quantile(known, 0.25))
-            excess = row / usual - 1
-            noise = max(spread_of(known[known <= np.median(known)]) / usual, 0.003)
-            window = find_window(excess, _SLOWER + 3 * noise)
-            length = 0 if window is None else window.last - window.first + 1
-            if window is None or length < 2 or window.share < 0.8 or length > 0.8 * len(row):
-                continue
-            sure = window.mean * np.sqrt(length) / noise
-            if sure >= _SURE and (best is None or sure > best[0]):
-                best = (float(sure), e, window.first, window.last, window.mean)
-    if best is None:
+    table = tabulate_work(case)
+    if not table.phases:
         return []
-    sure, e, first, last, mean = best
-    return [_slow_finding(case, table, [Suspect(e, first, last, mean, sure)])]
+    uneven = find_load_imbalance(case, table)
+    if uneven:
+        return uneven
+    slow = _find_slow(case, table)
+    return slow + find_heavy_stages(case, table, [f for f in slow if f.kind == "stage_imbalance"])
 
 
-def _find_load_imbalance(case: Case, table: Table) -> list[Finding]:
-    """Replicas differ a lot, and another one is the slowest in each step: the work is uneven, not the ranks."""
-    for members, values in table.values():
-        stage = np.array([case.stages.stage[e] for e in members])
-        for s in np.unique(stage):
-            block = _workers(case, [e for e, k in zip(members, stage, strict=True) if k == s], members, values)
-            if block.shape[0] < 2:
-                continue
-            known = ~np.isnan(block).any(axis=0)
-            if known.sum() < 5:
-                continue
-            block = block[:, known]
-            usual = np.median(block, axis=0)
-            scatter = (block.max(axis=0) - usual) / usual
-            top = np.bincount(block.argmax(axis=0), minlength=block.shape[0]).max() / block.shape[1]
-            # What stays with a rank is the rank's; what moves from step to step is the work's.
-            moving = np.median(np.abs(np.diff(block / usual, axis=1)))
-            lasting = np.ptp(np.median(block / usual, axis=1))
-            if np.median(scatter) > _SCATTER and top < 0.7 and moving > 0.5 * lasting:
-                steps = case.steps.height
-                lost = float(np.median((block.max(axis=0) - usual) / block.max(axis=0)) * case.length_s.sum())
-                evidence = (
-                    f"the slowest of {block.shape[0]} replicas works {100 * np.median(scatter):.0f} % longer than the "
-                    f"middle one, and it is a different one in most steps"
-                )
-                return [
-                    case.finding("load_imbalance", culprit("job", case.job.id), 0, steps - 1, lost_s=lost,
-                                 score=0.9, evidence=evidence)
-                ]  # fmt: skip
-    return []
+def _find_slow(case: Case, table: WorkTable) -> list[Finding]:
+    """Ranks and stages that are slow for a while, or ranks that are slow throughout."""
+    by_replica = _suspects(table, table.against_replicas)
+    by_past = [s for s in _suspects(table, table.against_past) if s.window.length <= 0.8 * case.steps.height]
+    alone = _whole_stages(table, by_past)
+    if len({int(table.stage[s.row]) for s in alone}) > max(1, table.num_stages // 2):
+        alone = []  # All stages at once: nothing that a rank or a stage could be blamed for.
+    suspects = [s for s in by_replica + alone if _is_felt(case, s.window)]
+    return [_blame(case, table, group) for group in _group(case, table, suspects)]
 
 
-def _workers(case: Case, chosen: list[int], members: list[int], values: Floats) -> Floats:
-    """Work by worker: endpoints of one host that always take the same time count once."""
-    rows: list[NDArray[np.float64]] = []
-    seen: list[tuple[str, NDArray[np.float64]]] = []
-    for e in chosen:
-        row = values[members.index(e)]
-        if any(h == case.host(e) and np.nanmedian(np.abs(row / r - 1)) < 0.01 for h, r in seen):
-            continue
-        seen.append((case.host(e), row))
-        rows.append(row)
-    return np.array(rows)
-
-
-def _find_heavy_stages(case: Case, slow: set[str]) -> list[Finding]:
-    """A stage whose ranks all work longer than those of the other stages."""
-    work = case.work.group_by("stage", "phase").agg(pl.col("work_ns").median() / 1e9)
-    by = {(s, p): w for s, p, w in work.iter_rows()}
-    stages = sorted({s for s, _ in by})
-    last = max(stages)
-    if last < 2:
-        return []
-    between = [s for s in stages if 0 < s < last and (s, "forward") in by and (s, "backward") in by]
-    whole = {s: by[s, "forward"] + by[s, "backward"] for s in between}
-    if (last, "turn") in by:
-        whole[last] = by[last, "turn"]
-    if len(whole) < 2:
-        return []
+def _suspects(table: WorkTable, excess: Floats) -> list[Suspect]:
+    noise = table.noise_of(excess)
+    threshold = max(_SLOWER, 2.5 * noise)
+    often = np.flatnonzero((np.where(np.isnan(excess), 0.0, excess) > threshold).sum(axis=1) >= 2)
     found = []
-    for s, seconds in whole.items():
-        others = float(np.median([w for k, w in whole.items() if k != s]))
-        more = seconds / others - 1
-        # The last stage also computes the loss, so it may be a little heavier by design.
-        if more > _UNEVEN and not _caused_by(case, s, slow):
-            share = more / (1 + more)
-            evidence = (
-                f"stage {s} works {1000 * seconds:.1f} ms on a micro-batch, the other stages {1000 * others:.1f} ms "
-                f"({100 * more:.0f} % more)"
-            )
-            found.append(
-                case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1,
-                             lost_s=float(case.length_s.sum() * share * 0.8), score=min(0.95, 0.5 + more),
-                             evidence=evidence)
-            )  # fmt: skip
+    for row in often.tolist():
+        window = find_window(excess[row], threshold)
+        if window is None or window.length < 2 or window.share < 0.75:
+            continue
+        sure = window.mean * np.sqrt(window.length) / noise
+        if sure >= _SURE:
+            found.append(Suspect(row, window, float(sure)))
     return found
 
 
-def _caused_by(case: Case, stage: int, slow: set[str]) -> bool:
-    names = {case.address(e) for e, s in case.stages.stage.items() if s == stage}
-    hosts = {case.host(e) for e, s in case.stages.stage.items() if s == stage}
-    return bool((names | hosts) & slow) and len(case.stages.chains) == 1
+def _whole_stages(table: WorkTable, suspects: list[Suspect]) -> list[Suspect]:
+    """Those that no replica could have been compared with: all ranks of their stage became slow together."""
+    kept = []
+    for s in range(table.num_stages):
+        rows = np.flatnonzero(table.stage == s)
+        own = [x for x in suspects if table.stage[x.row] == s]
+        if len(own) >= 0.9 * len(rows) and own and _at_one_time(own):
+            kept += own
+    return kept
 
 
-def _nanmean(rows: Floats) -> Floats:
-    known = ~np.isnan(rows)
-    count = known.sum(axis=0)
-    total = np.where(known, rows, 0.0).sum(axis=0)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+def _at_one_time(suspects: list[Suspect]) -> bool:
+    first = suspects[0].window
+    return all(first.overlap(s.window) > _SAME_TIME * min(first.length, s.window.length) for s in suspects)
+
+
+def _is_felt(case: Case, window: Window) -> bool:
+    """Whether steps are longer where the window is; a rank that is slow and delays nobody is nobody's trouble."""
+    slower = case.slower_by(window.first, window.last)
+    return slower is None or slower > _FELT
+
+
+def _group(case: Case, table: WorkTable, suspects: list[Suspect]) -> list[list[Suspect]]:
+    """Suspects of one host or one stage at one time, the worst group first; whoever waits for it is let go."""
+    left = sorted({s.row: s for s in sorted(suspects, key=lambda s: s.sure)}.values(), key=lambda s: -s.sure)
+    peers = _peers(case) if len(left) > 1 else {}
+    groups: list[list[Suspect]] = []
+    while left:
+        head = left[0]
+        near = [s for s in left if _at_one_time([head, s])]
+        on_host = [s for s in near if table.host[s.row] == table.host[head.row]]
+        in_stage = [s for s in near if table.stage[s.row] == table.stage[head.row]]
+        spread = len({table.host[s.row] for s in in_stage})
+        whole = spread > 1 and len(in_stage) >= 0.9 * (table.stage == table.stage[head.row]).sum()
+        chosen = in_stage if whole and table.num_stages > 1 and len(in_stage) > len(on_host) else on_host
+        groups.append(chosen)
+        taken = {s.row for s in chosen}
+        touched = {p for s in chosen for p in peers.get(int(table.endpoints[s.row]), ())}
+        waits = {s.row for s in near if int(table.endpoints[s.row]) in touched}
+        left = [s for s in left if s.row not in taken | waits]
+    return groups
+
+
+def _peers(case: Case) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for s, d in case.messages.select("src", "dst").unique().iter_rows():
+        found.setdefault(s, set()).add(d)
+        found.setdefault(d, set()).add(s)
+    return found
+
+
+def _blame(case: Case, table: WorkTable, group: list[Suspect]) -> Finding:
+    head = max(group, key=lambda s: s.sure)
+    stage = int(table.stage[head.row])
+    first, last = head.window.first, head.window.last
+    mean = float(np.median([s.window.mean for s in group]))
+    members = [int(table.endpoints[s.row]) for s in group]
+    num_hosts = len({case.host(e) for e in members})
+    score = 1 - np.exp(-head.sure / 10)
+    lost = case.length_s[first : last + 1].sum() * mean / (1 + mean)
+    if num_hosts > 1:
+        evidence = f"stage {stage} works {100 * mean:.1f} % longer than before, on all its {len(members)} endpoints"
+        return case.finding("stage_imbalance", culprit("stage", str(stage)), first, last, lost_s=lost, score=score,
+                            evidence=evidence)  # fmt: skip
+    phase, seconds = _worst_phase(table, head)
+    replicas = not np.isnan(table.against_replicas[head.row]).all()
+    than = (f"its replicas of stage {stage}" if table.num_stages > 1 else "its replicas") if replicas else "before"
+    ring = "between turns of its ring"
+    what = {"ring": ring, "ring in": ring, "ring out": ring, "start": "beyond a fifth of a step before it first sends"}
+    evidence = (
+        f"works {100 * mean:.1f} % longer than {than} in {head.window.length} of {case.steps.height} steps "
+        f"({1000 * seconds:.2f} ms {what.get(phase, f'for the {phase} of a micro-batch')})"
+    )
+    return case.finding("slow_compute", case.name_worker(members), first, last, lost_s=lost, score=score,
+                        evidence=evidence)  # fmt: skip
+
+
+def _worst_phase(table: WorkTable, suspect: Suspect) -> tuple[str, float]:
+    seen = slice(suspect.window.first, suspect.window.last + 1)
+    seconds = {
+        phase: float(np.nanmedian(values[suspect.row, seen]))
+        for phase, values in table.phases.items()
+        if not np.isnan(values[suspect.row, seen]).all()
+    }
+    phase = max(seconds, key=lambda p: seconds[p])
+    return phase, seconds[phase]

@@ -1,190 +1,194 @@
-"""What is slow on the network: a pair, a NIC's link, a switch; found where transfers take longer than their like."""
+"""What is slow on the network: a pair, a NIC's link, a link between switches, a switch.
+
+Every suspect is weighed by what it touches: a slow one makes all of it slow. Hops of a collective share one fate, for
+a ring is as slow as its slowest hop, and then only the groups and pairs that a suspect is part of point at it.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.windows import find_window, spread_of
+from prism.observe.findings.routes import links_of
+from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
 from prism.records.findings import Culprit, Finding
 
-_SLOWER = 0.20  # a transfer this much longer than its like
-_SURE = 5.0
-_MATTERS = 0.003  # of a step: less extra time than this is nobody's trouble
-_EXPLAINS = 0.75  # share of a suspect's pairs that must be slow
+Suspect = tuple[str, str]
+"""What it is (pair, nic, link, host, switch) and its name."""
+
+_ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
+_COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
+_EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
+_MOST = 3  # findings of one job
+_FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowPair:
-    """A pair whose transfers took longer than those of its like, over a window of steps."""
+@dataclass(frozen=True)
+class Scene:
+    """The slow pairs of one job, and what every pair touches."""
 
-    pair: int
-    src: int
-    dst: int
-    kind: str
-    first: int
-    last: int
-    mean: float
-    sure: float
-    extra_s: float  # a step, on all its transfers
+    slow: dict[int, SlowPair]  # by row of the transfers
+    touches: list[set[Suspect]]  # by row
+    unit: list[int]  # by row
+    moved: set[Suspect]  # links that a slow pair was moved to about when it became slow
 
 
-def find_network(case: Case) -> list[Finding]:
+def find_network(case: Case, routes: pl.DataFrame | None = None) -> list[Finding]:
     """Slow links and switches of one job."""
     if case.steps.height < 3 or case.messages.is_empty():
         return []
-    excess = _excess_by_step(case)
-    slow = _slow_pairs(case, excess)
-    found = []
-    while slow:
-        finding, explained = _best_explanation(case, slow, excess)
-        found.append(finding)
-        slow = [p for p in slow if p.pair not in explained]
-        if len(found) >= 5:
-            break
-    return found
+    transfers = measure_transfers(case)
+    if transfers is None:
+        return []
+    slow = [p for p in find_slow_pairs(case, transfers) if _is_felt(case, p)]
+    if not slow:
+        return []
+    scene = _set_scene(case, transfers, slow, routes)
+    return _explain(case, scene)
 
 
-def _excess_by_step(case: Case) -> pl.DataFrame:
-    """pair src dst kind step excess: how much longer a pair's transfers of a step took than the usual of their like."""
-    steps = case.steps.select("index", pl.col("start_ns").alias("step_ns"))
-    known = (
-        case.messages.filter(pl.col("role").is_in(["pp", "oneway", "exchange"]))
-        .with_columns(duration=(pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64))
-        .filter(pl.col("duration") > 0)
-        # Like with like: the same kind of traffic and the same size.
-        .with_columns(like=(pl.col("bytes").log() * 20).round())
-        .sort("start_ns")
-        .join_asof(steps, left_on="start_ns", right_on="step_ns")
-        .drop_nulls("index")
-    )
-    usual = known.group_by("kind", "like", "index").agg(
-        pl.col("duration").median().alias("usual"), pl.col("pair").n_unique().alias("peers")
-    )
-    return (
-        known.join(usual, on=["kind", "like", "index"])
-        .filter((pl.col("peers") >= 4) & (pl.col("usual") > 0))
-        .group_by("pair", "src", "dst", "kind", pl.col("index").alias("step"))
-        .agg(
-            (pl.col("duration") / pl.col("usual") - 1).median().alias("excess"),
-            (pl.col("duration") - pl.col("usual")).sum().alias("extra_ns"),
-        )
-        .sort("pair", "step")
-    )
+def _is_felt(case: Case, pair: SlowPair) -> bool:
+    """Whether steps are longer for it: those of its window, or, where it is slow now and then, those it is slow in."""
+    if pair.steady:
+        slower = case.slower_by(pair.window.first, pair.window.last)
+        return slower is None or slower > _FELT
+    inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
+    return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
 
 
-def _slow_pairs(case: Case, excess: pl.DataFrame) -> list[SlowPair]:
-    noise = max(spread_of(excess["excess"].to_numpy()), 0.01)
-    found = []
-    rows = excess.group_by("pair", "src", "dst", "kind", maintain_order=True).agg("step", "excess", "extra_ns")
-    for pair, src, dst, kind, steps, values, extra in rows.iter_rows():
-        series = np.full(case.steps.height, np.nan)
-        series[np.array(steps)] = values
-        window = find_window(series, _SLOWER)
-        if window is None:
-            continue
-        length = window.last - window.first + 1
-        sure = window.mean * np.sqrt(length) / noise
-        at = np.array(steps)
-        inside = (at >= window.first) & (at <= window.last)
-        extra_s = float(np.median(np.array(extra)[inside])) / 1e9
-        matters = extra_s > _MATTERS * float(np.median(case.length_s))
-        steady = length >= 2 and window.share >= 0.7
-        if steady and matters and sure >= _SURE and window.mean >= _SLOWER + 2 * noise:
-            found.append(SlowPair(pair=pair, src=src, dst=dst, kind=kind, first=window.first, last=window.last,
-                                  mean=window.mean, sure=float(sure), extra_s=extra_s))  # fmt: skip
-    return found
+def _set_scene(case: Case, transfers: Transfers, slow: list[SlowPair], routes: pl.DataFrame | None) -> Scene:
+    row_of = {(p, k): i for i, (p, k) in enumerate(transfers.rows.select("pair", "kind").iter_rows())}
+    by_row = {row_of[p.pair, p.kind]: p for p in slow}
+    unit = transfers.rows["unit"].to_list()
+    members: dict[int, list[int]] = defaultdict(list)
+    for row, u in enumerate(unit):
+        members[u].append(row)
+    # Where only some hops of a group are slow, each speaks for itself.
+    fresh = max(unit) + 1
+    for rows in members.values():
+        bad = sum(r in by_row for r in rows)
+        if 0 < bad < _COUPLED * len(rows):
+            for r in rows:
+                unit[r] = fresh
+                fresh += 1
+    paths, moved = _paths(routes, transfers, by_row, case)
+    touches = [
+        _touched(case, src, dst, paths.get(pair, ()))
+        for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
+    ]
+    return Scene(by_row, touches, unit, moved)
 
 
-def _best_explanation(case: Case, slow: list[SlowPair], excess: pl.DataFrame) -> tuple[Finding, set[int]]:
-    """The one suspect that accounts for most of the slow pairs with fewest healthy ones against it."""
-    pairs = excess.select("pair", "src", "dst", "kind").unique("pair")
-    bad = {p.pair: p for p in slow}
-    # A ring is as slow as its slowest hop, so only messages between two ranks point at one place.
-    pointing = [p for p in slow if p.kind == "pp"] or slow
-    suspects: dict[tuple[str, str], tuple[int, int]] = {}
-    table = case.endpoints
-    switch = table["switch"].to_list()
-    for pair, src, dst, kind in pairs.iter_rows():
-        if kind != pointing[0].kind and kind != "pp":
-            continue
-        for suspect in _touched(case, src, dst, switch):
-            hit, total = suspects.get(suspect, (0, 0))
-            suspects[suspect] = (hit + (pair in bad), total + 1)
-    ranked = sorted(
-        (
-            (kind, name, hit, total)
-            for (kind, name), (hit, total) in suspects.items()
-            if hit >= _EXPLAINS * total and hit > 0
-        ),
-        key=lambda s: (-(s[2] - 2 * (s[3] - s[2])), {"switch": 0, "host": 2, "nic": 1, "pair": 3}[s[0]]),
-    )
-    if ranked:
-        kind, name, hit, total = ranked[0]
-        chosen = [p for p in slow if (kind, name) in _touched(case, p.src, p.dst, switch)]
-    else:
-        chosen = [max(slow, key=lambda p: p.mean)]
-        kind, name, hit, total = "pair", f"{case.address(chosen[0].src)}>{case.address(chosen[0].dst)}", 1, 1
-    explained = _explained(case, chosen, slow)
-    return _to_finding(case, kind, name, hit, total, chosen), explained
+def _paths(
+    routes: pl.DataFrame | None, transfers: Transfers, slow: dict[int, SlowPair], case: Case
+) -> tuple[dict[int, list[str]], set[Suspect]]:
+    """The paths of each pair while something was slow, and links that came into use only then."""
+    if routes is None or routes.is_empty():
+        return {}, set()
+    begin = min(int(case.steps["start_ns"][p.window.first]) for p in slow.values())
+    end = max(int(case.steps["end_ns"][p.window.last]) for p in slow.values())
+    own = routes.filter(pl.col("pair").is_in(transfers.rows["pair"].unique().implode()))
+    during = own.filter((pl.col("first_ns") < end) & (pl.col("last_ns") > begin))
+    step = int(np.median(case.length_s) * 1e9)
+    slow_pairs = {p.pair for p in slow.values()}
+    before = own.filter(pl.col("first_ns") < begin - step).select("pair", "path")
+    came = during.filter(pl.col("first_ns") >= begin - step).join(before, on=["pair", "path"], how="anti")
+    came = came.filter(pl.col("pair").is_in(list(slow_pairs)) & pl.col("pair").is_in(before["pair"].implode()))
+    moved: set[Suspect] = {("link", link) for path in came["path"] for link in links_of(path)}
+    paths: dict[int, list[str]] = defaultdict(list)
+    for pair, path in during.select("pair", "path").iter_rows():
+        paths[pair].append(path)
+    return paths, moved
 
 
-def _touched(case: Case, src: int, dst: int, switch: list[str | None]) -> list[tuple[str, str]]:
-    names = [("pair", f"{case.address(src)}>{case.address(dst)}")]
+def _touched(case: Case, src: int, dst: int, paths: list[str] | tuple[str, ...]) -> set[Suspect]:
+    found: set[Suspect] = {("pair", f"{src}>{dst}"), ("out", str(src)), ("in", str(dst))}
     for e in (src, dst):
-        names.append(("nic", str(e)))
-        names.append(("host", case.host(e)))
-        if switch[e] is not None:
-            names.append(("switch", str(switch[e])))
-    return list(dict.fromkeys(names))
+        found |= {("nic", str(e)), ("host", case.host(e))}
+        if case.switches[e] is not None:
+            found.add(("switch", str(case.switches[e])))
+    for path in paths:
+        found |= {("link", link) for link in links_of(path)} | {("switch", stop) for stop in path.split(">")}
+    return found
 
 
-def _explained(case: Case, chosen: list[SlowPair], slow: list[SlowPair]) -> set[int]:
-    """The chosen pairs, and rings that share an endpoint with them: all their hops wait for the slow one."""
-    touched = {e for p in chosen for e in (p.src, p.dst)}
-    out = {p.pair for p in chosen}
-    rings = [p for p in slow if p.kind != "pp"]
-    grown = True
-    while grown:
-        grown = False
-        for p in rings:
-            if p.pair not in out and (p.src in touched or p.dst in touched):
-                out.add(p.pair)
-                touched |= {p.src, p.dst}
-                grown = True
-    return out | {p.pair for p in slow if p.src in touched and p.dst in touched}
+def _explain(case: Case, scene: Scene) -> list[Finding]:
+    """The suspects that account for most of what is slow with least that is not, one after the other."""
+    found: list[Finding] = []
+    left = dict(scene.slow)
+    num_units = len({scene.unit[r] for r in left})
+    while left and len(found) < _MOST:
+        ranked = _rank(scene, left)
+        score, _, best = ranked[0]
+        if not found and len({scene.unit[r] for r in left if best in scene.touches[r]}) < _EXPLAINED * num_units:
+            return []  # Slow here and there: no one place is to blame.
+        same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
+        chosen = [r for r in left if best in scene.touches[r]]
+        units = {scene.unit[r] for r in chosen}
+        found.append(_to_finding(case, scene, best, [scene.slow[r] for r in chosen], same))
+        left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
+    return found
 
 
-def _to_finding(case: Case, kind: str, name: str, hit: int, total: int, chosen: list[SlowPair]) -> Finding:
-    first = int(np.median([p.first for p in chosen]))
-    last = int(np.median([p.last for p in chosen]))
-    mean = float(np.median([p.mean for p in chosen]))
+def _rank(scene: Scene, left: dict[int, SlowPair]) -> list[tuple[float, int, Suspect]]:
+    hit: dict[Suspect, set[int]] = defaultdict(set)
+    total: dict[Suspect, set[int]] = defaultdict(set)
+    for row, suspects in enumerate(scene.touches):
+        for suspect in suspects:
+            total[suspect].add(scene.unit[row])
+            if row in left:
+                hit[suspect].add(scene.unit[row])
+    ranked = []
+    for suspect, units in hit.items():
+        misses = len(total[suspect] - {scene.unit[r] for r in scene.slow})
+        score = len(units) - 2.0 * misses
+        if suspect in scene.moved:
+            score = max(score, 0.0) + len(units) + 2.0  # Messages went another way just when they became slow.
+        ranked.append((score, _ORDER[suspect[0]], suspect))
+    return sorted(ranked, key=lambda r: (-r[0], r[1], r[2]))
+
+
+def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> Finding:
+    first = int(np.median([p.window.first for p in chosen]))
+    last = max(first, int(np.median([p.window.last for p in chosen])))
+    mean = float(np.median([p.window.mean for p in chosen]))
     sure = max(p.sure for p in chosen)
-    where = {
-        "switch": f"{hit} of {total} pairs through switch {name}",
-        "host": f"{hit} of {total} pairs of host {name}",
-        "nic": f"{hit} of {total} pairs of its NIC",
-        "pair": "this pair alone",
-    }[kind]
-    evidence = f"transfers take {100 * mean:.0f} % longer than their like: {where}"
-    inside = case.length_s[first : last + 1]
-    outside = np.concatenate([case.length_s[:first], case.length_s[last + 1 :]])
-    slower = float((inside - np.median(outside)).clip(0).sum()) if len(outside) >= 3 else 0.0
-    lost = max(slower, max(p.extra_s for p in chosen) * len(inside))
+    kind, name = suspect
+    who = _name(case, suspect)
+    steady = np.mean([p.steady for p in chosen]) >= 0.5
+    share = float(np.median([p.window.share for p in chosen]))
+    when = "" if steady else f" in {100 * share:.0f} % of the steps"
+    where = {"switch": f"through {name}", "host": f"of {name}", "link": f"over {name}", "pair": "of this pair"}
+    moved = ", some of which took this way only then" if suspect in scene.moved else ""
+    evidence = (
+        f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
+        f"{where.get(kind, 'of this NIC')}{moved}"
+    )
+    if kind in ("out", "in", "nic", "host") and len(same) > 2:
+        members = sorted({e for p in chosen for e in (p.src, p.dst)})
+        who = culprit("group", ",".join(case.address(e) for e in members))
+        evidence += "; all hops of the group are alike slow, so any of its links may be the cause"
+    length = last - first + 1
+    lost = max(p.extra_s for p in chosen) * length * (1 if steady else share)
     return case.finding(
-        "slow_switch" if kind == "switch" else "slow_link", _name(case, kind, name), first, last,
-        lost_s=lost, score=1 - np.exp(-sure / 10), evidence=evidence,
+        "slow_switch" if kind == "switch" else "slow_link", who, first, last, lost_s=lost,
+        score=1 - np.exp(-sure / 10), evidence=evidence,
     )  # fmt: skip
 
 
-def _name(case: Case, kind: str, name: str) -> Culprit:
-    if kind == "nic":
+def _name(case: Case, suspect: Suspect) -> Culprit:
+    kind, name = suspect
+    if kind == "pair":
+        src, dst = (int(e) for e in name.split(">"))
+        return culprit("link", f"{case.address(src)}>{case.address(dst)}")
+    if kind in ("out", "in", "nic"):
         e = int(name)
-        leaf = case.endpoints["switch"][e]
-        return (
-            culprit("link", f"{case.address(e)}>{leaf}") if leaf is not None else culprit("endpoint", case.address(e))
-        )
-    return culprit({"switch": "switch", "host": "host"}.get(kind, "link"), name)  # type: ignore[arg-type]
+        leaf = case.switches[e]
+        if leaf is None:
+            return culprit("endpoint", case.address(e))
+        return culprit("link", f"{leaf}>{case.address(e)}" if kind == "in" else f"{case.address(e)}>{leaf}")
+    return culprit("switch" if kind == "switch" else "host" if kind == "host" else "link", name)

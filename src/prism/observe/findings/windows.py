@@ -19,6 +19,15 @@ class Window:
     mean: float
     share: float  # of its steps that are above the threshold
 
+    @property
+    def length(self) -> int:
+        """Its number of steps."""
+        return self.last - self.first + 1
+
+    def overlap(self, other: Window) -> int:
+        """The number of steps that both hold."""
+        return max(0, min(self.last, other.last) - max(self.first, other.first) + 1)
+
 
 def find_window(excess: Floats, threshold: float) -> Window | None:
     """The stretch with the largest sum above `threshold`; missing values (nan) neither help nor hurt."""
@@ -40,3 +49,12 @@ def spread_of(values: Floats) -> float:
     if not len(known):
         return 0.0
     return float(1.4826 * np.median(np.abs(known - np.median(known))))
+
+
+def quantile_rows(values: Floats, share: float, axis: int) -> Floats:
+    """The lower value at a quantile along an axis, nan left out; nan where nothing is known."""
+    ordered = np.sort(values, axis=axis)  # nan last
+    count = (~np.isnan(values)).sum(axis=axis)
+    at = np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
+    picked: Floats = np.take_along_axis(ordered, np.expand_dims(at, axis), axis).squeeze(axis)
+    return picked

@@ -7,13 +7,15 @@ from when only the process died: a tmpfs file needs no one to hold it.
 from __future__ import annotations
 
 import copy
+import math
+import mmap
 import os
 import pickle
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
@@ -59,15 +61,14 @@ class StagedState(dict[str, Any]):
 
 def open_staged(
     path: str,
-    num_bytes: int,
     places: dict[str, TensorPlace],
     specs: dict[str, Any],
     leaves: dict[str, Any],
     paths: dict[str, Any],
 ) -> dict[str, Any]:
     """Map a slot and put the state dict together again, without copying."""
-    storage = _map(path, num_bytes)
-    flat = {name: _wrap(_view(storage, place), specs.get(name)) for name, place in places.items()}
+    memory = _map(path)
+    flat = {name: _wrap(_view(memory, place), specs.get(name)) for name, place in places.items()}
     nested: dict[str, Any] = unflatten_state_dict({**flat, **leaves}, paths)
     return nested
 
@@ -80,7 +81,7 @@ class Slot:
         self.header_path = folder / f"slot-{number}.header"
         self.busy = False  # its content is waiting to be written, or being written
         self.step = -1
-        self._storage: torch.UntypedStorage | None = None
+        self._memory: mmap.mmap | None = None
         self._pinned = False
 
     def header(self) -> SlotHeader | None:
@@ -93,13 +94,13 @@ class Slot:
 
     def open_views(self, header: SlotHeader) -> dict[str, torch.Tensor]:
         """The tensors of a whole slot, mapped."""
-        storage = _map(str(self.data_path), self.data_path.stat().st_size)
-        return {name: _view(storage, place) for name, place in header.places.items()}
+        memory = _map(str(self.data_path))
+        return {name: _view(memory, place) for name, place in header.places.items()}
 
-    def reserve(self, num_bytes: int, *, pin: bool) -> torch.UntypedStorage:
+    def reserve(self, num_bytes: int, *, pin: bool) -> mmap.mmap:
         """Memory for a state; grown once, then used again for every save."""
-        if self._storage is not None and self._storage.nbytes() >= num_bytes:
-            return self._storage
+        if self._memory is not None and len(self._memory) >= num_bytes:
+            return self._memory
         self.release()
         try:
             with self.data_path.open("wb") as handle:
@@ -112,18 +113,17 @@ class Slot:
                 f"{self.data_path.parent}: {num_bytes:,} bytes wanted for staging, {free:,} free ({error.strerror}); "
                 "enlarge /dev/shm, lower memory_budget_bytes or set memory_dir"
             ) from None
-        storage = _map(str(self.data_path), num_bytes)
+        self._memory = _map(str(self.data_path))
         if pin:
-            code = torch.cuda.cudart().cudaHostRegister(storage.data_ptr(), num_bytes, 0)  # type: ignore[no-untyped-call]
+            code = torch.cuda.cudart().cudaHostRegister(_address(self._memory), num_bytes, 0)  # type: ignore[no-untyped-call]
             self._pinned = int(code) == 0
-        self._storage = storage
-        return storage
+        return self._memory
 
     def release(self) -> None:
         """Give the memory back."""
-        if self._storage is not None and self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._storage.data_ptr())  # type: ignore[no-untyped-call]
-        self._storage, self._pinned = None, False
+        if self._memory is not None and self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(_address(self._memory))  # type: ignore[no-untyped-call]
+        self._memory, self._pinned = None, False
 
     def remove(self) -> None:
         """Release the slot and delete its files."""
@@ -178,8 +178,8 @@ def plan_staging(state: Mapping[str, Any]) -> Staging:
 def copy_into(slot: Slot, staging: Staging) -> StagedState:
     """Copy a state into a slot. On a GPU the copies go over a stream of their own, into pinned memory."""
     devices = {source.device for source in staging.sources.values() if source.device.type == "cuda"}
-    storage = slot.reserve(staging.num_bytes, pin=bool(devices))
-    views = {name: _view(storage, place) for name, place in staging.places.items()}
+    memory = slot.reserve(staging.num_bytes, pin=bool(devices))
+    views = {name: _view(memory, place) for name, place in staging.places.items()}
     if staging.ready is not None:
         stream = _side_stream(next(iter(devices)))
         stream.wait_event(staging.ready)
@@ -192,7 +192,7 @@ def copy_into(slot: Slot, staging: Staging) -> StagedState:
             views[name].copy_(source)
     flat = {name: _wrap(view, staging.specs.get(name)) for name, view in views.items()}
     nested = unflatten_state_dict({**flat, **staging.leaves}, staging.paths)
-    recipe = (str(slot.data_path), storage.nbytes(), staging.places, staging.specs, staging.leaves, staging.paths)
+    recipe = (str(slot.data_path), staging.places, staging.specs, staging.leaves, staging.paths)
     return StagedState(nested, recipe)
 
 
@@ -231,14 +231,22 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return _SIDE_STREAMS[device]
 
 
-def _map(path: str, num_bytes: int) -> torch.UntypedStorage:
+def _map(path: str) -> mmap.mmap:
     """Map a file so that writes to it are seen by others."""
-    return cast(torch.UntypedStorage, torch.UntypedStorage.from_file(path, True, num_bytes))
+    with Path(path).open("r+b") as handle:
+        return mmap.mmap(handle.fileno(), 0)
 
 
-def _view(storage: torch.UntypedStorage, place: TensorPlace) -> torch.Tensor:
-    empty = torch.empty(0, dtype=place.dtype)
-    return empty.set_(storage, place.offset // empty.element_size(), place.shape)  # type: ignore[call-overload, no-any-return]
+def _address(memory: mmap.mmap) -> int:
+    return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+
+
+def _view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
+    """A tensor over its own bytes and no others: of a part of a larger storage torch would write a copy."""
+    count = math.prod(place.shape)
+    if count == 0:
+        return torch.empty(place.shape, dtype=place.dtype)
+    return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).reshape(place.shape)
 
 
 def _wrap(view: torch.Tensor, spec: Any) -> torch.Tensor:

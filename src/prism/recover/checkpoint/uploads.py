@@ -143,6 +143,7 @@ class Uploads:
             manifest=manifest,
             retention=upload.retention,
             trainer_pid=os.getpid(),
+            trainer_cpus=frozenset(os.sched_getaffinity(0)),
         )
         kind = AsyncCheckpointerType.PROCESS if self._writer == "process" else AsyncCheckpointerType.THREAD
         try:

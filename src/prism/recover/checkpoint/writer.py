@@ -30,7 +30,7 @@ from prism.recover.catalog import Catalog, Retention
 from prism.recover.files import hash_file
 from prism.recover.manifest import FileSum, Manifest
 
-_NICENESS = 10
+_NICENESS = 19
 _SUMS = "sums-"
 
 
@@ -43,6 +43,7 @@ class CommitOrder:
     manifest: Manifest
     retention: Retention
     trainer_pid: int
+    trainer_cpus: frozenset[int]
 
 
 class HashedFile(io.RawIOBase):
@@ -123,7 +124,7 @@ class ProvenWriter(FileSystemWriter):
         """In the background process: leave the cores to training, and let the trainer answer signals."""
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         if os.getpid() != self.order.trainer_pid:
-            settle_background_process()
+            settle_background_process(self.order.trainer_cpus)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's files, read them back, and leave their checksums for the coordinator."""
@@ -145,7 +146,9 @@ class ProvenWriter(FileSystemWriter):
             files += [FileSum(**entry) for entry in json.loads(path.read_text())]
             path.unlink()
         files = list({file.name: file for file in files}.values())
-        missing = {str(info.relative_path) for info in metadata.storage_data.values()} - {f.name for f in files}
+        # From the results, not from the metadata: before torch 2.13 only a copy of it is filled.
+        written = {str(result.storage_data.relative_path) for part in results for result in part}
+        missing = written - {file.name for file in files}
         if missing:
             raise OSError(f"{self.order.written}: no checksum for {', '.join(sorted(missing))}")
         catalog = Catalog(self.order.folder)
@@ -153,11 +156,16 @@ class ProvenWriter(FileSystemWriter):
         catalog.retain(self.order.retention)
 
 
-def settle_background_process() -> None:
-    """Lower this process's priority and ignore the signals that are meant for the trainer."""
+def settle_background_process(trainer_cpus: frozenset[int]) -> None:
+    """Stay out of the trainer's way: lowest priority, other cores where it is bound to some, deaf to its signals."""
     if os.nice(0) < _NICENESS:
         os.nice(_NICENESS - os.nice(0))
+    others = set(range(os.cpu_count() or 1)) - trainer_cpus
+    if others:
+        with contextlib.suppress(OSError):  # a container may allow none of them
+            os.sched_setaffinity(0, others)
     torch.set_num_threads(1)
+    torch.serialization.set_crc32_options(False)  # every byte is hashed here already
     logging.getLogger().setLevel(logging.WARNING)  # torch tells every request at INFO, into the trainer's log
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -44,6 +44,8 @@ class Agent:
         self.host = host
         self.port: int | None = None
         self.ports: list[int] = []
+        self.devices = 1
+        self.trouble = "its probe did not start"
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         try:
             self._process: subprocess.Popen[str] | None = subprocess.Popen(
@@ -56,10 +58,12 @@ class Agent:
 
     def wait_ready(self, deadline: float) -> None:
         """Wait for the probe to say its port."""
-        answer = self._next(deadline)
-        if answer is not None and answer.get("ready"):
+        answer = self._next(deadline) or {}
+        self.trouble = str(answer.get("error", self.trouble))
+        if answer.get("ready"):
             self.port = int(answer["port"])
             self.ports = [int(p) for p in answer.get("ports", [])]
+            self.devices = int(answer.get("devices", 1))
 
     def order(self, document: dict[str, Any]) -> None:
         """Send an order; a dead probe does not answer."""
@@ -132,7 +136,8 @@ class Agents:
         latency = np.array([max(a.get("latency_s", np.inf) for a in group) for group in answers])
         moved = np.array([self.config.num_bytes * (len(row) - 1) for row in rows], dtype=np.float64)
         hops = np.array([len(row) for row in rows], dtype=np.float64)
-        return self.config.grader.grade(alive, moved / np.maximum(seconds, 1e-9), latency / hops)
+        bandwidth = moved / np.maximum(seconds, 1e-9)
+        return self.config.grader.grade(alive, bandwidth, latency / hops, len(self._agents))
 
     def changed_counters(self) -> dict[str, str]:
         """Error counters that rose during the tests, per host."""
@@ -157,7 +162,8 @@ class Agents:
         if any(agent.port is None for agent in agents):
             return self._number  # a probe that never came up: the test has failed before it began
         members = [[self.config.addresses.get(a.host, a.host), self._port_of(a)] for a in agents]
-        common = {"kind": "test", "id": self._number, "members": members}
+        devices = min(agent.devices for agent in agents)
+        common = {"kind": "test", "id": self._number, "members": members, "devices": devices}
         sizes = {"num_bytes": self.config.num_bytes, "timeout_s": self.config.timeout_s}
         for place, agent in enumerate(agents):
             agent.order({**common, **sizes, "place": place})
@@ -173,7 +179,7 @@ class Agents:
         if any(agent.port is None for agent in agents):
             for agent in agents:
                 if agent.port is None:
-                    self.errors[agent.host] = "its probe did not start"
+                    self.errors[agent.host] = agent.trouble
             return [{"ok": False}]
         answers = [agent.answer(number, deadline) for agent in agents]
         for agent, answer in zip(agents, answers, strict=True):

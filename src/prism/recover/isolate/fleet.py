@@ -61,7 +61,7 @@ class Fleet:
         speed = np.where(present, self.faults.speed[tests], np.inf).min(axis=1)
         bandwidth = speed * np.exp(self._random.normal(0.0, _NOISE, len(tests)))
         latency = np.exp(self._random.normal(0.0, _NOISE, len(tests)))
-        return self._grader.grade(alive, bandwidth, latency)
+        return self._grader.grade(alive, bandwidth, latency, len(self.faults.speed))
 
     def _crosses_bad_link(self, tests: Round) -> NDArray[np.bool_]:
         """An all-gather runs along a ring of its members, in the order given."""

@@ -27,6 +27,7 @@ class IsolationReport:
     num_tests: int
     num_rounds: int
     evidence: Mapping[str, str] = field(default_factory=dict)  # per host, what was measured
+    advice: str = ""  # what else to test where it is not clear
 
     def to_json(self) -> dict[str, Any]:
         """The document that `prism isolate --json` prints."""

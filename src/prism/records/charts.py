@@ -1,7 +1,8 @@
 """Small SVG charts without dependencies: lines on log axes, bars, heat maps, Pareto charts.
 
 Every series differs by dash or hatch as well as by shade, so charts read in black and white; text is large enough
-for half a page's width. Each chart carries a title and a description for screen readers.
+for half a page's width. Each chart carries a title and a description for screen readers. A page may set the CSS
+variables --paper, --ink, --grid, --band and --ink-0 to --ink-9 to draw them in its own colours, as a dark page must.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ _LONGEST = 36  # characters of a category before it is cut
 _INKS = ("#111111", "#0b5fa5", "#c2410c", "#4d7c0f", "#7e22ce", "#0f766e", "#a16207", "#6b7280", "#be123c", "#1e40af")
 _DASHES = ("", "7 3", "2 3", "10 3 2 3", "5 2 1 2 1 2", "12 4", "1 2", "8 2 2 2 2 2", "3 5", "6 6")
 _FILLS = ("solid", "hatch", "dots", "empty", "cross", "grey")
+_PAPER, _INK, _GRID = "var(--paper,#fff)", "var(--ink,#111)", "var(--grid,#d4d4d8)"
+_BAND = 'style="fill:var(--band,#fbd5d5)"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,15 @@ class Series:
     name: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of the x axis that is shaded, and why."""
+
+    start: float
+    end: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class Axis:
 def draw_lines(
     title: str, series: Sequence[Series], *, x_label: str, y_label: str, log_x: bool = False, steps: bool = False,
     x_ticks: Sequence[tuple[float, str]] | None = None, y_range: tuple[float, float] | None = None, height: int = 320,
+    bands: Sequence[Band] = (),
 ) -> str:  # fmt: skip
     """Lines over one x axis, which may be logarithmic; `steps` draws stairs, as counts over time are."""
     drawn = [s for s in series if len(s.x)]
@@ -72,7 +85,11 @@ def draw_lines(
         (v, say_number(v))
         for v in (log_ticks(x_axis.low, x_axis.high) if log_x else even_ticks(x_axis.low, x_axis.high))
     ]
-    body = [*_frame(x_axis, y_axis, ticks, x_label, y_label), *legend]
+    shades = [
+        _box(x_axis.at(b.start), top, max(x_axis.at(b.end) - x_axis.at(b.start), 2), y_axis.start - top, _BAND, b.name)
+        for b in bands
+    ]
+    body = [*shades, *_frame(x_axis, y_axis, ticks, x_label, y_label), *legend]
     for index, line in enumerate(drawn):
         points = [(x_axis.at(x), y_axis.at(y)) for x, y in zip(line.x, line.y, strict=True) if not log_x or x > 0]
         shape = _path(points, steps=steps)
@@ -122,7 +139,7 @@ def draw_heat_map(
             hover = f"<title>{escape(f'{name} {columns[c]}: {say_number(value)} {unit}')}</title>"
             body.append(
                 f'<rect x="{left + c * cell_w:.1f}" y="{top + r * cell_h:.1f}" width="{cell_w:.1f}" height="{cell_h}" '
-                f'fill="{_shade(value / peak)}" stroke="#fff">{hover}</rect>'
+                f'fill="{_shade(value / peak)}" style="stroke:{_PAPER}">{hover}</rect>'
             )
     every = max(1, math.ceil(len(columns) / 12))
     body += [
@@ -222,11 +239,13 @@ def _box_key(index: int) -> str:
 
 def _stroke(index: int) -> str:
     dash = _DASHES[index % len(_DASHES)]
-    return f'stroke="{_INKS[index % len(_INKS)]}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
+    ink = index % len(_INKS)
+    paint = f'style="stroke:var(--ink-{ink},{_INKS[ink]})" stroke-width="2"'
+    return paint + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _fill(index: int) -> str:
-    return f'fill="url(#{_FILLS[index % len(_FILLS)]})" stroke="#111" stroke-width="1"'
+    return f'fill="url(#{_FILLS[index % len(_FILLS)]})" style="stroke:{_INK}" stroke-width="1"'
 
 
 def _stack(groups: Sequence[Bars], row: int, axis: Axis, y: float, bar: int) -> list[str]:
@@ -238,7 +257,7 @@ def _stack(groups: Sequence[Bars], row: int, axis: Axis, y: float, bar: int) -> 
         parts.append(_box(x, y, end - x, bar, _fill(index), f"{group.name}: {say_number(value)}"))
         if end - x > 34:  # room for the number
             middle = (x + end) / 2
-            parts.append(_box(middle - 15, y + 1.5, 30, bar - 3, 'fill="#fff" opacity="0.9"'))
+            parts.append(_box(middle - 15, y + 1.5, 30, bar - 3, f'style="fill:{_PAPER}" opacity="0.9"'))
             parts.append(_text(middle, y + bar - 3, say_number(round(value, 1)), "middle"))
     return parts
 
@@ -292,18 +311,18 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 def _pattern(name: str, size: int, ground: str, marks: str = "", turn: str = "") -> str:
     return (
         f'<pattern id="{name}" width="{size}" height="{size}" patternUnits="userSpaceOnUse"{turn}>'
-        f'<rect width="{size}" height="{size}" fill="{ground}"/>{marks}</pattern>'
+        f'<rect width="{size}" height="{size}" style="fill:{ground}"/>{marks}</pattern>'
     )
 
 
 _PATTERNS = "".join(
     (
         "<defs>",
-        _pattern("solid", 4, "#1f2937"),
-        _pattern("hatch", 5, "#fff", '<rect width="2" height="5" fill="#0b5fa5"/>', ' patternTransform="rotate(45)"'),
-        _pattern("dots", 5, "#fff", '<circle cx="2.5" cy="2.5" r="1.3" fill="#c2410c"/>'),
-        _pattern("empty", 4, "#fff"),
-        _pattern("cross", 6, "#fff", '<path d="M0 0L6 6M6 0L0 6" stroke="#4d7c0f"/>'),
+        _pattern("solid", 4, "var(--ink,#1f2937)"),
+        _pattern("hatch", 5, _PAPER, '<rect width="2" height="5" fill="#0b5fa5"/>', ' patternTransform="rotate(45)"'),
+        _pattern("dots", 5, _PAPER, '<circle cx="2.5" cy="2.5" r="1.3" fill="#c2410c"/>'),
+        _pattern("empty", 4, _PAPER),
+        _pattern("cross", 6, _PAPER, '<path d="M0 0L6 6M6 0L0 6" stroke="#4d7c0f"/>'),
         _pattern("grey", 4, "#b6bcc6"),
         "</defs>",
     )
@@ -312,13 +331,14 @@ _PATTERNS = "".join(
 
 def _svg(title: str, description: str, height: int, body: Sequence[str]) -> str:
     style = (
-        f"text{{font:{_TEXT}px system-ui,sans-serif;fill:#111}}.grid{{stroke:#d4d4d8;stroke-width:1}}"
-        ".axis{stroke:#111;stroke-width:1.2;fill:none}.head{font-weight:600;font-size:15px}"
+        f"text{{font:{_TEXT}px system-ui,sans-serif;fill:{_INK}}}.grid{{stroke:{_GRID};stroke-width:1}}"
+        f".axis{{stroke:{_INK};stroke-width:1.2;fill:none}}"
+        ".head{font-weight:600;font-size:15px}"
     )
     heading = f'<text x="8" y="19" class="head">{escape(title)}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}">'
         f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{style}</style>{_PATTERNS}"
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>{heading}{"".join(body)}</svg>'
+        f'<rect width="{WIDTH}" height="{height}" style="fill:{_PAPER}"/>{heading}{"".join(body)}</svg>'
     )

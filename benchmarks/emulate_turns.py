@@ -1,0 +1,95 @@
+"""Several sets of processes on one machine that work in turns: while one set runs, all others wait and use no core."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_GO, _DONE = b"g", b"d"
+_START_S, _BLOCK_S = 240.0, 120.0
+
+
+class Turns:
+    """The side that says who may go on. A member that leaves has had its last turn."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="turns-")
+        self.address = str(Path(self._folder.name) / "gate")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address)
+        self._listener.listen(512)
+        self._members: dict[str, list[socket.socket]] = {}
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.dismiss()
+        self._listener.close()
+        self._folder.cleanup()
+
+    def dismiss(self) -> None:
+        """Nobody gets another turn: those at the gate end."""
+        for member in (m for members in self._members.values() for m in members):
+            member.close()
+
+    def gather(self, expected: dict[str, int], are_well: Callable[[], bool]) -> None:
+        """Wait until every set has all its members at the gate."""
+        until = time.monotonic() + _START_S
+        self._listener.settimeout(1)
+        while any(len(self._members.get(name, ())) < count for name, count in expected.items()):
+            try:
+                member, _ = self._listener.accept()
+            except TimeoutError:
+                if not are_well() or time.monotonic() > until:
+                    raise SystemExit(f"came: { {n: len(m) for n, m in self._members.items()} } of {expected}") from None
+                continue
+            member.settimeout(_START_S)
+            self._members.setdefault(member.recv(200).decode(), []).append(member)
+        for name in expected:
+            self._wait(name)
+
+    def run(self, name: str) -> None:
+        """Let one set work until all its members are back at the gate, or gone."""
+        for member in self._members[name]:
+            member.settimeout(_BLOCK_S)
+            member.sendall(_GO)
+        self._wait(name)
+
+    def _wait(self, name: str) -> None:
+        for member in self._members[name]:
+            try:
+                member.recv(1)
+            except ConnectionResetError:
+                pass  # it has ended
+
+
+class Dismissed(SystemExit):
+    """No turn will come any more."""
+
+
+class Gate:
+    """The side that waits."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(address)
+        self._socket.sendall(name.encode())
+
+    def wait(self) -> None:
+        """Report back and wait for the next turn."""
+        self._socket.sendall(_DONE)
+        if not self._socket.recv(1):
+            raise Dismissed
+
+
+def pin() -> None:
+    """One core for this process, by its LOCAL_RANK; spread out, since neighbours are often one core's threads."""
+    cores = sorted(os.sched_getaffinity(0))
+    apart = max(len(cores) // int(os.environ["LOCAL_WORLD_SIZE"]), 1)
+    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) * apart % len(cores)]})

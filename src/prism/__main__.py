@@ -1,0 +1,5 @@
+"""`python -m prism`."""
+
+from prism.cli.main import main
+
+main()

@@ -1,0 +1,179 @@
+"""`prism evaluate`: score checkpoints, once or as training writes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.supervise import RunByDefault
+from prism.cli.terminal import console, note, show, show_json, table, verbosity
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prism.evaluate.evaluation import EvaluateConfig, Evaluation
+    from prism.evaluate.plan_file import EvaluationPlan
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help="Score every checkpoint on every dataset, as soon as the hardware allows.",
+    no_args_is_help=True,
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of this evaluation; run again to continue it.")]
+EngineName = Annotated[
+    Literal["ray", "local"] | None, typer.Option("--engine", help="Where trials run; Ray where it is installed.")
+]
+Address = Annotated[str | None, typer.Option(help="A running Ray cluster, as HOST:PORT or auto; else one is embedded.")]
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "prism evaluate --demo",
+        "prism evaluate plan.yaml --output scores",
+        "prism evaluate plan.yaml --output scores --address auto --json",
+        "prism evaluate watch checkpoints --plan plan.yaml --output scores",
+    ),
+)
+def run(
+    plan: Annotated[Path | None, typer.Argument(help="Checkpoints, datasets, hardware; see docs/evaluate.md.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Small random models on built-in tasks; no download.")] = False,
+    output: Output = Path("prism-evaluation"),
+    engine: EngineName = None,
+    address: Address = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Score the checkpoints of a plan; what an earlier run finished is kept."""
+    from prism.evaluate.adapters import BUILTIN_DATASETS
+    from prism.evaluate.demo import write_demo
+    from prism.evaluate.evaluation import EvaluateConfig
+    from prism.evaluate.plan_file import read_plan
+
+    if (plan is None) == (not demo):
+        raise typer.BadParameter("give a plan, or --demo")
+    path = write_demo(output) if plan is None else plan
+    chosen = _settle_paths(read_plan(path, BUILTIN_DATASETS), path)
+    if demo and engine is None and address is None:
+        engine = "local"  # starting Ray takes longer than the demo
+    with _live(json) as draw:
+        config = EvaluateConfig(folder=output, say=note, show=draw, priors=_priors(chosen))
+        done = _evaluate(chosen, engine, address, config)
+    _finish(done, output, json)
+
+
+@app.command(
+    "watch",
+    epilog=examples(
+        "prism evaluate watch checkpoints --plan plan.yaml --output scores",
+        "prism evaluate watch checkpoints --plan plan.yaml --output scores --idle 3600 --json",
+    ),
+)
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Where training writes checkpoints, each a folder.")],
+    plan: Annotated[Path, typer.Option(help="Datasets and hardware; its checkpoints are scored too.")],
+    output: Output = Path("prism-evaluation"),
+    settle: Annotated[
+        float, typer.Option(help="Seconds without a change that make a checkpoint whole.", min=0.0)
+    ] = 5.0,
+    idle: Annotated[
+        float | None, typer.Option(help="End after so many seconds without a new checkpoint; else on Ctrl-C.")
+    ] = None,
+    engine: EngineName = None,
+    address: Address = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Score each checkpoint as training writes it; half-written ones wait."""
+    from dataclasses import replace
+
+    from prism.evaluate.adapters import BUILTIN_DATASETS
+    from prism.evaluate.evaluation import EvaluateConfig
+    from prism.evaluate.plan_file import read_plan
+    from prism.evaluate.watching import CheckpointWatch
+
+    chosen = _settle_paths(read_plan(plan, BUILTIN_DATASETS, watching=True), plan)
+    look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle)
+    own = {Path(checkpoint.path).resolve() for checkpoint in chosen.checkpoints}
+    first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
+    chosen = replace(chosen, checkpoints=(*chosen.checkpoints, *first))
+    with _live(json) as draw:
+        config = EvaluateConfig(folder=output, say=note, show=draw, priors=_priors(chosen), arrivals=look.look)
+        done = _evaluate(chosen, engine, address, config)
+    _finish(done, output, json)
+
+
+def _settle_paths(plan: EvaluationPlan, path: Path) -> EvaluationPlan:
+    """Let datasets know the folder of the plan, from which their paths count."""
+    from dataclasses import replace
+
+    where = str(path.parent.resolve())
+    return replace(plan, datasets=tuple(replace(d, settings={**d.settings, "folder": where}) for d in plan.datasets))
+
+
+def _priors(plan: EvaluationPlan) -> Path | None:
+    return Path(plan.priors) if plan.priors else None
+
+
+def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:
+    from prism.evaluate.engines import open_engine
+    from prism.evaluate.evaluation import count_slots, evaluate
+
+    return evaluate(plan, lambda: open_engine(engine, address or plan.ray_address, count_slots(plan.hardware)), config)
+
+
+def _finish(done: Evaluation, output: Path, json: bool) -> None:
+    """Write the files, show the leaderboard; 1 where something was given up."""
+    from prism.evaluate.leaderboard import make_table
+    from prism.evaluate.results import describe_evaluation, make_board, write_results
+
+    write_results(done, output)
+    if json:
+        show_json(describe_evaluation(done))
+    else:
+        head, rows = make_table(make_board(done))
+        show(table(None, head, rows))
+        note(
+            f"{done.found.num_trials} trials in {done.makespan_s:.1f} s, at best {done.lower_bound_s:.1f} s; "
+            f"results in {output}: results.json, leaderboard.csv, leaderboard.html"
+        )
+    num_failed = len(done.found.failures) + len(done.found.problems)
+    if num_failed:
+        note(f"{num_failed} parts were given up; results.json says which and why, run again to try them once more")
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _live(json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A table on stderr that follows the run; nothing where there is no terminal."""
+    if json or verbosity.level < 0 or not sys.stderr.isatty():
+        yield lambda document: None
+        return
+    from rich.live import Live
+
+    with Live(console=console(stderr=True), transient=True, refresh_per_second=2) as live:
+        yield lambda document: live.update(draw_progress(document))
+
+
+def draw_progress(document: dict[str, Any]) -> Table:
+    """Where an evaluation stands: trials, GPUs busy, time left."""
+    left = document["time_left_s"]
+    trials = document["trials"]
+    share = f"{document['gpus_busy']} of {document['gpus']}" if document["gpus"] else "none; CPU workers"
+    rows = [
+        ("results", f"{document['results']} of {document['results_wanted']}"),
+        ("trials", f"{trials['done']} done, {trials['running']} running, {trials['failed']} failed"),
+        ("samples", f"{document['inferred']} inferred, {document['scored']} scored of {document['samples']}"),
+        ("GPUs busy", share),
+        ("time left", "unknown" if left is None else f"{int(left) // 60}:{int(left) % 60:02d}"),
+    ]
+    return table(None, ("", ""), rows)

@@ -1,0 +1,59 @@
+"""`prism serve`: the dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prism.cli.options import QuietFlag, VerboseFlag, examples
+from prism.cli.terminal import note
+
+EPILOG = examples(
+    "prism serve",
+    "prism serve out/ --port 9000",
+    "prism serve /var/lib/prism --host 0.0.0.0 --token-file /etc/prism/token",
+    "prism serve out/ --allow-host prism.example.com   [dim]# behind a reverse proxy[/dim]",
+)
+
+
+def run_serve(
+    folder: Annotated[Path, typer.Argument(help="Folder that the other commands wrote to.")] = Path(),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but loopback asks every visitor for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8042,
+    token: Annotated[
+        str | None, typer.Option(help="Token to ask for; better in the environment.", envvar="PRISM_SERVE_TOKEN")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Name that a reverse proxy is reached by; may be given again.")
+    ] = None,
+    every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 1.0,
+    depth: Annotated[int, typer.Option(help="Folders below the folder to look into.", min=0, max=32)] = 6,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Show what the other commands wrote as pages that update as it grows; an API and metrics too. Read-only."""
+    from prism.errors import BadConfigError, BadFileError
+    from prism.serve import ServeConfig, serve
+
+    if token is not None and token_file is not None:
+        raise BadConfigError("--token and --token-file are both given; give one")
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadFileError(f"{token_file}: cannot be read as a token ({error}); check the path") from None
+    config = ServeConfig(
+        folder=folder,
+        host=host,
+        port=port,
+        token=token,
+        allow_hosts=tuple(allow_host or ()),
+        look_every_s=every,
+        depth=depth,
+    )
+    serve(config, note)

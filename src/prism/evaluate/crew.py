@@ -1,0 +1,245 @@
+"""The worker processes of a run: who does what, who is idle, who has hung or died and is replaced."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from prism.evaluate import events
+from prism.evaluate.engines.engine import Engine, EngineNode, Gone, Job, Outcome, Returned, WorkerSpec
+from prism.evaluate.events import Event, Failure
+from prism.evaluate.trials import Node, Part, Worker
+
+_NODE_CHECK_S = 1.0
+_MAX_ATTEMPTS = 3  # to combine scores
+_MAX_REPLACEMENTS = 8  # of one worker's process, before its place is left empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a node's processors are used."""
+
+    gpus_per_worker: int = 1
+    cpu_workers: int | None = None  # None: half of the cores, where a node has no GPU
+    score_cpus: int | None = None  # None: what the workers leave
+    use_gpus: bool = True
+    max_workers: int | None = None  # over all nodes
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What a process is busy with."""
+
+    kind: str  # load, release, infer, score, combine
+    worker: str = ""
+    node: str = ""
+    checkpoint: str = ""
+    part: Part | None = None
+    limit_s: float | None = None
+    attempt: int = 1
+    start_s: float = 0.0
+    start_ns: int = 0
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class _Station:
+    """A node: its workers, the process that loads, the processes that score, and what waits for them."""
+
+    node: EngineNode
+    score_cpus: int
+    loader: str = ""
+    scorers: list[str] = field(default_factory=list)
+    load_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
+    score_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
+
+
+class Crew:
+    """Starts processes on an engine and hands them jobs."""
+
+    def __init__(self, engine: Engine, layout: Layout) -> None:
+        self._engine = engine
+        self._layout = layout
+        self._stations: dict[str, _Station] = {}
+        self._workers: dict[str, WorkerSpec] = {}
+        self._duties: dict[str, Duty] = {}
+        self._news: deque[Event] = deque()
+        self._replacements: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._adopted: dict[str, str] = {}  # scorers by node that were at work before
+        self._orphans: deque[tuple[Job, Duty]] = deque()  # to combine scores, where the node was lost
+        self._combining: dict[str, Job] = {}
+        self._count = 0
+        self._next_check_s = 0.0
+
+    def adopt_scorer(self, worker: str, node: str) -> None:
+        """Use a process that was started before as a scorer of its node: it has imported what scoring needs."""
+        self._adopted[node] = worker
+
+    def watch_nodes(self, now_s: float) -> list[Event]:
+        """Nodes and workers that came or went, looked up once a second."""
+        if now_s < self._next_check_s:
+            return []
+        self._next_check_s = now_s + _NODE_CHECK_S
+        alive = {node.id: node for node in self._engine.nodes()}
+        found: list[Event] = []
+        for gone in [name for name in self._stations if name not in alive]:
+            self._close_station(gone)
+            found.append(events.NodeLost(now_s=now_s, node=gone))
+        for node in alive.values():
+            if node.id not in self._stations:
+                found += self._open_station(node, now_s)
+        return found
+
+    def changes(self, now_s: float) -> list[Event]:
+        """Workers lost, and those that replace them."""
+        found = [replace(event, now_s=now_s) for event in self._news]
+        self._news.clear()
+        return found
+
+    def worker(self, worker: str) -> WorkerSpec:
+        """A worker for inference."""
+        return self._workers[worker]
+
+    def address(self, node: str) -> str:
+        """Where a node is reached by others."""
+        return self._stations[node].node.address
+
+    def tend(self, node: str, job: Job, duty: Duty) -> None:
+        """A job for the process that keeps a node's shelf; one after the other."""
+        if (station := self._stations.get(node)) is not None:
+            station.load_queue.append((job, replace(duty, node=node)))
+            self._feed(station)
+
+    def assign(self, worker: str, job: Job, duty: Duty) -> None:
+        """A job for an inference worker."""
+        self._begin(worker, job, duty)
+
+    def score(self, node: str | None, job: Job, duty: Duty) -> None:
+        """A job for a CPU of a node, or of the least busy one."""
+        stations = self._stations.values()
+        station = self._stations.get(node or "") or min(stations, key=lambda s: len(s.score_queue), default=None)
+        if station is None:
+            if duty.kind == "combine":
+                self._orphans.append((job, duty))
+            return  # the scheduler starts the scores of a lost node again
+        station.score_queue.append((job, replace(duty, node=station.node.id)))
+        self._feed(station)
+
+    def dismiss(self, worker: str) -> None:
+        """Stop a worker and give its GPUs back."""
+        self._duties.pop(worker, None)
+        self._workers.pop(worker, None)
+        self._engine.stop(worker)
+
+    def wait(self, timeout_s: float) -> Iterator[tuple[Duty, Outcome]]:
+        """Duties that ended, well or not."""
+        for report in self._engine.wait(timeout_s):
+            duty = self._duties.pop(report.worker, None)
+            if isinstance(report, Gone):
+                yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
+            elif isinstance(report, Returned) and duty is not None:
+                self._combining.pop(report.worker, None)
+                yield duty, report.outcome
+        yield from self._end_hung()
+        for _ in range(len(self._orphans) if self._stations else 0):
+            self.score(None, *self._orphans.popleft())
+        for station in self._stations.values():
+            self._feed(station)
+
+    def _end_hung(self) -> Iterator[tuple[Duty, Outcome]]:
+        now_s = time.monotonic()
+        late = [w for w, d in self._duties.items() if d.limit_s is not None and now_s - d.start_s > d.limit_s]
+        for worker in late:
+            duty = self._duties.pop(worker)
+            self._engine.stop(worker)
+            yield from self._lose(worker, duty, f"no end after {duty.limit_s:g} s; stopped")
+
+    def _lose(self, worker: str, duty: Duty | None, text: str) -> Iterator[tuple[Duty, Outcome]]:
+        """A process ended with what it did; another takes its place."""
+        job = self._combining.pop(worker, None)
+        if job is not None and duty is not None and duty.attempt < _MAX_ATTEMPTS:
+            self._orphans.append((job, replace(duty, attempt=duty.attempt + 1)))
+        elif duty is not None:
+            yield replace(duty, lost=True), Outcome(failure=Failure.OTHER, text=text)
+        if (spec := self._workers.pop(worker, None)) is not None:
+            self._news.append(events.WorkerLost(now_s=0.0, worker=worker))
+            place = (spec.node, spec.gpus)
+            self._replacements[place] = self._replacements.get(place, 0) + 1
+            if spec.node in self._stations and self._replacements[place] <= _MAX_REPLACEMENTS:
+                self._news.append(self._start_worker(spec.node, spec.gpus))
+            return
+        for station in self._stations.values():
+            if worker == station.loader:
+                # Its copies went with its leases: the node has to load again.
+                self._news.append(events.NodeLost(now_s=0.0, node=station.node.id))
+                self._close_station(station.node.id)
+                return
+            if worker in station.scorers:
+                station.scorers.remove(worker)
+
+    def _open_station(self, node: EngineNode, now_s: float) -> Iterator[Event]:
+        gpus = node.gpus if self._layout.use_gpus else 0
+        each = self._layout.gpus_per_worker
+        count = gpus // each if gpus else self._layout.cpu_workers or max(1, node.cpus // 2)
+        if self._layout.max_workers is not None:
+            count = min(count, self._layout.max_workers - len(self._workers))
+        rest = node.cpus - count
+        station = _Station(node=node, score_cpus=self._layout.score_cpus or max(1, rest))
+        if (scorer := self._adopted.pop(node.id, None)) is not None:
+            station.scorers.append(scorer)
+        self._stations[node.id] = station
+        yield events.NodeJoined(
+            now_s=now_s,
+            node=Node(id=node.id, cpus=station.score_cpus, memory_bytes=self._layout.memory_bytes),
+        )
+        for place in range(max(0, count)):
+            mine = tuple(range(place * each, (place + 1) * each)) if gpus else ()
+            yield replace(self._start_worker(node.id, mine), now_s=now_s)
+
+    def _close_station(self, node: str) -> None:
+        station = self._stations.pop(node)
+        self._orphans += [(job, duty) for job, duty in station.score_queue if duty.kind == "combine"]
+        busy = [scorer for scorer in station.scorers if scorer in self._combining]
+        self._orphans += [(self._combining.pop(scorer), self._duties[scorer]) for scorer in busy]
+        workers = [worker for worker, spec in self._workers.items() if spec.node == node]
+        for worker in (*workers, *station.scorers, station.loader):
+            self._duties.pop(worker, None)
+            self._workers.pop(worker, None)
+            self._engine.stop(worker)
+
+    def _start_worker(self, node: str, gpus: tuple[int, ...]) -> events.WorkerJoined:
+        spec = WorkerSpec(id=self._name("worker", node), node=node, gpus=gpus, cpus=0.0 if gpus else 1.0)
+        self._engine.start(spec)
+        self._workers[spec.id] = spec
+        return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
+
+    def _feed(self, station: _Station) -> None:
+        """Hand queued jobs to idle processes; a process is started when first needed."""
+        if station.load_queue:
+            if not station.loader:
+                station.loader = self._name("loader", station.node.id)
+                self._engine.start(WorkerSpec(id=station.loader, node=station.node.id, cpus=0.0))
+            if station.loader not in self._duties:
+                self._begin(station.loader, *station.load_queue.popleft())
+        while station.score_queue:
+            idle = next((s for s in station.scorers if s not in self._duties), None)
+            if idle is None and len(station.scorers) < station.score_cpus:
+                idle = self._name("scorer", station.node.id)
+                self._engine.start(WorkerSpec(id=idle, node=station.node.id, cpus=1.0))
+                station.scorers.append(idle)
+            if idle is None:
+                break
+            self._begin(idle, *station.score_queue.popleft())
+
+    def _begin(self, worker: str, job: Job, duty: Duty) -> None:
+        self._duties[worker] = replace(duty, worker=worker, start_s=time.monotonic(), start_ns=time.time_ns())
+        if duty.kind == "combine":
+            self._combining[worker] = job
+        self._engine.submit(worker, job)
+
+    def _name(self, kind: str, node: str) -> str:
+        self._count += 1
+        return f"{node[:12]}/{kind}-{self._count}"

@@ -1,0 +1,156 @@
+"""Workers as actors of a Ray cluster, embedded or running already. The only file that knows Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from prism.errors import PrismError
+from prism.evaluate.engines.engine import EngineNode, Gone, Job, Outcome, Report, Returned, WorkerSpec, run_job
+from prism.evaluate.engines.local import count_gpus
+from prism.evaluate.workplace import Workplace
+
+_STORE_BYTES = 80 << 20  # only jobs and small results pass through Ray
+# A dead node is found after a few seconds instead of Ray's half minute.
+_SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
+
+
+class _Hand:
+    """The actor: runs jobs in a process of its own."""
+
+    def __init__(self) -> None:
+        self._place = Workplace()
+
+    def run(self, job: Job) -> Outcome:
+        """Run one job."""
+        return run_job(job, self._place)
+
+    def leave(self) -> None:
+        """Give back what is held, before the process ends."""
+        self._place.close()
+
+
+class RayEngine:
+    """A Ray cluster; an embedded one whose node process died is started anew."""
+
+    name = "ray"
+
+    def __init__(self, address: str | None, num_slots: int) -> None:
+        self._address = address
+        self._num_slots = num_slots
+        self._hands: dict[str, Any] = {}
+        self._running: dict[Any, str] = {}
+        self._connect()
+
+    def nodes(self) -> Sequence[EngineNode]:
+        """Nodes that Ray counts as alive; none where Ray cannot be asked."""
+        try:
+            listed = ray.nodes()
+        except Exception:  # Ray's client raises whatever its transport does
+            listed = []
+        alive = [_describe(node) for node in listed if node["Alive"]]
+        if not alive and self._address is None:
+            self._restart()
+            alive = [_describe(node) for node in ray.nodes() if node["Alive"]]
+        return alive
+
+    def start(self, spec: WorkerSpec) -> None:
+        """Make an actor on a node."""
+        actor = ray.remote(_Hand).options(
+            num_cpus=spec.cpus,
+            num_gpus=len(spec.gpus),
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(spec.node, soft=False),
+        )
+        self._hands[spec.id] = actor.remote()
+
+    def submit(self, worker: str, job: Job) -> None:
+        """Call the actor; one that is gone is found by `wait`."""
+        self._running[self._hands[worker].run.remote(job)] = worker
+
+    def wait(self, timeout_s: float) -> list[Report]:
+        """Collect calls that have returned, at the latest after `timeout_s`."""
+        if not self._running:
+            import time
+
+            time.sleep(timeout_s)
+            return []
+        waiting = list(self._running)
+        ready, rest = ray.wait(waiting, num_returns=1, timeout=timeout_s)
+        if ready and rest:
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return [self._report(ref) for ref in ready]
+
+    def stop(self, worker: str) -> None:
+        """Kill an actor."""
+        self._running = {ref: name for ref, name in self._running.items() if name != worker}
+        if (hand := self._hands.pop(worker, None)) is not None:
+            with contextlib.suppress(RayError, ValueError):
+                ray.kill(hand)
+
+    def close(self) -> None:
+        """Let idle actors give back what they hold, then end all."""
+        busy = set(self._running.values())
+        leaving = [hand.leave.remote() for name, hand in self._hands.items() if name not in busy]
+        with contextlib.suppress(Exception):  # a node that died cannot say farewell
+            ray.wait(leaving, num_returns=len(leaving), timeout=5)
+        for worker in list(self._hands):
+            self.stop(worker)
+        ray.shutdown()
+
+    def process_id(self, worker: str) -> int:
+        """The number of an actor's process, for tests that kill it."""
+        pid: int = ray.get(self._hands[worker].__ray_call__.remote(lambda _: os.getpid()))
+        return pid
+
+    def _report(self, ref: Any) -> Report:
+        worker = self._running.pop(ref)
+        try:
+            return Returned(worker=worker, outcome=ray.get(ref))
+        except RayError as error:
+            self._hands.pop(worker, None)
+            return Gone(worker=worker, text=type(error).__name__)
+
+    def _connect(self) -> None:
+        quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "prism-evaluate"}
+        try:
+            if self._address is not None:
+                ray.init(address=self._address, **quiet)
+                return
+            ray.init(
+                address="local",
+                num_cpus=self._num_slots,
+                num_gpus=count_gpus(),
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                _system_config=_SYSTEM,
+                **quiet,
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f"Ray at {self._address}" if self._address else "an embedded Ray"
+            first = (str(error).splitlines() or [""])[0]
+            raise PrismError(f"{where} cannot be used ({first}); check the address, or use --engine local") from None
+
+    def _restart(self) -> None:
+        self._hands.clear()
+        self._running.clear()
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        self._connect()
+
+
+def _describe(node: dict[str, Any]) -> EngineNode:
+    resources = node["Resources"]
+    return EngineNode(
+        id=node["NodeID"],
+        cpus=int(resources.get("CPU", 0)),
+        gpus=int(resources.get("GPU", 0)),
+        address=node["NodeManagerAddress"],
+    )

@@ -1,0 +1,192 @@
+"""`evaluate`: a plan in, scores out. The only file that chains the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prism.errors import BadConfigError
+from prism.evaluate.coordinator import Arrival, Coordinator, CoordinatorConfig, Findings, Model
+from prism.evaluate.crew import Crew, Layout
+from prism.evaluate.engines import Engine, EngineNode
+from prism.evaluate.fingerprint import make_fingerprint
+from prism.evaluate.loading.source import identify, open_source
+from prism.evaluate.priors import Priors, read_priors, write_priors
+from prism.evaluate.run_log import RunLog
+from prism.evaluate.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.store import Store
+from prism.evaluate.surveying import Surveyed, survey_datasets
+from prism.evaluate.trials import Checkpoint, Dataset
+
+if TYPE_CHECKING:
+    from prism.evaluate.plan_file import EvaluationPlan, Hardware
+
+KEY_LETTERS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig:
+    """Where an evaluation writes, and how it is watched."""
+
+    folder: Path
+    roots: tuple[Path, ...] = ()  # of the shelf; empty: shared memory, else the temporary folder
+    priors: Path | None = None
+    say: Callable[[str], None] = field(default=lambda text: None)
+    show: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
+    arrivals: Callable[[], Iterable[Checkpoint] | None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What an evaluation gave."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    datasets: tuple[Dataset, ...]
+    found: Findings
+    makespan_s: float  # from the moment the engine was there
+    lower_bound_s: float
+
+
+def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: EvaluateConfig) -> Evaluation:
+    """Score every checkpoint of a plan on every dataset; what an earlier run finished in the same folder is kept."""
+    with Store(config.folder).lock():
+        models = {checkpoint.name: find_model(checkpoint) for checkpoint in plan.checkpoints}
+        engine = open_engine()
+        try:
+            return _evaluate(plan, models, engine, config)
+        finally:
+            engine.close()
+
+
+def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, config: EvaluateConfig) -> Evaluation:
+    store = Store(config.folder)
+    layout = choose_layout(plan.hardware, engine.nodes())
+    checkpoints = [_measured(_on_device(c, layout), models[c.name]) for c in plan.checkpoints]
+    looked = survey_datasets(plan.datasets, engine)
+    book = Fingerprints(models=models, surveyed=looked)
+    pairs = [(c.name, d) for c in checkpoints for d in looked.datasets]
+    priors_path = config.priors or config.folder / "priors.json"
+    priors = read_priors(priors_path) if priors_path.exists() else Priors()
+    scheduler = Scheduler(
+        checkpoints,
+        looked.datasets,
+        priors,
+        SchedulerConfig.from_hardware(plan.hardware),
+        inferred=[part for c, d in pairs for part in store.kept("outputs", c, d, book.word(c, d.name))],
+        scored=[part for c, d in pairs for part in store.kept("scores", c, d, book.word(c, d.name))],
+    )
+    crew = Crew(engine, layout)
+    if looked.worker is not None:
+        crew.adopt_scorer(looked.worker, looked.node)
+    coordinator = Coordinator(
+        scheduler,
+        engine,
+        crew,
+        CoordinatorConfig(folder=config.folder, roots=config.roots),
+        models=models,
+        datasets=looked.datasets,
+        fingerprint=book.word,
+        log=RunLog(
+            config.folder,
+            {c.name: c.step for c in checkpoints},
+            len(looked.datasets),
+            say=config.say,
+            show=config.show,
+        ),
+    )
+    try:
+        found = coordinator.run(_arrivals(config, layout, models, checkpoints))
+    finally:
+        write_priors(scheduler.priors, config.folder / "priors.json")
+    return Evaluation(
+        checkpoints=tuple(checkpoints),
+        datasets=looked.datasets,
+        found=found,
+        makespan_s=coordinator.now_s,
+        lower_bound_s=scheduler.lower_bound_s(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprints:
+    """The fingerprint of every checkpoint on every dataset."""
+
+    models: Mapping[str, Model]
+    surveyed: Surveyed
+
+    def word(self, checkpoint: str, dataset: str) -> str:
+        """What the results of a checkpoint on a dataset follow from."""
+        chosen = self.surveyed.dataset(dataset)
+        return make_fingerprint(
+            self.models[checkpoint].key, chosen.adapter, chosen.task, self.surveyed.identity(dataset), chosen.settings
+        )
+
+
+def choose_layout(hardware: Hardware, nodes: Sequence[EngineNode]) -> Layout:
+    """How processors are used; without GPUs, CPU workers do the inference."""
+    most_gpus = max((node.gpus for node in nodes), default=0)
+    if hardware.device == "gpu" and most_gpus == 0:
+        raise BadConfigError("'hardware.device' is gpu and no node has one; set it to auto or cpu")
+    use_gpus = hardware.device != "cpu" and most_gpus > 0
+    if use_gpus and hardware.gpus_per_worker > most_gpus:
+        raise BadConfigError(
+            f"'hardware.gpus_per_worker' is {hardware.gpus_per_worker}, the largest node has {most_gpus} GPUs"
+        )
+    return Layout(
+        gpus_per_worker=hardware.gpus_per_worker,
+        cpu_workers=math.ceil(hardware.workers / max(1, len(nodes))) if hardware.workers else None,
+        score_cpus=hardware.score_cpus,
+        use_gpus=use_gpus,
+        max_workers=hardware.workers,
+        memory_bytes=int((hardware.shared_memory_gb or 0) * 1e9),
+    )
+
+
+def count_slots(hardware: Hardware) -> int:
+    """Processes that may work at once on this machine, for an engine that has to be told."""
+    cores = len(os.sched_getaffinity(0))
+    workers = hardware.workers or max(1, cores // 2)
+    return workers + (hardware.score_cpus or max(1, cores - workers))
+
+
+def find_model(checkpoint: Checkpoint) -> Model:
+    """Ask the source of a checkpoint for its files."""
+    files = open_source(checkpoint.path).files()
+    return Model(name=checkpoint.name, address=checkpoint.path, key=identify(files)[:KEY_LETTERS], files=files)
+
+
+def _on_device(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:
+    return checkpoint if layout.use_gpus else dataclasses.replace(checkpoint, gpus=0)
+
+
+def _measured(checkpoint: Checkpoint, model: Model) -> Checkpoint:
+    """Sizes of a checkpoint that lies elsewhere, from its listing; two bytes to a parameter."""
+    size = sum(file.num_bytes for file in model.files)
+    if checkpoint.bytes:
+        return checkpoint
+    return dataclasses.replace(checkpoint, bytes=size, parameters=checkpoint.parameters or size // 2)
+
+
+def _arrivals(
+    config: EvaluateConfig, layout: Layout, models: dict[str, Model], checkpoints: list[Checkpoint]
+) -> Callable[[], list[Arrival] | None]:
+    """Checkpoints that appear while the run goes on, made known to everyone who must know."""
+
+    def look() -> list[Arrival] | None:
+        if (news := config.arrivals()) is None:
+            return None
+        found = []
+        for checkpoint in news:
+            model = models[checkpoint.name] = find_model(checkpoint)
+            ready = _measured(_on_device(checkpoint, layout), model)
+            checkpoints.append(ready)
+            found.append(Arrival(checkpoint=ready, model=model))
+            config.say(f"{checkpoint.name}: found, {ready.bytes / 1e6:,.1f} MB")
+        return found
+
+    return look

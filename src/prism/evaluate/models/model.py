@@ -1,0 +1,63 @@
+"""What the built-in tasks ask of a model: how likely a continuation is, and what comes next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from prism.errors import BadFileError, MissingExtraError
+
+TINY = "prism-tiny"  # the `model_type` of the model that needs neither torch nor a tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """A text and what may follow it."""
+
+    context: str
+    continuation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likelihood:
+    """How a model sees a continuation: log probability of all its tokens, and whether each was the likeliest."""
+
+    log_probability: float
+    greedy: bool
+
+
+class LanguageModel(Protocol):
+    """A model on its device."""
+
+    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
+        """How likely each continuation is; the answer does not depend on what else is asked."""
+        ...
+
+    def generate(self, prompts: Sequence[str], max_tokens: int, batch: int) -> list[str]:
+        """The likeliest next tokens of each prompt."""
+        ...
+
+
+def open_model(folder: Path, device: str) -> LanguageModel:
+    """Map a checkpoint's weights and put them on a device; `cpu`, `cuda:0`."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise BadFileError(
+            f"{folder}: no config.json, so the model's shape is not known; put it beside the weights, "
+            "or use a dataset with adapter: command"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BadFileError(f"{folder / 'config.json'}: not readable ({error})") from None
+    if config.get("model_type") == TINY:
+        from prism.evaluate.models.tiny import TinyModel
+
+        return TinyModel(folder)
+    try:
+        from prism.evaluate.models.pretrained import PretrainedModel
+    except ImportError:
+        raise MissingExtraError("a Hugging Face checkpoint", "evaluate") from None
+    return PretrainedModel(folder, device)

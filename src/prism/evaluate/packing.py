@@ -1,0 +1,190 @@
+"""Which worker takes which share of which dataset, so that the last one ends as early as possible."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_TOLERANCE = 0.004  # of the time to the end: how exactly the end is searched
+_LAST = "\U0010ffff"  # sorts after every worker's name
+
+Key = tuple[str, str]  # checkpoint and dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A worker as the packing sees it; times in seconds from now."""
+
+    worker: str
+    ready_s: float  # when it can begin: its trial over, the model loaded
+    held: Key | None = None  # the dataset that needs no set-up on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is left of one dataset."""
+
+    key: Key
+    samples: int
+    setup_s: float
+    infer_s: float  # per sample
+    score_s: float  # per sample
+    splittable: bool = True
+    proven: bool = True  # the run time was measured, not guessed
+
+    @property
+    def seconds(self) -> float:
+        """Inference of all of it on one worker."""
+        return self.samples * self.infer_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Samples of one dataset for one worker."""
+
+    key: Key
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Each worker's shares in the order to run them, and when all are inferred and scored."""
+
+    end_s: float
+    queues: Mapping[str, tuple[Share, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Some samples of a dataset on a worker."""
+
+    worker: str
+    work: Work
+    samples: int
+    held: bool  # the worker has the dataset ready
+
+
+class _Attempt:
+    """One try to be done by `end_s`."""
+
+    def __init__(self, slots: Sequence[Slot], end_s: float, min_part_s: float) -> None:
+        self.end_s = end_s
+        self.min_part_s = min_part_s
+        self.fills = sorted((slot.ready_s, slot.worker) for slot in slots)  # how full each worker is
+        self.placed: list[_Placed] = []
+
+    def place(self, work: Work, samples: int) -> bool:
+        """Give a dataset to the fullest worker that can still take it whole, or cut it over the emptiest ones.
+
+        One whose run time is a guess goes to the emptiest worker: begun early, it can still be put right.
+        """
+        while samples > 0:
+            seconds = work.setup_s + samples * work.infer_s
+            tail_s = self._tail_s(work, samples)
+            index = bisect_right(self.fills, (self.end_s - seconds - tail_s, _LAST)) - 1
+            if index >= 0:
+                self._fill(index if work.proven else 0, work, samples, seconds)
+                return True
+            if not work.splittable:
+                return False
+            room_s = self.end_s - self.fills[0][0] - work.setup_s - tail_s
+            fitting = _count(work, samples, room_s)
+            if fitting < 1 or fitting * work.infer_s < min(self.min_part_s, samples * work.infer_s):
+                return False
+            self._fill(0, work, fitting, work.setup_s + fitting * work.infer_s)
+            samples -= fitting
+        return True
+
+    def keep(self, work: Work, holders: Sequence[tuple[float, str]]) -> int:
+        """Let workers that hold a dataset go on with it; returns the samples that are left over."""
+        samples = work.samples
+        for ready in holders:
+            fitting = _count(work, samples, self.end_s - ready[0] - self._tail_s(work, samples))
+            if fitting >= 1:
+                index = bisect_left(self.fills, ready)
+                self._fill(index, work, fitting, fitting * work.infer_s, held=True)
+                samples -= fitting
+        return samples
+
+    def _fill(self, index: int, work: Work, samples: int, seconds: float, *, held: bool = False) -> None:
+        at_s, worker = self.fills.pop(index)
+        insort(self.fills, (at_s + seconds, worker))
+        self.placed.append(_Placed(worker, work, samples, held))
+
+    def _tail_s(self, work: Work, samples: int) -> float:
+        """Scoring that is left when the last of these samples is inferred.
+
+        Scores come in part by part, so for a dataset that can be split it is the score of the last, small part.
+        """
+        last = _count(work, samples, self.min_part_s) if work.splittable else samples
+        return max(1, last) * work.score_s
+
+
+def _count(work: Work, samples: int, room_s: float) -> int:
+    """How many samples are inferred in a time."""
+    return min(samples, int(room_s / work.infer_s)) if work.infer_s > 0 else samples
+
+
+def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Packing:
+    """Search the earliest end for which every dataset finds room; no part that is cut off is under `min_part_s`."""
+    works = sorted(
+        (work for work in works if work.samples),
+        key=lambda w: (w.splittable, w.proven, -w.seconds - (0.0 if w.splittable else w.samples * w.score_s), w.key),
+    )
+    if not slots or not works:
+        return Packing(end_s=max((slot.ready_s for slot in slots), default=0.0), queues={})
+    held = {slot.held for slot in slots}
+    need_s = sum(work.seconds + (0.0 if work.key in held else work.setup_s) for work in works)
+    low = (sum(slot.ready_s for slot in slots) + need_s) / len(slots)
+    low = max(low, min(slot.ready_s for slot in slots))
+    high = max(slot.ready_s for slot in slots) + sum(
+        w.setup_s + w.samples * (w.infer_s + w.score_s) + min_part_s for w in works
+    )
+    best: _Attempt | None = None
+    step = 1 + 4 * _TOLERANCE  # the end is usually not far above what work and workers alone would give
+    while best is None or high - low > _TOLERANCE * high:
+        end_s = min(high, low * step + 1e-3) if best is None else (low + high) / 2
+        step *= step
+        attempt = _try(slots, works, end_s, min_part_s)
+        if attempt is not None:
+            best, high = attempt, end_s
+        elif end_s < high:
+            low = end_s
+        else:
+            raise AssertionError("everything fits on one worker in the time it takes there")
+    return Packing(end_s=high, queues=_order(best.placed))
+
+
+def _try(slots: Sequence[Slot], works: Sequence[Work], end_s: float, min_part_s: float) -> _Attempt | None:
+    """Place everything so that it ends in time, if that works out."""
+    attempt = _Attempt(slots, end_s, min_part_s)
+    holders: dict[Key, list[tuple[float, str]]] = {}
+    for slot in slots:
+        if slot.held is not None:
+            holders.setdefault(slot.held, []).append((slot.ready_s, slot.worker))
+    left = {
+        work.key: attempt.keep(work, sorted(holders[work.key]))
+        for work in works
+        if work.splittable and work.key in holders
+    }
+    for work in works:
+        if not attempt.place(work, left.get(work.key, work.samples)):
+            return None
+    return attempt
+
+
+def _order(placed: Sequence[_Placed]) -> dict[str, tuple[Share, ...]]:
+    """Each worker's shares: what it holds first, then what few others work on, then what takes longest to score.
+
+    A dataset that one worker has for itself shows its true run time only when that worker begins it: the sooner, the
+    more can still be put right. And scores that take long should not be left for the end.
+    """
+    takers = Counter(one.work.key for one in placed)
+    queues: dict[str, list[Share]] = {}
+    for one in sorted(
+        placed, key=lambda p: (not p.held, takers[p.work.key], -p.samples * p.work.score_s, p.work.key, p.worker)
+    ):
+        queues.setdefault(one.worker, []).append(Share(key=one.work.key, samples=one.samples))
+    return {worker: tuple(shares) for worker, shares in queues.items()}

@@ -1,0 +1,75 @@
+"""Jobs studied on a Ray cluster: each job's flows go to one worker, the result is the same as on one machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from prism.errors import BadConfigError, MissingExtraError
+from prism.observe.diagnose import Diagnosis, JobDiagnosis, diagnose, study_jobs
+from prism.observe.jobs import ObservedJob
+from prism.observe.traffic import Traffic
+
+_OBJECT_STORE_BYTES = 200 * 2**20  # of an embedded Ray; what does not fit is spilled to disk
+
+
+def diagnose_on_ray(
+    flows: pl.DataFrame, topology: pl.DataFrame | None = None, *, address: str | None = None
+) -> Diagnosis:
+    """`diagnose` with the jobs spread over Ray: at `address`, at RAY_ADDRESS, or embedded in this process."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtraError("--engine ray", "evaluate")
+    with _connect(address or os.environ.get("RAY_ADDRESS")) as ray:
+        return diagnose(flows, topology, study=lambda traffic, jobs: _study_on(ray, traffic, jobs))
+
+
+def _study_on(ray: Any, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
+    """One task for each job, the largest first, so that the last to end is a small one."""
+    task = ray.remote(_study_one)
+    waiting = [task.remote(part_of(traffic, job), job) for job in jobs]
+    return [ray.get(answer) for answer in waiting]
+
+
+def _study_one(traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
+    return study_jobs(traffic, [job])[0]
+
+
+def part_of(traffic: Traffic, job: ObservedJob) -> Traffic:
+    """The traffic with the messages of one job alone; pairs and endpoints keep their numbers."""
+    own = np.union1d(job.pairs, job.storage_pairs)
+    counts = np.zeros(len(traffic.begin) - 1, np.int64)
+    counts[own] = np.diff(traffic.begin)[own]
+    return replace(
+        traffic, messages=traffic.messages[traffic.rows_of(own)], begin=np.concatenate([[0], np.cumsum(counts)])
+    )
+
+
+@contextmanager
+def _connect(address: str | None) -> Iterator[Any]:
+    """Ray, joined or started; one that was started here, or joined here, is left again."""
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        settings |= {"object_store_memory": _OBJECT_STORE_BYTES, "num_cpus": len(os.sched_getaffinity(0))}
+    else:
+        settings = {"log_to_driver": False, "logging_level": "ERROR", "address": address}
+    try:
+        ray.init(**settings)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = address or "embedded"
+        raise BadConfigError(f"Ray at {where}: {error}; check --ray-address or RAY_ADDRESS") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,78 @@
+"""Uneven load: replicas that differ, each step another way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.windows import Floats, find_window
+from prism.observe.findings.work_table import WorkTable
+from prism.records.findings import Finding
+
+_SCATTER = 0.10  # spread of work between replicas that is more than noise
+_ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
+_SAME_TOP = 0.7  # share of steps in which the same replica is slowest, above which it is to blame itself
+
+
+def find_load_imbalance(case: Case, table: WorkTable) -> list[Finding]:
+    """Replicas differ a lot, and another one is the slowest in each step: the work is uneven, not the ranks."""
+    best: Finding | None = None
+    for values in table.phases.values():
+        for s in range(table.num_stages):
+            rows = np.flatnonzero(table.stage == s)
+            block = _workers(table.host[rows], values[rows])
+            # Tensor-parallel ranks work as one; where they do not seem to, the times are not good enough to judge.
+            expected = max(len(rows) // max(int(case.layout.tp.value), 1), 1)
+            found = _judge(case, block) if 2 <= block.shape[0] <= 2 * expected else None
+            if found is not None and (best is None or found.score > best.score):
+                best = found
+    return [best] if best is not None else []
+
+
+def _judge(case: Case, block: Floats) -> Finding | None:
+    known = ~np.isnan(block).any(axis=0)
+    if known.sum() < 4:
+        return None
+    usual = np.median(block, axis=0)
+    relative = block / usual
+    scatter = np.where(known, relative.max(axis=0) - 1, np.nan)
+    window = find_window(scatter, _SCATTER)
+    if window is None or window.length < 3 or window.share < 0.6:
+        return None
+    inside = relative[:, window.first : window.last + 1][:, known[window.first : window.last + 1]]
+    if inside.shape[1] < 3:
+        return None
+    top = np.bincount(inside.argmax(axis=0), minlength=inside.shape[0]).max() / inside.shape[1]
+    # What stays with a rank is the rank's; what moves from step to step is the work's.
+    moving = float(np.median(np.abs(np.diff(inside, axis=1))))
+    middle = np.median(inside, axis=1)
+    lasting = float(np.ptp(middle)) if inside.shape[0] > 2 else float(abs(middle[0] - middle[1]))
+    num_moving = float((np.abs(np.diff(inside, axis=1)) > 0.3 * _SCATTER).mean())
+    if top >= _SAME_TOP and inside.shape[0] > 2 or moving < 0.5 * lasting / np.sqrt(inside.shape[1]) or num_moving < 0.4:
+        return None
+    if inside.shape[0] == 2 and not 0.2 < (inside.argmax(axis=0) == 0).mean() < 0.8:
+        return None
+    slower = case.slower_by(window.first, window.last)
+    if slower is not None and slower < 0.01:
+        return None
+    mean = float(np.median(inside.max(axis=0)) - 1)
+    lost = case.length_s[window.first : window.last + 1].sum() * mean / (1 + mean)
+    evidence = (
+        f"the slowest of {inside.shape[0]} replicas works {100 * mean:.0f} % longer than the middle one, and it is a "
+        f"different one in most steps (the same one in at most {100 * top:.0f} %)"
+    )
+    score = 0.9 * (1 - np.exp(-window.length / 4))
+    return case.finding("load_imbalance", culprit("job", case.job.id), window.first, window.last, lost_s=lost,
+                        score=score, evidence=evidence)  # fmt: skip
+
+
+def _workers(hosts: np.ndarray, values: Floats) -> Floats:
+    """Work by worker: endpoints of one host that always take the same time count once."""
+    rows: list[int] = []
+    for i in range(len(hosts)):
+        same = [r for r in rows if hosts[r] == hosts[i]]
+        alike = np.abs(values[same] / values[i] - 1) if same else np.empty((0, 0))
+        if any(len(a := row[~np.isnan(row)]) and np.median(a) < _ONE_WORKER for row in alike):
+            continue
+        rows.append(i)
+    return values[rows]

@@ -1,0 +1,157 @@
+"""Silences: a job that stops in the middle of a step, who stopped first, and whether it came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from prism.observe.findings.case import Case, Ints, culprit
+from prism.records.findings import Culprit, Finding
+
+_SILENT_AT_END = 3.0  # usual steps without a message before the observation ends
+_SILENT_BETWEEN = 1.0  # the same where messages follow
+_TOLERANCE = 0.02  # of a step: messages due so close together are due at once
+_WHOLE = 0.03  # share of a step's messages that may be missing or extra in a clean stop
+_TEMPLATES = 3  # steps that tell when each message is due
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No message of the job from `start_ns` to `end_ns`; `last` is the last whole step before it."""
+
+    start_ns: int
+    end_ns: int
+    last: int
+    ends: bool  # whether messages follow
+
+
+def find_hang(case: Case) -> list[Finding]:
+    """Silences that began in the middle of a step, the rank that stopped first where it can be told."""
+    if case.job.period_ns is None or case.messages.is_empty() or case.steps.height < 3:
+        return []
+    found = []
+    for silence in _find_silences(case):
+        finding = _explain(case, silence)
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+def _find_silences(case: Case) -> list[Silence]:
+    ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
+    start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
+    gaps = start[1:] - reach[:-1]
+    # Silences that come again and again (evaluation, checkpoints) are part of how the job works.
+    often = float(np.quantile(gaps, 1 - min(1.0, 2.5 / max(len(gaps), 1)))) if len(gaps) else 0.0
+    found = [
+        (int(reach[i]), int(start[i + 1]), True)
+        for i in np.flatnonzero(gaps > max(_SILENT_BETWEEN * usual, 1.5 * min(often, 20 * usual)))
+    ]
+    if case.observed_until_ns - int(reach[-1]) >= _SILENT_AT_END * usual:
+        found.append((int(reach[-1]), case.observed_until_ns, False))
+    steady = np.sort(case.messages.filter(pl.col("role") != "rare")["start_ns"].to_numpy())
+    starts = case.steps["start_ns"].to_numpy()
+    per_step = float(np.median(np.searchsorted(steady, case.steps["end_ns"].to_numpy()) - np.searchsorted(steady, starts)))
+    out = []
+    for begin, end, followed in found:
+        before = int(np.searchsorted(starts, begin, side="right")) - 1
+        # A pause may count as part of the step it follows, which is whole all the same.
+        while before >= 0 and not _is_whole(steady, int(starts[before]), min(begin, _end_of(case, before)), per_step):
+            before -= 1
+        if before >= 0:
+            out.append(Silence(begin, end, before, followed))
+    return out
+
+
+def _is_whole(steady: Ints, start_ns: int, end_ns: int, per_step: float) -> bool:
+    sent = np.searchsorted(steady, end_ns, side="right") - np.searchsorted(steady, start_ns)
+    return bool(sent >= (1 - _WHOLE) * per_step)
+
+
+def _end_of(case: Case, step: int) -> int:
+    return int(case.steps["end_ns"][step])
+
+
+def _explain(case: Case, silence: Silence) -> Finding | None:
+    begin = min(_end_of(case, silence.last), silence.start_ns)
+    due = _due_messages(case, silence, begin)
+    if due is None:
+        return None
+    usual = float(np.median(case.length_s))
+    length = (silence.end_ns - silence.start_ns) / 1e9
+    stopped, why = _first_to_stop(case, due, begin, usual * 1e9)
+    back = f"; it came back after {length:.1f} s" if silence.ends else ""
+    evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
+    kind = "restart" if silence.ends and stopped.type == "job" else "hang"
+    finding = case.finding(
+        kind, stopped, silence.last, silence.last, lost_s=length, score=0.95 if stopped.type != "job" else 0.8,
+        evidence=evidence,
+    )  # fmt: skip
+    return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
+
+
+def _due_messages(case: Case, silence: Silence, begin: int) -> pl.DataFrame | None:
+    """src dst due missing: messages of the broken step, each with when it is due after the step's start.
+
+    None where the step before the silence is whole, or nothing of another was sent: the job came to an end or a pause.
+    """
+    steady = case.messages.filter(pl.col("role") != "rare")
+    counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
+    usual = float(np.median(counts))
+    sent = steady.filter((pl.col("start_ns") >= begin) & (pl.col("start_ns") <= silence.start_ns))
+    if sent.height <= _WHOLE * usual:
+        return None
+    like = np.flatnonzero(np.abs(counts[: silence.last + 1] - usual) <= 0.05 * usual)[-_TEMPLATES:]
+    if not len(like):
+        return None
+    voice = ["src", "dst", "size_class"]
+    offset = (pl.col("start_ns") - pl.col("step_ns")).alias("offset")
+    starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
+    template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").with_columns(offset)
+    template = template.sort("offset").with_columns(pl.int_range(pl.len()).over([*voice, "step"]).alias("k"))
+    due = template.group_by([*voice, "k"]).agg(pl.col("offset").median().alias("due"), pl.len().alias("num"))
+    due = due.filter(pl.col("num") * 2 > len(like))
+    done = sent.group_by(voice).agg(pl.len().alias("done"))
+    due = due.join(done, on=voice, how="left").with_columns(missing=pl.col("k") >= pl.col("done").fill_null(0))
+    if float(due["missing"].mean()) <= _WHOLE:  # type: ignore[arg-type]
+        return None
+    return due.select("src", "dst", "due", "missing")
+
+
+def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> tuple[Culprit, str]:
+    """The worker that the earliest missing messages have in common; the job where they point at no one."""
+    missing = due.filter("missing").sort("due")
+    earliest = float(missing["due"][0])
+    first = missing.filter(pl.col("due") <= earliest + _TOLERANCE * usual)
+    votes: dict[str, float] = {}
+    for s, d, at in first.select("src", "dst", "due").iter_rows():
+        # Both ends of a missing message may be the one that does not come; the sender is a little more likely to be.
+        near = 1.0 - 0.5 * (at - earliest) / (_TOLERANCE * usual + 1)
+        votes[case.host(s)] = votes.get(case.host(s), 0.0) + 1.1 * near
+        votes[case.host(d)] = votes.get(case.host(d), 0.0) + near
+    hosts = {h for e in case.job.endpoints.tolist() for h in [case.host(e)]}
+    if len(votes) > max(2, 0.5 * len(hosts)) or (len(votes) == len(hosts) and len(hosts) > 2):
+        return culprit("job", case.job.id), "all ranks stopped at once"
+    host = max(votes, key=lambda h: votes[h])
+    row = first.filter(
+        pl.col("src").is_in([e for e in case.own_by_host.get(host, set())])
+        | pl.col("dst").is_in([e for e in case.own_by_host.get(host, set())])
+    ).row(0, named=True)
+    why = f"the first message missing is from {case.address(int(row['src']))} to {case.address(int(row['dst']))}"
+    touched = {int(e) for side in ("src", "dst") for e in first[side] if case.host(int(e)) == host}
+    if _is_lost(case, host, begin + earliest, usual):
+        return culprit("host", host), f"{why}, and all of {host} fell silent with it"
+    return case.name_worker(sorted(touched)), why
+
+
+def _is_lost(case: Case, host: str, at_ns: float, usual: float) -> bool:
+    """Whether nothing on a host moved after a moment, while other hosts went on for a while."""
+    own = np.array(sorted(case.own_by_host.get(host, set())), np.int64)
+    later = case.messages.filter(
+        (pl.col("start_ns") > at_ns + 2 * _TOLERANCE * usual) & (pl.col("start_ns") < at_ns + usual)
+    )
+    on_host: Ints = np.isin(later["src"].to_numpy(), own) | np.isin(later["dst"].to_numpy(), own)
+    return later.height > 0 and not on_host.any()

@@ -1,0 +1,64 @@
+"""Heavy stages: those that have more work than the other stages from the beginning."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.work_table import WorkTable
+from prism.records.findings import Finding
+
+_UNEVEN = 0.20  # a stage this much heavier than the others
+_UNEVEN_LAST = 0.35  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
+
+
+def find_heavy_stages(case: Case, table: WorkTable, known: list[Finding]) -> list[Finding]:
+    """A stage whose ranks all work longer than those of the other stages, all the time."""
+    last = table.num_stages - 1
+    if last < 2 or known or case.stages.confidence < 0.75 or _is_interleaved(case, table, last):
+        return []
+    whole = _work_of_stages(table)
+    if len(whole) < 3:
+        return []
+    found = []
+    for s, (seconds, noise) in whole.items():
+        others = float(np.median([w for k, (w, _) in whole.items() if k != s]))
+        more = seconds / others - 1
+        if more < (_UNEVEN_LAST if s == last else _UNEVEN) + 3 * noise:
+            continue
+        evidence = (
+            f"stage {s} works {1000 * seconds:.1f} ms on a micro-batch, the other stages {1000 * others:.1f} ms "
+            f"({100 * more:.0f} % more)"
+        )
+        found.append(
+            case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1,
+                         lost_s=float(case.length_s.sum() * more / (1 + more)), score=min(0.95, 0.5 + more),
+                         evidence=evidence)
+        )  # fmt: skip
+    return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
+
+
+def _is_interleaved(case: Case, table: WorkTable, last: int) -> bool:
+    """Whether the last stage sends to the first: stages then hold several pieces, and a turn is not a whole one."""
+    edge = {0: set(table.endpoints[table.stage == 0].tolist()), last: set(table.endpoints[table.stage == last].tolist())}
+    pairs = case.messages.filter(pl.col("kind") == "pp").select("src", "dst").unique()
+    return any(s in edge[last] and d in edge[0] for s, d in pairs.iter_rows())
+
+
+def _work_of_stages(table: WorkTable) -> dict[int, tuple[float, float]]:
+    """Seconds of a forward and a backward of one micro-batch by stage, where both are seen, and their relative noise."""
+    whole = {}
+    for s in range(1, table.num_stages):
+        rows = table.stage == s
+        if s == table.num_stages - 1:
+            values = table.phases["turn"][rows] if "turn" in table.phases else np.empty((0, 0))
+        elif "forward" in table.phases and "backward" in table.phases:
+            values = table.phases["forward"][rows] + table.phases["backward"][rows]
+        else:
+            continue
+        known = values[~np.isnan(values)]
+        if len(known) >= 3:
+            middle = float(np.median(known))
+            whole[s] = middle, float(1.4826 * np.median(np.abs(known - middle)) / middle / np.sqrt(len(known)))
+    return whole

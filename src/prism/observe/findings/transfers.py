@@ -1,0 +1,200 @@
+"""Transfers: how long the messages of each pair take in each step, against their like and against their own past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.findings.case import Case
+from prism.observe.findings.windows import Floats, Window, find_window
+
+Ints = NDArray[np.int64]
+
+POINT_TO_POINT = ("pp", "cp")
+"""Kinds whose messages run at their own pace; those of collectives end together."""
+
+_SLOWER = 0.20  # a transfer this much longer than its like
+_SURE = 6.0  # standard errors
+_MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
+_PEERS = 4  # pairs with like messages that make a comparison
+_LIKE = 0.03  # sizes that differ by less, as a share, are alike
+_USUAL = 0.25  # of like pairs this share is surely not slow
+_LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
+_WARM_UP = 3  # first steps of an observation, which may be those of the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowPair:
+    """A pair whose transfers took longer than they should, over a window of steps."""
+
+    pair: int
+    src: int
+    dst: int
+    kind: str
+    window: Window
+    sure: float
+    extra_s: float  # a step, on all its transfers
+    steady: bool  # in nearly all steps of the window, not now and then
+    slow_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Pairs of one job by kind, and what each of their steps took beyond the usual."""
+
+    rows: pl.DataFrame  # pair src dst kind unit, one row for each row of the tables below
+    against_like: Floats  # by row and step; nan where there is nothing to compare with
+    against_past: Floats
+    extra_s: Floats
+
+
+def measure_transfers(case: Case) -> Transfers | None:
+    """Tabulate a case's transfers by pair, kind and step."""
+    table = _by_step(case)
+    if table.is_empty():
+        return None
+    like = pl.col("took") / pl.col("usual") - 1
+    enough = (pl.col("peers") >= _PEERS) & (pl.col("usual") > 0)
+    table = table.with_columns(
+        pl.when(enough).then(like).alias("like"), (pl.col("took") / pl.col("past") - 1).alias("own")
+    )
+    base = pl.min_horizontal("past", pl.when(enough).then("usual"))
+    merged = table.group_by("pair", "src", "dst", "kind", "step").agg(
+        # Where a pair has messages of several sizes, those that take longest count most.
+        (pl.col("like") * pl.col("weight")).sum() / pl.col("weight").filter(pl.col("like").is_not_null()).sum(),
+        (pl.col("own") * pl.col("weight")).sum() / pl.col("weight").sum(),
+        ((pl.col("took") - base) * pl.col("num")).sum().alias("extra"),
+    )
+    rows = merged.select("pair", "src", "dst", "kind").unique().sort("pair", "kind").with_row_index("row")
+    merged = merged.join(rows.select("row", "pair", "kind"), on=["pair", "kind"])
+    shape = rows.height, case.steps.height
+    at = merged["row"].to_numpy(), merged["step"].to_numpy()
+    tables = []
+    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0)):
+        values = np.full(shape, empty)
+        values[at] = merged[column].fill_null(empty).fill_nan(empty).to_numpy()
+        tables.append(values)
+    units = _units(rows)
+    return Transfers(rows.with_columns(pl.Series("unit", units)), tables[0], tables[1], tables[2] / 1e9)
+
+
+def _by_step(case: Case) -> pl.DataFrame:
+    """pair src dst kind step num took usual past peers weight: mean duration by pair, size and step."""
+    known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
+    table = known.group_by("pair", "size_class", "step").agg(
+        pl.col("src", "dst", "kind").first(),
+        pl.len().alias("num"),
+        pl.col("start_ns").mean().alias("start"),
+        pl.col("end_ns").mean().alias("end"),
+        pl.col("bytes").mean(),
+    )
+    table = table.with_columns((pl.col("end") - pl.col("start")).alias("took"))
+    table = _number_sizes(table.filter(pl.col("took") > max(0, 10 * case.resolution_ns)))
+    table = _leave_waiting_out(table)
+    peers = ["kind", "like_size", "step"]
+    own = ["pair", "size_class"]
+    return table.with_columns(
+        pl.col("took").quantile(_USUAL, "lower").over(peers).alias("usual"),
+        pl.col("pair").n_unique().over(peers).alias("peers"),
+        pl.when(pl.len().over(own) >= 5).then(pl.col("took").quantile(0.25, "lower").over(own)).alias("past"),
+        (pl.col("num") * pl.col("took")).alias("weight"),
+    )
+
+
+def _number_sizes(table: pl.DataFrame) -> pl.DataFrame:
+    """Add `like_size`: a number that messages of nearly equal size share, over all pairs."""
+    sizes = table.group_by("pair", "size_class").agg(pl.col("bytes").median().alias("size")).sort("size")
+    number = (((pl.col("size") + 1).log().diff() > _LIKE).fill_null(False)).cum_sum().alias("like_size")
+    return table.join(sizes.with_columns(number).drop("size"), on=["pair", "size_class"])
+
+
+def _leave_waiting_out(table: pl.DataFrame) -> pl.DataFrame:
+    """Hops of a collective that end together but start apart wait for a late rank: count from the last start."""
+    collective = ~pl.col("kind").is_in(POINT_TO_POINT)
+    units = table.select("pair", "src", "dst", "kind").unique()
+    units = units.with_columns(pl.Series("unit", _units(units)))
+    table = table.join(units.select("pair", "kind", "unit"), on=["pair", "kind"])
+    group = ["unit", "like_size", "step", "num"]
+    together = (pl.col("end").max() - pl.col("end").min()).over(group) < 0.2 * pl.col("took").median().over(group)
+    since = pl.col("end") - pl.col("start").max().over(group)
+    apart = collective & together & (since > 0.05 * pl.col("took"))
+    return table.with_columns(pl.when(apart).then(since).otherwise("took").alias("took"))
+
+
+def _units(rows: pl.DataFrame) -> Ints:
+    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives."""
+    parent: dict[tuple[str, int], tuple[str, int]] = {}
+
+    def root(x: tuple[str, int]) -> tuple[str, int]:
+        while parent.setdefault(x, x) != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    keys: list[tuple[str, int]] = []
+    for pair, src, dst, kind in rows.select("pair", "src", "dst", "kind").iter_rows():
+        if kind in POINT_TO_POINT:
+            keys.append((f"{kind} alone", pair))
+            continue
+        a, b = root((kind, src)), root((kind, dst))
+        parent[max(a, b)] = min(a, b)
+        keys.append((kind, src))
+    roots = [root(k) if k[0] in ("dp", "ep", "tp", "embedding") else k for k in keys]
+    number = {r: i for i, r in enumerate(dict.fromkeys(roots))}
+    return np.array([number[r] for r in roots], np.int64)
+
+
+def find_slow_pairs(case: Case, transfers: Transfers) -> list[SlowPair]:
+    """Pairs that are slow against their like, or for a part of the time against their own past."""
+    step_s = float(np.median(case.length_s))
+    best: dict[int, SlowPair] = {}
+    for excess, partly in ((transfers.against_like, False), (transfers.against_past, True)):
+        noise = _noise(excess)
+        threshold = max(_SLOWER, 4 * noise)
+        above = np.where(np.isnan(excess), False, excess > threshold)
+        for row in np.flatnonzero(above.sum(axis=1) >= 2).tolist():
+            slow = _judge(transfers, excess[row], row, threshold, noise)
+            if slow is None or slow.extra_s < _MATTERS * step_s:
+                continue
+            lasting = slow.steady and slow.window.length > 0.8 * case.steps.height
+            if lasting and (partly or slow.window.mean < _LASTING) or partly and slow.window.last < _WARM_UP:
+                continue
+            if row not in best or slow.sure > best[row].sure:
+                best[row] = slow
+    return list(best.values())
+
+
+def _noise(excess: Floats) -> float:
+    moves = np.abs(np.diff(excess, axis=1)) / np.sqrt(2)
+    known = moves[~np.isnan(moves)]
+    return max(float(1.4826 * np.median(known)) if len(known) else 0.0, 0.01)
+
+
+def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noise: float) -> SlowPair | None:
+    window = find_window(values, threshold)
+    if window is None:
+        return None
+    steady = window.length >= 2 and window.share >= 0.7
+    known = ~np.isnan(values)
+    high = known & (values > threshold)
+    if not steady or high.sum() > 1.3 * window.length * window.share:
+        # Now and then: a link that flaps, or one that another tenant uses at times.
+        at = np.flatnonzero(high)
+        if len(at) < 4:
+            return None
+        first, last = int(at[0]), int(at[-1])
+        inside = values[first : last + 1][known[first : last + 1]]
+        window = Window(first, last, float(values[high].mean()), float((inside > threshold).mean()))
+        steady = False
+    sure = window.mean * np.sqrt(high.sum()) / noise
+    if sure < _SURE:
+        return None
+    pair, src, dst, kind = transfers.rows.select("pair", "src", "dst", "kind").row(row)
+    slow = slice(window.first, window.last + 1)
+    extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
+    return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra, steady=steady,
+                    slow_steps=tuple(np.flatnonzero(high).tolist()))  # fmt: skip
+

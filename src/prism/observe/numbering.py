@@ -1,0 +1,142 @@
+"""Passes over millions of records: dense numbers for keys, records grouped by number, sizes put into classes."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_MOST_CLASSES = 24  # sizes of one connection that are told apart; more are tokens routed at random
+_FREE = np.int64(-1)
+
+
+@numba.njit(cache=True)
+def number_keys(keys: Ints) -> tuple[Ints, Ints]:
+    """A dense number for every distinct key, in order of first appearance, and the keys by number."""
+    bits = 10
+    mask = (1 << bits) - 1
+    slots = np.full(1 << bits, _FREE, np.int64)
+    found = np.empty(1 << (bits - 1), np.int64)
+    numbers = np.empty(len(keys), np.int64)
+    count = 0
+    for i in range(len(keys)):
+        key = keys[i]
+        at = _scatter(key) & mask
+        while slots[at] >= 0 and found[slots[at]] != key:
+            at = (at + 1) & mask
+        if slots[at] < 0:
+            if count == len(found):
+                bits += 2
+                mask = (1 << bits) - 1
+                slots = np.full(1 << bits, _FREE, np.int64)
+                grown = np.empty(1 << (bits - 1), np.int64)
+                grown[:count] = found
+                found = grown
+                for k in range(count):
+                    place = _scatter(found[k]) & mask
+                    while slots[place] >= 0:
+                        place = (place + 1) & mask
+                    slots[place] = k
+                at = _scatter(key) & mask
+                while slots[at] >= 0:
+                    at = (at + 1) & mask
+            slots[at] = count
+            found[count] = key
+            count += 1
+        numbers[i] = slots[at]
+    return numbers, found[:count].copy()
+
+
+@numba.njit(cache=True)
+def _scatter(key: int) -> int:
+    """A multiplicative hash; neighbouring keys land far apart."""
+    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mixed >> np.uint64(20))
+
+
+@numba.njit(cache=True)
+def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
+    """Row numbers grouped by number, each group in the old order, and where each group begins."""
+    begin = np.zeros(count + 1, np.int64)
+    for i in range(len(numbers)):
+        begin[numbers[i] + 1] += 1
+    for k in range(count):
+        begin[k + 1] += begin[k]
+    fill = begin[:-1].copy()
+    order = np.empty(len(numbers), np.int64)
+    for i in range(len(numbers)):
+        k = numbers[i]
+        order[fill[k]] = i
+        fill[k] += 1
+    return order, begin
+
+
+@numba.njit(cache=True)
+def classify_sizes(sizes: Ints, begin: Ints, tolerance: float, quantum: float) -> Ints:
+    """A size class for every record, numbered within its group: sizes closer than the tolerance share one.
+
+    Sampled sizes are counts of `quantum` bytes and off by chance, as the root of the count; 0 where all is seen. Where a group has more sizes than can be told apart they form one class, as those of routed tokens do.
+    """
+    classes = np.zeros(len(sizes), np.int64)
+    centre = np.empty(_MOST_CLASSES)
+    held = np.empty(_MOST_CLASSES, np.int64)
+    merged = np.empty(_MOST_CLASSES, np.int64)
+    for g in range(len(begin) - 1):
+        count = 0
+        last = 0
+        for i in range(begin[g], begin[g + 1]):
+            size = np.log(1.0 + max(sizes[i], 0))
+            near = _tolerance_at(size, tolerance, quantum)
+            if count and abs(size - centre[last]) <= near:
+                classes[i] = last
+                held[last] += 1
+                continue
+            best = -1
+            nearest = np.inf
+            for k in range(count):
+                distance = abs(size - centre[k])
+                if distance < nearest:
+                    nearest = distance
+                    best = k
+            if best < 0 or (nearest > near and count < _MOST_CLASSES):
+                best = count
+                centre[best] = size
+                held[best] = 0
+                count += 1
+            classes[i] = best
+            held[best] += 1
+            last = best
+        _merge_classes(centre, held, merged, count, tolerance, quantum)
+        for i in range(begin[g], begin[g + 1]):
+            classes[i] = merged[classes[i]]
+    return classes
+
+
+@numba.njit(cache=True)
+def _tolerance_at(log_size: float, tolerance: float, quantum: float) -> float:
+    if quantum <= 0.0:
+        return tolerance
+    return max(tolerance, 4.0 / np.sqrt(max(np.exp(log_size) / quantum, 1.0)))
+
+
+@numba.njit(cache=True)
+def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance: float, quantum: float) -> None:
+    """Number classes by size; join neighbours that noise or chance alone keeps apart."""
+    order = np.argsort(centre[:count])
+    total = 0
+    for k in range(count):
+        total += held[k]
+    crowded = count >= _MOST_CLASSES or (count > 6 and total < 6 * count)
+    number = 0
+    for j in range(count):
+        k = order[j]
+        if j:
+            before = order[j - 1]
+            gap = centre[k] - centre[before]
+            few = min(held[k], held[before]) < max(2, 0.02 * total)
+            close = gap <= 1.5 * _tolerance_at(centre[before], tolerance, quantum) or (few and gap <= 0.1) or (crowded and gap <= 0.5)
+            if not close:
+                number += 1
+        merged[k] = number

@@ -1,0 +1,91 @@
+"""Bayesian online change-point detection (Adams and MacKay, 2007) over many series at once."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_HAZARD = 1 / 100  # a change every so many values, beforehand
+_SURE = 0.5  # posterior that a run begins here; more likely than not
+_MOST_RUNS = 64  # run lengths kept alive; the unlikeliest go first
+_UNLIKELY = 1e-5  # run lengths below this are dropped
+_LONGEST = 512  # values after which a run's statistics count no further
+_PRIOR_KAPPA, _PRIOR_ALPHA, _PRIOR_BETA = 1.0, 1.0, 1.0  # a stock normal-gamma prior, as the series are scaled
+
+
+def find_changes(values: NDArray[np.float64], begin: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Where a new run begins; series i is values[begin[i]:begin[i + 1]], each scaled to mean 0 and deviation 1."""
+    sizes = np.arange(_LONGEST + 1)
+    alpha = _PRIOR_ALPHA + sizes / 2
+    norm = np.array([math.lgamma(a + 0.5) - math.lgamma(a) - 0.5 * math.log(2 * math.pi * a) for a in alpha])
+    out = np.zeros(len(values), np.bool_)
+    if len(values):
+        _find_all(values, begin, norm, out)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_all(
+    values: NDArray[np.float64], begin: NDArray[np.int64], norm: NDArray[np.float64], out: NDArray[np.bool_]
+) -> None:
+    chance = np.empty(_MOST_RUNS + 1)
+    mean = np.empty(_MOST_RUNS + 1)
+    beta = np.empty(_MOST_RUNS + 1)
+    size = np.empty(_MOST_RUNS + 1, np.int64)
+    for i in range(len(begin) - 1):
+        low, high = begin[i], begin[i + 1]
+        if high - low < 2:
+            continue
+        middle, spread = values[low:high].mean(), values[low:high].std()
+        if spread <= 0:
+            continue
+        num = 1
+        chance[0], mean[0], beta[0], size[0] = 1.0, 0.0, _PRIOR_BETA, 0
+        for t in range(low, high):
+            x = (values[t] - middle) / spread
+            num, fresh = _step(x, num, chance, mean, beta, size, norm)
+            out[t] = t > low and fresh > _SURE
+
+
+@numba.njit(cache=True, nogil=True)
+def _step(
+    x: float, num: int, chance: NDArray[np.float64], mean: NDArray[np.float64], beta: NDArray[np.float64],
+    size: NDArray[np.int64], norm: NDArray[np.float64],
+) -> tuple[int, float]:  # fmt: skip
+    """Take in one value: how many run lengths live on, and the posterior that a run begins with this value."""
+    total = 0.0
+    for h in range(num):
+        kappa, alpha = _PRIOR_KAPPA + size[h], _PRIOR_ALPHA + size[h] / 2
+        chance[h] *= (1 - _HAZARD) * _likelihood(x, mean[h], beta[h], kappa, alpha, norm[size[h]])
+        beta[h] += kappa * (x - mean[h]) ** 2 / (2 * (kappa + 1))
+        mean[h] = (kappa * mean[h] + x) / (kappa + 1)
+        if size[h] < _LONGEST:
+            size[h] += 1
+        total += chance[h]
+    fresh = _HAZARD * _likelihood(x, 0.0, _PRIOR_BETA, _PRIOR_KAPPA, _PRIOR_ALPHA, norm[0])
+    total += fresh
+    kept = 0
+    for h in range(num):
+        share = chance[h] / total
+        if share > _UNLIKELY:
+            chance[kept], mean[kept], beta[kept], size[kept] = share, mean[h], beta[h], size[h]
+            kept += 1
+    if kept == _MOST_RUNS:
+        worst = np.argmin(chance[:kept])
+        kept -= 1
+        chance[worst], mean[worst], beta[worst], size[worst] = chance[kept], mean[kept], beta[kept], size[kept]
+    fresh /= total
+    chance[kept], size[kept] = fresh, 1
+    mean[kept] = x / (_PRIOR_KAPPA + 1)
+    beta[kept] = _PRIOR_BETA + _PRIOR_KAPPA * x**2 / (2 * (_PRIOR_KAPPA + 1))
+    return kept + 1, fresh
+
+
+@numba.njit(cache=True, nogil=True)
+def _likelihood(x: float, mean: float, beta: float, kappa: float, alpha: float, norm: float) -> float:
+    """Student's t density of the next value of a run."""
+    scale = beta * (kappa + 1) / (alpha * kappa)
+    return math.exp(norm - 0.5 * math.log(scale) - (alpha + 0.5) * math.log1p((x - mean) ** 2 / (2 * alpha * scale)))

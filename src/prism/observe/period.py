@@ -1,0 +1,241 @@
+"""The rhythm of messages: after how long everything that a set of endpoints sends is sent again.
+
+Each stream of like messages is asked, for every period that might be, how often a message is followed by another one
+exactly a period later, beyond chance. A part of a step repeats some of the streams, a step all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_TOLERANCES = (0.01, 0.03, 0.08, 0.15)  # of a period: how far steps may differ; the wider ones only where nothing else fits
+_CLEAR = 0.5  # score at which a narrower tolerance is enough
+_NEAR_BEST = 0.6  # of the best score: a pause after every third step leaves two in three
+_WHOLE = 0.8  # share of the streams that must repeat
+_PAUSE_MATCH = 0.1  # difference between the share of steps before a pause and that of messages not repeated
+_GROUP_WEIGHT = 0.6  # of a stream of group starts beside one of messages
+_COMPLETE = 0.6  # of a stream's own best score that it needs at the period
+_MOST_EVENTS = 4000  # of one stream
+_MIN_REPEATS = 2.5
+_JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
+_LONG_GAP = 1.8  # times the usual gap
+_LEVELS = 4  # of messages and groups of them
+_MIN_GROUPS = 5  # fewer long gaps may be pauses between steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Start times of like messages: stream i is times[begin[i]:begin[i + 1]], of the size class klass[i]."""
+
+    times: Times
+    begin: NDArray[np.int64]
+    klass: NDArray[np.int64]
+    importance: Floats  # of each class
+    number: Floats  # of messages or groups in a stream of each class, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """A period, how clearly it was heard (0 to 1), and how far steps differ from it."""
+
+    period_ns: float
+    clarity: float
+    tolerance: float = field(default=_TOLERANCES[0])
+
+
+def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams:
+    """Streams from start times in order; messages that start together count once.
+
+    Like messages that come in groups of equal number, such as micro-batches, gradient buckets or layers, add a stream of
+    the first of each group.
+    """
+    kept: list[Times] = []
+    kinds: list[int] = []
+    for times, kind in zip(parts, klass, strict=True):
+        some = times[:_MOST_EVENTS]
+        apart = np.concatenate([[True], np.diff(some) > slack_ns]) if len(some) else np.zeros(0, np.bool_)
+        single = some[apart]
+        for level, stream in enumerate([single, *find_group_starts(single)]):
+            kept.append(stream)
+            kinds.append(_LEVELS * kind + level)
+    begin = np.concatenate([[0], np.cumsum([len(k) for k in kept])]).astype(np.int64)
+    found, number = np.unique(np.array(kinds, np.int64), return_inverse=True)
+    joined = np.concatenate(kept) if kept else np.zeros(0, np.int64)
+    return Streams(
+        times=joined.astype(np.int64),
+        begin=begin,
+        klass=number.astype(np.int64),
+        importance=np.where(found % _LEVELS == 0, 1.0, _GROUP_WEIGHT),
+        number=np.array([max(len(k) for k, c in zip(kept, number, strict=True) if c == i) for i in range(len(found))]),
+    )
+
+
+def find_group_starts(times: Times) -> list[Times]:
+    """The first message of each group, where longer gaps set groups of about equal number apart; groups may nest."""
+    if len(times) < 2 * _MIN_GROUPS:
+        return []
+    gaps = np.diff(times).astype(np.float64)
+    ordered = np.sort(gaps)[::-1]
+    most = len(ordered) // 2
+    jumps = ordered[: most - 1] / np.maximum(ordered[1:most], 1.0)
+    jumps[: _MIN_GROUPS - 2] = 0.0
+    usual = float(np.median(gaps))
+    found: list[Times] = []
+    for at in np.argsort(-jumps)[: _LEVELS - 1]:
+        if jumps[at] < _JUMP or ordered[at] < _LONG_GAP * usual:
+            continue
+        wide = np.flatnonzero(gaps >= ordered[at])
+        sizes = np.diff(wide)
+        size = float(np.median(sizes))
+        if size >= 2 and np.mean(np.abs(sizes - size) <= max(1.0, 0.1 * size)) >= 0.7:
+            found.append(times[wide + 1])
+    return sorted(found, key=len)
+
+
+def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
+    """The shortest period after which every stream repeats itself; `slack_ns` is how far clocks and times are off."""
+    lengths = np.diff(streams.begin)
+    if not len(lengths) or lengths.max() < 3:
+        return None
+    shortest, longest = _range_of(streams, slack_ns)
+    if longest <= shortest:
+        return None
+    best: Rhythm | None = None
+    for tolerance in _TOLERANCES:
+        grid = _grid(shortest, longest, 0.7 * tolerance)
+        score, weight = score_periods(streams.times, streams.begin, streams.klass, grid, tolerance, float(slack_ns))
+        found = _choose(grid, score, weight, streams, tolerance)
+        if found is None:
+            continue
+        if best is None or found.clarity > best.clarity + 0.15:
+            best = found
+        if best.clarity >= _CLEAR:
+            break
+    if best is None:
+        return None
+    period = refine_period(streams, best.period_ns, best.tolerance, slack_ns)
+    return Rhythm(period_ns=period, clarity=best.clarity, tolerance=best.tolerance)
+
+
+def _range_of(streams: Streams, slack_ns: int) -> tuple[float, float]:
+    first = streams.times[streams.begin[:-1][np.diff(streams.begin) > 0]].min()
+    span = float(streams.times.max() - first)
+    shortest = max(20.0 * slack_ns, span / 20_000, 100_000.0)
+    return shortest, span / _MIN_REPEATS
+
+
+def _grid(shortest: float, longest: float, ratio: float) -> Floats:
+    return np.exp(np.arange(np.log(shortest), np.log(longest), ratio))
+
+
+@numba.njit(cache=True)
+def score_periods(
+    times: Times, begin: Times, klass: Times, periods: Floats, tolerance: float, slack: float
+) -> tuple[Floats, Floats]:
+    """For every period and size class: the share of messages repeated beyond chance, and how much that can say."""
+    num_classes = 0
+    for k in klass:
+        num_classes = max(num_classes, k + 1)
+    score = np.zeros((len(periods), num_classes))
+    weight = np.zeros((len(periods), num_classes))
+    for p in range(len(periods)):
+        period = periods[p]
+        reach = tolerance * period + slack
+        for c in range(len(begin) - 1):
+            low, high = begin[c], begin[c + 1]
+            if high - low < 3 or times[high - 1] - times[low] < 1.4 * period:
+                continue
+            covered = 0.0
+            asked = 0
+            met = 0
+            j = low
+            until = times[high - 1] + reach
+            for i in range(low, high):
+                if i > low:
+                    covered += min(float(times[i] - times[i - 1]), 2.0 * reach)
+                wanted = times[i] + period
+                if wanted > until:
+                    continue
+                asked += 1
+                while j < high and times[j] < wanted - reach:
+                    j += 1
+                if j < high and times[j] <= wanted + reach:
+                    met += 1
+            chance = min(1.0, covered / (times[high - 1] - times[low]))
+            if asked < 2 or chance > 0.6:
+                continue
+            score[p, klass[c]] += met / asked - chance
+            weight[p, klass[c]] += 1.0 - chance
+    return score, weight
+
+
+def _choose(grid: Floats, score: Floats, weight: Floats, streams: Streams, tolerance: float) -> Rhythm | None:
+    """The shortest period that repeats nearly all classes about as well as any does."""
+    importance = streams.importance
+    heard = np.where(weight > 0, score / np.where(weight > 0, weight, 1.0), 0.0)
+    sure = np.minimum(weight, 1.0) * importance
+    total = sure.sum(axis=1)
+    enough = total >= 0.3 * max(float(total.max()), 1e-9)
+    overall = np.where(enough, (heard * sure).sum(axis=1) / np.where(total > 0, total, 1.0), 0.0)
+    if not len(overall) or overall.max() < 0.2:
+        return None
+    own_best = heard.max(axis=0)
+    repeats = heard >= _COMPLETE * own_best
+    excused = _between_pauses(heard, repeats, streams)
+    counts = importance * (own_best >= 0.3) * (weight > 0) * ~excused
+    complete = (counts * repeats).sum(axis=1) >= _WHOLE * counts.sum(axis=1)
+    asked = sure * ~excused
+    known = asked.sum(axis=1)
+    among = (heard * asked).sum(axis=1) / np.where(known > 0, known, 1.0)
+    fit = (among >= _NEAR_BEST * overall.max()) & complete & enough
+    if not fit.any():
+        fit = overall >= 0.95 * overall.max()
+    first = int(np.argmax(fit))
+    # Climb to the top of the peak that the first fitting period lies on.
+    while first + 1 < len(grid) and among[first + 1] > among[first]:
+        first += 1
+    return Rhythm(period_ns=float(grid[first]), clarity=float(among[first]), tolerance=tolerance)
+
+
+def _between_pauses(heard: Floats, repeats: NDArray[np.bool_], streams: Streams) -> NDArray[np.bool_]:
+    """Groups of steps between pauses: they do not repeat, and there are as many of them as steps that have no next one.
+
+    Only where smaller groups do repeat: else what looks like steps and pauses may be parts of a step and steps.
+    """
+    grouped = streams.importance < 1.0
+    smaller = np.where(repeats & grouped, streams.number, np.inf).min(axis=1)
+    missed = 1.0 - (heard * repeats).sum(axis=1) / np.maximum(repeats.sum(axis=1), 1)
+    share = streams.number[None, :] / smaller[:, None]
+    fits = (np.abs(share - missed[:, None]) <= _PAUSE_MATCH) & (share > 0) & (share <= 0.5)
+    excused: NDArray[np.bool_] = grouped & ~repeats & fits
+    return excused
+
+
+def refine_period(streams: Streams, period: float, tolerance: float, slack_ns: int) -> float:
+    """The median distance of messages that are a period apart."""
+    reach = tolerance * period + slack_ns
+    distances = []
+    for c in range(len(streams.begin) - 1):
+        times = streams.times[streams.begin[c] : streams.begin[c + 1]]
+        if len(times) < 2:
+            continue
+        at = nearest(times, times + int(period))
+        distance = (times[at] - times).astype(np.float64)
+        distances.append(distance[np.abs(distance - period) <= reach])
+    joined = np.concatenate(distances) if distances else np.zeros(0)
+    return float(np.median(joined)) if len(joined) else period
+
+
+def nearest(sorted_times: Times, wanted: Times) -> NDArray[np.int64]:
+    """Where in `sorted_times` the time nearest to each wanted one lies."""
+    right = np.clip(np.searchsorted(sorted_times, wanted), 0, len(sorted_times) - 1)
+    left = np.maximum(right - 1, 0)
+    closer = np.abs(wanted - sorted_times[left]) <= np.abs(sorted_times[right] - wanted)
+    return np.where(closer, left, right)

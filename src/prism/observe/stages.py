@@ -1,0 +1,115 @@
+"""Stages: the order of endpoints in a pipeline, from who is first to send in every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.jobs import connect
+from prism.observe.period import Times
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMap:
+    """The pipeline stage of each endpoint, and the chains they form."""
+
+    stage: dict[int, int]
+    chains: tuple[tuple[int, ...], ...]  # endpoints of each chain in stage order
+    confidence: float
+
+
+NO_STAGES = StageMap(stage={}, chains=(), confidence=1.0)
+
+
+def find_stages(sent: pl.DataFrame, boundaries: Times, host: Ints) -> StageMap:
+    """Order the endpoints that pipeline messages connect: forward is who sends first in a step, stage 0 who begins.
+
+    `sent` are the pipeline's messages with src, dst and start_ns; `boundaries` are where steps begin; `host` is that of
+    each endpoint: what comes back may leave and enter a host by other NICs.
+    """
+    if sent.is_empty():
+        return NO_STAGES
+    first = _first_sent(sent, boundaries)
+    edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
+    between: dict[tuple[int, int], float] = {}
+    for (s, d), at in edges.items():
+        ends = (int(host[s]), int(host[d]))
+        between[ends] = min(at, between.get(ends, np.inf))
+    forward: dict[int, set[int]] = {}
+    backward: dict[int, set[int]] = {}
+    doubtful = 0
+    for s, d in edges:
+        ahead, back = between[int(host[s]), int(host[d])], between.get((int(host[d]), int(host[s])), np.inf)
+        onward = ahead < back or (ahead == back and s < d)
+        doubtful += abs(back - ahead) < 0.01 * abs(ahead)
+        a, b = (s, d) if onward else (d, s)
+        forward.setdefault(a, set()).add(b)
+        backward.setdefault(b, set()).add(a)
+    nodes = sorted(set(forward) | set(backward))
+    place = {e: i for i, e in enumerate(nodes)}
+    pairs = np.array([(place[s], place[d]) for s, d in edges], np.int64)
+    labels = connect(len(nodes), pairs[:, 0], pairs[:, 1])
+    stage: dict[int, int] = {}
+    for label in np.unique(labels).tolist():
+        members = [nodes[i] for i in np.flatnonzero(labels == label)]
+        stage.update(_number_stages(members, forward, backward, edges))
+    chains = _list_chains(stage, forward)
+    return StageMap(stage=stage, chains=chains, confidence=max(0.5, 0.97 - doubtful / max(len(edges), 1)))
+
+
+def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
+    """For each directed pair, how long after the start of a step its first message usually leaves."""
+    start = sent["start_ns"].to_numpy()
+    step = np.searchsorted(boundaries, start, side="right") - 1
+    inside = (step >= 0) & (step < len(boundaries) - 1) if len(boundaries) > 1 else np.zeros(len(start), np.bool_)
+    if not inside.any():
+        inside = np.ones(len(start), np.bool_)
+        step = np.zeros(len(start), np.int64)
+        boundaries = start.min(keepdims=True)
+    known = sent.select("src", "dst").with_columns(
+        pl.Series("step", step), pl.Series("offset", start - boundaries[np.maximum(step, 0)])
+    )
+    first = known.filter(pl.Series(inside)).group_by("src", "dst", "step").agg(pl.col("offset").min())
+    return first.group_by("src", "dst", maintain_order=True).agg(pl.col("offset").median()).sort("src", "dst")
+
+
+def _number_stages(
+    members: list[int], forward: dict[int, set[int]], backward: dict[int, set[int]],
+    edges: dict[tuple[int, int], float],
+) -> dict[int, int]:  # fmt: skip
+    """Distance along forward links from where the pipeline begins."""
+    roots = [e for e in members if e not in backward]
+    if not roots:
+        # Interleaved stages lead from the last back to the first: the pipeline begins with the first message of all.
+        roots = [min(members, key=lambda e: min((edges.get((e, d), np.inf) for d in forward.get(e, ())), default=np.inf))]
+    stage = dict.fromkeys(roots, 0)
+    here = roots
+    while here:
+        reached = []
+        for e in here:
+            for d in forward.get(e, ()):
+                if d not in stage:
+                    stage[d] = stage[e] + 1
+                    reached.append(d)
+        here = reached
+    return {e: stage.get(e, 0) for e in members}
+
+
+def _list_chains(stage: dict[int, int], forward: dict[int, set[int]]) -> tuple[tuple[int, ...], ...]:
+    """From each endpoint of stage 0 along the links to the next stage."""
+    chains = []
+    for begin in sorted(e for e, s in stage.items() if s == 0):
+        chain = [begin]
+        while True:
+            onward = [d for d in sorted(forward.get(chain[-1], ())) if stage[d] == len(chain)]
+            if not onward:
+                break
+            chain.append(onward[0])
+        if len(chain) > 1:
+            chains.append(tuple(chain))
+    return tuple(chains)

@@ -1,0 +1,73 @@
+"""Storage: endpoints that serve others rather than train with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.traffic import Traffic
+
+_LOPSIDED = 0.5  # share of a host's bytes that go one way only
+_PURE = 0.98
+_STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
+
+
+def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
+    """Endpoints that serve others rather than train with them: storage, management, inference front ends."""
+    # Checkpoints make training hosts give more than they take, so what only gives or only takes is set apart first.
+    clear = np.union1d(_one_sided_hosts(traffic, _PURE, np.empty(0, np.int64)), _stars(traffic))
+    return np.union1d(clear, _one_sided_hosts(traffic, _LOPSIDED, clear))
+
+
+def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Endpoints of hosts that mostly give or mostly take; what a training host receives it also sends.
+
+    A ring enters a host by one NIC and leaves by another, so a host is weighed as a whole. Traffic with endpoints of
+    `without` does not count.
+    """
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
+    counts = ~(np.isin(src, without) | np.isin(dst, without))
+    src, dst = src[counts], dst[counts]
+    load = traffic.pairs["bytes"].to_numpy().astype(np.float64)[counts]
+    num = int(host.max(initial=-1)) + 1
+    out = np.bincount(host[src], load, minlength=num)
+    into = np.bincount(host[dst], load, minlength=num)
+    lopsided = np.abs(out - into) > share * (out + into)
+    # Two hosts that only know each other may be a small job, whatever it does.
+    return np.nonzero((lopsided & (_count_peers(host[src], host[dst], num) >= 2))[host])[0]
+
+
+def _count_peers(a: NDArray[np.int64], b: NDArray[np.int64], num: int) -> NDArray[np.int64]:
+    both = np.unique(np.concatenate([a * num + b, b * num + a])) if len(a) else np.zeros(0, np.int64)
+    return np.bincount(both // max(num, 1), minlength=num)
+
+
+def _stars(traffic: Traffic) -> NDArray[np.int64]:
+    """Endpoints that many others talk to and whose peers do not talk to each other."""
+    pairs = traffic.pairs.select("src", "dst")
+    both = pl.concat([pairs, pairs.select(src="dst", dst="src")]).unique()
+    degree = both.group_by("src").len().rename({"src": "e", "len": "degree"})
+    typical = float(degree["degree"].median() or 0)  # type: ignore[arg-type]
+    suspects = degree.filter(pl.col("degree") >= max(4.0, 2 * typical + 1))
+    if suspects.is_empty():
+        return np.empty(0, np.int64)
+    spokes = both.filter(pl.col("src").is_in(suspects["e"].implode())).sort("src", "dst")
+    # In an all-to-all group the peers all know each other; the clients of a store do not.
+    return _closeness(spokes, both).filter(pl.col("closeness") < _STRANGERS)["src"].to_numpy().astype(np.int64)
+
+
+def _closeness(spokes: pl.DataFrame, both: pl.DataFrame) -> pl.DataFrame:
+    """How many of an endpoint's peers know each other, from a sample of them."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        pl.DataFrame({"hub": np.full(200, hub), "src": rng.choice(peers, 200), "dst": rng.choice(peers, 200)})
+        for (hub,), part in spokes.group_by("src", maintain_order=True)
+        for peers in [part["dst"].to_numpy()]
+    ]
+    sample = pl.concat(drawn).filter(pl.col("src") != pl.col("dst"))
+    known = sample.join(both.with_columns(known=pl.lit(1.0)), on=["src", "dst"], how="left", maintain_order="left")
+    return known.group_by(pl.col("hub").alias("src"), maintain_order=True).agg(
+        pl.col("known").fill_null(0.0).mean().alias("closeness")
+    )

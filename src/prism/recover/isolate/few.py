@@ -1,0 +1,168 @@
+"""The search among few hosts: every pair is tried again and again, and every simple explanation is weighed.
+
+Among hundreds of hosts a suspect always finds a witness it has not met. Among five it soon has met them all, and only
+the whole pattern of passes and failures tells a host that fails at times from a link, so here the chance of that
+pattern is computed for every explanation with at most two faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.recover.isolate.grading import FEW_HOSTS, PASSED, SLOW
+from prism.recover.isolate.report import BadLink, IsolationReport
+from prism.recover.isolate.search import Round, SearchConfig
+
+# How often a faulty part fails a test; the truth is nearest to one of them.
+_RATES = (0.15, 0.3, 0.6, 1.0)
+_PRIOR_HOST, _PRIOR_LINK = 0.02, 0.005  # of any one host or link: a run has failed already, or no one would look
+_SURE = 0.999
+_POSSIBLE = 0.01
+_MAX_FAULTS = 2
+
+Part = tuple[int, ...]  # a host (h,) or a link (a, b)
+
+
+class PairSearch:
+    """One search over two to eight hosts; the same three methods as `Search`."""
+
+    def __init__(self, num_hosts: int, config: SearchConfig | None = None) -> None:
+        assert 2 <= num_hosts <= FEW_HOSTS
+        self.num_hosts = num_hosts
+        self.config = config or SearchConfig()
+        self._schedule = plan_pairs(num_hosts)
+        self._passed = np.zeros((num_hosts, num_hosts), dtype=np.int64)
+        self._failed = np.zeros((num_hosts, num_hosts), dtype=np.int64)
+        self._slow = np.zeros((num_hosts, num_hosts), dtype=np.int64)
+        self._parts: list[Part] = [(h,) for h in range(num_hosts)] + list(combinations(range(num_hosts), 2))
+        self._explanations = list_explanations(self._parts, self.config.model.flake_rate)
+        self.beliefs: dict[Part, float] = dict.fromkeys(self._parts, 0.0)  # of being bad
+        self.num_tests = 0
+        self.num_rounds = 0
+
+    def next_round(self) -> Round | None:
+        """Tests that can run side by side, or None when all is decided or cannot be."""
+        turns = len(self._schedule)
+        # As many tests per host as the search of a large fleet gives, so that a fault that comes and goes shows.
+        least = -(-(2 + self.config.group_rounds) * turns // (self.num_hosts - 1))
+        hopeless = self.num_hosts == 2 and self.num_rounds >= min(least, 4)
+        decided = self.num_rounds >= max(least, turns) and not self._open()
+        if decided or hopeless or self.num_rounds >= self.config.max_rounds:
+            return None
+        return self._schedule[self.num_rounds % turns]
+
+    def add(self, tests: Round, outcomes: NDArray[np.int8]) -> None:
+        """Take the outcomes of a round."""
+        self.num_rounds += 1
+        self.num_tests += len(tests)
+        for (first, second), outcome in zip(tests.tolist(), outcomes.tolist(), strict=True):
+            pair = (min(first, second), max(first, second))
+            self._passed[pair] += outcome == PASSED
+            self._failed[pair] += outcome != PASSED
+            self._slow[pair] += outcome == SLOW
+        self.beliefs = self._weigh()
+
+    def report(self, names: Sequence[str]) -> IsolationReport:
+        """Where every host stands, and what else to test where that is not clear."""
+        bad = [part for part, belief in self.beliefs.items() if belief >= _SURE]
+        condemned = [part[0] for part in bad if len(part) == 1]
+        open_ones = self._open()
+        suspected = sorted({h for part in open_ones for h in part} - set(condemned))
+        slow = [h for h in condemned if 2 * self._of(self._slow, h) > self._of(self._failed, h)]
+        links = [part for part in bad if len(part) == 2]
+        return IsolationReport(
+            trusted=tuple(names[h] for h in range(self.num_hosts) if h not in {*condemned, *suspected}),
+            suspected=tuple(names[h] for h in suspected),
+            condemned=tuple(names[h] for h in condemned),
+            slow=tuple(names[h] for h in slow),
+            bad_links=tuple(BadLink(first=names[a], second=names[b]) for a, b in links),
+            num_tests=self.num_tests,
+            num_rounds=self.num_rounds,
+            evidence={names[h]: self._evidence(h) for h in (*condemned, *suspected)},
+            advice=_advise(open_ones, names),
+        )
+
+    def _weigh(self) -> dict[Part, float]:
+        """The probability of every part being bad, over all explanations and rates."""
+        upper = np.triu_indices(self.num_hosts, 1)
+        known = self._explanations
+        scores = known.log_prior + known.log_pass @ self._passed[upper] + known.log_fail @ self._failed[upper]
+        weights = np.exp(scores - scores.max())
+        beliefs = weights @ known.members / weights.sum()
+        return dict(zip(self._parts, beliefs.tolist(), strict=True))
+
+    def _open(self) -> list[Part]:
+        """Parts of which neither good nor bad is sure, the likeliest first."""
+        if not self._failed.any():
+            return []
+        limit = 1.0 if self.num_hosts == 2 else _SURE
+        likely = [part for part, belief in self.beliefs.items() if _POSSIBLE <= belief < limit]
+        return sorted(likely, key=lambda part: -self.beliefs[part])
+
+    def _evidence(self, host: int) -> str:
+        counts = f"failed {self._of(self._failed, host)} tests ({self._of(self._slow, host)} slow)"
+        return f"{counts}, passed {self._of(self._passed, host)}, bad with probability {self.beliefs[(host,)]:.4f}"
+
+    def _of(self, counts: NDArray[np.int64], host: int) -> int:
+        return int(counts[host].sum() + counts[:, host].sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanations:
+    """Every set of at most two bad parts, at every rate: one row each."""
+
+    members: NDArray[np.float64]  # which parts are bad
+    log_prior: NDArray[np.float64]
+    log_pass: NDArray[np.float64]  # of a test of each pair
+    log_fail: NDArray[np.float64]
+
+
+def list_explanations(parts: Sequence[Part], flake_rate: float) -> Explanations:
+    """What can be behind the outcomes, and how likely each makes every pair pass."""
+    links = [part for part in parts if len(part) == 2]
+    touches = np.array([[float(set(part) <= set(link)) for link in links] for part in parts])
+    members, priors, rows = [], [], []
+    for count in range(_MAX_FAULTS + 1):
+        for chosen in combinations(range(len(parts)), count):
+            prior = np.prod([_PRIOR_HOST if len(parts[c]) == 1 else _PRIOR_LINK for c in chosen])
+            for rates in product(_RATES, repeat=count):
+                members.append(np.isin(np.arange(len(parts)), chosen))
+                priors.append(prior / len(_RATES) ** count)
+                rows.append(np.prod([1.0 - rate * touches[c] for rate, c in zip(rates, chosen, strict=True)], axis=0))
+    passing = (1.0 - flake_rate) * np.array([np.broadcast_to(row, len(links)) for row in rows])
+    return Explanations(
+        members=np.array(members, dtype=np.float64),
+        log_prior=np.log(priors),
+        log_pass=np.log(np.maximum(passing, 1e-9)),
+        log_fail=np.log1p(-passing),
+    )
+
+
+def plan_pairs(num_hosts: int) -> list[Round]:
+    """Every pair once, in rounds in which no host has two tests: the circle of a chess tournament."""
+    seats = list(range(num_hosts)) + ([-1] if num_hosts % 2 else [])
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = [(a, b) for a, b in zip(seats[:half], reversed(seats[half:]), strict=True) if -1 not in (a, b)]
+        rounds.append(np.array(pairs, dtype=np.int64))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def _advise(open_ones: Sequence[Part], names: Sequence[str]) -> str:
+    if not open_ones:
+        return ""
+    if len(names) == 2:
+        return "two hosts cannot be told apart: add a third, known to be good, with --hosts"
+    told = ", or ".join(_name(part, names) for part in open_ones[:4])
+    return f"not clear yet: {told}; test again with more --rounds, or with one more good host"
+
+
+def _name(part: Part, names: Sequence[str]) -> str:
+    return names[part[0]] if len(part) == 1 else f"the link {names[part[0]]} - {names[part[1]]}"

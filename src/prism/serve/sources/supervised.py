@@ -1,0 +1,201 @@
+"""What `prism supervise` keeps in a run folder: its state, its decisions and what the trainers reported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadFileError
+from prism.records import Verdict
+from prism.recover.progress import STEPS_FILE
+from prism.recover.supervise import events
+from prism.recover.supervise.watch import parse_report
+from prism.serve.folder import Folder, FoundFile, NotInFolderError
+from prism.serve.sources.place import Place, read_object
+
+STATE_FILE = "state.json"
+DECISIONS_FILE = "decisions.jsonl"
+_MOST_DECISIONS_BYTES = 16 << 20
+_MOST_REPORT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One thing that a trainer reported, and when by the wall clock."""
+
+    attempt: int
+    time_s: float
+    event: events.Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the supervisor saw and did."""
+
+    time_s: float
+    event: str
+    fields: Mapping[str, Any]
+    actions: tuple[Mapping[str, Any], ...]
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """A host as the supervisor remembers it."""
+
+    host: str
+    num_strikes: int
+    num_cordons: int
+    cordoned: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervised:
+    """One run."""
+
+    place: str
+    phase: str
+    outcome: str
+    outcome_text: str
+    attempt: int
+    hosts: tuple[str, ...]
+    best_step: int
+    last_good_step: int | None
+    failures: tuple[Mapping[str, Any], ...]
+    num_rollbacks: int
+    skipped: tuple[str, ...]
+    host_records: tuple[HostRecord, ...]
+    decisions: tuple[Decision, ...]
+    reports: tuple[Report, ...]
+    supervised: bool
+    updated_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadReports:
+    """How far the reports of an attempt have been read, and what they said."""
+
+    offset: int = 0
+    reports: tuple[Report, ...] = ()
+
+
+@dataclass(slots=True)
+class SupervisedReader:
+    """Reads runs again and again; of files that only grow it reads what is new."""
+
+    _known: dict[str, _ReadReports] = field(default_factory=dict)
+
+    def read(self, folder: Folder, place: Place, attempts: Mapping[int, FoundFile]) -> Supervised:
+        """Read one run; `attempts` are the report files by attempt."""
+        path = place.path_of(STATE_FILE)
+        document = read_object(folder, path)
+        try:
+            run = _read_state(place, document["state"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadFileError(f"{path}: not the state of a supervised run ({error!r})") from None
+        reports = [report for number, file in sorted(attempts.items()) for report in self._read(folder, file, number)]
+        changed = [place.files[STATE_FILE].mtime_ns, *(file.mtime_ns for file in attempts.values())]
+        return replace(
+            run,
+            decisions=tuple(_read_decisions(folder, place)),
+            reports=tuple(reports),
+            supervised=_is_supervised(folder, place),
+            updated_ns=max(changed),
+        )
+
+    def _read(self, folder: Folder, file: FoundFile, attempt: int) -> tuple[Report, ...]:
+        known = self._known.get(file.path, _ReadReports())
+        if file.num_bytes < known.offset:
+            known = _ReadReports()  # The file was made anew.
+        fresh = folder.read(file.path, most=_MOST_REPORT_BYTES, offset=known.offset)
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        more = tuple(report for line in whole.splitlines() if (report := _read_report(line, attempt)) is not None)
+        known = _ReadReports(offset=known.offset + len(whole), reports=known.reports + more)
+        self._known[file.path] = known
+        return known.reports
+
+
+def find_attempts(files: Mapping[str, FoundFile], place: str) -> dict[int, FoundFile]:
+    """The report files of a run's attempts, out of all files by path."""
+    before = "attempts/" if place == "." else f"{place}/attempts/"
+    names = ((path.removeprefix(before).split("/"), file) for path, file in files.items() if path.startswith(before))
+    return {int(parts[0]): file for parts, file in names if parts[0].isdecimal() and parts[1:] == [STEPS_FILE]}
+
+
+def _read_report(line: bytes, attempt: int) -> Report | None:
+    event = parse_report(line, 0.0)
+    if event is None:
+        return None
+    try:
+        return Report(attempt=attempt, time_s=float(json.loads(line)["time"]), event=event)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_state(place: Place, state: Mapping[str, Any]) -> Supervised:
+    records = tuple(
+        HostRecord(
+            host=str(host),
+            num_strikes=len(record["strikes_s"]),
+            num_cordons=int(record["num_cordons"]),
+            cordoned=record["cordoned_until_s"] is not None,
+            reasons=tuple(map(str, record["reasons"])),
+        )
+        for host, record in state["book"]["records"].items()
+    )
+    return Supervised(
+        place=place.path,
+        phase=str(state["phase"]),
+        outcome=str(state["outcome"]),
+        outcome_text=str(state["outcome_text"]),
+        attempt=int(state["attempt"]),
+        hosts=tuple(map(str, state["hosts"])),
+        best_step=int(state["best_step"]),
+        last_good_step=max(map(int, state["saved_steps"]), default=None),
+        failures=tuple(dict(failure) for failure in state["failures"]),
+        num_rollbacks=int(state["num_rollbacks"]),
+        skipped=tuple(f"{part['first']}-{part['last']}" for part in state["skip"]),
+        host_records=records,
+        decisions=(),
+        reports=(),
+        supervised=False,
+        updated_ns=0,
+    )
+
+
+def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
+    if DECISIONS_FILE not in place.files:
+        return
+    for line in folder.read(place.path_of(DECISIONS_FILE), most=_MOST_DECISIONS_BYTES).splitlines():
+        try:
+            document = json.loads(line)
+            fields = dict(document["event"])
+            verdict = fields.pop("verdict", None)
+            yield Decision(
+                time_s=float(document["time"]),
+                event=str(fields.pop("kind")),
+                fields=fields,
+                actions=tuple(dict(action) for action in document["actions"]),
+                verdict=None if verdict is None else Verdict.from_json(verdict),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError, BadFileError):
+            continue
+
+
+def _is_supervised(
+    folder: Folder, place: Place, is_alive: Callable[[int], bool] = lambda pid: Path(f"/proc/{pid}").exists()
+) -> bool:
+    """Whether the process that the lock file names is alive; the lock itself is not ours to try."""
+    try:
+        words = folder.read(place.path_of("lock"), most=4096).decode(errors="replace").split()
+    except NotInFolderError:
+        return False
+    match words:
+        case ["process", pid, "on", host] if pid.isdecimal() and host == os.uname().nodename:
+            return is_alive(int(pid))
+    return False

@@ -1,0 +1,103 @@
+"""Verdicts that `prism explain --json` printed, and the log lines around their evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from prism.errors import BadRowError
+from prism.explain.secrets import mask
+from prism.records import Verdict
+from prism.serve.folder import Folder, NotInFolderError
+
+_MOST_LINES_BYTES = 64 << 20
+_MOST_LOG_BYTES = 256 << 20
+_MOST_LINE_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictFile:
+    """The verdicts of one file of JSON Lines."""
+
+    path: str
+    verdicts: tuple[Verdict, ...]
+    updated_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextLine:
+    """A line of a log; `cited` where the verdict rests on it."""
+
+    line: int
+    text: str
+    cited: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Evidence in its place. `file` is "" where the log is not in the folder, so that only cited lines are known."""
+
+    file: str
+    lines: tuple[ContextLine, ...]
+
+
+def read_verdicts(folder: Folder, path: str, mtime_ns: int) -> VerdictFile:
+    """Read verdicts; a line that is none, or is still being written, is left out."""
+    found: list[Verdict] = []
+    for line in folder.read(path, most=_MOST_LINES_BYTES).splitlines():
+        try:
+            found.append(Verdict.from_json(json.loads(line), path))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadRowError):
+            continue
+    return VerdictFile(path=path, verdicts=tuple(found), updated_ns=mtime_ns)
+
+
+def read_context(folder: Folder, verdict: Verdict, place: str, around: int = 3) -> list[Context]:
+    """The cited lines of each file of evidence, with lines around them where the log lies in the folder."""
+    files = list(dict.fromkeys(line.file for line in verdict.evidence))
+    out = []
+    for name in files:
+        cited = {line.line: line.text for line in verdict.evidence if line.file == name}
+        path = find_log(folder, verdict.log, name, place)
+        lines = list(_read_around(folder, path, cited, around)) if path else []
+        if not lines:
+            path, lines = "", [ContextLine(line=n, text=t, cited=True) for n, t in sorted(cited.items())]
+        out.append(Context(file=path or "", lines=tuple(lines)))
+    return out
+
+
+def find_log(folder: Folder, log: str, name: str | None, place: str) -> str | None:
+    """The path in the folder of a log that a verdict names by the path it was read from, or None."""
+    given = PurePosixPath(log) / name if name else PurePosixPath(log)
+    if given.is_absolute():
+        try:
+            tails = [given.relative_to(folder.root)]
+        except ValueError:
+            return None
+        starts = [PurePosixPath(".")]
+    else:
+        # Commands are often run from the folder that is served, or from the one beside their output.
+        tails, starts = [given], [PurePosixPath(place), PurePosixPath("."), *PurePosixPath(place).parents]
+    for start in dict.fromkeys(starts):
+        for tail in tails:
+            path = str(start / tail)
+            if folder.exists(path):
+                return path
+    return None
+
+
+def _read_around(folder: Folder, path: str, cited: dict[int, str], around: int) -> Iterator[ContextLine]:
+    """Lines within reach of a cited one; nothing where the file does not hold what the verdict cites."""
+    if Path(path).suffix in (".gz", ".zst"):
+        return
+    try:
+        lines = folder.read(path, most=_MOST_LOG_BYTES).split(b"\n")
+    except NotInFolderError:
+        return
+    wanted = sorted({n for line in cited for n in range(line - around, line + around + 1) if 1 <= n <= len(lines)})
+    for number in wanted:
+        text = lines[number - 1].decode(errors="replace").rstrip("\r")[:_MOST_LINE_CHARACTERS]
+        if text or number in cited:
+            yield ContextLine(line=number, text=mask(text), cited=number in cited)

@@ -1,0 +1,57 @@
+// Numbers as people read them: one place, so that a unit looks the same on every page.
+
+const digits = (value, most = 3) => {
+  const size = Math.abs(value);
+  const places = size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : most;
+  return value.toLocaleString("en", { maximumFractionDigits: places });
+};
+
+export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+export const number = (value, most) => (value === null || value === undefined ? "–" : digits(value, most));
+export const percent = (share, places = 0) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(places)} %`);
+export const plural = (count, word, words = `${word}s`) => `${whole(count)} ${count === 1 ? word : words}`;
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size === 0) return "0 s";
+  if (size < 1e-6) return `${digits(value * 1e9)} ns`;
+  if (size < 1e-3) return `${digits(value * 1e6)} µs`;
+  if (size < 1) return `${digits(value * 1e3)} ms`;
+  if (size < 120) return `${digits(value)} s`;
+  const sign = value < 0 ? "-" : "", near = Math.round(size), minutes = Math.round(size / 60), two = (part) => String(part).padStart(2, "0");
+  if (near < 7200) return `${sign}${Math.floor(near / 60)} min ${two(near % 60)} s`;
+  if (minutes < 2880) return `${sign}${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+  return `${digits(value / 86400)} d`;
+}
+
+export const nanoseconds = (value) => seconds(value === null || value === undefined ? value : value / 1e9);
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= size) return `${digits(value / size)} ${unit}`;
+  return `${value} B`;
+}
+
+export const gbps = (value) => (value === null || value === undefined ? "–" : `${digits(value)} Gb/s`);
+
+// Times are nanoseconds as text or BigInt; a double would lose the last hundreds.
+export function clock(ns, { places = 0, date = false } = {}) {
+  const total = BigInt(ns);
+  const day = new Date(Number(total / 1_000_000n));
+  if (total < 946684800n * 1_000_000_000n) return nanoseconds(Number(total)); // not a date: a prediction's own clock
+  const fraction = places ? "." + String(((total % 1_000_000_000n) + 1_000_000_000n) % 1_000_000_000n).padStart(9, "0").slice(0, places) : "";
+  const text = day.toISOString();
+  return `${date ? text.slice(0, 10) + " " : ""}${text.slice(11, 19)}${fraction} UTC`;
+}
+
+export function ago(ns) {
+  const passed = (Date.now() - Number(BigInt(ns) / 1_000_000n)) / 1000;
+  if (passed < 2) return "now";
+  if (passed < 120) return `${Math.round(passed)} s ago`;
+  if (passed < 7200) return `${Math.round(passed / 60)} min ago`;
+  if (passed < 172800) return `${Math.round(passed / 3600)} h ago`;
+  return `${Math.round(passed / 86400)} d ago`;
+}
+
+export const words = (text) => text.replaceAll("_", " ").replace(/\b(gpus?|cpus?)\b/g, (word) => word.slice(0, 3).toUpperCase() + word.slice(3));

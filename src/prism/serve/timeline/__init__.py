@@ -1,0 +1,19 @@
+"""A million spans on a screen: an index of them, and pictures of a window as wide as the pixels shown."""
+
+from prism.serve.timeline.index import SpanIndex, build_index, index_phases
+from prism.serve.timeline.overlay import Overlay, align_steps
+from prism.serve.timeline.picture import Picture, SpanRow, WindowQuery, draw_window, list_spans, measure_ranks
+
+__all__ = [
+    "Overlay",
+    "Picture",
+    "SpanIndex",
+    "SpanRow",
+    "WindowQuery",
+    "align_steps",
+    "build_index",
+    "draw_window",
+    "index_phases",
+    "list_spans",
+    "measure_ranks",
+]

@@ -1,0 +1,196 @@
+"""A window of a timeline as a picture: exact spans where few are in sight, else one byte a pixel."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.serve.timeline.index import SpanIndex
+from prism.serve.timeline.raster import MAX_KINDS, compile_kernels
+
+# Compute, waiting and hosts' work fill whole rows; they must not hide the communication in the same pixel.
+_WEIGHTS = {"compute": 0.4, "wait": 0.15, "host": 0.3, "microbatch": 0.0, "step": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowQuery:
+    """What is in sight: times in nanoseconds, rows from the first shown on."""
+
+    start_ns: int
+    end_ns: int
+    width: int = 1200
+    first_row: int = 0
+    num_rows: int = 64
+    by: Literal["rank", "lane"] = "rank"
+    hidden: frozenset[str] = frozenset()
+    most_spans: int = 2_000  # more are drawn as pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """One span; times count from the origin of the request."""
+
+    row: int
+    kind: str
+    name: str
+    lane: str
+    from_ns: int
+    to_ns: int
+    step: int | None
+    bytes: int | None
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Rows and what fills them. `pixels` is base64 of rows x width bytes, each kind * 16 + level (1 to 15)."""
+
+    labels: tuple[str, ...]
+    ranks: tuple[int, ...]
+    num_rows: int  # of the whole timeline
+    num_spans: int  # that the window touches, in the rows shown
+    width: int
+    pixels: str
+    spans: tuple[SpanRow, ...]  # instead of pixels, where there are few
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRows:
+    """The rows in sight: index rows `first` to `last` make up each."""
+
+    labels: tuple[str, ...]
+    ranks: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    num_rows: int
+
+
+def choose_rows(index: SpanIndex, query: WindowQuery) -> ShownRows:
+    """The rows that a query asks for."""
+    if query.by == "rank":
+        ranks = index.ranks
+        chosen = slice(query.first_row, query.first_row + query.num_rows)
+        first, last = index.rows_of_ranks(ranks[chosen])
+        return ShownRows(labels=index.label[chosen], ranks=ranks[chosen], first=first, last=last, num_rows=len(ranks))
+    rows = np.arange(query.first_row, min(query.first_row + query.num_rows, len(index.rank)), dtype=np.int64)
+    label_of = dict(zip(index.ranks.tolist(), index.label, strict=True))
+    labels = tuple(f"{label_of[int(index.rank[row])]}  {index.lane[row]}" for row in rows)
+    return ShownRows(labels=labels, ranks=index.rank[rows], first=rows, last=rows + 1, num_rows=len(index.rank))
+
+
+def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Picture:
+    """Draw what is in sight."""
+    shown = choose_rows(index, query)
+    t0, t1 = query.start_ns, max(query.end_ns, query.start_ns + 1)
+    num_spans = compile_kernels().count(index.start, index.reach, index.offset, shown.first, shown.last, t0, t1)
+    few = num_spans <= query.most_spans
+    pixels = "" if few else encode_pixels(draw_pixels(index, shown.first, shown.last, query))
+    return Picture(
+        labels=shown.labels,
+        ranks=tuple(shown.ranks.tolist()),
+        num_rows=shown.num_rows,
+        num_spans=int(num_spans),
+        width=query.width,
+        pixels=pixels,
+        spans=tuple(_gather(index, shown, query, origin_ns)) if few else (),
+    )
+
+
+def draw_pixels(
+    index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], query: WindowQuery
+) -> NDArray[np.uint8]:
+    """The window as shown rows by pixels."""
+    out = np.zeros((len(first), query.width), dtype=np.uint8)
+    weights = weigh_kinds(index, query.hidden)
+    scratch = np.zeros((query.width, max(1, int(np.count_nonzero(weights)))), dtype=np.float32)
+    compile_kernels().draw(
+        *(index.start, index.end, index.reach, index.kind, index.offset, first, last),
+        *(query.start_ns, max(query.end_ns, query.start_ns + 1), weights, out, scratch),
+    )
+    return out
+
+
+def weigh_kinds(index: SpanIndex, hidden: frozenset[str]) -> NDArray[np.float64]:
+    """How much a nanosecond of each kind counts for the colour of a pixel."""
+    weights = np.zeros(MAX_KINDS)
+    for code in index.kinds_present:
+        kind = index.kinds[code]
+        weights[code] = 0.0 if kind in hidden else _WEIGHTS.get(kind, 1.0)
+    return weights
+
+
+def encode_pixels(pixels: NDArray[np.uint8]) -> str:
+    """Bytes as text that JSON can hold."""
+    return base64.b64encode(pixels.tobytes()).decode("ascii")
+
+
+def list_spans(
+    index: SpanIndex, rank: int, lane: str | None, start_ns: int, end_ns: int, *, origin_ns: int = 0, most: int = 20
+) -> tuple[list[SpanRow], int]:
+    """The spans of a rank that a short window touches, longest first, and how many there are."""
+    rows = [row for row in np.flatnonzero(index.rank == rank).tolist() if lane is None or index.lane[row] == lane]
+    touched = np.concatenate([_touched(index, row, start_ns, end_ns) for row in rows]) if rows else np.zeros(0, int)
+    order = np.argsort(index.start[touched] - index.end[touched], kind="stable")[:most]
+    return list(_describe(index, touched[order], origin_ns, 0)), len(touched)
+
+
+def measure_ranks(index: SpanIndex, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Nanoseconds of each kind in a window, one row a rank and a column a kind that is there."""
+    first, last = index.rows_of_ranks(index.ranks)
+    out = np.zeros((len(first), MAX_KINDS))
+    compile_kernels().measure(
+        index.start, index.end, index.reach, index.kind, index.offset, first, last, start_ns, end_ns, out
+    )
+    found = [code for code in range(len(index.kinds)) if out[:, code].any()]
+    return pl.DataFrame({"rank": index.ranks, **{index.kinds[code]: out[:, code] for code in found}})
+
+
+def _gather(index: SpanIndex, shown: ShownRows, query: WindowQuery, origin_ns: int) -> Sequence[SpanRow]:
+    out: list[SpanRow] = []
+    for number, (first, last) in enumerate(zip(shown.first.tolist(), shown.last.tolist(), strict=True)):
+        for row in range(first, last) if first >= 0 else ():
+            touched = _touched(index, row, query.start_ns, query.end_ns)
+            out += _describe(index, touched, origin_ns, number)
+    return [span for span in out if span.kind not in query.hidden]
+
+
+def _touched(index: SpanIndex, row: int, start_ns: int, end_ns: int) -> NDArray[np.int64]:
+    low, high = int(index.offset[row]), int(index.offset[row + 1])
+    first = low + int(np.searchsorted(index.reach[low:high], start_ns, side="right"))
+    last = low + int(np.searchsorted(index.start[low:high], max(end_ns, start_ns + 1)))
+    near = np.arange(first, max(first, last))
+    return near[index.end[near] > start_ns]
+
+
+def _describe(index: SpanIndex, spans: NDArray[np.int64], origin_ns: int, shown: int) -> Sequence[SpanRow]:
+    if not len(spans):
+        return []
+    details = index.details[spans]
+    row_of = np.searchsorted(index.offset, spans, side="right") - 1
+    return [
+        SpanRow(
+            row=shown,
+            kind=index.kinds[kind],
+            name=name,
+            lane=index.lane[row],
+            from_ns=start - origin_ns,
+            to_ns=end - origin_ns,
+            step=step,
+            bytes=size,
+            group=group,
+        )
+        for kind, row, start, end, (name, step, size, group) in zip(
+            index.kind[spans].tolist(),
+            row_of.tolist(),
+            index.start[spans].tolist(),
+            index.end[spans].tolist(),
+            details.iter_rows(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,160 @@
+"""The loops over spans, compiled: which kind fills each pixel of each row, and for how much of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_KINDS = 16  # a kind and a level share a byte
+FULL = 15
+
+
+class Kernels(NamedTuple):
+    """The compiled loops."""
+
+    draw: Callable[..., None]
+    measure: Callable[..., None]
+    count: Callable[..., int]
+
+
+@cache
+def compile_kernels() -> Kernels:
+    """Compile on first use: numba's import takes longer than all else at start."""
+    import numba
+
+    compiled: Any = numba.njit(cache=True, nogil=True)
+    return Kernels(
+        draw=cast("Callable[..., None]", compiled(_draw)),
+        measure=cast("Callable[..., None]", compiled(_measure)),
+        count=cast("Callable[..., int]", compiled(_count)),
+    )
+
+
+def warm_up() -> None:
+    """Compile with the types that are used, so that no request waits for it."""
+    long, none = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    kind, weight = np.zeros(1, dtype=np.uint8), np.ones(MAX_KINDS)
+    kernels = compile_kernels()
+    kernels.draw(
+        *(long, long, long, kind, none, long, long, 0, 1, weight),
+        *(np.zeros((1, 1), dtype=np.uint8), np.zeros((1, MAX_KINDS), dtype=np.float32)),
+    )
+    kernels.measure(long, long, long, kind, none, long, long, 0, 1, np.zeros((1, MAX_KINDS)))
+    kernels.count(long, long, none, long, long, 0, 1)
+
+
+def _draw(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    kind: NDArray[np.uint8],
+    offset: NDArray[np.int64],
+    first_row: NDArray[np.int64],
+    last_row: NDArray[np.int64],
+    t0: int,
+    t1: int,
+    weight: NDArray[np.float64],
+    out: NDArray[np.uint8],
+    acc: NDArray[np.float32],
+) -> None:
+    """Fill `out` (shown rows by pixels) with kind * 16 + level; level 0 is nothing, 15 a full pixel.
+
+    A kind of weight 0 is hidden. Where kinds share a pixel, the one with most weighted time has it, and the level
+    is the share of the pixel that anything fills. `acc` is scratch: pixels by kinds with a weight.
+    """
+    slot = np.zeros(len(weight), dtype=np.int64)
+    kind_of = np.zeros(acc.shape[1], dtype=np.int64)
+    num = 0
+    for k in range(len(weight)):
+        if weight[k] > 0.0:
+            slot[k], kind_of[num] = num, k
+            num += 1
+    width = out.shape[1]
+    pixel = (t1 - t0) / width
+    for shown in range(out.shape[0]):
+        if first_row[shown] < 0:
+            continue
+        acc[:] = 0.0
+        drawn = False
+        for row in range(first_row[shown], last_row[shown]):
+            low, high = offset[row], offset[row + 1]
+            i = low + np.searchsorted(reach[low:high], t0, side="right")  # the first that ends after t0
+            while i < high and start[i] < t1:
+                k = kind[i]
+                if weight[k] > 0.0 and end[i] > t0:
+                    drawn = True
+                    begin, stop = max(start[i], t0) - t0, min(max(end[i], start[i] + 1), t1) - t0
+                    p0, p1 = int(begin / pixel), int(stop / pixel)
+                    if p0 >= width:
+                        p0 = width - 1
+                    if p1 >= width:
+                        p1 = width - 1
+                    if p0 == p1:
+                        acc[p0, slot[k]] += stop - begin
+                    else:
+                        acc[p0, slot[k]] += (p0 + 1) * pixel - begin
+                        for p in range(p0 + 1, p1):
+                            acc[p, slot[k]] += pixel
+                        acc[p1, slot[k]] += stop - p1 * pixel
+                i += 1
+        if not drawn:
+            continue
+        for p in range(width):
+            best, best_kind, filled = 0.0, 0, 0.0
+            for n in range(num):
+                value = acc[p, n]
+                if value > 0.0:
+                    filled += value
+                    if value * weight[kind_of[n]] > best:
+                        best, best_kind = value * weight[kind_of[n]], kind_of[n]
+            if best > 0.0:
+                level = int(np.ceil(15.0 * filled / pixel - 1e-9))
+                out[shown, p] = best_kind * 16 + min(max(level, 1), 15)
+
+
+def _measure(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    kind: NDArray[np.uint8],
+    offset: NDArray[np.int64],
+    first_row: NDArray[np.int64],
+    last_row: NDArray[np.int64],
+    t0: int,
+    t1: int,
+    out: NDArray[np.float64],
+) -> None:
+    """Add up in `out` (shown rows by kinds) the nanoseconds of each kind between two times."""
+    for shown in range(out.shape[0]):
+        for row in range(first_row[shown], last_row[shown]):
+            low, high = offset[row], offset[row + 1]
+            i = low + np.searchsorted(reach[low:high], t0, side="right")
+            while i < high and start[i] < t1:
+                if end[i] > t0:
+                    out[shown, kind[i]] += min(end[i], t1) - max(start[i], t0)
+                i += 1
+
+
+def _count(
+    start: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    first_row: NDArray[np.int64],
+    last_row: NDArray[np.int64],
+    t0: int,
+    t1: int,
+) -> int:
+    """How many spans the window may touch, at most."""
+    total = 0
+    for shown in range(len(first_row)):
+        if first_row[shown] < 0:
+            continue
+        for row in range(first_row[shown], last_row[shown]):
+            low, high = offset[row], offset[row + 1]
+            before = np.searchsorted(reach[low:high], t0, side="right")  # those that are over by then
+            total += max(0, int(np.searchsorted(start[low:high], t1)) - int(before))
+    return total

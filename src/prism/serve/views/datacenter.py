@@ -1,0 +1,102 @@
+"""The Datacenter page: reports of `prism characterize`, and an overview of all that is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from prism.serve.library import Snapshot
+from prism.serve.sources.characterized import Characterized
+from prism.serve.sources.evaluated import Evaluated
+from prism.serve.sources.supervised import Supervised
+from prism.serve.views.failures import list_verdicts
+from prism.serve.views.jobs import key_of, list_findings, list_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow:
+    """A report of one or more clusters; `page` where the stand-alone page is there too."""
+
+    key: str
+    place: str
+    clusters: tuple[dict[str, Any], ...]
+    comparison: dict[str, Any]
+    page: bool
+    updated_ns: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatacenterDocument:
+    """All reports."""
+
+    reports: tuple[ReportRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemRow:
+    """A file that could not be read."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """Something that was found in the folder."""
+
+    kind: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewDocument:
+    """What there is to see, in numbers."""
+
+    folder: str
+    version: int
+    num_files: int
+    num_jobs: int
+    num_findings: int
+    num_verdicts: int
+    num_runs: int
+    num_evaluations: int
+    num_reports: int
+    sources: tuple[SourceRow, ...]
+    problems: tuple[ProblemRow, ...]
+
+
+def describe_datacenters(snapshot: Snapshot) -> DatacenterDocument:
+    """The page's document."""
+    return DatacenterDocument(
+        reports=tuple(
+            ReportRow(
+                key=key_of(source.place, "report"),
+                place=source.place,
+                clusters=tuple(dict(cluster) for cluster in source.clusters),
+                comparison=dict(source.comparison),
+                page=source.page is not None,
+                updated_ns=str(source.updated_ns),
+            )
+            for source in snapshot.all_of(Characterized)
+        )
+    )
+
+
+def describe_overview(snapshot: Snapshot, folder: str) -> OverviewDocument:
+    """What the folder holds."""
+    return OverviewDocument(
+        folder=folder,
+        version=snapshot.version,
+        num_files=snapshot.num_files,
+        num_jobs=len(list_jobs(snapshot)),
+        num_findings=len(list_findings(snapshot)),
+        num_verdicts=sum(1 for _ in list_verdicts(snapshot)),
+        num_runs=len(snapshot.all_of(Supervised)),
+        num_evaluations=len(snapshot.all_of(Evaluated)),
+        num_reports=len(snapshot.all_of(Characterized)),
+        sources=tuple(
+            SourceRow(kind=type(source).__name__.lower(), place=getattr(source, "place", getattr(source, "path", "")))
+            for source in snapshot.sources
+        ),
+        problems=tuple(ProblemRow(path=problem.path, message=problem.message) for problem in snapshot.problems),
+    )

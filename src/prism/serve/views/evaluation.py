@@ -1,0 +1,146 @@
+"""The Evaluation page: how far, who leads over steps, and which trial ran where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from prism.serve.library import Snapshot
+from prism.serve.sources.evaluated import Evaluated, Progress
+from prism.serve.views.jobs import key_of
+
+_MOST_SCORES = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRow:
+    """An evaluation in a list."""
+
+    key: str
+    place: str
+    state: str
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    time_left_s: float | None
+    updated_ns: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationsDocument:
+    """All evaluations, the newest first."""
+
+    evaluations: tuple[EvaluationRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRow:
+    """One number of the leaderboard; `change` is against the checkpoint before, of the same dataset and metric."""
+
+    checkpoint: str
+    step: int | None
+    dataset: str
+    metric: str
+    value: float | None
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseShare:
+    """What a phase of trials cost, over all of them."""
+
+    phase: str
+    count: int
+    total_s: float
+    median_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDocument:
+    """One evaluation; its Gantt chart is the timeline of the same key."""
+
+    evaluation: EvaluationRow
+    progress: Progress
+    makespan_s: float | None
+    lower_bound_s: float | None
+    scores: tuple[ScoreRow, ...]
+    scores_left_out: int
+    regressions: tuple[str, ...]
+    phases: tuple[PhaseShare, ...]
+    num_workers: int
+    origin_ns: str
+
+
+def describe_evaluations(snapshot: Snapshot) -> EvaluationsDocument:
+    """The list."""
+    rows = [describe_row(source) for source in snapshot.all_of(Evaluated)]
+    return EvaluationsDocument(evaluations=tuple(sorted(rows, key=lambda row: -int(row.updated_ns))))
+
+
+def describe_evaluation(snapshot: Snapshot, key: str) -> EvaluationDocument | None:
+    """One evaluation; None where there is none of that key."""
+    source = find_evaluated(snapshot, key)
+    if source is None:
+        return None
+    scores = _list_scores(source.scores)
+    return EvaluationDocument(
+        evaluation=describe_row(source),
+        progress=source.progress,
+        makespan_s=source.makespan_s,
+        lower_bound_s=source.lower_bound_s,
+        scores=tuple(scores[:_MOST_SCORES]),
+        scores_left_out=max(0, len(scores) - _MOST_SCORES),
+        regressions=source.regressions,
+        phases=tuple(_share_phases(source.phases)),
+        num_workers=source.phases.select("node", "worker").n_unique() if len(source.phases) else 0,
+        origin_ns=str(origin_of_phases(source.phases)),
+    )
+
+
+def find_evaluated(snapshot: Snapshot, key: str) -> Evaluated | None:
+    """The evaluation of a key."""
+    found = (source for source in snapshot.all_of(Evaluated) if key_of(source.place, "trials") == key)
+    return next(found, None)
+
+
+def origin_of_phases(phases: pl.DataFrame) -> int:
+    """The moment that times of its chart count from."""
+    return int(phases["start_ns"][0]) if len(phases) else 0
+
+
+def describe_row(source: Evaluated) -> EvaluationRow:
+    """An evaluation as a row."""
+    progress = source.progress
+    return EvaluationRow(
+        key=key_of(source.place, "trials"),
+        place=source.place,
+        state=progress.state,
+        done=progress.done,
+        running=progress.running,
+        waiting=progress.waiting,
+        failed=progress.failed,
+        time_left_s=progress.time_left_s,
+        updated_ns=str(source.updated_ns),
+    )
+
+
+def _list_scores(scores: pl.DataFrame) -> list[ScoreRow]:
+    ordered = scores.sort("dataset", "metric", "step", "checkpoint", nulls_last=True)
+    changed = ordered.with_columns(pl.col("value").diff().over("dataset", "metric").alias("change"))
+    return [
+        ScoreRow(checkpoint=checkpoint, step=step, dataset=dataset, metric=metric, value=value, change=change)
+        for checkpoint, step, dataset, metric, value, change in changed.iter_rows()
+    ]
+
+
+def _share_phases(phases: pl.DataFrame) -> list[PhaseShare]:
+    seconds = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
+    shares = phases.group_by("phase").agg(
+        pl.len().alias("count"), seconds.sum().alias("total"), seconds.median().alias("median")
+    )
+    return [
+        PhaseShare(phase=phase, count=count, total_s=total, median_s=median)
+        for phase, count, total, median in shares.sort("total", descending=True).iter_rows()
+    ]

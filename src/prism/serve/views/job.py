@@ -1,0 +1,268 @@
+"""The Job page: steps, findings, groups and stages of one job, and what can be laid over it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+from prism.records import Finding, Layout
+from prism.serve.library import Snapshot
+from prism.serve.sources.diagnosed import STEPS, Diagnosed, DiagnosedJob
+from prism.serve.sources.predicted import Predicted, PredictedJob
+from prism.serve.views.jobs import (
+    FindingRow,
+    JobRow,
+    describe_finding,
+    key_of,
+    list_findings,
+    list_jobs,
+    origin_of,
+)
+
+_MOST_GROUPS = 256  # of one kind
+_SAME_JOB = 0.5  # share of endpoints in common that makes a scenario's job the observed one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One step; times count from the job's origin."""
+
+    index: int
+    from_ns: int
+    to_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedFinding:
+    """A finding and the ranks it is about."""
+
+    finding: FindingRow
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """A group: its kind and its members as ranks."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """A rank of the job, where it sits and which stage it is."""
+
+    rank: int
+    endpoint: str
+    host: str
+    stage: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedRow:
+    """A prediction that can be laid over the job; `suggested` where it is surely of the same job."""
+
+    key: str
+    title: str
+    kind: str
+    aligned: Literal["clock", "step"]
+    suggested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDocument:
+    """Everything on the page but the timeline."""
+
+    job: JobRow
+    origin_ns: str
+    steps: tuple[StepRow, ...]
+    findings: tuple[MarkedFinding, ...]
+    groups: tuple[GroupRow, ...]
+    groups_left_out: int
+    ranks: tuple[RankRow, ...]
+    expected: tuple[ExpectedRow, ...]
+    notes: tuple[str, ...]
+    emulation: dict[str, Any]  # what `prism emulate --json` printed, for an emulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSource:
+    """Where the spans of a job lie; `job` None takes the only one of the file."""
+
+    key: str
+    path: str
+    job: str | None
+    origin_ns: int
+    steps: pl.DataFrame | None  # None: those in the file
+    endpoints: tuple[str, ...] = ()  # by rank
+    endpoint_of_rank: Mapping[int, str] | None = None
+
+
+def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
+    """The page of one job; None where there is none of that key."""
+    row = next((row for row in list_jobs(snapshot) if row.key == key), None)
+    if row is None:
+        return None
+    diagnosed = find_diagnosed(snapshot, key)
+    if diagnosed is not None:
+        return _describe_diagnosed(snapshot, row, *diagnosed)
+    predicted = find_predicted(snapshot, key)
+    source = find_timeline(snapshot, key)
+    steps = source.steps if source is not None and source.steps is not None else pl.DataFrame(schema=STEPS)
+    findings = [found for found in list_findings(snapshot) if found.job_key == key]
+    origin = source.origin_ns if source else int(findings[0].origin_ns) if findings else 0
+    document = predicted[0].document if predicted is not None else {}
+    return JobDocument(
+        job=row,
+        origin_ns=str(origin),
+        steps=_list_steps(steps, origin),
+        findings=tuple(MarkedFinding(finding=found, ranks=()) for found in findings),
+        groups=(),
+        groups_left_out=0,
+        ranks=(),
+        expected=(),
+        notes=(),
+        emulation=dict(document),
+    )
+
+
+def find_diagnosed(snapshot: Snapshot, key: str) -> tuple[Diagnosed, DiagnosedJob] | None:
+    """The diagnosed job of a key."""
+    pairs = ((source, job) for source in snapshot.all_of(Diagnosed) for job in source.jobs)
+    return next((pair for pair in pairs if key_of(pair[0].place, pair[1].id) == key), None)
+
+
+def find_predicted(snapshot: Snapshot, key: str) -> tuple[Predicted, PredictedJob | None] | None:
+    """The prediction of a key, and which of its jobs."""
+    for source in snapshot.all_of(Predicted):
+        if source.kind != "scenario" and key_of(source.place, source.kind) == key:
+            return source, None
+        for job in source.jobs:
+            if key_of(source.place, job.id) == key and source.kind == "scenario":
+                return source, job
+    return None
+
+
+def find_timeline(snapshot: Snapshot, key: str) -> TimelineSource | None:
+    """Where the timeline of a job lies."""
+    diagnosed = find_diagnosed(snapshot, key)
+    if diagnosed is not None:
+        source, job = diagnosed
+        if source.timeline is None:
+            return None
+        return TimelineSource(
+            key=key,
+            path=source.timeline,
+            job=job.id,
+            origin_ns=origin_of(job.steps, source.findings),
+            steps=job.steps,
+            endpoints=job.endpoints,
+        )
+    predicted = find_predicted(snapshot, key)
+    if predicted is None:
+        return None
+    prediction, planned = predicted
+    if planned is None:
+        return TimelineSource(key=key, path=prediction.timeline, job=None, origin_ns=0, steps=None)
+    rows = [(index, start, end) for index, (start, end) in enumerate(planned.step_ns)]
+    steps = pl.DataFrame(rows, schema=STEPS, orient="row")
+    return TimelineSource(
+        key=key,
+        path=prediction.timeline,
+        job=planned.id,
+        origin_ns=origin_of(steps),
+        steps=steps,
+        endpoint_of_rank=planned.endpoint_of_rank,
+    )
+
+
+def list_expected(snapshot: Snapshot, job: DiagnosedJob) -> list[ExpectedRow]:
+    """Predictions to choose from: scenarios' jobs by their endpoints, and every emulation and simulation."""
+    rows: list[ExpectedRow] = []
+    own = set(job.endpoints)
+    for source in snapshot.all_of(Predicted):
+        if source.kind != "scenario":
+            key = key_of(source.place, source.kind)
+            title = f"{source.kind} {source.place}"
+            rows.append(ExpectedRow(key=key, title=title, kind=source.kind, aligned="step", suggested=False))
+            continue
+        for planned in source.jobs:
+            theirs = set(planned.endpoint_of_rank.values())
+            if len(own & theirs) >= _SAME_JOB * max(len(own), len(theirs)):
+                key, title = key_of(source.place, planned.id), f"scenario {source.place}, {planned.id}"
+                rows.append(ExpectedRow(key=key, title=title, kind=source.kind, aligned="clock", suggested=True))
+    return sorted(rows, key=lambda row: not row.suggested)
+
+
+def match_ranks(observed: TimelineSource, predicted: TimelineSource) -> dict[int, int] | None:
+    """The predicted rank of each observed one, by address; None where the prediction has no addresses."""
+    if predicted.endpoint_of_rank is None:
+        return None
+    rank_at: dict[str, int] = {}
+    for rank, endpoint in predicted.endpoint_of_rank.items():
+        rank_at.setdefault(endpoint, rank)
+    return {rank: rank_at[name] for rank, name in enumerate(observed.endpoints) if name in rank_at}
+
+
+def blamed_ranks(finding: Finding, job: DiagnosedJob, host_of: Mapping[str, str]) -> tuple[int, ...]:
+    """The ranks that a finding's culprit stands for."""
+    culprit = finding.culprit
+    named = set(culprit.id.replace(">", ",").split(","))
+    match culprit.type:
+        case "endpoint" | "link" | "group":
+            return tuple(rank for rank, name in enumerate(job.endpoints) if name in named)
+        case "host":
+            return tuple(rank for rank, name in enumerate(job.endpoints) if host_of.get(name) == culprit.id)
+        case "stage":
+            stages = job.layout.stages
+            return tuple(r for r, name in enumerate(job.endpoints) if str(stages.get(name)) == culprit.id)
+        case _:
+            return ()
+
+
+def _describe_diagnosed(snapshot: Snapshot, row: JobRow, source: Diagnosed, job: DiagnosedJob) -> JobDocument:
+    origin = origin_of(job.steps, source.findings)
+    host_of = dict(source.topology.select("address", "host").iter_rows()) if source.topology is not None else {}
+    own = [finding for finding in source.findings if finding.job == job.id]
+    groups, left_out = _list_groups(job.layout, {name: rank for rank, name in enumerate(job.endpoints)})
+    return JobDocument(
+        job=row,
+        origin_ns=str(origin),
+        steps=_list_steps(job.steps, origin),
+        findings=tuple(
+            MarkedFinding(
+                finding=describe_finding(found, source.place, origin), ranks=blamed_ranks(found, job, host_of)
+            )
+            for found in own
+        ),
+        groups=tuple(groups),
+        groups_left_out=left_out,
+        ranks=tuple(
+            RankRow(rank=rank, endpoint=name, host=host_of.get(name, ""), stage=job.layout.stages.get(name))
+            for rank, name in enumerate(job.endpoints)
+        ),
+        expected=tuple(list_expected(snapshot, job)),
+        notes=source.notes,
+        emulation={},
+    )
+
+
+def _list_steps(steps: pl.DataFrame, origin_ns: int) -> tuple[StepRow, ...]:
+    return tuple(
+        StepRow(index=index, from_ns=start - origin_ns, to_ns=end - origin_ns)
+        for index, start, end in steps.iter_rows()
+    )
+
+
+def _list_groups(layout: Layout, rank_of: Mapping[str, int]) -> tuple[list[GroupRow], int]:
+    by_kind: dict[str, list[GroupRow]] = defaultdict(list)
+    for group in layout.groups:
+        ranks = tuple(sorted(rank_of[name] for name in group.members if name in rank_of))
+        by_kind[group.kind].append(GroupRow(kind=group.kind, ranks=ranks, confidence=group.confidence))
+    kept = [row for rows in by_kind.values() for row in rows[:_MOST_GROUPS]]
+    return kept, len(layout.groups) - len(kept)

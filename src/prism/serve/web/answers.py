@@ -1,0 +1,73 @@
+"""Answers as bytes, made once for each version of the folder and given to all who ask the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from prism.errors import BadFileError
+from prism.serve.library import Library
+from prism.serve.web.problems import answer_error
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body and its tag."""
+
+    body: bytes
+    tag: str
+
+
+@dataclass(slots=True)
+class Answers:
+    """Keeps the newest answers; an answer is good until the folder changes."""
+
+    library: Library
+    most_bytes: int = 24 << 20
+    _kept: OrderedDict[tuple[Any, ...], Answer] = field(default_factory=OrderedDict)
+    _num_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def give(self, request: Request, key: tuple[Any, ...], build: Callable[[], object | None]) -> Response:
+        """Answer a request from what is kept, or build it in a thread; None from `build` is 404."""
+        full = (self.library.snapshot.version, *key)
+        answer = self._find(full)
+        if answer is None:
+            try:
+                document = await run_in_threadpool(build)
+            except BadFileError as error:
+                return answer_error(404, str(error))
+            if document is None:
+                return answer_error(404, "nothing of that key is in the folder; the folder may have changed")
+            answer = self._keep(full, to_json(document, inf_nan_mode="null"))
+        headers = {"ETag": answer.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == answer.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(answer.body, media_type="application/json", headers=headers)
+
+    def _find(self, key: tuple[Any, ...]) -> Answer | None:
+        with self._lock:
+            answer = self._kept.get(key)
+            if answer is not None:
+                self._kept.move_to_end(key)
+            return answer
+
+    def _keep(self, key: tuple[Any, ...], body: bytes) -> Answer:
+        answer = Answer(body, f'"{key[0]}-{crc32(body):08x}"')
+        with self._lock:
+            replaced = self._kept.pop(key, None)
+            self._kept[key] = answer
+            self._num_bytes += len(body) - (len(replaced.body) if replaced else 0)
+            while self._num_bytes > self.most_bytes and self._kept:
+                _, old = self._kept.popitem(last=False)
+                self._num_bytes -= len(old.body)
+        return answer

@@ -1,0 +1,255 @@
+"""The JSON API: a route for every document, each with its parameters checked and its shape declared."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, Response
+
+from prism.errors import BadFileError
+from prism.serve.library import Library
+from prism.serve.sources.characterized import Characterized
+from prism.serve.timelines import Timelines
+from prism.serve.views import cluster, datacenter, evaluation, failures, job, timeline
+from prism.serve.views.jobs import FindingRow, JobRow, key_of, list_findings, list_jobs
+from prism.serve.views.timeline import WindowRequest
+from prism.serve.views.trace import write_trace
+from prism.serve.web.answers import Answers
+from prism.serve.web.problems import ErrorBody, answer_error
+
+Key = Annotated[str, Query(max_length=1_024, description="The key of a job, as in the list of jobs.")]
+Time = Annotated[
+    int | None, Query(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since the origin; without it, the end.")
+]
+_MOST_PIXELS = 1 << 20
+_MOST_TRACES = 2  # at once; each takes a core for a second
+# What a report may do when it is opened: nothing but look like itself.
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-downloads"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    404: {"model": ErrorBody, "description": "Nothing of that key"},
+    422: {"model": ErrorBody, "description": "A parameter is wrong"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The version of what is served; it grows when a file changes."""
+
+    version: int
+    looked_ns: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsDocument:
+    """All jobs."""
+
+    jobs: tuple[JobRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingsDocument:
+    """All findings, costliest first."""
+
+    findings: tuple[FindingRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What the routes answer from."""
+
+    library: Library
+    timelines: Timelines
+    answers: Answers
+
+
+def build_api(service: Service) -> APIRouter:
+    """All routes below /api."""
+    router = APIRouter(prefix="/api")
+    _add_lists(router, service)
+    _add_details(router, service)
+    _add_timeline(router, service)
+    _add_files(router, service)
+    return router
+
+
+def _add_lists(router: APIRouter, service: Service) -> None:
+    library, give = service.library, service.answers.give
+
+    @router.get("/version", response_model=Versions, tags=["folder"])
+    async def version(request: Request) -> Response:
+        """The version of the folder: ask again and again, and reload the rest when it grows."""
+        snapshot = library.snapshot
+        return await give(
+            request, ("version",), lambda: Versions(version=snapshot.version, looked_ns=str(snapshot.looked_ns))
+        )
+
+    @router.get("/overview", response_model=datacenter.OverviewDocument, tags=["folder"])
+    async def overview(request: Request) -> Response:
+        """What was found in the folder, and what could not be read."""
+        name = library.folder.root.name or "/"
+        return await give(request, ("overview",), lambda: datacenter.describe_overview(library.snapshot, name))
+
+    @router.get("/jobs", response_model=JobsDocument, tags=["cluster"])
+    async def jobs(request: Request) -> Response:
+        """Every job that some source knows."""
+        return await give(request, ("jobs",), lambda: JobsDocument(jobs=tuple(list_jobs(library.snapshot))))
+
+    @router.get("/findings", response_model=FindingsDocument, tags=["cluster"])
+    async def findings(request: Request) -> Response:
+        """Every finding, costliest first."""
+        return await give(
+            request, ("findings",), lambda: FindingsDocument(findings=tuple(list_findings(library.snapshot)))
+        )
+
+    @router.get("/cluster", response_model=cluster.ClusterDocument, tags=["cluster"])
+    async def get_cluster(request: Request) -> Response:
+        """Jobs, hosts, switches, hot links, and who shares them."""
+        return await give(request, ("cluster",), lambda: cluster.describe_cluster(library.snapshot))
+
+    @router.get("/failures", response_model=failures.FailuresDocument, tags=["failures"])
+    async def get_failures(request: Request) -> Response:
+        """Verdicts, hosts with their history, and supervised runs."""
+        return await give(request, ("failures",), lambda: failures.describe_failures(library.snapshot))
+
+    @router.get("/evaluations", response_model=evaluation.EvaluationsDocument, tags=["evaluation"])
+    async def evaluations(request: Request) -> Response:
+        """All evaluations, the newest first."""
+        return await give(request, ("evaluations",), lambda: evaluation.describe_evaluations(library.snapshot))
+
+    @router.get("/datacenter", response_model=datacenter.DatacenterDocument, tags=["datacenter"])
+    async def get_datacenter(request: Request) -> Response:
+        """Reports of `prism characterize`."""
+        return await give(request, ("datacenter",), lambda: datacenter.describe_datacenters(library.snapshot))
+
+
+def _add_details(router: APIRouter, service: Service) -> None:
+    library, give = service.library, service.answers.give
+
+    @router.get("/job", response_model=job.JobDocument, responses=_ERRORS, tags=["job"])
+    async def get_job(request: Request, key: Key) -> Response:
+        """Steps, findings, groups and stages of a job, and what can be laid over its timeline."""
+        return await give(request, ("job", key), lambda: job.describe_job(library.snapshot, key))
+
+    @router.get("/verdict", response_model=failures.VerdictDocument, responses=_ERRORS, tags=["failures"])
+    async def verdict(request: Request, id: Key) -> Response:
+        """A verdict with its evidence in context."""
+        return await give(
+            request, ("verdict", id), lambda: failures.describe_verdict(library.snapshot, library.folder, id)
+        )
+
+    @router.get("/run", response_model=failures.RunDocument, responses=_ERRORS, tags=["failures"])
+    async def run(request: Request, key: Key) -> Response:
+        """A supervised run: its story, its losses, and marks on them."""
+        return await give(request, ("run", key), lambda: failures.describe_run(library.snapshot, key))
+
+    @router.get("/evaluation", response_model=evaluation.EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
+    async def get_evaluation(request: Request, key: Key) -> Response:
+        """An evaluation: its progress, its leaderboard, what its phases cost."""
+        return await give(request, ("evaluation", key), lambda: evaluation.describe_evaluation(library.snapshot, key))
+
+
+def _add_timeline(router: APIRouter, service: Service) -> None:
+    timelines, give = service.timelines, service.answers.give
+
+    @router.get("/timeline", response_model=timeline.TimelineDocument, responses=_ERRORS, tags=["job"])
+    async def get_timeline(
+        request: Request,
+        key: Key,
+        from_ns: Time = None,
+        to_ns: Time = None,
+        width: Annotated[int, Query(ge=16, le=4_096, description="Pixels.")] = 1_200,
+        first_row: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+        num_rows: Annotated[int, Query(ge=1, le=1_024)] = 64,
+        by: Annotated[Literal["rank", "lane"], Query(description="A row for each rank, or each lane.")] = "rank",
+        hide: Annotated[str, Query(max_length=200, description="Kinds to leave out, with commas between.")] = "",
+        expected: Annotated[str, Query(max_length=1_024, description="Key of a prediction to lay over.")] = "",
+    ) -> Response:
+        """A window of the timeline of a job, or of the trials of an evaluation, aggregated to the pixels shown."""
+        if num_rows * width > _MOST_PIXELS:
+            return answer_error(422, f"num_rows x width is more than {_MOST_PIXELS}; ask for less")
+        hidden = frozenset(filter(None, hide.split(",")))
+        asked = WindowRequest(
+            key=key, from_ns=from_ns, to_ns=to_ns, width=width, first_row=first_row, num_rows=num_rows, by=by,
+            hidden=hidden, expected=expected or None,
+        )  # fmt: skip
+        return await give(request, ("timeline", asked), lambda: timeline.describe_timeline(timelines, asked))
+
+    @router.get("/spans", response_model=timeline.SpansDocument, responses=_ERRORS, tags=["job"])
+    async def spans(
+        request: Request,
+        key: Key,
+        rank: Annotated[int, Query(ge=0, le=1 << 31)],
+        lane: Annotated[str, Query(max_length=200)] = "",
+        from_ns: Time = None,
+        to_ns: Time = None,
+        expected: Annotated[str, Query(max_length=1_024)] = "",
+    ) -> Response:
+        """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
+        asked = WindowRequest(key=key, from_ns=from_ns, to_ns=to_ns, expected=expected or None)
+        return await give(
+            request,
+            ("spans", asked, rank, lane),
+            lambda: timeline.describe_spans(timelines, asked, rank, lane or None),
+        )
+
+    @router.get("/breakdown", response_model=timeline.BreakdownDocument, responses=_ERRORS, tags=["job"])
+    async def breakdown(request: Request, key: Key, from_ns: Time = None, to_ns: Time = None) -> Response:
+        """Where the time of each rank went in a window."""
+        return await give(
+            request,
+            ("breakdown", key, from_ns, to_ns),
+            lambda: timeline.describe_breakdown(timelines, key, from_ns, to_ns),
+        )
+
+
+def _add_files(router: APIRouter, service: Service) -> None:
+    library = service.library
+    tracing = asyncio.Semaphore(_MOST_TRACES)
+    trace_kind: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"application/octet-stream": {}}, "description": "The trace"},
+        **_ERRORS,
+    }
+    page_kind: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}, "description": "The page"}}
+
+    @router.get("/trace", response_class=FileResponse, responses=trace_kind, tags=["job"])
+    async def trace(key: Key, from_ns: Time = None, to_ns: Time = None) -> Response:
+        """The timeline of a job, or a window of it, as a Perfetto trace."""
+        aside = Path(tempfile.mkstemp(prefix="prism-", suffix=".perfetto-trace")[1])
+        try:
+            async with tracing:
+                await run_in_threadpool(write_trace, library, key, from_ns, to_ns, aside)
+        except BadFileError as error:
+            aside.unlink(missing_ok=True)
+            return answer_error(404, str(error))
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", key).strip("-.")[:80] or "job"
+        return FileResponse(
+            aside,
+            media_type="application/octet-stream",
+            filename=f"{name}.perfetto-trace",
+            background=BackgroundTask(aside.unlink, missing_ok=True),
+        )
+
+    @router.get("/report", response_class=Response, responses={**page_kind, **_ERRORS}, tags=["datacenter"])
+    async def report(key: Key) -> Response:
+        """The stand-alone page of a characterization, without scripts."""
+        found = (s for s in library.snapshot.all_of(Characterized) if key_of(s.place, "report") == key)
+        source = next(found, None)
+        if source is None or source.page is None:
+            return answer_error(404, "no report of that key is in the folder")
+        try:
+            body = await run_in_threadpool(library.folder.read_whole, source.page, most=64 << 20)
+        except BadFileError as error:
+            return answer_error(404, str(error))
+        headers = {"Content-Security-Policy": _REPORT_POLICY}
+        return Response(body, media_type="text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,71 @@
+"""The end of the tour: the dashboard over all that was written, opened or photographed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prism.errors import PrismError
+
+PAGES = {
+    "cluster": "/",
+    "job": "/job",
+    "failures": "/failures",
+    "evaluation": "/evaluation",
+    "datacenter": "/datacenter",
+}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@contextmanager
+def serving(folder: Path, port: int) -> Iterator[str]:
+    """`prism serve` over the folder; gives its address."""
+    command = [sys.executable, "-m", "prism", "serve", str(folder), "--port", str(port), "--quiet"]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait(address, process)
+            yield address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def take_screenshots(address: str, folder: Path) -> list[Path]:
+    """A picture of every page, where a browser is installed."""
+    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for name, page in PAGES.items():
+        picture = folder / f"{name}.png"
+        with tempfile.TemporaryDirectory() as profile:
+            subprocess.run(
+                [browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}",
+                 "--window-size=1400,1000", "--virtual-time-budget=6000", f"--screenshot={picture}", address + page],
+                capture_output=True, timeout=60, check=False,
+            )  # fmt: skip
+        if picture.exists():
+            pictures.append(picture)
+    return pictures
+
+
+def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urlopen(address, timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(0.1)
+    raise PrismError(f"the dashboard did not answer at {address}")

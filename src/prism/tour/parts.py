@@ -1,0 +1,181 @@
+"""The parts of the tour: each is a command a user could type, and the few words that sum up its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prism.errors import PrismError
+
+PROGRAM = Path(__file__).with_name("program.py")
+_STEPS, _SAVE_EVERY, _KILL_AT = 240, 40, 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One stop of the tour."""
+
+    name: str
+    title: str
+    words: tuple[str, ...]  # after `prism`
+    sum_up: Callable[[Any], list[str]]
+    keep: str = ""  # file of the tour's folder that the answer is kept in
+    beside: Callable[[], Any] | None = field(default=None, repr=False)  # what happens while it runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """What a part gave."""
+
+    part: Part
+    seconds: float
+    lines: list[str]
+
+
+def list_parts(folder: Path) -> list[Part]:
+    """The parts after the observed cluster, in order; later ones read what earlier ones wrote."""
+    run = folder / "training"
+    return [
+        Part(
+            name="emulate",
+            title="A small GPT on 1,024 ranks, two of them real",
+            words=("emulate", "--world-size", "1024", "--cluster", "dgx-h100", "--iterations", "3", "--warmup", "2",
+                   "--no-check-symmetry", "--output", str(folder / "emulate"), "--", str(PROGRAM), "--shard",
+                   "--steps", "8", "--width", "256", "--layers", "4"),
+            sum_up=_sum_up_emulation,
+        ),
+        Part(
+            name="supervise",
+            title=f"The same program trained for real, a rank killed at step {_KILL_AT}",
+            words=("supervise", "--config", str(run / "supervise.yaml"), "--run-dir", str(run / "run"), "--",
+                   sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(PROGRAM),
+                   "--folder", str(run), "--steps", str(_STEPS), "--save-every", str(_SAVE_EVERY)),
+            sum_up=_sum_up_run,
+            beside=lambda: _killing(run),
+        ),
+        Part(
+            name="explain",
+            title="Why the first attempt died, from its log",
+            words=("explain", str(run / "run" / "attempts")),
+            sum_up=_sum_up_verdicts,
+            keep="verdicts.jsonl",
+        ),
+        Part(
+            name="evaluate",
+            title="Its checkpoints, scored",
+            words=("evaluate", str(folder / "plan.yaml"), "--output", str(folder / "evaluate")),
+            sum_up=_sum_up_scores,
+        ),
+        Part(
+            name="characterize",
+            title="A datacenter's job trace (synthetic, with the statistics of Kalos)",
+            words=("characterize", str(folder / "kalos.csv"), "--output", str(folder / "datacenter")),
+            sum_up=_sum_up_datacenter,
+        ),
+    ]  # fmt: skip
+
+
+def prepare(folder: Path) -> None:
+    """Write the few files that the parts are given."""
+    run = folder / "training"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "supervise.yaml").write_text("poll_s: 0.2\nrestarts:\n  backoff_s: 0.2\nlaunch:\n  grace_s: 5.0\n")
+    (folder / "plan.yaml").write_text(
+        f"checkpoints:\n  path: {run}/exported/*\ndatasets: [text, order, arithmetic, copy]\n"
+        "hardware:\n  device: cpu\n  workers: 2\n"
+    )
+    call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(folder / "kalos.csv")))
+
+
+def run_part(part: Part, folder: Path) -> Stop:
+    """Run one part as a process of its own."""
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        if part.beside:
+            stack.enter_context(part.beside())
+        lines = call(part.words)
+    if part.keep:
+        (folder / part.keep).write_text("\n".join(lines) + "\n")
+    documents = [json.loads(line) for line in lines]
+    return Stop(part=part, seconds=time.perf_counter() - start, lines=part.sum_up(documents))
+
+
+def call(words: tuple[str, ...]) -> list[str]:
+    """The JSON lines that a command prints; its own complaint where it fails."""
+    at = words.index("--") if "--" in words else len(words)
+    command = [sys.executable, "-m", "prism", *words[:at], "--json", *words[at:]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        told = [line for line in done.stderr.splitlines() if line.strip()]
+        raise PrismError(f"prism {words[0]} ended with exit code {done.returncode}: {told[-1] if told else 'no words'}")
+    return [line for line in done.stdout.splitlines() if line.strip()]
+
+
+@contextmanager
+def _killing(run: Path) -> Iterator[None]:
+    """Kill a rank of the job once it is well under way."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(0.05):
+            files = sorted((run / "run" / "attempts").glob("*/steps.jsonl"))
+            told = files[0].read_text().splitlines() if files else []
+            steps = [json.loads(line)["step"] for line in told if line.endswith("}") and '"step"' in line]
+            if steps and max(steps) >= _KILL_AT:
+                os.kill(int((run / "rank-1.pid").read_text()), signal.SIGKILL)
+                return
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _sum_up_emulation(documents: list[Any]) -> list[str]:
+    told = documents[-1]
+    peak = max(c["peak_allocated_bytes"] for c in told["classes"]) / 1e6
+    kinds = f"{len(told['classes'])} kind{'s' if len(told['classes']) > 1 else ''} of rank"
+    return [
+        f"{told['world_size']:,} ranks: {told['predicted_ms']:.1f} ms a step predicted, {kinds} run for real; "
+        f"peak memory {peak:.0f} MB"
+    ]
+
+
+def _sum_up_run(documents: list[Any]) -> list[str]:
+    told = documents[-1]
+    return [
+        f"{told['outcome']} at step {told['step']} in attempt {told['attempt']}, after {told['num_failures']} failure;"
+        " no hand on it",
+        *told["decisions"][-6:],
+    ]
+
+
+def _sum_up_verdicts(documents: list[Any]) -> list[str]:
+    return [f"{d['log']}: {d['reason']} ({d['category']}), so {d['action']}" for d in documents]
+
+
+def _sum_up_scores(documents: list[Any]) -> list[str]:
+    told = documents[-1]
+    lines = [f"{told['trials']} trials in {told['makespan_s']:.1f} s, at least {told['lower_bound_s']:.1f} s"]
+    for checkpoint, scores in sorted(told["results"].items()):
+        metrics = [f"{task} {next(iter(found.values())):.3g}" for task, found in sorted(scores.items()) if found]
+        lines.append(f"{checkpoint}: {', '.join(metrics)}")
+    return lines
+
+
+def _sum_up_datacenter(documents: list[Any]) -> list[str]:
+    told = documents[-1]
+    return [f"{told['jobs']:,} jobs, {told['mean_gpus']:.1f} GPUs on average, median {told['median_duration_s']:.0f} s"]

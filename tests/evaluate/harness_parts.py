@@ -1,0 +1,133 @@
+"""A tiny Hugging Face model and ten local harness tasks, made on the spot."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+WORDS = "model layer token batch step loss rank node flow trace graph cache queue shard link switch".split()
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    """A randomly initialised Llama of 60,000 parameters with a tokenizer of bytes."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={"<s>": 0, **{c: i + 1 for i, c in enumerate(letters)}}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="<s>", pad_token="<s>")
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=257, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, bos_token_id=0, eos_token_id=0, initializer_range=0.3,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def write_tasks(folder: Path, samples: int = 12) -> list[str]:
+    """Ten tasks over local JSON files: choices, likelihoods, rolling perplexity, generation, few-shot, filters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(7)
+    rows: list[dict[str, Any]] = []
+    for _ in range(samples):
+        words = rng.sample(WORDS, 4)
+        rows.append(
+            {
+                "question": f"Which of {', '.join(words)} comes first",
+                "choices": words,
+                "gold": words.index(min(words)),
+                "answer": min(words),
+                "text": " ".join(rng.choices(WORDS, k=10)),
+            }
+        )
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:6]))
+    made = {name: {**_common(folder), "task": name, **keys} for name, keys in _tasks().items()}
+    for name, document in made.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(document))  # JSON is YAML
+    return list(made)
+
+
+def _common(folder: Path) -> dict[str, Any]:
+    return {
+        "dataset_path": "json",
+        "dataset_kwargs": {
+            "data_files": {"test": str(folder / "rows.jsonl"), "validation": str(folder / "shots.jsonl")}
+        },
+        "test_split": "test",
+        "fewshot_split": "validation",
+        "doc_to_text": "{{question}}:",
+        "doc_to_target": "gold",
+        "metadata": {"version": 1},
+    }
+
+
+def _tasks() -> dict[str, dict[str, Any]]:
+    choice = {"output_type": "multiple_choice", "doc_to_choice": "choices"}
+    written = {"output_type": "generate_until", "doc_to_target": "{{answer}}"}
+    short = {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}
+    mean = {"aggregation": "mean", "higher_is_better": True}
+    return {
+        "choice": {
+            **choice,
+            "metric_list": [{"metric": "acc", **mean}, {"metric": "acc_norm", **mean}],
+        },
+        "choice_few": {**choice, "num_fewshot": 2, "metric_list": [{"metric": "acc", **mean}]},
+        "choice_f1": {
+            **choice,
+            "doc_to_choice": ["yes", "no"],
+            "doc_to_target": "{{gold % 2}}",
+            "metric_list": [{"metric": "f1", "aggregation": "f1", "higher_is_better": True}, {"metric": "mcc"}],
+        },
+        "choice_gap": {**choice, "target_delimiter": " -> ", "metric_list": [{"metric": "acc", **mean}]},
+        "likelihood": {
+            "output_type": "loglikelihood",
+            "doc_to_target": "{{answer}}",
+            "metric_list": [
+                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
+                {"metric": "acc", **mean},
+            ],
+        },
+        "rolling": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": [{"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")],
+        },
+        "written": {
+            **written,
+            "generation_kwargs": short,
+            "metric_list": [{"metric": "exact_match", **mean}],
+        },
+        "written_few": {
+            **written,
+            "num_fewshot": 3,
+            "generation_kwargs": short,
+            "metric_list": [{"metric": "exact_match", **mean}],
+        },
+        "written_vote": {
+            **written,
+            "repeats": 2,
+            "generation_kwargs": short,
+            "metric_list": [{"metric": "exact_match", **mean}],
+            "filter_list": [
+                {"name": "vote", "filter": [{"function": "majority_vote"}, {"function": "take_first"}]},
+                {
+                    "name": "first-letter",
+                    "filter": [{"function": "regex", "regex_pattern": "([a-z])"}, {"function": "take_first"}],
+                },
+            ],
+        },
+        "written_bleu": {
+            **written,
+            "generation_kwargs": short,
+            "metric_list": [{"metric": "bleu"}, {"metric": "chrf"}],
+        },
+    }

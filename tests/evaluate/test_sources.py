@@ -1,0 +1,161 @@
+"""Checkpoints behind a web server and an S3 API."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prism.errors import BadFileError
+from prism.evaluate.loading import Shelf, ShelfConfig, open_source
+from prism.evaluate.models.tiny import write_tiny
+
+
+class PlainHandler(http.server.SimpleHTTPRequestHandler):
+    """Python's own server: it knows no ranges."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class RangeHandler(PlainHandler):
+    """Knows ranges, and breaks off every third answer in the middle."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str] = []
+    breaks = True
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        content = path.read_bytes()
+        wanted = self.headers.get("Range")
+        if wanted:
+            first, last = (int(word) for word in wanted.removeprefix("bytes=").split("-"))
+            content = content[first : last + 1]
+            self.asked.append(wanted)
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if wanted and self.breaks and len(self.asked) % 3 == 0 and len(content) > 100:
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+            return
+        self.wfile.write(content)
+
+
+def serve(folder: Path, handler: type[PlainHandler]) -> tuple[http.server.ThreadingHTTPServer, str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, f"http://127.0.0.1:{server.server_address[1]}"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    write_tiny(tmp_path / "step-1", 1)
+    return tmp_path / "step-1"
+
+
+@pytest.fixture(params=[PlainHandler, RangeHandler])
+def address(request: pytest.FixtureRequest, checkpoint: Path) -> Iterator[str]:
+    RangeHandler.asked.clear()
+    server, url = serve(checkpoint.parent, request.param)
+    yield f"{url}/step-1"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_checkpoint_comes_over_http_even_when_connections_break(
+    address: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    source = open_source(address)
+    lease = Shelf(ShelfConfig(roots=(tmp_path / "shelf",))).lease("k", [source], source.files())
+    for name in ("model.safetensors", "config.json"):
+        assert (lease.folder / name).read_bytes() == (checkpoint / name).read_bytes()
+
+
+def test_shards_of_an_index_are_found_over_http(address: str, checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"embed": "model-1.safetensors"}})
+    )
+    names = [file.name for file in open_source(address).files()]
+    assert names == ["config.json", "model-1.safetensors", "model.safetensors.index.json"]
+
+
+def test_a_single_file_is_a_checkpoint_too(address: str, checkpoint: Path) -> None:
+    (file,) = open_source(f"{address}/model.safetensors").files()
+    assert (file.name, file.num_bytes) == ("model.safetensors", (checkpoint / "model.safetensors").stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor"),
+        (lambda folder: (folder / "model.safetensors.index.json").write_text("{"), "not a safetensors index"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "gone.safetensors"}}'
+            ),
+            "gone.safetensors: the server does not have it",
+        ),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "not a readable manifest"),
+    ],
+)
+def test_what_is_missing_on_a_server_is_named(address: str, checkpoint: Path, break_it: Any, message: str) -> None:
+    break_it(checkpoint)
+    with pytest.raises(BadFileError, match=message):
+        open_source(address).files()
+
+
+def test_a_server_that_cannot_be_reached_is_named() -> None:
+    with pytest.raises(BadFileError, match=r"http://127.0.0.1:9/x: cannot be reached"):
+        open_source("http://127.0.0.1:9/x").files()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[Any]:
+    moto = pytest.importorskip("moto")
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto.mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="runs")
+        for path in checkpoint.iterdir():
+            client.put_object(Bucket="runs", Key=f"a/step-1/{path.name}", Body=path.read_bytes())
+        client.put_object(Bucket="runs", Key="a/step-1/below/not-ours", Body=b"1")
+        yield client
+
+
+def test_a_checkpoint_comes_from_s3_in_ranges(bucket: Any, checkpoint: Path, tmp_path: Path) -> None:
+    source = open_source("s3://runs/a/step-1")
+    files = source.files()
+    assert [file.name for file in files] == ["config.json", "model.safetensors"]
+    lease = Shelf(ShelfConfig(roots=(tmp_path / "shelf",))).lease("k", [source], files)
+    assert (lease.folder / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    piece = bytearray(10)
+    source.read_into("model.safetensors", 100, memoryview(piece))
+    assert bytes(piece) == (checkpoint / "model.safetensors").read_bytes()[100:110]
+
+
+@pytest.mark.parametrize("address", ["s3://runs/nothing", "s3://no-such-bucket/x"])
+def test_an_empty_prefix_or_a_missing_bucket_is_named(bucket: Any, address: str) -> None:
+    with pytest.raises(BadFileError, match=address):
+        open_source(address).files()
+
+
+def test_an_object_that_vanishes_is_told(bucket: Any) -> None:
+    source = open_source("s3://runs/a/step-1")
+    bucket.delete_object(Bucket="runs", Key="a/step-1/model.safetensors")
+    with pytest.raises(OSError, match="model.safetensors"):
+        source.read_into("model.safetensors", 0, memoryview(bytearray(5)))

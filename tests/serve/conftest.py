@@ -1,0 +1,29 @@
+"""The folder that is served, and clients of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the serve extra: pip install 'prism-llm[serve]'")
+pytest.importorskip("uvicorn", reason="needs the serve extra: pip install 'prism-llm[serve]'")
+
+from served_folder import make_folder
+from starlette.testclient import TestClient
+
+from prism.serve.web.app import AppConfig, create_app
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with something for every page; tests must not change it."""
+    return make_folder(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def client(served: Path) -> Iterator[TestClient]:
+    """The application without a socket."""
+    with TestClient(create_app(AppConfig(folder=served)), base_url="http://127.0.0.1") as session:
+        yield session

@@ -1,0 +1,102 @@
+"""Nothing outside the folder can be read, whatever the path and whatever lies in the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prism.errors import BadFileError
+from prism.serve.folder import Folder, NotInFolderError, ScanLimits
+
+SECRET = b"outside"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    top = tmp_path_factory.mktemp("safety")
+    (top / "secret.txt").write_bytes(SECRET)
+    (top / "outside").mkdir()
+    (top / "outside" / "secret.txt").write_bytes(SECRET)
+    root = top / "root"
+    (root / "inner").mkdir(parents=True)
+    (root / "inner" / "a.txt").write_bytes(b"inside")
+    (root / "link.txt").symlink_to(top / "secret.txt")
+    (root / "linked").symlink_to(top / "outside")
+    (root / "inner" / "up").symlink_to("../..")
+    os.mkfifo(root / "pipe")
+    return Folder(root)
+
+
+def test_a_file_inside_is_read(folder: Folder) -> None:
+    assert folder.read("inner/a.txt", most=100) == b"inside"
+    assert folder.read("inner/a.txt", most=3, offset=1) == b"nsi"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.txt", "inner/../../secret.txt", "link.txt", "linked/secret.txt", "inner/up/secret.txt", "/etc/passwd",
+     "", ".", "inner", "inner/", "inner//a.txt", "a\0b", "pipe", "./inner/a.txt", "nothing"],
+)  # fmt: skip
+def test_everything_else_is_refused(folder: Folder, path: str) -> None:
+    with pytest.raises(NotInFolderError):
+        folder.read(path, most=100)
+    assert not folder.exists(path)
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from(["..", ".", "", "inner", "linked", "up", "secret.txt", "a.txt", "link.txt", "%2e%2e"]),
+        max_size=6,
+    )
+)
+def test_no_path_leads_outside(folder: Folder, parts: list[str]) -> None:
+    with contextlib.suppress(NotInFolderError):
+        assert folder.read("/".join(parts), most=100) == b"inside"
+
+
+def test_a_scan_leaves_out_links_pipes_and_hidden_files(folder: Folder) -> None:
+    (folder.root / ".hidden").write_text("x")
+    assert [file.path for file in folder.scan()] == ["inner/a.txt"]
+
+
+def test_a_file_that_became_a_link_after_the_scan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a").write_text("inside")
+    (tmp_path / "secret").write_bytes(SECRET)
+    folder = Folder(tmp_path / "root")
+    [found] = folder.scan()
+    (tmp_path / "root" / "a").unlink()
+    (tmp_path / "root" / "a").symlink_to(tmp_path / "secret")
+    with pytest.raises(NotInFolderError):
+        folder.read(found.path, most=10)
+
+
+def test_depth_and_number_of_files_are_bounded(tmp_path: Path) -> None:
+    deep = tmp_path
+    for level in range(5):
+        deep = deep / f"d{level}"
+        deep.mkdir()
+        (deep / "file").write_text("x")
+    assert len(Folder(tmp_path, ScanLimits(depth=2)).scan()) == 2
+    assert len(Folder(tmp_path, ScanLimits(files=3)).scan()) == 3
+
+
+def test_a_file_over_the_limit_is_refused_in_one_line(folder: Folder) -> None:
+    with pytest.raises(BadFileError, match="inner/a.txt: larger than"):
+        folder.read_whole("inner/a.txt", most=2)
+
+
+def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFileError, match="not a folder"):
+        Folder(tmp_path / "nothing")
+
+
+def test_a_linked_root_is_served_as_what_it_is(folder: Folder, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(folder.root)
+    assert Folder(link).read("inner/a.txt", most=10) == b"inside"
