@@ -40,7 +40,7 @@ LAYOUTS = {
     "PP x DP": ("--pp", "2", "--data", "ddp", "--batch", "8"),
 }
 WARMUP = 2  # steps before the first turn
-PER_TURN = 5  # steps of a turn; the first finds cold caches and is left out
+PER_TURN = 4  # steps of a turn; the first finds cold caches and is left out
 ROUNDS = 2  # of collectives, per turn
 
 
@@ -213,6 +213,8 @@ def read_turns(folder: Path) -> list[list[float]]:
 
 
 def _half_range(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
     cuts = statistics.quantiles(values, n=20)
     return (cuts[-1] - cuts[0]) / 2
 

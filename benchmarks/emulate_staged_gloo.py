@@ -193,7 +193,9 @@ def install() -> None:
     dist.Backend.register_backend(BACKEND, lambda *a: None, extended_api=True, devices=["cpu", "cuda"])
     plugin, create = dist.Backend._plugins[BACKEND.upper()], c10d._new_process_group_helper
 
-    def new_group(size: int, rank: Any, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
+    def new_group(
+        size: int, rank: Any, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any
+    ) -> Any:
         def make(options: Any, _: Any) -> StagedGroup:
             timeout = rest.get("timeout") or timedelta(minutes=30)
             return StagedGroup(options.store, options.group_rank, options.group_size, str(name), timeout)

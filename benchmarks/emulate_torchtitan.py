@@ -87,9 +87,9 @@ def report(rows: list[Row], folder: Path, cluster: str) -> None:
     print(f"compute on the table's GPU over that on this one, from row {rows[0].name}: {scale:.3f}")
     print(f"{'row':<14}{'published':>10}{'unscaled':>10}{'scaled':>9}{'error %':>9}{'GiB':>8}{'ours':>7}{'error %':>9}")
     for row in rows:
-        plain, scaled = (TOKENS / predict(row, folder, cluster, s) * 1e3 for s in (1.0, scale))
+        plain, speed = (TOKENS / predict(row, folder, cluster, s) * 1e3 for s in (1.0, scale))
         ours = read_capture(folder / row.name / "rank-0.json").memory.reserved / 2**30
-        print(f"{row.name:<14}{row.tokens_per_s:10.0f}{plain:10.0f}{scaled:9.0f}{_error(scaled, row.tokens_per_s):+9.2f}"
+        print(f"{row.name:<14}{row.tokens_per_s:10.0f}{plain:10.0f}{speed:9.0f}{_error(speed, row.tokens_per_s):+9.2f}"
               f"{row.gib:8.1f}{ours:7.1f}{_error(ours, row.gib):+9.2f}")  # fmt: skip
 
 

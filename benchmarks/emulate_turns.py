@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -63,10 +64,8 @@ class Turns:
 
     def _wait(self, name: str) -> None:
         for member in self._members[name]:
-            try:
+            with contextlib.suppress(ConnectionResetError):  # it has ended
                 member.recv(1)
-            except ConnectionResetError:
-                pass  # it has ended
 
 
 class Dismissed(SystemExit):

@@ -38,7 +38,7 @@ def score(diagnosis: dict[str, Any], truth: dict[str, Any]) -> Score:
     total = Score()
     for job in truth["jobs"]:
         total.jobs += 1
-        wanted = set(job["endpoints"])
+        wanted = visible_endpoints(job)
         found = max(diagnosis["jobs"], key=lambda j: len(wanted & set(j["endpoints"])), default=None)
         if found is None or not wanted & set(found["endpoints"]):
             total.wrong.append(f"{job['id']}: not found")
@@ -53,6 +53,12 @@ def score(diagnosis: dict[str, Any], truth: dict[str, Any]) -> Score:
         _score_layout(total, job, found)
         _score_steps(total, job, found)
     return total
+
+
+def visible_endpoints(job: dict[str, Any]) -> set[str]:
+    """The job's endpoints that send or receive anything: a NIC whose rank only talks inside its host is never seen."""
+    busy = {p[side] for p in job["pairs"] for side in ("src", "dst")}
+    return set(job["endpoints"]) & busy
 
 
 def _score_pairs(total: Score, job: dict[str, Any], found: dict[str, Any]) -> None:

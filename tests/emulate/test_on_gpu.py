@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from prism.emulate.capturing import CaptureConfig, capture_job
-from prism.emulate.inside.pacing import Rule, StreamPacer
+from prism.emulate.inside.pacing import Rule, Schedule, StreamPacer
 from prism.emulate.inside.plan import FaultPlan, RunPlan
 from prism.emulate.launch import LaunchConfig, ScriptError, run_ranks
 
@@ -25,13 +25,13 @@ SIZE = ("--width", "256", "--layers", "2", "--steps", "5", "--device", "cuda", "
 
 
 def test_a_held_stream_ends_when_its_op_is_due() -> None:
-    pacer = StreamPacer()
-    pacer.issue(Rule("all_reduce", 8, 0, 0, 1_000_000), 0, lane=1)  # compiles the kernel
+    pacer = StreamPacer(Schedule([]))
+    pacer.put(Rule("all_reduce", 8, 0, 0, 1_000_000), 0, "1")  # compiles the kernel
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    pacer.issue(Rule("all_reduce", 8, 1, 0, 2_000_000), 1, lane=2)
-    pacer.issue(Rule("all_reduce", 8, 1, 3_000_000, 1_000_000), 2, lane=3)
+    pacer.put(Rule("all_reduce", 8, 1, 0, 2_000_000), 1, "2")
+    pacer.put(Rule("all_reduce", 8, 1, 3_000_000, 1_000_000), 2, "3")
     end.record()
     torch.cuda.synchronize()
     # 2 ms, then peers that come 3 ms after its end, then 1 ms.
@@ -98,3 +98,11 @@ def test_a_script_that_needs_more_memory_than_the_gpu_has_is_told_so(
             RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""), [0],
         )  # fmt: skip
     assert "huge.py" in capfd.readouterr().err
+
+
+def test_torchs_own_context_parallelism_runs() -> None:
+    script = Path(__file__).parent / "scripts" / "context.py"
+    launch = LaunchConfig(script=(str(script),), world_size=4, timeout_s=60)
+    captures = capture_job(CaptureConfig(launch=launch, ranks=(1,), iterations=2, warmup=2)).captures
+    kinds = {entry.what for entry in captures[1].entries if entry.is_communication}
+    assert kinds & {"all_gather", "all_to_all", "send"}  # keys and values travel, whichever way torch chooses

@@ -5,59 +5,68 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prism.emulate.inside.pacing import HostPacer, Rule, Schedule, read_schedule, sleep_until
+from prism.emulate.inside.pacing import HostPacer, PacedCall, Rule, Schedule, read_schedule, sleep_until
 from prism.emulate.inside.plan import FaultPlan, RunPlan
 from prism.emulate.inside.rehearsal import Call, find_fault, meet_fault
 
-RULE = Rule(kind="all_reduce", bytes=8, back=0, gap_ns=0, duration_ns=20_000_000)
+
+class Peers:
+    """Virtual peers that know when everything ends."""
+
+    def __init__(self, duration_ns: int, ticket: int = 0) -> None:
+        self._duration_ns, self._ticket = duration_ns, ticket
+        self._issued: list[int] = []
+
+    def ask_peers(self, verb: str, *values: Any) -> int | None:
+        if verb == "issue":
+            self._issued.append(values[3])
+            return self._ticket
+        return self._issued[-1] + self._duration_ns if verb == "due" else 0
 
 
-def test_a_wait_lasts_as_long_as_the_transfer() -> None:
-    pacer = HostPacer()
+CALL = PacedCall("all_reduce", 8, "0", -1)
+
+
+def test_a_wait_lasts_until_the_peers_say_it_is_over() -> None:
+    pacer = HostPacer(Peers(20_000_000))  # type: ignore[arg-type]
+    pacer.start_step(1)
     began = time.perf_counter_ns()
-    pacer.issue(RULE, 0, lane=1)
+    pacer.issue(CALL, 0)
     pacer.finish(0)
-    assert time.perf_counter_ns() - began >= RULE.duration_ns
+    assert time.perf_counter_ns() - began >= 20_000_000
 
 
-def test_peers_that_come_late_hold_the_op() -> None:
-    pacer = HostPacer()
-    pacer.issue(RULE, 0, lane=1)
-    late = Rule(kind="all_reduce", bytes=8, back=1, gap_ns=50_000_000, duration_ns=1_000_000)
-    pacer.issue(late, 1, lane=2)
-    assert pacer.due_ns(1) - pacer.due_ns(0) == 51_000_000
-
-
-def test_ops_of_one_group_follow_each_other() -> None:
-    pacer = HostPacer()
-    pacer.issue(RULE, 0, lane=1)
-    pacer.issue(RULE, 1, lane=1)
-    assert pacer.due_ns(1) >= pacer.due_ns(0) + RULE.duration_ns
-
-
-def test_an_unknown_op_is_not_held() -> None:
+def test_start_up_is_not_held_and_unknown_calls_are_counted() -> None:
+    pacer = HostPacer(Peers(10**12, ticket=-1))  # type: ignore[arg-type]
     began = time.perf_counter_ns()
-    HostPacer().finish(99)
+    pacer.issue(CALL, 0)
+    pacer.start_step(1)
+    pacer.issue(CALL, 1)
+    pacer.finish(0)
+    pacer.finish(1)
     sleep_until(0)
     assert time.perf_counter_ns() - began < 50_000_000
+    assert pacer.diverged == 1
 
 
 def test_ops_that_differ_from_the_schedule_pass_and_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
-    path.write_text(
-        json.dumps({"rules": [{"kind": "all_reduce", "bytes": 8, "back": 0, "gap_ns": 0, "duration_ns": 1}]})
-    )
+    rule = {"kind": "all_reduce", "bytes": 8, "back": 0, "gap_ns": 0, "duration_ns": 1}
+    path.write_text(json.dumps({"rules": [rule], "slow_rules": [{**rule, "duration_ns": 9}], "slow_from": 3}))
     schedule = read_schedule(path)
     assert schedule.next_rule("all_reduce", 8) is None  # start-up is not held
-    schedule.start_step()
+    schedule.start_step(1)
     assert schedule.next_rule("all_reduce", 8) == Rule("all_reduce", 8, 0, 0, 1)
     assert schedule.next_rule("all_reduce", 8) is None
-    schedule.start_step()
+    schedule.start_step(2)
     assert schedule.next_rule("broadcast", 8) is None
     assert schedule.diverged == 2
+    schedule.start_step(3)
+    assert schedule.next_rule("all_reduce", 8) == Rule("all_reduce", 8, 0, 0, 9)
 
 
 def test_a_fault_stops_its_own_groups_first_and_all_others_a_step_later() -> None:

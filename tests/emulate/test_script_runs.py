@@ -155,16 +155,38 @@ def test_a_pipeline_of_two_stages_is_found_stitched_and_solved() -> None:
     assert any("gpt/train.py" in source for source in sources)
 
 
-def test_a_live_rank_keeps_time_with_its_peers_and_meets_their_death() -> None:
-    emulation = _emulate(str(SCRIPTS / "ddp.py"), check_symmetry=False)
-    slow = FaultPlan(kind="slow", rank=2, step=0, factor=200.0)
-    (held,) = run_live(emulation, [0], [slow])
-    assert held.status == "done"
-    # A peer 200 times as slow makes every iteration that much longer, though this rank computes as before.
-    assert held.median_ms > 20 * emulation.prediction.median_ms
-    (dead,) = run_live(emulation, [0], [FaultPlan(kind="die", rank=3, step=1)])
+@pytest.fixture(scope="module")
+def small_job() -> Any:
+    """Four data-parallel ranks, captured."""
+    return _emulate(str(SCRIPTS / "ddp.py"), check_symmetry=False)
+
+
+def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> None:
+    step_s = small_job.prediction.median_ms / 1e3
+    runs = run_live(small_job, [0, 3], [FaultPlan(kind="slow", rank=2, step=3, factor=1.5 / step_s)])
+    assert [(run.rank, run.status) for run in runs] == [(0, "done"), (3, "done")]
+    for run in runs:
+        assert run.diverged == 2  # in its second step DDP tells all ranks how it cut the buckets, once
+        # Steps of that peer now take more than a second, though this rank computes as before; not so those before.
+        assert run.step_ms[0] < 700 < run.step_ms[-1]
+
+
+def test_a_live_rank_that_is_late_delays_the_other_live_one(small_job: Any, tmp_path: Path) -> None:
+    late = tmp_path / "ddp.py"
+    text = (SCRIPTS / "ddp.py").read_text()
+    sleep = "    import os, time; time.sleep(0.12 * (os.environ['RANK'] == '3'))\n    loss.backward()"
+    late.write_text(text.replace("    loss.backward()", sleep))
+    launch = replace(small_job.config.capture.launch, script=(str(late),))
+    config = replace(small_job.config, capture=replace(small_job.config.capture, launch=launch))
+    (run, other) = run_live(replace(small_job, config=config), [0, 3])
+    assert run.median_ms == pytest.approx(other.median_ms, rel=0.3)
+    assert run.median_ms > 100  # rank 0 does not sleep, and waits for rank 3 that does
+
+
+def test_a_live_rank_meets_the_death_of_a_peer(small_job: Any) -> None:
+    (dead,) = run_live(small_job, [0], [FaultPlan(kind="die", rank=3, step=1)])
     assert dead.status == "crashed"
     assert "Connection closed by peer" in dead.reason
     assert "Traceback" in dead.log
     with pytest.raises(BadConfigError, match="rank 7 does not exist"):
-        run_live(emulation, [7])
+        run_live(small_job, [7])

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
-WORDS = "model layer token batch step loss rank node flow trace graph cache queue shard link switch".split()
+WORDS = [
+    "model",
+    "layer",
+    "token",
+    "batch",
+    "step",
+    "loss",
+    "rank",
+    "node",
+    "flow",
+    "trace",
+    "graph",
+    "cache",
+    "queue",
+    "shard",
+    "link",
+    "switch",
+]
 
 
 def write_model(folder: Path, seed: int = 0) -> Path:
@@ -31,19 +49,35 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def write_tasks(folder: Path, samples: int = 12) -> list[str]:
+def continue_text(model: Path, prompt: str) -> str:
+    """What the model itself writes after a prompt, so that some of its answers count as right."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
+    made = AutoModelForCausalLM.from_pretrained(model).generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0
+    )
+    return str(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)).split("\n")[0]
+
+
+def write_tasks(folder: Path, model: Path, samples: int = 12) -> list[str]:
     """Ten tasks over local JSON files: choices, likelihoods, rolling perplexity, generation, few-shot, filters."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(7)
     rows: list[dict[str, Any]] = []
-    for _ in range(samples):
+    for number in range(samples):
         words = rng.sample(WORDS, 4)
+        question = f"Which of {', '.join(words)} comes first"
+        gold = rng.randrange(4)
+        answer = continue_text(model, f"{question}:") if number % 2 else words[gold]
         rows.append(
             {
-                "question": f"Which of {', '.join(words)} comes first",
+                "question": question,
                 "choices": words,
-                "gold": words.index(min(words)),
-                "answer": min(words),
+                "gold": gold,
+                "answer": answer,
                 "text": " ".join(rng.choices(WORDS, k=10)),
             }
         )
@@ -131,3 +165,8 @@ def _tasks() -> dict[str, dict[str, Any]]:
             "metric_list": [{"metric": "bleu"}, {"metric": "chrf"}],
         },
     }
+
+
+if __name__ == "__main__":
+    base = Path(sys.argv[1])
+    print(json.dumps(write_tasks(base / "tasks", write_model(base / "step-7"))))

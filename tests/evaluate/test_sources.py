@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,7 +28,7 @@ class RangeHandler(PlainHandler):
     """Knows ranges, and breaks off every third answer in the middle."""
 
     protocol_version = "HTTP/1.1"
-    asked: list[str] = []
+    asked: ClassVar[list[str]] = []
     breaks = True
 
     def do_GET(self) -> None:

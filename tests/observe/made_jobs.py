@@ -39,8 +39,10 @@ class MadeJob:
     gpus_per_host: int = 4
     hosts_per_switch: int = 2
     first_host: int = 0
+    host_stride: int = 1
     forward_ms: float = 8.0
     gap_ms: float = 12.0
+    volume: float = 1.0  # times the usual bytes of every message
     jitter: float = 0.01
     meets: bool = True
     coupled: bool = True
@@ -54,7 +56,7 @@ class MadeJob:
 
     def host(self, rank: int) -> int:
         """Where it sits."""
-        return self.first_host + rank // self.gpus_per_host
+        return self.first_host + rank // self.gpus_per_host * self.host_stride
 
     def address(self, rank: int) -> str:
         """Its NIC."""
@@ -189,7 +191,7 @@ class Writer:
 
     def _pass(self, begin: float, src: int, dst: int, replica: int) -> float:
         job = self.job
-        return max(self._send(begin, job.rank(src, replica, i), job.rank(dst, replica, i), 12e6) for i in range(job.tp))
+        return max(self._send(begin, job.rank(src, replica, i), job.rank(dst, replica, i), 12e6 * job.volume) for i in range(job.tp))
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         ahead = min(self.job.pp - stage - 1, self.job.microbatches)
@@ -200,7 +202,7 @@ class Writer:
 
     def _reduce(self, stage: int, ready: np.ndarray) -> np.ndarray:
         """A ring over the replicas for every tensor-parallel rank; nothing ends before the last has come."""
-        job, size = self.job, 90e6
+        job, size = self.job, 90e6 * self.job.volume
         done = ready.copy()
         if not np.isfinite(ready).all():
             return np.full(job.dp, np.inf)

@@ -14,6 +14,10 @@ from pathlib import Path
 import httpx
 
 PROGRAM = "import typer; from prism.cli.serve import run_serve; typer.run(run_serve)"
+IMPATIENT = """
+import sys; from pathlib import Path; from prism.serve import ServeConfig, serve
+serve(ServeConfig(folder=Path(sys.argv[1]), port=0, request_s=1.0, answer_s=2.0), lambda line: print(line, file=sys.stderr))
+"""
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,11 @@ class RunningService:
 
 
 @contextmanager
-def run_service(folder: Path, *options: str) -> Iterator[RunningService]:
+def run_service(folder: Path, *options: str, impatient: bool = False) -> Iterator[RunningService]:
     """Start the service on a free port, wait until it answers, stop it at the end."""
     command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--every", "0.3", *options]
+    if impatient:
+        command = [sys.executable, "-c", IMPATIENT, str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

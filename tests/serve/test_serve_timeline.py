@@ -100,8 +100,15 @@ def test_few_spans_are_sent_exactly_as_they_are(rows: list, start: int, length: 
     index = build_index(make_spans(rows))
     picture = draw_window(index, WindowQuery(start_ns=start, end_ns=start + length))
     assert picture.pixels == ""
-    sent = sorted((picture.ranks[s.row], s.lane, s.kind, s.from_ns, s.to_ns) for s in picture.spans)
-    assert sent == sorted(row for row in rows if row[3] < start + length and row[4] > start)
+    columns = picture.spans
+    sent = sorted(
+        (picture.ranks[row], index.kinds[kind], columns.names[name], begin, end)
+        for row, kind, name, begin, end in zip(
+            columns.row, columns.kind, columns.name, columns.from_ns, columns.to_ns, strict=True
+        )
+    )
+    touched = [row for row in rows if row[3] < start + length and row[4] > start]
+    assert sent == sorted((rank, kind, kind, begin, end) for rank, _, kind, begin, end in touched)
 
 
 @settings(max_examples=60)

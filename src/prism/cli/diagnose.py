@@ -162,4 +162,4 @@ def _finding_text(number: int, finding: Finding) -> RenderableType:
         f"{say_window(finding.start_ns, finding.end_ns)}, {100 * finding.score:.0f} % sure\n"
     )
     text.append(finding.evidence + "\n")
-    return Padding(text, (0, 0, 0, 2))
+    return Padding(text, (0, 0, 0, 2), expand=False)

@@ -98,10 +98,9 @@ def watch(
 
     from prism.evaluate.adapters import BUILTIN_DATASETS
     from prism.evaluate.evaluation import EvaluateConfig
-    from prism.evaluate.plan_file import read_plan
-    from prism.evaluate.watching import CheckpointWatch
+    from prism.evaluate.watching import CheckpointWatch, read_watch_plan
 
-    chosen = _settle_paths(read_plan(plan, BUILTIN_DATASETS, watching=True), plan)
+    chosen = _settle_paths(read_watch_plan(plan, BUILTIN_DATASETS), plan)
     look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle)
     own = {Path(checkpoint.path).resolve() for checkpoint in chosen.checkpoints}
     first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
@@ -128,7 +127,8 @@ def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, con
     from prism.evaluate.engines import open_engine
     from prism.evaluate.evaluation import count_slots, evaluate
 
-    return evaluate(plan, lambda: open_engine(engine, address or plan.ray_address, count_slots(plan.hardware)), config)
+    slots, log = count_slots(plan.hardware), config.folder / "workers.log"
+    return evaluate(plan, lambda: open_engine(engine, address or plan.ray_address, slots, log), config)
 
 
 def _finish(done: Evaluation, output: Path, json: bool) -> None:

@@ -60,6 +60,8 @@ def isolate(
         show(table(f"{report.num_tests} tests in {report.num_rounds} rounds", ("", ">", "hosts"), rows))
         for host, text in report.evidence.items():
             show(f"  {host}: {text}")
+        if report.advice:
+            show(f"  {report.advice}")
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
-    from prism.recover.supervise import RunStatus
+    from prism.recover.supervise import HostHistory, RunStatus
 
 
 class RunByDefault(TyperGroup):
@@ -96,4 +96,10 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
         ("failures", f"{found.num_failures}, {found.num_rollbacks} rollbacks"),
         ("batches left out", ", ".join(found.skipped_batches) or "none"),
         ("hosts out of use", ", ".join(found.cordoned) or "none"),
+        *((f"  {past.host}", _tell_history(past)) for past in found.host_history),
     ]
+
+
+def _tell_history(past: HostHistory) -> str:
+    back = f"back in {past.hours_left:g} h" if past.hours_left else "back in use"
+    return f"out {past.num_cordons} times, last for: {past.reasons[-1]}; {back}"

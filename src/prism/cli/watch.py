@@ -20,7 +20,24 @@ EPILOG = examples(
     "prism watch pcap:capture.pcapng --topology topology.csv",
     "sudo prism watch pcap:eth0 --webhook https://alerts.example.com/prism",
     "prism watch exports/ --topology topology.csv",
+    "prism watch --grafana dashboard.json",
 )
+
+
+def _write_dashboard(target: Path | None) -> Path | None:
+    """Copy the dashboard out of the package; a command that only does this needs no source."""
+    if target is None:
+        return None
+    from importlib.resources import files
+
+    from prism.errors import BadFileError
+
+    try:
+        target.write_bytes(files("prism.observe").joinpath("grafana/prism-watch.json").read_bytes())
+    except OSError as error:
+        raise BadFileError(f"{target}: cannot be written ({error.strerror}); choose another file") from None
+    note(f"wrote {target}; import it in Grafana under Dashboards, New, Import")
+    raise typer.Exit
 
 
 def watch_source(
@@ -42,6 +59,14 @@ def watch_source(
     webhook: Annotated[str | None, typer.Option(help="POST every finding as JSON to this address.")] = None,
     state: Annotated[
         Path | None, typer.Option(help="Folder that keeps the watch across restarts; made if missing.")
+    ] = None,
+    grafana: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the Grafana dashboard of the metrics to this file, and exit.",
+            callback=_write_dashboard,
+            is_eager=True,
+        ),
     ] = None,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,

@@ -23,6 +23,7 @@ class CaptureConfig:
     warmup: int = 3
     company: int | None = None  # live ranks at once on CPU, so that they share its memory as real ones would
     check_symmetry: bool = True
+    quick: bool = False  # CPU: the run that finds the classes is also the one that is measured
     track_memory: bool = True
     snapshot: bool = False
     routing: Routing = "balanced"
@@ -46,8 +47,10 @@ def capture_job(config: CaptureConfig) -> Run:
         together = len(config.ranks) > 1
         return run_ranks(launch, replace(base, live_ranks=config.ranks, in_step=together), config.ranks)
     config.note(f"finding rank classes of {launch.world_size} ranks")
-    found = run_ranks(launch, replace(base, discover=True), [0])
+    found = run_ranks(launch, replace(base, discover=True, brief=not config.quick), [0])
     on_gpu = next(iter(found.captures.values())).device != "cpu"
+    if config.quick and not on_gpu:
+        return found
     families = find_families(found.captures.values())
     classes = find_classes(streams_of(found.captures), families, launch.world_size)
     company = 0 if on_gpu else _company(config)

@@ -25,7 +25,7 @@ class EmulateConfig:
     gpu_memory_bytes: int | None = None
     compute_scale: float = 1.0
     overlap: bool | None = None  # None: as the cores of this machine allow
-    clock: ClockName = "work"
+    clock: ClockName | None = None  # None: all time where every live rank has a core to itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,5 +80,5 @@ def _stitch_config(config: EmulateConfig, backend: str) -> StitchConfig:
         gpus_per_node=launch.gpus_per_node,
         overlap=spare if config.overlap is None else config.overlap,
         compute_scale=config.compute_scale,
-        clock=config.clock,
+        clock=config.clock or ("wall" if launch.pin and local <= cores else "work"),
     )

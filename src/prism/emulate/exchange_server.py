@@ -7,13 +7,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-_JOIN_S = 10.0  # ranks in step that have not met after this long never will
+_JOIN_S = 5.0  # ranks in step that have not met after this long never will
 
 Posts = dict[str, dict[int, bytes]]
 """Messages by channel and number."""
@@ -29,10 +29,22 @@ class Waiting:
     where: str
 
 
+class Timekeeper(Protocol):
+    """The virtual ranks, as live ones ask them."""
+
+    def answer(self, rank: int, verb: str, values: Sequence[Any]) -> int | None:
+        """A number of nanoseconds or of a ticket."""
+        ...
+
+
 class ExchangeServer:
     """Serves every live rank from threads; `on_touch` is asked to start a rank that somebody needs."""
 
-    def __init__(self, on_touch: Callable[[int], bool], timeout_s: float, posts: Posts | None = None) -> None:
+    def __init__(
+        self, on_touch: Callable[[int], bool], timeout_s: float, posts: Posts | None = None,
+        peers: Timekeeper | None = None,
+    ) -> None:  # fmt: skip
+        self._peers = peers
         self.token = secrets.token_hex(16)
         self._folder = tempfile.TemporaryDirectory(prefix="prism-")
         self.address = str(Path(self._folder.name) / "exchange")
@@ -101,6 +113,8 @@ class ExchangeServer:
             return "ok", None
         if verb == "meet":
             return self._meet(values[0])
+        if verb in ("begin", "issue", "due"):
+            return "ok", self._peers.answer(rank, verb, values) if self._peers is not None else None
         if verb == "arrive":
             with self._change:
                 self._arrived[values[0]] += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.emulate.capture import Capture, read_capture
-from prism.emulate.exchange_server import ExchangeServer, Posts
+from prism.emulate.exchange_server import ExchangeServer, Posts, Timekeeper
 from prism.emulate.inside.plan import PLAN_VARIABLE, RunPlan
 from prism.errors import BadConfigError, PrismError
 
@@ -56,13 +56,15 @@ class _Live:
 class Launcher:
     """Runs live ranks until all of them have left their logs."""
 
-    def __init__(self, config: LaunchConfig, base: RunPlan, folder: Path, posts: Posts | None) -> None:
+    def __init__(
+        self, config: LaunchConfig, base: RunPlan, folder: Path, posts: Posts | None, peers: Timekeeper | None = None
+    ) -> None:
         self._config = config
         self._base = base
         self._folder = folder
         self._lock = threading.Lock()
         self._live: dict[int, _Live] = {}
-        self._server = ExchangeServer(self._start_on_demand, base.exchange_timeout_s, posts)
+        self._server = ExchangeServer(self._start_on_demand, base.exchange_timeout_s, posts, peers)
         self._refused: int | None = None
 
     def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
@@ -191,10 +193,12 @@ def probe_pinning(seconds: float = 0.2) -> bool:
     """Whether two busy threads of execution on one core really share it; some sandboxes take the mask and ignore it."""
     core = min(os.sched_getaffinity(0))
     burn = f"import os, time; os.sched_setaffinity(0, {{{core}}}); began = time.perf_counter(); x = 0\n"
-    burn += f"while x < 2_000_000: x += 1\nprint(time.perf_counter() - began)"
+    burn += "while x < 2_000_000: x += 1\nprint(time.perf_counter() - began)"
+
     def time_of(count: int) -> float:
         runs = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(count)]
         return min(float(run.communicate()[0]) for run in runs)
+
     return time_of(2) > 1.4 * time_of(1)
 
 

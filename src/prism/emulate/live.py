@@ -18,13 +18,13 @@ from prism.emulate.capture import Capture
 from prism.emulate.capturing import base_plan
 from prism.emulate.emulation import Emulation
 from prism.emulate.inside.pacing import Rule
-from prism.emulate.inside.plan import FaultPlan
+from prism.emulate.inside.plan import FaultPlan, RunPlan
 from prism.emulate.launch import Launcher
-from prism.emulate.predict import choose_costs, predict
+from prism.emulate.slow_peers import slow_down
+from prism.emulate.virtual_peers import VirtualPeers
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
-from prism.simulate.slowdowns import Slowdown
-from prism.simulate.solver import Solution
+from prism.simulate.solver import Solution, SolveConfig, solve
 
 _MESSAGES = tuple(POINT_TO_POINT)
 
@@ -49,50 +49,80 @@ class LiveRun:
 
 
 def run_live(emulation: Emulation, ranks: Sequence[int], faults: Sequence[FaultPlan] = ()) -> list[LiveRun]:
-    """Run these ranks one after another, each among virtual peers; faults are met as the backend would."""
+    """Run these ranks among virtual peers; faults are met as the backend would.
+
+    CPU ranks run together and their peers react to each of them; on one GPU they take turns.
+    """
     world = emulation.config.capture.launch.world_size
     for rank in (*ranks, *(f.rank for f in faults)):
         if not 0 <= rank < world:
             raise BadConfigError(f"rank {rank} does not exist; the ranks are 0 to {world - 1}")
-    solution = _solution_with(emulation, faults)
-    return [_run_one(emulation, rank, make_rules(emulation, solution, rank), faults) for rank in ranks]
+    if next(iter(emulation.captures.values())).device == "cpu":
+        return _run_together(emulation, ranks, faults)
+    return [run for rank in ranks for run in _run_by_schedule(emulation, rank, faults)]
 
 
-def _solution_with(emulation: Emulation, faults: Sequence[FaultPlan]) -> Solution:
-    """The timeline of the peers; slow ones are slow in it from the start."""
-    slow = tuple(Slowdown(target="rank", id=f.rank, speed=1 / f.factor) for f in faults if f.kind == "slow")
-    if not slow:
-        return emulation.prediction.solution
-    config, launch = emulation.config, emulation.config.capture.launch
-    device = next(iter(emulation.captures.values())).device
-    costs = choose_costs(device, launch.world_size, launch.gpus_per_node, config.cluster, config.calibration)
-    return predict(emulation.stitched, emulation.captures, costs, slowdowns=slow).solution
+def _run_together(emulation: Emulation, ranks: Sequence[int], faults: Sequence[FaultPlan]) -> list[LiveRun]:
+    config, prediction = emulation.config.capture, emulation.prediction
+    peers = VirtualPeers(
+        emulation.stitched, prediction.costs, ranks, num_steps=config.warmup + config.iterations,
+        faults=faults, eager_bytes=prediction.eager_bytes,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
+        plan = _live_plan(emulation, faults, paced=True)
+        return _launch(emulation, ranks, plan, Path(scratch), peers)
 
 
-def _run_one(emulation: Emulation, rank: int, rules: list[Rule], faults: Sequence[FaultPlan]) -> LiveRun:
-    config = emulation.config.capture
+def _run_by_schedule(emulation: Emulation, rank: int, faults: Sequence[FaultPlan]) -> list[LiveRun]:
+    """One rank on the GPU, whose stream goes by rules made from the solved peers."""
+    prediction = emulation.prediction
+    document: dict[str, object] = {"rules": [asdict(r) for r in make_rules(emulation, prediction.solution, rank)]}
+    slow = [replace(fault, step=0) for fault in faults if fault.kind == "slow"]
+    if slow:
+        config = SolveConfig(note_ops=True, eager_bytes=prediction.eager_bytes)
+        slowed = solve(slow_down(emulation.stitched.graph, slow), prediction.costs, config)
+        document["slow_rules"] = [asdict(rule) for rule in make_rules(emulation, slowed, rank)]
+        document["slow_from"] = min(fault.step for fault in faults if fault.kind == "slow")
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         schedule = Path(scratch) / "schedule.json"
-        schedule.write_text(json.dumps({"rules": [asdict(rule) for rule in rules]}))
-        plan = replace(
-            base_plan(config), schedule=str(schedule), live_ranks=tuple(sorted(emulation.captures)),
-            faults=tuple(faults), track_memory=False, warmup=config.warmup, exchange_timeout_s=30.0,
-        )  # fmt: skip
-        started = time.monotonic()
-        launcher = Launcher(config.launch, plan, Path(scratch), emulation.posts)
-        captures = launcher.run([rank])
-        log = launcher.log_of(rank)
-        code = launcher.started[rank]
-    capture = captures.get(rank)
-    predicted = float(np.median(emulation.prediction.step_ns)) / 1e6
+        schedule.write_text(json.dumps(document))
+        return _launch(emulation, [rank], _live_plan(emulation, faults, schedule=str(schedule)), Path(scratch))
+
+
+def _live_plan(
+    emulation: Emulation, faults: Sequence[FaultPlan], *, schedule: str = "", paced: bool = False
+) -> RunPlan:
+    return replace(
+        base_plan(emulation.config.capture), schedule=schedule, paced=paced, faults=tuple(faults), track_memory=False,
+        live_ranks=tuple(sorted(emulation.captures)), exchange_timeout_s=30.0,
+    )  # fmt: skip
+
+
+def _launch(
+    emulation: Emulation, ranks: Sequence[int], plan: RunPlan, folder: Path, peers: VirtualPeers | None = None
+) -> list[LiveRun]:
+    config = emulation.config.capture
+    started = time.monotonic()
+    launcher = Launcher(config.launch, plan, folder, emulation.posts, peers)
+    captures = launcher.run(ranks)
+    wall_s = time.monotonic() - started
+    return [
+        _describe(rank, captures.get(rank), launcher.log_of(rank), launcher.started[rank], emulation, wall_s)
+        for rank in ranks
+    ]
+
+
+def _describe(
+    rank: int, capture: Capture | None, log: str, code: int | None, emulation: Emulation, wall_s: float
+) -> LiveRun:
     return LiveRun(
         rank=rank,
         status=capture.status if capture else "aborted",
         reason=capture.reason if capture else f"the process was aborted (exit code {code})",
-        step_ms=_step_times(capture, config.warmup) if capture else (),
-        predicted_ms=predicted,
+        step_ms=_step_times(capture, emulation.config.capture.warmup) if capture else (),
+        predicted_ms=float(np.median(emulation.prediction.step_ns)) / 1e6,
         diverged=capture.diverged if capture else 0,
-        wall_s=time.monotonic() - started,
+        wall_s=wall_s,
         log=log,
     )
 

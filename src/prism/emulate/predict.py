@@ -18,7 +18,6 @@ from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
 from prism.simulate.graph import Graph
-from prism.simulate.slowdowns import Slowdown
 from prism.simulate.solver import Solution, SolveConfig, solve
 from prism.simulate.usage import measure_usage
 
@@ -62,7 +61,13 @@ class Prediction:
     communication: str  # calibrated or modelled
     error_band_pct: float
     solution: Solution
-    cluster: Cluster
+    costs: ClusterCosts
+    eager_bytes: int
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where the job was predicted to run."""
+        return self.costs.cluster
 
     @property
     def median_ms(self) -> float:
@@ -89,11 +94,11 @@ def choose_costs(
 
 def predict(
     stitched: Stitched, captures: Mapping[int, Capture], costs: ClusterCosts, *,
-    gpu_memory_bytes: int | None = None, slowdowns: tuple[Slowdown, ...] = (),
+    gpu_memory_bytes: int | None = None,
 ) -> Prediction:  # fmt: skip
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
-    config = SolveConfig(note_ops=True, slowdowns=slowdowns, eager_bytes=_EAGER_BYTES if gloo else -1)
+    config = SolveConfig(note_ops=True, eager_bytes=_EAGER_BYTES if gloo else -1)
     solution = solve(stitched.graph, costs, config)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)
@@ -108,7 +113,8 @@ def predict(
         communication=communication,
         error_band_pct=round(float(total), 2),
         solution=solution,
-        cluster=costs.cluster,
+        costs=costs,
+        eager_bytes=config.eager_bytes,
     )
 
 

@@ -10,12 +10,13 @@ import polars as pl
 
 from prism.emulate.emulation import Emulation
 from prism.emulate.live import LiveRun
+from prism.records.charts import Bars, draw_bars
 
 _COLOURS = {
     "compute": "#4c78a8", "host": "#9ecae9", "dp": "#f58518", "tp": "#e45756", "pp": "#72b7b2", "cp": "#b279a2",
     "ep": "#ff9da6", "embedding": "#9d755d", "unknown": "#eeca3b", "wait": "#d5d5d5",
 }  # fmt: skip
-_WIDTH, _LANE, _MOST_LANES, _MOST_SPANS = 1100, 18, 40, 20_000
+_WIDTH, _LANE, _MOST_LANES, _MOST_SPANS, _MOST_BARS = 1100, 18, 40, 20_000, 16
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1140px;color:#222}
 table{border-collapse:collapse}td,th{padding:.2em .9em .2em 0;text-align:left}td.n{text-align:right}
 h1{font-size:1.5em}h2{font-size:1.15em;margin-top:1.6em}small{color:#666}svg{background:#fafafa}"""
@@ -32,8 +33,10 @@ def write_report(emulation: Emulation, spans: pl.DataFrame, path: Path, live: Se
         f"{html.escape(next(iter(emulation.captures.values())).device)}, communication {prediction.communication}; "
         f"error band {prediction.error_band_pct:g} %.</p>",
         "<h2>Where the time goes</h2>",
+        _draw_split(emulation),
         _table(("part", "share"), _split_rows(emulation)),
         "<h2>Memory</h2>",
+        _draw_memory(emulation),
         _table(("class", "ranks", "peak allocated", "peak reserved", "communicators", "fits"), _memory_rows(emulation)),
     ]
     if live:
@@ -72,6 +75,29 @@ def draw_timeline(spans: pl.DataFrame) -> str:
     legend = " ".join(f'<tspan fill="{c}">■ {k}</tspan>' for k, c in _COLOURS.items())
     out.append(f'<text x="120" y="{height - 6}">{legend}</text></svg>')
     return "\n".join(out)
+
+
+def _draw_split(emulation: Emulation) -> str:
+    """One bar: an iteration, as ranks spend it on average."""
+    split, median = emulation.prediction.split, emulation.prediction.median_ms
+    parts = (
+        ("compute", split.compute),
+        ("exposed communication", split.exposed_communication),
+        ("bubble", split.bubble),
+    )
+    return draw_bars(
+        "An iteration", ["mean of all ranks"], [Bars(n, [s * median]) for n, s in parts], unit="ms", stacked=True
+    )
+
+
+def _draw_memory(emulation: Emulation) -> str:
+    """Allocated and reserved memory of the first classes."""
+    shown = emulation.prediction.memory[:_MOST_BARS]
+    groups = [
+        Bars("peak allocated", [m.peak_allocated_bytes / 2**30 for m in shown]),
+        Bars("peak reserved", [m.peak_reserved_bytes / 2**30 for m in shown]),
+    ]
+    return draw_bars("Memory of a rank", [f"class {i}" for i in range(len(shown))], groups, unit="GiB")
 
 
 def _split_rows(emulation: Emulation) -> Iterable[tuple[object, ...]]:

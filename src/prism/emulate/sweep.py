@@ -103,7 +103,8 @@ def _try(plan: SweepPlan, base: EmulateConfig, choice: Mapping[str, Any]) -> Tri
     if plan.world_size:
         launch = replace(launch, world_size=plan.world_size)
     limit = round(plan.gpu_memory_gb * 1e9) if plan.gpu_memory_gb else base.gpu_memory_bytes
-    config = replace(base, capture=replace(base.capture, launch=launch), gpu_memory_bytes=limit)
+    capture = replace(base.capture, launch=launch, quick=True)  # layouts are told apart by more than the last percent
+    config = replace(base, capture=capture, gpu_memory_bytes=limit)
     try:
         prediction = emulate(config).prediction
     except PrismError as error:  # a layout that the script refuses is an answer, not the end of the sweep

@@ -22,12 +22,12 @@ class Seat:
     ranks: tuple[int, ...]
     families: Families
 
-    def other_side(self, entry: CapturedEntry) -> dict[str, int]:
+    def other_side(self, group: str, peer: int) -> dict[str, int]:
         """A message's peer: by position where the whole class sits at one, else by distance."""
-        family = self.families.by_name[entry.group]
+        family = self.families.by_name[group]
         if all(family.position(r) == family.position(self.rank) for r in self.ranks):
-            return {"peer": entry.peer}
-        return {"shift": (entry.peer - family.position(self.rank)) % family.size}
+            return {"peer": peer}
+        return {"shift": (peer - family.position(self.rank)) % family.size}
 
 
 class StreamWriter:
@@ -98,7 +98,7 @@ class StreamWriter:
         source = entry.source or None
         if entry.what in MESSAGES:
             put = self._program.send if entry.what == "send" else self._program.recv
-            other = self._seat.other_side(entry)
+            other = self._seat.other_side(entry.group, entry.peer)
             put(slot, entry.bytes, peer=other.get("peer"), shift=other.get("shift"), stream=lane, source=source)
             return
         self._program.collective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from prism.evaluate import actions, events
 from prism.evaluate.crew import Crew, Duty
-from prism.evaluate.engines.engine import Engine, Outcome
+from prism.evaluate.engines.engine import Outcome
 from prism.evaluate.events import Event, Failure
 from prism.evaluate.jobs import CombineJob, InferJob, Inferred, Pulled, PullJob, ReleaseJob, ScoreJob
 from prism.evaluate.loading.source import SourceFile
@@ -20,6 +21,7 @@ from prism.evaluate.trials import Checkpoint, Dataset, Part, Trial
 
 _PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
 _LEAST_PATIENCE_S = 600.0
+GIVE_BACK = "give-back"  # a file with the number of workers that training wants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,11 @@ class _Run:
 
 
 class Coordinator:
-    """One evaluation on one engine."""
+    """One evaluation."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        engine: Engine,
         crew: Crew,
         config: CoordinatorConfig,
         *,
@@ -86,7 +87,6 @@ class Coordinator:
     ) -> None:
         self.scheduler = scheduler
         self.found = Findings()
-        self._engine = engine
         self._crew = crew
         self._config = config
         self._models = dict(models)
@@ -107,19 +107,39 @@ class Coordinator:
 
     def run(self, arrivals: Callable[[], Iterable[Arrival] | None] = lambda: None) -> Findings:
         """Until nothing is left; `arrivals` gives checkpoints that came since, or None when no more will come."""
+        try:
+            self._loop(arrivals)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a full disk may be what stopped it
+                self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="stopped")
+            raise
+        self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="done")
+        return self.found
+
+    def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None]) -> None:
         next_tick = 0.0
         while True:
             for event in self._collect():
                 self._take(event)
             if self.now_s >= next_tick:
                 next_tick = self.now_s + self._config.tick_s
+                self._heed_training()
                 self._take(events.Tick(now_s=self.now_s))
                 self._log.write_progress(self.scheduler.progress(self.now_s), self.found)
                 if (news := arrivals()) is None and self._finished and not self._combining:
-                    break
+                    return
                 self._add(news or ())
-        self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="done")
-        return self.found
+
+    def _heed_training(self) -> None:
+        """Give workers up while the file `give-back` asks for it, and take them again afterwards."""
+        wanted = read_wanted(self._config.folder / GIVE_BACK)
+        if chosen := self._crew.lend(wanted):
+            self._log.say(f"{len(chosen)} workers make way for training")
+            self._take(events.Preempted(now_s=self.now_s, workers=chosen))
+            for worker in chosen:
+                self._runs.pop(worker, None)
+                self._crew.dismiss(worker)
+        self._crew.take_back(wanted)
 
     def _add(self, arrivals: Iterable[Arrival]) -> None:
         for arrival in arrivals:
@@ -273,3 +293,11 @@ class Coordinator:
         else:
             self.found.problems.append(f"{key[0]}/{key[1]}: its scores cannot be combined: {outcome.text}")
             self._log.say(self.found.problems[-1])
+
+
+def read_wanted(path: Path) -> int:
+    """How many workers training asks for; what cannot be read asks for none."""
+    try:
+        return max(0, int(path.read_text().strip() or 0))
+    except (OSError, ValueError):
+        return 0

@@ -33,7 +33,7 @@ class Layout:
 class Duty:
     """What a process is busy with."""
 
-    kind: str  # load, release, infer, score, combine
+    kind: str  # warm, load, release, infer, score, combine
     worker: str = ""
     node: str = ""
     checkpoint: str = ""
@@ -60,9 +60,12 @@ class _Station:
 class Crew:
     """Starts processes on an engine and hands them jobs."""
 
-    def __init__(self, engine: Engine, layout: Layout) -> None:
+    def __init__(self, engine: Engine, layout: Layout, warm_up: Job | None = None) -> None:
+        """`warm_up` is what a new inference worker does first, while its checkpoint is on the way."""
         self._engine = engine
         self._layout = layout
+        self._warm_up = warm_up
+        self._held: dict[str, tuple[Job, Duty]] = {}  # first jobs of workers that are warming up
         self._stations: dict[str, _Station] = {}
         self._workers: dict[str, WorkerSpec] = {}
         self._duties: dict[str, Duty] = {}
@@ -71,6 +74,7 @@ class Crew:
         self._adopted: dict[str, str] = {}  # scorers by node that were at work before
         self._orphans: deque[tuple[Job, Duty]] = deque()  # to combine scores, where the node was lost
         self._combining: dict[str, Job] = {}
+        self._lent: list[WorkerSpec] = []  # whose places training has for now
         self._count = 0
         self._next_check_s = 0.0
 
@@ -115,7 +119,10 @@ class Crew:
 
     def assign(self, worker: str, job: Job, duty: Duty) -> None:
         """A job for an inference worker."""
-        self._begin(worker, job, duty)
+        if worker in self._duties:  # it is warming up
+            self._held[worker] = (job, duty)
+        else:
+            self._begin(worker, job, duty)
 
     def score(self, node: str | None, job: Job, duty: Duty) -> None:
         """A job for a CPU of a node, or of the least busy one."""
@@ -130,9 +137,21 @@ class Crew:
 
     def dismiss(self, worker: str) -> None:
         """Stop a worker and give its GPUs back."""
-        self._duties.pop(worker, None)
-        self._workers.pop(worker, None)
-        self._engine.stop(worker)
+        self._forget(worker)
+
+    def lend(self, count: int) -> tuple[str, ...]:
+        """Choose workers whose GPUs go to training, so that it has `count` of their places; idle ones first."""
+        order = sorted(self._workers, key=lambda worker: worker in self._duties)
+        chosen = order[: max(0, count - len(self._lent))]
+        self._lent += [self._workers[worker] for worker in chosen]
+        return tuple(chosen)
+
+    def take_back(self, count: int) -> None:
+        """Start workers again in places that training no longer needs, until it has `count`."""
+        while len(self._lent) > count:
+            spec = self._lent.pop()
+            if spec.node in self._stations:
+                self._news.append(self._start_worker(spec.node, spec.gpus))
 
     def wait(self, timeout_s: float) -> Iterator[tuple[Duty, Outcome]]:
         """Duties that ended, well or not."""
@@ -142,6 +161,8 @@ class Crew:
                 yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
             elif isinstance(report, Returned) and duty is not None:
                 self._combining.pop(report.worker, None)
+                if report.worker in self._held:
+                    self._begin(report.worker, *self._held.pop(report.worker))
                 yield duty, report.outcome
         yield from self._end_hung()
         for _ in range(len(self._orphans) if self._stations else 0):
@@ -160,6 +181,8 @@ class Crew:
     def _lose(self, worker: str, duty: Duty | None, text: str) -> Iterator[tuple[Duty, Outcome]]:
         """A process ended with what it did; another takes its place."""
         job = self._combining.pop(worker, None)
+        if worker in self._held:
+            duty = replace(self._held.pop(worker)[1], worker=worker)
         if job is not None and duty is not None and duty.attempt < _MAX_ATTEMPTS:
             self._orphans.append((job, replace(duty, attempt=duty.attempt + 1)))
         elif duty is not None:
@@ -206,14 +229,20 @@ class Crew:
         self._orphans += [(self._combining.pop(scorer), self._duties[scorer]) for scorer in busy]
         workers = [worker for worker, spec in self._workers.items() if spec.node == node]
         for worker in (*workers, *station.scorers, station.loader):
-            self._duties.pop(worker, None)
-            self._workers.pop(worker, None)
-            self._engine.stop(worker)
+            self._forget(worker)
+
+    def _forget(self, worker: str) -> None:
+        self._held.pop(worker, None)
+        self._duties.pop(worker, None)
+        self._workers.pop(worker, None)
+        self._engine.stop(worker)
 
     def _start_worker(self, node: str, gpus: tuple[int, ...]) -> events.WorkerJoined:
         spec = WorkerSpec(id=self._name("worker", node), node=node, gpus=gpus, cpus=0.0 if gpus else 1.0)
         self._engine.start(spec)
         self._workers[spec.id] = spec
+        if self._warm_up is not None:
+            self._begin(spec.id, self._warm_up, Duty(kind="warm", node=node))
         return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
 
     def _feed(self, station: _Station) -> None:

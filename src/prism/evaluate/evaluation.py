@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism.errors import BadConfigError
+from prism.errors import BadConfigError, PrismError
 from prism.evaluate.coordinator import Arrival, Coordinator, CoordinatorConfig, Findings, Model
 from prism.evaluate.crew import Crew, Layout
 from prism.evaluate.engines import Engine, EngineNode
 from prism.evaluate.fingerprint import make_fingerprint
+from prism.evaluate.jobs import WarmUpJob
 from prism.evaluate.loading.source import identify, open_source
+from prism.evaluate.models.model import is_tiny
 from prism.evaluate.priors import Priors, read_priors, write_priors
 from prism.evaluate.run_log import RunLog
 from prism.evaluate.scheduler import Scheduler, SchedulerConfig
@@ -59,6 +63,12 @@ def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: Ev
         engine = open_engine()
         try:
             return _evaluate(plan, models, engine, config)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise PrismError(
+                f"{config.folder}: {error.strerror}; make room and run again, what is finished is kept"
+            ) from None
         finally:
             engine.close()
 
@@ -80,12 +90,11 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
         inferred=[part for c, d in pairs for part in store.kept("outputs", c, d, book.word(c, d.name))],
         scored=[part for c, d in pairs for part in store.kept("scores", c, d, book.word(c, d.name))],
     )
-    crew = Crew(engine, layout)
+    crew = Crew(engine, layout, WarmUpJob(modules=choose_imports(plan.checkpoints, plan.datasets)))
     if looked.worker is not None:
         crew.adopt_scorer(looked.worker, looked.node)
     coordinator = Coordinator(
         scheduler,
-        engine,
         crew,
         CoordinatorConfig(folder=config.folder, roots=config.roots),
         models=models,
@@ -102,7 +111,8 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     try:
         found = coordinator.run(_arrivals(config, layout, models, checkpoints))
     finally:
-        write_priors(scheduler.priors, config.folder / "priors.json")
+        with contextlib.suppress(OSError):  # a full disk is told by what it broke off
+            write_priors(scheduler.priors, config.folder / "priors.json")
     return Evaluation(
         checkpoints=tuple(checkpoints),
         datasets=looked.datasets,
@@ -145,6 +155,15 @@ def choose_layout(hardware: Hardware, nodes: Sequence[EngineNode]) -> Layout:
         max_workers=hardware.workers,
         memory_bytes=int((hardware.shared_memory_gb or 0) * 1e9),
     )
+
+
+def choose_imports(checkpoints: Sequence[Checkpoint], datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    """Modules that take seconds to import and that inference will need."""
+    adapters = {dataset.adapter for dataset in datasets}
+    found = ["lm_eval.models.huggingface", "lm_eval.evaluator_utils"] if "lm-eval" in adapters else []
+    if "builtin" in adapters and not all(is_tiny(Path(checkpoint.path)) for checkpoint in checkpoints):
+        found.append("prism.evaluate.models.pretrained")
+    return tuple(found)
 
 
 def count_slots(hardware: Hardware) -> int:

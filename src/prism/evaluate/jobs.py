@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +39,21 @@ class SurveyJob:
             except InputError as error:
                 found.append(Looked(survey=None, problem=str(error)))
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpJob:
+    """Import what inference needs, while the checkpoint is on its way."""
+
+    modules: tuple[str, ...]
+    threads: int = 1
+
+    def run(self, place: Workplace) -> None:
+        """Import them; what is missing is told when it is used."""
+        place.use_threads(self.threads)
+        for name in self.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

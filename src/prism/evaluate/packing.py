@@ -32,7 +32,7 @@ class Work:
     infer_s: float  # per sample
     score_s: float  # per sample
     splittable: bool = True
-    proven: bool = True  # the run time was measured, not guessed
+    trusted: bool = True  # its run time is not a mere guess
 
     @property
     def seconds(self) -> float:
@@ -78,14 +78,14 @@ class _Attempt:
     def place(self, work: Work, samples: int) -> bool:
         """Give a dataset to the fullest worker that can still take it whole, or cut it over the emptiest ones.
 
-        One whose run time is a guess goes to the emptiest worker: begun early, it can still be put right.
+        One whose run time is a mere guess goes to the emptiest worker: begun early, it can still be put right.
         """
         while samples > 0:
             seconds = work.setup_s + samples * work.infer_s
             tail_s = self._tail_s(work, samples)
             index = bisect_right(self.fills, (self.end_s - seconds - tail_s, _LAST)) - 1
             if index >= 0:
-                self._fill(index if work.proven else 0, work, samples, seconds)
+                self._fill(index if work.trusted else 0, work, samples, seconds)
                 return True
             if not work.splittable:
                 return False
@@ -123,15 +123,17 @@ class _Attempt:
 
 
 def _count(work: Work, samples: int, room_s: float) -> int:
-    """How many samples are inferred in a time."""
-    return min(samples, int(room_s / work.infer_s)) if work.infer_s > 0 else samples
+    """How many samples are inferred in a time; none in less than no time."""
+    if room_s < 0:
+        return 0
+    return samples if samples * work.infer_s <= room_s else int(room_s / work.infer_s)
 
 
 def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Packing:
     """Search the earliest end for which every dataset finds room; no part that is cut off is under `min_part_s`."""
     works = sorted(
         (work for work in works if work.samples),
-        key=lambda w: (w.splittable, w.proven, -w.seconds - (0.0 if w.splittable else w.samples * w.score_s), w.key),
+        key=lambda w: (w.splittable, w.trusted, -w.seconds - (0.0 if w.splittable else w.samples * w.score_s), w.key),
     )
     if not slots or not works:
         return Packing(end_s=max((slot.ready_s for slot in slots), default=0.0), queues={})

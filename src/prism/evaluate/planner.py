@@ -199,5 +199,5 @@ def _work(pool: Pool, samples: int) -> Work:
         infer_s=pool.prior.infer_s,
         score_s=pool.prior.score_s,
         splittable=pool.dataset.splittable,
-        proven=pool.prior.measured,
+        trusted=pool.prior.trusted,
     )

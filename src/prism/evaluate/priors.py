@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from prism.errors import BadFileError
 from prism.evaluate.trials import Checkpoint, Dataset
@@ -25,6 +25,7 @@ _DEVICE_BYTES_PER_S = 5e9
 _START_S = 5.0
 _SETUP_S = 2.0
 _SCORE_S = 1e-3
+_WRONG = math.log(1.25)  # recorded run times that are this far apart in their error are not relied on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Prior:
     infer_s: float  # per sample
     score_s: float  # per sample
     measured: bool = False  # in this run
+    trusted: bool = False  # measured, or recorded by an earlier run whose numbers have held so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,33 @@ class _Mean:
         return self.total / self.count if self.count else None
 
 
+class _Ratios:
+    """How measured run times compare with what was guessed, over the datasets measured so far."""
+
+    __slots__ = ("_count", "_squares", "_total")
+
+    def __init__(self) -> None:
+        self._total, self._squares, self._count = 0.0, 0.0, 0  # of logarithms
+
+    def add(self, ratio: float) -> None:
+        """Take in the first part of a dataset."""
+        self._total += math.log(ratio)
+        self._squares += math.log(ratio) ** 2
+        self._count += 1
+
+    @property
+    def typical(self) -> float:
+        """How much longer than guessed this hardware takes."""
+        # One more dataset that was guessed right is counted in, so that the first one measured does not decide alone.
+        return math.exp(self._total / (self._count + 1))
+
+    @property
+    def spread(self) -> float:
+        """How far the guesses are apart in their error: a factor that is the same for all does no harm."""
+        mean = self._total / max(1, self._count)
+        return math.sqrt(max(0.0, self._squares / max(1, self._count) - mean**2))
+
+
 class _Seen:
     """What this run has measured of one dataset with one model size."""
 
@@ -71,6 +100,9 @@ class _Seen:
 
     def __init__(self) -> None:
         self.infer, self.score, self.setup, self.start = _Mean(), _Mean(), _Mean(), _Mean()
+
+
+_NOTHING_SEEN, _NO_RATIOS = _Seen(), _Ratios()
 
 
 class Priors:
@@ -82,28 +114,22 @@ class Priors:
             self._records.setdefault(record.dataset, {})[record.parameters] = record
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._starts: dict[int, _Mean] = {}
-        self._speeds: dict[int, tuple[float, int]] = {}  # per model size: sum of log(measured / guessed), datasets
+        self._ratios: dict[int, _Ratios] = {}  # measured to guessed, per model size
 
     def prior(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
         """The best guess for a dataset with a model of this size."""
-        seen = self._seen.get((dataset.name, checkpoint.parameters))
         guess = self._guess(dataset, checkpoint)
-        start = self._starts.get(checkpoint.parameters)
-        start_s = guess.start_s if start is None or start.value is None else start.value
-        if seen is None:
-            return Prior(
-                start_s=start_s,
-                setup_s=guess.setup_s,
-                infer_s=guess.infer_s * self._slower(checkpoint.parameters),
-                score_s=guess.score_s,
-            )
-        infer_s, score_s, setup_s = seen.infer.value, seen.score.value, seen.setup.value
+        seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
+        ratios = self._ratios.get(checkpoint.parameters, _NO_RATIOS)
+        start = self._starts.get(checkpoint.parameters, _Mean())
+        measured = seen.infer.value is not None
         return Prior(
-            start_s=start_s,
-            setup_s=guess.setup_s if setup_s is None else setup_s,
-            infer_s=guess.infer_s * self._slower(checkpoint.parameters) if infer_s is None else infer_s,
-            score_s=guess.score_s if score_s is None else score_s,
-            measured=infer_s is not None,
+            start_s=_first_known(start.value, guess.start_s),
+            setup_s=_first_known(seen.setup.value, guess.setup_s),
+            infer_s=_first_known(seen.infer.value, guess.infer_s * ratios.typical),
+            score_s=_first_known(seen.score.value, guess.score_s),
+            measured=measured,
+            trusted=measured or (guess.trusted and ratios.spread < _WRONG),
         )
 
     def observe_inference(
@@ -114,10 +140,8 @@ class Priors:
         first = not seen.infer.count
         seen.infer.add(max(0.0, seconds), samples)
         if first and seconds > 0:
-            guess = self._guess(dataset, checkpoint).infer_s
-            total, count = self._speeds.get(checkpoint.parameters, (0.0, 0))
-            ratio = math.log(max(1e-9, seconds / samples) / guess)
-            self._speeds[checkpoint.parameters] = (total + ratio, count + 1)
+            ratio = max(1e-9, seconds / samples) / self._guess(dataset, checkpoint).infer_s
+            self._ratios.setdefault(checkpoint.parameters, _Ratios()).add(ratio)
         if setup_s > 0:
             seen.setup.add(setup_s, 1)
         if start_s > 0:
@@ -144,12 +168,6 @@ class Priors:
             )
         return tuple(kept[key] for key in sorted(kept))
 
-    def _slower(self, parameters: int) -> float:
-        """How much longer than guessed this hardware takes, over the datasets measured so far."""
-        total, count = self._speeds.get(parameters, (0.0, 0))
-        # One more dataset that was guessed right is counted in, so that the first one measured does not decide alone.
-        return math.exp(total / (count + 1))
-
     def _guess(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
         """A recorded run, of another model size where need be, or an estimate from sizes alone."""
         parameters = checkpoint.parameters or _PARAMETERS
@@ -165,6 +183,7 @@ class Priors:
             setup_s=_SETUP_S if record.setup_s is None else record.setup_s,
             infer_s=infer_s if record.infer_s is None else max(1e-9, record.infer_s * larger),
             score_s=_SCORE_S if record.score_s is None else record.score_s,
+            trusted=record.infer_s is not None and larger == 1,
         )
 
     def _nearest(self, dataset: str, parameters: int) -> Record | None:
@@ -177,6 +196,10 @@ class Priors:
         return min(sizes.values(), key=lambda r: abs(math.log((r.parameters or 1) / (parameters or 1))))
 
 
+@overload
+def _first_known(new: float | None, old: float) -> float: ...
+@overload
+def _first_known(new: float | None, old: float | None) -> float | None: ...
 def _first_known(new: float | None, old: float | None) -> float | None:
     return old if new is None else new
 

@@ -96,6 +96,13 @@ class Roster:
         desk.suspended, desk.queue = why, []
         self.idle.pop(desk.worker.id, None)
 
+    def resume(self) -> None:
+        """Workers that got no trials get them again."""
+        for desk in self.desks.values():
+            desk.suspended = ""
+            if desk.running is None:
+                self.idle[desk.worker.id] = desk
+
     @property
     def usable(self) -> list[Desk]:
         """Workers that can be given trials."""

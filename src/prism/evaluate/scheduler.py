@@ -107,6 +107,7 @@ class Scheduler:
         self._num_trials = 0
         self._num_done = 0
         self._load_speed = self.config.storage_bytes_per_s or _UNKNOWN_BYTES_PER_S
+        self._load_errors: dict[str, str] = {}  # by checkpoint
         self._finished = False
         for checkpoint in checkpoints:
             self._add_checkpoint(checkpoint)
@@ -119,6 +120,7 @@ class Scheduler:
     def handle(self, event: events.Event) -> list[Action]:
         """Take an event, change, and say what to do."""
         actions = list(self._take(event))
+        self._drop_unloadable()
         actions += self._start_retries(event.now_s)
         actions += self._start_trials(event.now_s)
         actions += self._start_loads(event.now_s)
@@ -212,6 +214,8 @@ class Scheduler:
     def _lose(self, worker: str, *, blame: bool = True) -> RunningTrial | None:
         """A worker is gone; what it had not written waits again."""
         running = self._roster.remove(worker)
+        if not self._roster.usable:
+            self._roster.resume()  # those that are left are all there is
         for i, part in enumerate(running.left if running is not None else ()):
             pool = self._ledger.pool(part)
             pool.losses += i == 0 and blame
@@ -236,10 +240,16 @@ class Scheduler:
                 self._load_speed = checkpoint.bytes / event.seconds
             return
         memory.failures[event.checkpoint] = memory.failures.get(event.checkpoint, 0) + 1
+        self._load_errors[event.checkpoint] = event.text
         self._planner.regroup()
-        if not any(self._planner.can_run(desk, checkpoint) for desk in self._roster.desks.values()):
-            for pool in self._ledger.pools[event.checkpoint].values():
-                self._ledger.give_up_waiting(pool, "load", event.text)
+
+    def _drop_unloadable(self) -> None:
+        """Give up checkpoints that no node with a worker can load."""
+        desks = self._roster.desks.values()
+        for name, text in self._load_errors.items() if desks else ():
+            if not any(self._planner.can_run(desk, self._ledger.checkpoints[name]) for desk in desks):
+                for pool in self._ledger.pools[name].values():
+                    self._ledger.give_up_waiting(pool, "load", text)
 
     def _on_part(self, event: events.PartInferred) -> None:
         desk = self._roster.trials.get(event.trial)

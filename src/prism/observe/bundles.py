@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.jobs import connect
 from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
 _MOST_EVENTS = 300  # messages of a connection that are compared
 _SAME = 0.004  # of a transfer's length: ends that differ by no more than this, but for a constant, are one collective's
-_LOCKSTEP = 0.2  # of the usual distance between ranks: closer ones act as one
+_JUMP = 4.0  # times: distances of ranks that act as one and of others lie at least this far apart
 _FLOOR_NS = 3_000.0
-_RIGID = 5e-4  # of the time between messages: what scatters less acts as one, whatever the others do
+_RIGID = 5e-3  # of the time between messages: replicas differ by more than this, ranks that act as one by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +48,38 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, stages: StageMap) -> B
         if stages.stage:
             here = [stages.stage.get(int(e), 0) for e in own["src"]]
             own = own.filter(pl.Series([s == Counter(here).most_common(1)[0][0] for s in here]))
-        # A host may send on to several others; one of them is enough.
-        target = own.group_by("dst_host").len().sort("len", "dst_host", descending=[True, False])["dst_host"][0]
-        own = own.filter(pl.col("dst_host") == target)
-        labels = _bundle(traffic, own["voice"].to_numpy())
-        families = own["family"].to_numpy()
-        by_family = [len(np.unique(labels[families == f])) for f in np.unique(families)]
-        counts.append(min(by_family))
-        most.append(max(by_family))
+        found = [_count_in_family(traffic, part) for part in _by_size(own)]
+        counts.append(min(found))
+        most.append(max(found))
     dense = Counter(counts).most_common(1)[0][0]
-    return Bundles(dense=dense, expert=Counter(most).most_common(1)[0][0])
+    expert = Counter(most).most_common(1)[0][0]
+    # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
+    whole = _span(largest)
+    partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
+    return Bundles(dense=dense, expert=dense if partial else expert)
+
+
+def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:
+    """Units that carry messages of about one size, apart from the others."""
+    ordered = own.sort("bytes")
+    size = np.log(np.maximum(ordered["bytes"].to_numpy(), 1.0))
+    cut = np.flatnonzero(np.diff(size) > _OTHER_SIZE) + 1
+    edges = [0, *cut.tolist(), ordered.height]
+    return [ordered[a:b] for a, b in pairwise(edges)]
+
+
+def _span(units: pl.DataFrame) -> int:
+    """Hosts that are connected to the first one."""
+    src, dst = (units[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
+    hosts = np.unique(np.concatenate([src, dst]))
+    labels = connect(len(hosts), np.searchsorted(hosts, src), np.searchsorted(hosts, dst))
+    return int(np.bincount(labels).max())
+
+
+def _count_in_family(traffic: Traffic, own: pl.DataFrame) -> int:
+    """Groups among units of one size; a host may send on to several others, of which one is enough."""
+    target = own.group_by("dst_host").len().sort("len", "dst_host", descending=[True, False])["dst_host"][0]
+    return len(np.unique(_bundle(traffic, own.filter(pl.col("dst_host") == target)["voice"].to_numpy())))
 
 
 def _bundle(traffic: Traffic, voices: Ints) -> Ints:
@@ -108,25 +133,33 @@ def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap
         return 1 if pipe.height else None
     chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
     tables: list[Floats] = []
-    spacing = 0.0
     for s, d, _ in chosen.iter_rows():
         own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d))
         times = [_times_of(traffic, int(v))[0] for v in own["voice"].to_numpy()[:32]]
-        tables.append(_distances(times))
-        spacing = max(spacing, *(float(np.median(np.diff(t))) for t in times if len(t) > 1), 0.0)
-    joined = np.concatenate([t[np.triu_indices(len(t), 1)] for t in tables])
-    joined = joined[np.isfinite(joined)]
-    if not len(joined):
-        return None
-    wide = float(np.quantile(joined, 0.9))
-    floor = max(_FLOOR_NS, _RIGID * spacing)
-    limit = max(_LOCKSTEP * wide, floor)
+        spacing = max((float(np.median(np.diff(t))) for t in times if len(t) > 1), default=1.0)
+        tables.append(_distances(times) / max(spacing, 1.0))
+    limit = _find_limit(np.concatenate([t[np.triu_indices(len(t), 1)] for t in tables]))
+    # What leaves a rank may be held up by the other side's, so the way that is more in step tells.
+    tightest = sorted(tables, key=lambda t: float(np.median(t)))[: max(1, len(tables) // 2)]
     sizes = Counter[int]()
-    for table in tables:
+    for table in tightest:
         sizes.update((table <= limit).sum(axis=1).tolist())
-    if wide <= floor:
-        return max(len(t) for t in tables)
-    return sizes.most_common(1)[0][0]
+    members = Counter(len(t) for t in tables).most_common(1)[0][0]
+    size = sizes.most_common(1)[0][0]
+    return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))
+
+
+def _find_limit(distances: Floats) -> float:
+    """Up to which distance two connections act as one: below a wide gap between near and far ones, or a usual one."""
+    known = np.sort(np.maximum(distances[np.isfinite(distances)], 1e-5))
+    known = known[known < 0.2]
+    if len(known) < 4:
+        return _RIGID
+    jumps = known[1:] / known[:-1]
+    at = int(np.argmax(jumps))
+    if jumps[at] >= _JUMP and known[at + 1] > 1e-4:
+        return float(np.sqrt(known[at] * known[at + 1]))
+    return _RIGID
 
 
 def _distances(times: list[Ints]) -> Floats:

@@ -26,11 +26,11 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     shorter = min(first[-1] - first[0], second[-1] - second[0])
     if end - begin < _OVERLAP * shorter:
         return False  # One stopped before the other began.
-    first, second = (t[(t >= begin) & (t <= end)] for t in (first, second))
-    if min(len(first), len(second)) < _MIN_EVENTS:
-        return True
     few, many = (first, second) if len(first) <= len(second) else (second, first)
     gap = float(np.median(np.diff(many)))
+    few = few[(few >= begin - gap / 2) & (few <= end + gap / 2)]
+    if len(few) < _MIN_EVENTS:
+        return True
     if gap <= 4 * traffic.resolution_ns:
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
@@ -53,7 +53,7 @@ def _drifts(distance: NDArray[np.float64], few: Times, gap: float) -> bool:
         return False
     jumps = np.diff(distance)
     jitter = float(np.median(np.abs(jumps)))
-    quarter = max(2, len(distance) // 4)
+    quarter = max(3, len(distance) // 4)
     ends = abs(float(np.median(distance[-quarter:]) - np.median(distance[:quarter])))
     return ends > max(_DRIFT * 3 * jitter, 0.05 * gap)
 

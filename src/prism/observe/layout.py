@@ -114,13 +114,17 @@ def _ranks_per_nic(voices: pl.DataFrame) -> int:
 
 
 def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks) -> int:
-    """Stages that are seen, or more where several share a host: then fewer ranks than a stage holds send onward."""
+    """Stages that are seen, or more where several share a host: then fewer ranks send onward than a stage would hold."""
     if not stages.chains:
         return 1
     seen = max(stages.stage.values()) + 1
-    return seen if ranks.total % seen == 0 or ranks.total < seen else max(
-        (p for p in range(1, seen + 1) if ranks.total % p == 0), default=seen
-    )  # fmt: skip
+    pipe = voices.filter(pl.col("kind") == "pp")
+    src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
+    onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)
+    senders = onward.group_by("from").agg(pl.col("unit").n_unique())["unit"].max()
+    if isinstance(senders, int) and senders and ranks.total % senders == 0:
+        return max(seen, ranks.total // senders)
+    return seen
 
 
 def _tensor_degree(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: object) -> tuple[int, float]:
@@ -131,7 +135,15 @@ def _tensor_degree(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bun
         return by_time, 0.97 if by_ring in (None, by_time) else 0.85
     if by_ring is not None:
         return by_ring, 0.9
+    if stages.chains:
+        return _members_of_stage(voices, stages), 0.7  # No gradients are seen: there is only one replica.
     return 1, 0.5
+
+
+def _members_of_stage(voices: pl.DataFrame, stages: StageMap) -> int:
+    """Connections that lead from one host on to the next stage."""
+    pipe = voices.filter(pl.col("kind") == "pp").group_by("src_host", "dst_host").agg(pl.col("unit").n_unique())
+    return int(pipe["unit"].mode().max() or 1)  # type: ignore[arg-type]
 
 
 def find_groups(voices: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:

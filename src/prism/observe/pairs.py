@@ -11,8 +11,10 @@ _ALONE = 0.6  # messages per step without a simultaneous answer that make an exc
 _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
-_THROUGHOUT = 0.4  # of a step: layer-wise traffic is never silent for longer
+_THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
+_DENSER = 0.7  # of the gradients' silence: layer-wise traffic is silent for less
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
+_PIPELINE_FIRST = 2.0  # weight of a pipeline's bytes
 _NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
 
 LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
@@ -39,7 +41,7 @@ def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
     """Add `role` to each voice."""
     alone = (1 - pl.col("together")) * pl.col("per_step")
     # Ranks of a ring get out of step by a part of a layer; stages never meet but where they exchange on purpose.
-    ring = (pl.col("per_step") > _LAYERWISE) & (pl.col("together") > 0.5) & (alone > 0.1 * pl.col("per_step"))
+    ring = (pl.col("per_step") > _LAYERWISE) & (pl.col("together") > 0.5)
     role = (
         pl.when((pl.col("presence") < _HEARD) | (pl.col("bytes") < _NUMBERS_BYTES))
         .then(pl.lit("rare"))
@@ -68,8 +70,12 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         pl.col("bytes").n_unique().alias("sizes"),
         (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
     )
-    units = units.with_columns(pl.Series("lowest", _lowest_nearby(units)), pl.Series("peers", _count_peers(units)))
-    frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & (pl.col("longest_gap") < _THROUGHOUT)
+    lowest, gap = _lowest_nearby(units)
+    units = units.with_columns(
+        pl.Series("lowest", lowest), pl.Series("lowest_gap", gap), pl.Series("peers", _count_peers(units))
+    )
+    denser = pl.col("longest_gap") < _DENSER * pl.col("lowest_gap")
+    frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & denser
     kind = (
         pl.when((pl.col("routed") > 0.5) & (pl.col("longest_gap") < _THROUGHOUT))
         .then(pl.lit("ep"))
@@ -82,14 +88,24 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
     return units.select("unit", kind.alias("kind"))
 
 
-def _lowest_nearby(units: pl.DataFrame) -> NDArray[np.float64]:
-    """For each unit, the lowest rate at which either of its endpoints takes part in any collective."""
-    src, dst, rate = units["src"].to_numpy(), units["dst"].to_numpy(), units["per_step"].to_numpy()
-    low = np.full(int(max(src.max(), dst.max())) + 1, np.inf)
-    np.minimum.at(low, src, rate)
-    np.minimum.at(low, dst, rate)
-    lowest: NDArray[np.float64] = np.minimum(low[src], low[dst])
-    return lowest
+def _lowest_nearby(units: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each unit, the lowest rate at which either of its endpoints takes part in any collective, and its gap."""
+    src, dst = units["src"].to_numpy(), units["dst"].to_numpy()
+    rate, gap = units["per_step"].to_numpy(), units["longest_gap"].to_numpy()
+    num = int(max(src.max(), dst.max())) + 1
+    # Embeddings are tied once per step: where gradients come in bursts of several, those are what counts.
+    bursts = np.zeros(num, np.bool_)
+    for end in (src, dst):
+        bursts[end[(rate >= 3) & (gap >= 0.5)]] = True
+    tie = (rate < 1.5) & bursts[src] & bursts[dst]
+    low = np.full(num, np.inf)
+    for end in (src, dst):
+        np.minimum.at(low, end[~tie], rate[~tie])
+    widest = np.zeros(len(low))
+    for end in (src, dst):
+        slow = ~tie & (rate <= 1.5 * low[end])
+        np.maximum.at(widest, end[slow], gap[slow])
+    return np.minimum(low[src], low[dst]), np.maximum(widest[src], widest[dst])
 
 
 def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
@@ -101,8 +117,12 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
-    """One kind per pair: the one that carries most of its bytes, with that share as confidence."""
-    load = pl.when(pl.col("kind") == "unknown").then(0.0).otherwise(pl.col("num") * pl.col("bytes"))
+    """One kind per pair: the one that carries most of its bytes, with that share as confidence.
+
+    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch.
+    """
+    factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
+    load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
     counted = voices.group_by("pair", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.change_points import find_changes
 from prism.observe.period import Times
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
@@ -23,6 +24,7 @@ _MOST_CLOCKS = 12
 _AS_STEADY = 5e-4  # of a step
 _SAME_COUNT = 0.15  # of the messages of a step
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
+_CLOSING = ("synchronisation", "dp", "embedding")
 _MOST_GAPS = 20_000  # that change-point detection looks at
 
 
@@ -33,6 +35,7 @@ class Clock:
     name: str
     marks: Times
     jitter: float
+    closing: bool  # whether it is struck by what ends a step: gradients
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
 
 
@@ -78,14 +81,15 @@ def list_clocks(start: Times, end: Times, row: Times, voices: pl.DataFrame, peri
 def choose_clock(clocks: list[Clock], start: Times) -> Clock | None:
     """The steadiest of the clocks that strike in every step: what is not the same moment of each step adds jitter.
 
-    Of those about as steady it is the one with the longest silence after it: where a step ends and pauses come.
+    Of those about as steady it is one of gradients, with the longest silence after it: where a step ends.
     """
     if not clocks:
         return None
     fullest = max(c.complete for c in clocks)
     full = [c for c in clocks if c.complete >= _NEARLY * fullest]
     steadiest = min(c.jitter for c in full)
-    return max((c for c in full if c.jitter <= 1.5 * steadiest + _AS_STEADY), key=lambda c: _silence_after(c, start))
+    steady = [c for c in full if c.jitter <= 1.5 * steadiest + _AS_STEADY]
+    return max(steady, key=lambda c: (c.closing, _silence_after(c, start)))
 
 
 def _silence_after(clock: Clock, start: Times) -> float:
@@ -145,9 +149,10 @@ def _judge(name: str, marks: Times, period_ns: float, start: Times) -> Clock | N
     turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
     jitter = float(np.median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
     # Steps differ in length, but every one sends as many messages.
-    sent = np.diff(np.searchsorted(start, marks)).astype(np.float64)
-    like = np.abs(sent - np.median(sent)) <= _SAME_COUNT * np.median(sent)
-    return Clock(name=name, marks=marks, jitter=jitter, complete=float(sent[like].sum() / len(start)))
+    sent = np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)).astype(np.float64)
+    like = np.abs(sent - np.median(sent[1:-1])) <= _SAME_COUNT * np.median(sent[1:-1])
+    closing = name.startswith(_CLOSING)
+    return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
 
 
 def _strike_by_kind(start: Times, end: Times, size: Floats, period_ns: float, kind: str) -> list[tuple[str, Times]]:
@@ -187,9 +192,6 @@ def after_changes(start: Times, end: Times, period_ns: float) -> Times:
     """Where Bayesian online change-point detection hears the time between messages change, once per period."""
     if len(start) > _MOST_GAPS:
         return np.zeros(0, np.int64)
-    # The published algorithm, which the paper package holds, is built on this one: imported late to avoid a circle.
-    from prism.observe.paper.change_points import find_changes
-
     gaps = np.diff(start).astype(np.float64)
     at = np.flatnonzero(find_changes(np.log1p(gaps), np.array([0, len(gaps)])))
     if len(at) < 2:
@@ -245,7 +247,10 @@ def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -
     leads = (starts[np.minimum(at[:-1], len(starts) - 1)] - boundaries[:-1]).clip(0)
     lead = float(np.median(leads))
     # A pause (an evaluation, a checkpoint, a restart) belongs to the step it follows, not to the one that it delays.
-    paused = np.nonzero(leads > lead + _PAUSE * period_ns)[0]
+    # Slow compute delays the first message of many steps; a pause comes now and then.
+    late = leads > lead + _PAUSE * period_ns
+    alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
+    paused = np.nonzero(late & alone)[0]
     boundaries = boundaries.copy()
     boundaries[paused] = starts[at[paused]] - int(lead)
     begin, end = boundaries[:-1].tolist(), boundaries[1:].tolist()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from prism.observe.traffic import Traffic
 
-_LOPSIDED = 0.5  # share of a host's bytes that go one way only
+_LOPSIDED = 0.7  # share of a host's bytes that go one way only
 _PURE = 0.98
 _STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
 
@@ -21,22 +21,41 @@ def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
 
 
 def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Endpoints of hosts that mostly give or mostly take; what a training host receives it also sends.
+    """Endpoints of hosts that mostly give or mostly take; what a training host receives it also sends, size by size.
 
     A ring enters a host by one NIC and leaves by another, so a host is weighed as a whole. Traffic with endpoints of
     `without` does not count.
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
-    counts = ~(np.isin(src, without) | np.isin(dst, without))
-    src, dst = src[counts], dst[counts]
-    load = traffic.pairs["bytes"].to_numpy().astype(np.float64)[counts]
     num = int(host.max(initial=-1)) + 1
-    out = np.bincount(host[src], load, minlength=num)
-    into = np.bincount(host[dst], load, minlength=num)
-    lopsided = np.abs(out - into) > share * (out + into)
+    voice = traffic.messages["voice"].to_numpy()
+    load = np.bincount(voice, traffic.messages["bytes"].to_numpy().astype(np.float64), traffic.voices.height)
+    count = np.bincount(voice, minlength=traffic.voices.height)
+    pair = traffic.voices["pair"].to_numpy()
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64)[pair] for c in ("src", "dst"))
+    kept = ~(np.isin(src, without) | np.isin(dst, without))
+    giver, taker = host[src[kept]], host[dst[kept]]
+    size = np.log2(np.maximum(load / np.maximum(count, 1), 1.0))[kept]
+    # Sizes that lie on the edge between two classes lie within one of the other kind.
+    uneven = [_imbalance(giver, taker, np.floor(size + shift), load[kept], num) for shift in (0.0, 0.5)]
     # Two hosts that only know each other may be a small job, whatever it does.
-    return np.nonzero((lopsided & (_count_peers(host[src], host[dst], num) >= 2))[host])[0]
+    peers = _count_peers(giver, taker, num)
+    friends = np.zeros(num, np.int64)
+    np.maximum.at(friends, giver, peers[taker])
+    np.maximum.at(friends, taker, peers[giver])
+    return np.nonzero(((np.minimum(*uneven) > share) & (np.maximum(peers, friends) >= 2))[host])[0]
+
+
+def _imbalance(
+    giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int
+) -> NDArray[np.float64]:
+    """For each host, the share of its bytes that it did not take and give alike in messages of about one size."""
+    classes = klass.astype(np.int64)
+    most = int(classes.max(initial=0)) + 1
+    out = np.bincount(giver * most + classes, load, minlength=num * most).reshape(num, most)
+    into = np.bincount(taker * most + classes, load, minlength=num * most).reshape(num, most)
+    uneven: NDArray[np.float64] = np.abs(out - into).sum(axis=1) / np.maximum((out + into).sum(axis=1), 1.0)
+    return uneven
 
 
 def _count_peers(a: NDArray[np.int64], b: NDArray[np.int64], num: int) -> NDArray[np.int64]:

@@ -6,12 +6,13 @@ import json
 import shutil
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from prism.errors import BadFileError
 from prism.recover.files import hash_file, sync_folder, write_durably
-from prism.recover.manifest import MANIFEST_NAME, Manifest, check_schema, read_manifest
+from prism.recover.manifest import MANIFEST_NAME, FileSum, Manifest, check_schema, read_manifest
 
 FOLDER_FORMAT = "prism.checkpoints"
 FOLDER_VERSION = 1
@@ -19,6 +20,7 @@ _MARKER = "prism-checkpoints.json"
 _FENCE = "fence.json"
 _WRITING = ".writing-"
 _ASIDE = ("discarded-", "broken-")
+_HASH_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,15 +167,19 @@ class Catalog:
 def find_damage(entry: Entry, *, deep: bool = True, files: Iterable[int] | None = None) -> str | None:
     """What is wrong with a checkpoint's files, or None; `deep` reads and checksums them, all or those numbered."""
     chosen = range(len(entry.manifest.files)) if files is None else files
-    for number in chosen:
-        expected = entry.manifest.files[number]
-        path = entry.path / expected.name
-        try:
-            size = path.stat().st_size
-            if size != expected.num_bytes:
-                return f"{path}: {size} bytes, {expected.num_bytes} were written"
-            if deep and hash_file(path) != expected.sha256:
-                return f"{path}: its checksum differs from what was written"
-        except OSError as error:
-            return f"{path}: {error.strerror}"
+    expected = [entry.manifest.files[number] for number in chosen]
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:  # hashing leaves the interpreter free
+        found = pool.map(lambda file: _find_file_damage(entry.path / file.name, file, deep=deep), expected)
+        return next((damage for damage in found if damage is not None), None)
+
+
+def _find_file_damage(path: Path, expected: FileSum, *, deep: bool) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != expected.num_bytes:
+            return f"{path}: {size} bytes, {expected.num_bytes} were written"
+        if deep and hash_file(path) != expected.sha256:
+            return f"{path}: its checksum differs from what was written"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
     return None

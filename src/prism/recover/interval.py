@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Mean time between failures of one node in InfiniteHBD's trace: 584 faults, 400 nodes, 349 days.
@@ -14,7 +16,7 @@ class IntervalConfig:
     """What is believed before anything was measured, and the bounds of the answer."""
 
     node_mtbf_s: float = NODE_MTBF_S
-    num_nodes: int = 1
+    num_nodes: int | None = None  # None: as the launcher's variables say
     restart_s: float = 300.0  # from a failure to the first new step
     min_s: float = 30.0
     max_s: float = 3_600.0
@@ -33,8 +35,17 @@ def choose_interval_s(stall_s: float, mtbf_s: float, restart_s: float) -> float:
 
 def estimate_mtbf_s(config: IntervalConfig, num_failures: int, uptime_s: float) -> float:
     """The prior, counted as one failure, and what this job has seen."""
-    prior_s = config.node_mtbf_s / max(1, config.num_nodes)
+    prior_s = config.node_mtbf_s / (config.num_nodes or count_nodes(os.environ))
     return (prior_s + uptime_s) / (1 + num_failures)
+
+
+def count_nodes(environment: Mapping[str, str]) -> int:
+    """Nodes of the job, as Prism, Slurm or torchrun tell their processes; 1 where no one does."""
+    for name in ("PRISM_NUM_NODES", "SLURM_JOB_NUM_NODES"):
+        if environment.get(name, "").isdigit():
+            return max(1, int(environment[name]))
+    ranks, here = environment.get("WORLD_SIZE", ""), environment.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(ranks) // max(1, int(here))) if ranks.isdigit() and here.isdigit() else 1
 
 
 class SaveClock:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ UPTIME_S = "PRISM_UPTIME_S"
 
 STEPS_FILE = "steps.jsonl"
 MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host
-BEAT_INTERVAL_S = 0.5
+BEATS = "beat-*.json"
+BEAT_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +104,17 @@ def attempt_dir(run_dir: Path, attempt: int) -> Path:
 
 
 class Progress:
-    """One rank's reports. Rank 0 writes every step; every rank writes a heartbeat twice a second at most."""
+    """One rank's reports. Rank 0 writes every step; every rank has a heartbeat, from a thread of its own.
+
+    A rank that waits for others still beats; one that is stopped, or stuck without letting other threads run, does not:
+    that tells the culprit of a hang from its victims.
+    """
 
     def __init__(self, rank: int, orders: RunOrders) -> None:
         self.rank = rank
         self.orders = orders
         self._folder = attempt_dir(orders.run_dir, orders.attempt) if orders.run_dir else None
-        self._beat_at = -math.inf
+        self._last_step: int | None = None
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._beat_path = self._folder / f"beat-{rank:05d}.json"
@@ -126,7 +132,10 @@ class Progress:
         """Say that a step is done; `batch` is the index of the data it used, where that is not the step."""
         if self._folder is None:
             return
-        self.beat(step)
+        first, self._last_step = self._last_step is None, step
+        if first:
+            self._beat()
+            threading.Thread(target=self._beat_on, name="prism-heartbeat", daemon=True).start()
         if self.rank == 0:
             numbers = {"loss": _number(loss), "grad_norm": _number(grad_norm), "batch": batch}
             told = {k: v for k, v in numbers.items() if v is not None}
@@ -145,14 +154,14 @@ class Progress:
             finally:
                 os.close(descriptor)
 
-    def beat(self, step: int) -> None:
-        """Say that this rank is alive and where."""
-        now = time.monotonic()
-        if self._folder is None or now - self._beat_at < BEAT_INTERVAL_S:
-            return
-        self._beat_at = now
+    def _beat_on(self) -> None:
+        while True:
+            time.sleep(BEAT_INTERVAL_S)
+            self._beat()
+
+    def _beat(self) -> None:
         aside = self._beat_path.with_suffix(".tmp")
-        document = {"rank": self.rank, "step": step, "host": self.orders.host, "pid": os.getpid()}
+        document = {"rank": self.rank, "step": self._last_step, "host": self.orders.host, "pid": os.getpid()}
         with contextlib.suppress(OSError):
             aside.write_text(json.dumps(document))
             aside.replace(self._beat_path)

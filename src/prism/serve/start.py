@@ -29,6 +29,8 @@ class ServeConfig:
     look_every_s: float = 1.0
     depth: int = 6
     most_connections: int = 1_024
+    request_s: float = 10.0  # for a client to send its request
+    answer_s: float = 30.0  # for an answer to be made and taken
 
 
 def is_loopback(host: str) -> bool:
@@ -57,7 +59,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
 
     from prism.serve.folder import ScanLimits
     from prism.serve.web.app import AppConfig, create_app
-    from prism.serve.web.connection import TimedProtocol
+    from prism.serve.web.connection import limit_requests
     from prism.serve.web.guard import LOOPBACK, GuardConfig
 
     token = choose_token(config)
@@ -67,7 +69,11 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
             folder=config.folder,
             look_every_s=config.look_every_s,
             limits=ScanLimits(depth=config.depth),
-            guard=GuardConfig(token=token, hosts=frozenset(names) if names is not None else None),
+            guard=GuardConfig(
+                token=token,
+                hosts=frozenset(names) if names is not None else None,
+                most_seconds=config.answer_s,
+            ),
         )
     )
     listener = open_socket(config.host, config.port)
@@ -78,7 +84,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=TimedProtocol,
+            http=limit_requests(config.request_s),
             ws="none",
             lifespan="on",
             log_level="warning",

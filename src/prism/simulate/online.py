@@ -45,15 +45,16 @@ class OnlineSolver:
     """
 
     def __init__(
-        self, graph: Graph, costs: CostModel, live: Sequence[int], *, slowdowns: Sequence[Slowdown] = ()
-    ) -> None:
+        self, graph: Graph, costs: CostModel, live: Sequence[int], *, slowdowns: Sequence[Slowdown] = (),
+        eager_bytes: int = -1,
+    ) -> None:  # fmt: skip
         missing = [rank for rank in live if not 0 <= rank < graph.num_ranks]
         if missing:
             raise BadConfigError(f"no rank {missing[0]} to run live; the ranks are 0 to {graph.num_ranks - 1}")
         check_structure(graph)
         apart = _set_apart(graph, live)
         self.live = tuple(live)
-        self._program = compile_program(apart)
+        self._program = compile_program(apart, eager_bytes=eager_bytes)
         ports = connect(apart, self._program, costs, slowdowns)
         folding = fold(ports)
         wiring = wire(apart, self._program, ports, costs, folding.cell, folding.colour)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.simulate.graph import Graph
-from prism.simulate.solver import solve
+from prism.simulate.solver import SolveConfig, solve
 
 
 class _Free:
@@ -27,6 +27,9 @@ class _Free:
         return np.zeros(len(sizes), np.int64)
 
 
-def verify(graph: Graph) -> None:
-    """Raise GraphError, naming ranks, ops and source lines, when the graph would hang or contradicts itself."""
-    solve(graph, _Free())
+def verify(graph: Graph, *, eager_bytes: int = -1) -> None:
+    """Raise GraphError, naming ranks, ops and source lines, when the graph would hang or contradicts itself.
+
+    Messages up to `eager_bytes` do not wait for their receiver, as gloo's do not.
+    """
+    solve(graph, _Free(), SolveConfig(eager_bytes=eager_bytes))

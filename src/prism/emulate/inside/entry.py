@@ -51,9 +51,9 @@ class StepCounter:
         entry = session.recorder.step()
         if session.step == _COUNTED_STEPS:
             self._meter.stop_counting()
-        if session.schedule is not None:
-            session.schedule.start_step()
-        if plan.discover or session.step >= plan.warmup + plan.iterations:
+        if session.pacer is not None:
+            session.pacer.start_step(session.step)
+        if plan.brief or session.step >= plan.warmup + plan.iterations:
             raise CaptureDone
         if plan.in_step and session.exchange is not None:
             session.exchange.meet(session.step)
@@ -73,7 +73,7 @@ def main() -> NoReturn:
         log_events(session)
         if plan.snapshot:
             torch.cuda.memory._record_memory_history()
-    meter = MemoryMeter(track=plan.track_memory and not plan.discover)
+    meter = MemoryMeter(track=plan.track_memory and not plan.brief)
     counter = StepCounter(session, meter)
     register_optimizer_step_post_hook(counter.after_step)
     status, reason = _run_script(sys.argv[1:])
@@ -157,7 +157,7 @@ def _leave_log(plan: RunPlan, session: Session, meter: MemoryMeter, status: str,
         "memory": asdict(meter.read()),
         "groups": [asdict(group) for group in recorder.groups],
         "step_walls_ns": recorder.step_walls_ns,
-        "diverged": session.schedule.diverged if session.schedule else 0,
+        "diverged": session.pacer.diverged if session.pacer else 0,
         "entries": recorder.close() if status != "out_of_memory" else [],
     }
     write_log(Path(plan.output), document)

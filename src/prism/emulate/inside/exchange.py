@@ -49,6 +49,10 @@ class Exchange:
         came: bool = self._ask("join", meeting, needed)
         return came
 
+    def ask_peers(self, verb: str, *values: Any) -> Any:
+        """Ask the virtual ranks that keep time for this one."""
+        return self._ask(verb, *values)
+
     def _ask(self, verb: str, *values: Any) -> Any:
         connection = self._connect()
         connection.send((verb, *values))

@@ -51,7 +51,7 @@ class Peers:
     def come(self, kind: str, peer: int) -> Callable[[], None] | None:
         """Tell the live members that this rank has come to a call; returns the wait for them, where there is one."""
         session, exchange = self._session, self._session.exchange
-        if not session.in_step or exchange is None:
+        if not session.in_step or exchange is None or session.step == 0:  # start-up is not measured
             return None
         if kind in ("send", "recv"):
             if self._ranks[peer] not in self._live:

@@ -40,14 +40,16 @@ class RunPlan:
         int, ...
     ] = ()  # for each rank of the world the live rank that stands for it; empty until classes are known
     in_step: bool = False  # live ranks start every iteration together
-    discover: bool = False  # stop after the first iteration: only groups and peers are wanted
+    discover: bool = False  # ranks that messages go to or come from are started too
+    brief: bool = False  # stop after the first iteration: only groups and peers are wanted
     track_memory: bool = True
     routing: Routing = "balanced"
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()  # recorded: tokens of each expert or rank
     exchange_timeout_s: float = 120.0
     snapshot: str = ""  # file for torch.cuda's memory snapshot
-    schedule: str = ""  # live: file with the completion rule of every communication op
+    schedule: str = ""  # live on CUDA: file with the completion rule of every communication op
+    paced: bool = False  # live on CPU: the virtual peers are asked when each op ends
     faults: tuple[FaultPlan, ...] = field(default=())
 
     def to_json(self) -> str:

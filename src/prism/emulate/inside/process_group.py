@@ -21,7 +21,7 @@ from torch import Tensor
 from prism.emulate.inside import contents
 from prism.emulate.inside.contents import is_control, size_of
 from prism.emulate.inside.named_group import NamedGroup
-from prism.emulate.inside.pacing import Rule
+from prism.emulate.inside.pacing import PacedCall
 from prism.emulate.inside.peers import Peers
 from prism.emulate.inside.recorder import Entry, find_source
 from prism.emulate.inside.rehearsal import Call, find_fault, meet_fault
@@ -315,12 +315,11 @@ class VirtualGroup(NamedGroup):
         return torch.cuda.stream(self._own_stream())
 
     def _pace(self, request: Request, entry: Entry) -> None:
-        session = self._session
-        if session.pacer is None or session.schedule is None:
-            return
-        rule = session.schedule.next_rule(request.kind, request.bytes)
-        if rule is not None:
-            session.pacer.issue(rule, entry.op, hash(self._name))
+        if self._session.pacer is not None:
+            self._session.pacer.issue(self._paced(request), entry.op)
+
+    def _paced(self, request: Request) -> PacedCall:
+        return PacedCall(request.kind, request.bytes, self._name, request.peer)
 
     def _meet_faults(self, request: Request, entry: Entry) -> None:
         session = self._session
@@ -340,8 +339,7 @@ class VirtualGroup(NamedGroup):
         meet_fault(fault, call)
         if session.pacer is not None:
             # NCCL's host call returned; its kernel never ends, and the watchdog is faster than this hold.
-            held = Rule(request.kind, request.bytes, 0, 0, round((call.timeout_s + _GRACE_S) * 1e9))
-            session.pacer.issue(held, entry.op, hash(self._name))
+            session.pacer.hold(self._paced(request), entry.op, round((call.timeout_s + _GRACE_S) * 1e9))
 
 
 _COPYING = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")

@@ -11,7 +11,7 @@ import torch
 
 from prism.emulate.inside.clocks import Clock, StreamClock, ThreadClock
 from prism.emulate.inside.exchange import Exchange
-from prism.emulate.inside.pacing import Pacer, Schedule, make_pacer, read_schedule
+from prism.emulate.inside.pacing import HostPacer, Pacer, StreamPacer, read_schedule
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.inside.recorder import Recorder
 
@@ -29,7 +29,6 @@ class Session:
     recorder: Recorder
     exchange: Exchange | None
     pacer: Pacer | None = None
-    schedule: Schedule | None = None
     pid: int = field(default_factory=os.getpid)
     step: int = 0
     open_batch: int = -1
@@ -64,5 +63,7 @@ def open_session(plan: RunPlan) -> Session:
     exchange = Exchange(plan) if plan.address else None
     session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=exchange, in_step=plan.in_step)
     if plan.schedule:
-        session.pacer, session.schedule = make_pacer(), read_schedule(Path(plan.schedule))
+        session.pacer = StreamPacer(read_schedule(Path(plan.schedule)))
+    elif plan.paced and exchange is not None:
+        session.pacer = HostPacer(exchange)
     return session

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from prism.emulate.inside.pacing import sleep_until
+from prism.emulate.inside.pacing import Pacer
 from prism.emulate.inside.recorder import Entry
 from prism.emulate.inside.session import Session
 from prism.emulate.inside.streams import record_event, wait_event
@@ -73,9 +73,9 @@ class VirtualWork(dist.Work):
             settle()
         devices: list[Any] | None = [outputs[0].device] if outputs and outputs[0].is_cuda else None
         self._future = torch.futures.Future(devices=devices) if devices else torch.futures.Future()
-        due = self._session.pacer.due_ns(self._entry.op) if self._session.pacer is not None else 0
-        if due:
-            threading.Thread(target=self._complete_later, args=(outputs, due), daemon=True).start()
+        pacer = self._session.pacer
+        if pacer is not None and pacer.blocks_host:
+            threading.Thread(target=self._complete_later, args=(outputs, pacer), daemon=True).start()
         elif self._event is not None:
             # A CUDA future takes the events of the streams that are current when it is completed.
             with torch.cuda.stream(self._stream):
@@ -115,8 +115,8 @@ class VirtualWork(dist.Work):
         if others is not None:
             others()
 
-    def _complete_later(self, outputs: list[Tensor], due: int) -> None:
-        sleep_until(due)
+    def _complete_later(self, outputs: list[Tensor], pacer: Pacer) -> None:
+        pacer.finish(self._entry.op)
         self._future.set_result(outputs)
 
     def _note_wait(self, begin: int, end: int) -> None:

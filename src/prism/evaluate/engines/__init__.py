@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from prism.errors import MissingExtraError
 from prism.evaluate.engines.engine import Engine, EngineNode, Gone, Outcome, Report, Returned
 from prism.evaluate.engines.local import LocalEngine
@@ -9,16 +11,16 @@ from prism.evaluate.engines.local import LocalEngine
 __all__ = ["Engine", "EngineNode", "Gone", "LocalEngine", "Outcome", "Report", "Returned", "open_engine"]
 
 
-def open_engine(name: str | None, address: str | None, num_slots: int) -> Engine:
+def open_engine(name: str | None, address: str | None, num_slots: int, log: Path | None = None) -> Engine:
     """An engine by name: `ray`, embedded unless an address is given, or `local`; by default Ray where it is installed.
 
-    `num_slots` is how many processes may work at once on this machine.
+    `num_slots` is how many processes may work at once on this machine, `log` where local ones print to.
     """
     from importlib.util import find_spec
 
     installed = find_spec("ray") is not None
     if name == "local" or (name is None and address is None and not installed):
-        return LocalEngine()
+        return LocalEngine(log=log)
     if not installed:
         raise MissingExtraError("prism evaluate --engine ray", "evaluate")
     from prism.evaluate.engines.ray_engine import RayEngine

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from prism.evaluate.engines.engine import EngineNode, Gone, Job, Report, Returned, WorkerSpec
@@ -23,10 +24,12 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, nodes: Sequence[EngineNode] | None = None) -> None:
+    def __init__(self, nodes: Sequence[EngineNode] | None = None, log: Path | None = None) -> None:
+        """`log` is where all that workers print is appended to; without it, it is lost."""
         self._nodes = tuple(nodes) if nodes is not None else (describe_machine(),)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lines: dict[str, Connection[Any, Any]] = {}
+        self._log = log or Path(os.devnull)
 
     def nodes(self) -> Sequence[EngineNode]:
         """This machine, or those that a test made up."""
@@ -36,10 +39,13 @@ class LocalEngine:
         """Start a Python that runs jobs."""
         ours, theirs = socket.socketpair()
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpus))}
-        with theirs:
+        with theirs, self._log.open("ab") as printed:
             self._processes[spec.id] = subprocess.Popen(
                 [sys.executable, "-m", "prism.evaluate.engines.local_worker", str(theirs.fileno()), spec.id],
                 pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
                 env=os.environ | gpus | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the coordinator, which then ends its workers
             )

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prism.errors import PrismError
 from prism.evaluate.engines.engine import EngineNode, Gone, Job, Outcome, Report, Returned, WorkerSpec, run_job
 from prism.evaluate.engines.local import count_gpus
+from prism.evaluate.events import Failure
 from prism.evaluate.workplace import Workplace
 
+_ATTEMPTS = 3  # to start an embedded Ray
 _STORE_BYTES = 80 << 20  # only jobs and small results pass through Ray
 # A dead node is found after a few seconds instead of Ray's half minute.
 _SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
@@ -114,29 +116,43 @@ class RayEngine:
         worker = self._running.pop(ref)
         try:
             return Returned(worker=worker, outcome=ray.get(ref))
+        except RayTaskError as error:  # the job could not be read there: another version, a module missing
+            cause = f"the worker cannot read its job: {error.cause}"
+            return Returned(worker=worker, outcome=Outcome(failure=Failure.OTHER, text=cause))
         except RayError as error:
             self._hands.pop(worker, None)
             return Gone(worker=worker, text=type(error).__name__)
 
     def _connect(self) -> None:
-        quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "prism-evaluate"}
-        try:
-            if self._address is not None:
-                ray.init(address=self._address, **quiet)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._initialise()
                 return
-            ray.init(
-                address="local",
-                num_cpus=self._num_slots,
-                num_gpus=count_gpus(),
-                include_dashboard=False,
-                object_store_memory=_STORE_BYTES,
-                _system_config=_SYSTEM,
-                **quiet,
-            )
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f"Ray at {self._address}" if self._address else "an embedded Ray"
-            first = (str(error).splitlines() or [""])[0]
-            raise PrismError(f"{where} cannot be used ({first}); check the address, or use --engine local") from None
+            except Exception as error:  # Ray raises plain exceptions too
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
+                # On a busy machine an embedded Ray may miss its own time limit.
+                if self._address is not None or attempt == _ATTEMPTS:
+                    where = f"Ray at {self._address}" if self._address else "an embedded Ray"
+                    first = (str(error).splitlines() or [""])[0]
+                    raise PrismError(
+                        f"{where} cannot be used ({first}); check the address, or use --engine local"
+                    ) from None
+
+    def _initialise(self) -> None:
+        quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "prism-evaluate"}
+        if self._address is not None:
+            ray.init(address=self._address, **quiet)
+            return
+        ray.init(
+            address="local",
+            num_cpus=self._num_slots,
+            num_gpus=count_gpus(),
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            _system_config=_SYSTEM,
+            **quiet,
+        )
 
     def _restart(self) -> None:
         self._hands.clear()

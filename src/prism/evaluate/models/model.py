@@ -41,10 +41,18 @@ class LanguageModel(Protocol):
         ...
 
 
+def is_tiny(folder: Path) -> bool:
+    """Whether a checkpoint folder holds a model that needs no torch."""
+    try:
+        return bool(json.loads((folder / "config.json").read_text()).get("model_type") == TINY)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def open_model(folder: Path, device: str) -> LanguageModel:
     """Map a checkpoint's weights and put them on a device; `cpu`, `cuda:0`."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         raise BadFileError(
             f"{folder}: no config.json, so the model's shape is not known; put it beside the weights, "
@@ -52,7 +60,7 @@ def open_model(folder: Path, device: str) -> LanguageModel:
         ) from None
     except (OSError, ValueError) as error:
         raise BadFileError(f"{folder / 'config.json'}: not readable ({error})") from None
-    if config.get("model_type") == TINY:
+    if is_tiny(folder):
         from prism.evaluate.models.tiny import TinyModel
 
         return TinyModel(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -19,10 +19,8 @@ class PretrainedModel:
 
     def __init__(self, folder: Path, device: str) -> None:
         self.device = torch.device(device)
-        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype="auto", local_files_only=True
-        )
-        self.model.to(self.device).eval()
+        opened = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto", local_files_only=True)
+        self.model = cast(Any, opened).to(self.device).eval()
         self.tokenizer: Any = None
         if any((folder / name).exists() for name in _TOKENIZER_FILES):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -41,20 +39,23 @@ class PretrainedModel:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[str], max_tokens: int, batch: int) -> list[str]:
-        """Greedy continuations; prompts of one length go together, so that padding changes nothing."""
+        """Greedy continuations; prompts of a batch are padded on the left, the longest batch goes first."""
         tokens = [self._tokens(prompt)[-(self._max_tokens - max_tokens) :] or [0] for prompt in prompts]
+        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
         out = [""] * len(tokens)
-        lengths: dict[int, list[int]] = {}
-        for place, one in enumerate(tokens):
-            lengths.setdefault(len(one), []).append(place)
-        for _, places in sorted(lengths.items(), reverse=True):
-            for chunk in (places[i : i + batch] for i in range(0, len(places), batch)):
-                ids = torch.tensor([tokens[i] for i in chunk], device=self.device)
-                made = self.model.generate(
-                    ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
-                )
-                for place, row in zip(chunk, made[:, ids.shape[1] :].tolist(), strict=True):
-                    out[place] = self._text(row)
+        for chunk in (order[i : i + batch] for i in range(0, len(order), batch)):
+            longest = len(tokens[chunk[0]])
+            ids = torch.zeros((len(chunk), longest), dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, place in enumerate(chunk):
+                ids[row, longest - len(tokens[place]) :] = torch.tensor(tokens[place])
+                mask[row, longest - len(tokens[place]) :] = 1
+            made = self.model.generate(
+                ids.to(self.device), attention_mask=mask.to(self.device), do_sample=False,
+                max_new_tokens=max_tokens, pad_token_id=0,
+            )  # fmt: skip
+            for place, row in zip(chunk, made[:, longest:].tolist(), strict=True):
+                out[place] = self._text(row)
         return out
 
     def _encode(self, one: Continuation) -> tuple[list[int], int]:

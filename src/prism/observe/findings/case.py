@@ -123,7 +123,7 @@ class Case:
             culprit=culprit,
             start_ns=int(self.steps["start_ns"][first]),
             end_ns=int(self.steps["end_ns"][last]),
-            lost_gpu_seconds=round(max(lost_s, 0.0) * self.gpus, 3),
+            lost_gpu_seconds=round(float(max(lost_s, 0.0)) * self.gpus, 3),
             score=round(float(np.clip(score, 0.0, 0.99)), 3),
             evidence=evidence,
         )

@@ -28,8 +28,8 @@ class Suspect:
     sure: float
 
 
-def find_compute(case: Case) -> list[Finding]:
-    """Slow ranks and hosts, heavy stages and uneven load of a pipelined job."""
+def find_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
+    """Slow ranks and hosts, heavy stages and uneven load; `slow_nics` are endpoints known to transfer slowly."""
     if case.work.is_empty() or case.steps.height < 3:
         return []
     table = tabulate_work(case)
@@ -38,11 +38,10 @@ def find_compute(case: Case) -> list[Finding]:
     uneven = find_load_imbalance(case, table)
     if uneven:
         return uneven
-    slow = _find_slow(case, table)
-    return slow + find_heavy_stages(case, table, [f for f in slow if f.kind == "stage_imbalance"])
+    return _find_slow(case, table, slow_nics) or find_heavy_stages(case, table)
 
 
-def _find_slow(case: Case, table: WorkTable) -> list[Finding]:
+def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int]) -> list[Finding]:
     """Ranks and stages that are slow for a while, or ranks that are slow throughout."""
     by_replica = _suspects(table, table.against_replicas)
     by_past = [s for s in _suspects(table, table.against_past) if s.window.length <= 0.8 * case.steps.height]
@@ -50,7 +49,19 @@ def _find_slow(case: Case, table: WorkTable) -> list[Finding]:
     if len({int(table.stage[s.row]) for s in alone}) > max(1, table.num_stages // 2):
         alone = []  # All stages at once: nothing that a rank or a stage could be blamed for.
     suspects = [s for s in by_replica + alone if _is_felt(case, s.window)]
-    return [_blame(case, table, group) for group in _group(case, table, suspects)]
+    groups = _group(case, table, suspects)
+    return [_blame(case, table, group) for group in groups if not _wait_for_nic(case, table, group, slow_nics)]
+
+
+def _wait_for_nic(case: Case, table: WorkTable, group: list[Suspect], slow_nics: frozenset[int]) -> bool:
+    """Whether those who seem to work late wait for a slow transfer of another NIC of their worker.
+
+    The ranks of a worker go on when the last of their messages has come; to those it came to early, that looks like
+    work, and to the one it came to late it does not.
+    """
+    members = {int(table.endpoints[s.row]) for s in group}
+    hosts = {case.host(e) for e in members}
+    return any(case.host(e) in hosts and e not in members for e in slow_nics) and len(hosts) == 1
 
 
 def _suspects(table: WorkTable, excess: Floats) -> list[Suspect]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.routes import links_of
-from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
+from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.records.findings import Culprit, Finding
 
 Suspect = tuple[str, str]
@@ -37,18 +37,14 @@ class Scene:
     moved: set[Suspect]  # links that a slow pair was moved to about when it became slow
 
 
-def find_network(case: Case, routes: pl.DataFrame | None = None) -> list[Finding]:
-    """Slow links and switches of one job."""
-    if case.steps.height < 3 or case.messages.is_empty():
+def find_network(
+    case: Case, transfers: Transfers | None, slow: list[SlowPair], routes: pl.DataFrame | None = None
+) -> list[Finding]:
+    """Slow links and switches of one job, from its slow pairs."""
+    felt = [p for p in slow if _is_felt(case, p)]
+    if transfers is None or not felt:
         return []
-    transfers = measure_transfers(case)
-    if transfers is None:
-        return []
-    slow = [p for p in find_slow_pairs(case, transfers) if _is_felt(case, p)]
-    if not slow:
-        return []
-    scene = _set_scene(case, transfers, slow, routes)
-    return _explain(case, scene)
+    return _explain(case, _set_scene(case, transfers, felt, routes))
 
 
 def _is_felt(case: Case, pair: SlowPair) -> bool:
@@ -124,8 +120,9 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
     while left and len(found) < _MOST:
         ranked = _rank(scene, left)
         score, _, best = ranked[0]
-        if not found and len({scene.unit[r] for r in left if best in scene.touches[r]}) < _EXPLAINED * num_units:
-            return []  # Slow here and there: no one place is to blame.
+        hits = len({scene.unit[r] for r in left if best in scene.touches[r]})
+        if hits < 2 and hits < _EXPLAINED * num_units:
+            break  # Slow here and there: no one place is to blame.
         same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
         chosen = [r for r in left if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}

@@ -47,7 +47,9 @@ def find_drift(case: Case) -> list[Finding]:
     rise = _median_slope(at, lengths)
     usual = float(np.median(lengths))
     left = spread_of(lengths - rise * at)
-    if rise < _DRIFT * usual or rise < 6 * left / np.sqrt(len(lengths) / 12):
+    quarters = [float(np.median(part)) for part in np.array_split(lengths, 4)]
+    gradual = bool((np.diff(quarters) > 0.1 * rise).all())  # A jump up, or up and down again, is no drift.
+    if rise < _DRIFT * usual or rise < 6 * left / np.sqrt(len(lengths) / 12) or not gradual:
         return []
     evidence = f"steps grew from {usual - rise / 2:.3f} s to {usual + rise / 2:.3f} s ({100 * rise / usual:.1f} %)"
     return [

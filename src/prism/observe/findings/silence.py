@@ -132,19 +132,28 @@ def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> t
         near = 1.0 - 0.5 * (at - earliest) / (_TOLERANCE * usual + 1)
         votes[case.host(s)] = votes.get(case.host(s), 0.0) + 1.1 * near
         votes[case.host(d)] = votes.get(case.host(d), 0.0) + near
-    hosts = {h for e in case.job.endpoints.tolist() for h in [case.host(e)]}
+    for h in votes:
+        votes[h] *= 1.5 if _owes_an_answer(case, h, begin + earliest + _TOLERANCE * usual) else 1.0
+    hosts = {case.host(e) for e in case.job.endpoints.tolist()}
     if len(votes) > max(2, 0.5 * len(hosts)) or (len(votes) == len(hosts) and len(hosts) > 2):
         return culprit("job", case.job.id), "all ranks stopped at once"
     host = max(votes, key=lambda h: votes[h])
-    row = first.filter(
-        pl.col("src").is_in([e for e in case.own_by_host.get(host, set())])
-        | pl.col("dst").is_in([e for e in case.own_by_host.get(host, set())])
-    ).row(0, named=True)
+    own = sorted(case.own_by_host.get(host, set()))
+    row = first.filter(pl.col("src").is_in(own) | pl.col("dst").is_in(own)).row(0, named=True)
     why = f"the first message missing is from {case.address(int(row['src']))} to {case.address(int(row['dst']))}"
     touched = {int(e) for side in ("src", "dst") for e in first[side] if case.host(int(e)) == host}
     if _is_lost(case, host, begin + earliest, usual):
         return culprit("host", host), f"{why}, and all of {host} fell silent with it"
     return case.name_worker(sorted(touched)), why
+
+
+def _owes_an_answer(case: Case, host: str, until_ns: float) -> bool:
+    """Whether the last that moved at a host came in: it was its turn to send."""
+    own = sorted(case.own_by_host.get(host, set()))
+    before = case.messages.filter(pl.col("start_ns") <= until_ns)
+    came = before.filter(pl.col("dst").is_in(own))["start_ns"].max()
+    went = before.filter(pl.col("src").is_in(own))["start_ns"].max()
+    return isinstance(came, int) and (not isinstance(went, int) or came > went)
 
 
 def _is_lost(case: Case, host: str, at_ns: float, usual: float) -> bool:

@@ -13,10 +13,10 @@ _UNEVEN = 0.20  # a stage this much heavier than the others
 _UNEVEN_LAST = 0.35  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
 
 
-def find_heavy_stages(case: Case, table: WorkTable, known: list[Finding]) -> list[Finding]:
+def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
     """A stage whose ranks all work longer than those of the other stages, all the time."""
     last = table.num_stages - 1
-    if last < 2 or known or case.stages.confidence < 0.75 or _is_interleaved(case, table, last):
+    if last < 2 or case.stages.confidence < 0.75 or _is_interleaved(case, table, last):
         return []
     whole = _work_of_stages(table)
     if len(whole) < 3:
@@ -25,7 +25,7 @@ def find_heavy_stages(case: Case, table: WorkTable, known: list[Finding]) -> lis
     for s, (seconds, noise) in whole.items():
         others = float(np.median([w for k, (w, _) in whole.items() if k != s]))
         more = seconds / others - 1
-        if more < (_UNEVEN_LAST if s == last else _UNEVEN) + 3 * noise:
+        if more < (_UNEVEN_LAST if s == last else _UNEVEN) + 3 * noise or not _is_slow_forward(table, s, last):
             continue
         evidence = (
             f"stage {s} works {1000 * seconds:.1f} ms on a micro-batch, the other stages {1000 * others:.1f} ms "
@@ -37,6 +37,16 @@ def find_heavy_stages(case: Case, table: WorkTable, known: list[Finding]) -> lis
                          evidence=evidence)
         )  # fmt: skip
     return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
+
+
+def _is_slow_forward(table: WorkTable, stage: int, last: int) -> bool:
+    """Whether a stage takes longer forward too: on its way back a message may find a rank busy with another."""
+    if stage == last:
+        return True  # seen only as a whole
+    values = {s: table.phases["forward"][table.stage == s] for s in range(1, last)}
+    middle = {s: float(np.median(v[~np.isnan(v)])) for s, v in values.items() if not np.isnan(v).all()}
+    others = [m for s, m in middle.items() if s != stage]
+    return bool(others) and middle.get(stage, 0.0) > (1 + 0.7 * _UNEVEN) * float(np.median(others))
 
 
 def _is_interleaved(case: Case, table: WorkTable, last: int) -> bool:

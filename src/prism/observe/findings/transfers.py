@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 POINT_TO_POINT = ("pp", "cp")
 """Kinds whose messages run at their own pace; those of collectives end together."""
 
-_SLOWER = 0.20  # a transfer this much longer than its like
+_SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = 6.0  # standard errors
 _MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
 _PEERS = 4  # pairs with like messages that make a comparison
@@ -52,7 +52,9 @@ class Transfers:
 
 
 def measure_transfers(case: Case) -> Transfers | None:
-    """Tabulate a case's transfers by pair, kind and step."""
+    """Tabulate a case's transfers by pair, kind and step; None where there is nothing to compare."""
+    if case.steps.height < 3 or case.messages.is_empty():
+        return None
     table = _by_step(case)
     if table.is_empty():
         return None
@@ -112,15 +114,17 @@ def _number_sizes(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _leave_waiting_out(table: pl.DataFrame) -> pl.DataFrame:
-    """Hops of a collective that end together but start apart wait for a late rank: count from the last start."""
+    """Hops of a collective that start apart wait for a late rank: they are counted from the last start."""
     collective = ~pl.col("kind").is_in(POINT_TO_POINT)
     units = table.select("pair", "src", "dst", "kind").unique()
     units = units.with_columns(pl.Series("unit", _units(units)))
     table = table.join(units.select("pair", "kind", "unit"), on=["pair", "kind"])
     group = ["unit", "like_size", "step", "num"]
-    together = (pl.col("end").max() - pl.col("end").min()).over(group) < 0.2 * pl.col("took").median().over(group)
-    since = pl.col("end") - pl.col("start").max().over(group)
-    apart = collective & together & (since > 0.05 * pl.col("took"))
+    last = pl.col("start").max().over(group)
+    # All under way when the last one starts: one collective, and not one transfer after the other.
+    together = pl.col("end").min().over(group) > last
+    since = pl.col("end") - last
+    apart = collective & together
     return table.with_columns(pl.when(apart).then(since).otherwise("took").alias("took"))
 
 
@@ -147,8 +151,10 @@ def _units(rows: pl.DataFrame) -> Ints:
     return np.array([number[r] for r in roots], np.int64)
 
 
-def find_slow_pairs(case: Case, transfers: Transfers) -> list[SlowPair]:
+def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
     """Pairs that are slow against their like, or for a part of the time against their own past."""
+    if transfers is None:
+        return []
     step_s = float(np.median(case.length_s))
     best: dict[int, SlowPair] = {}
     for excess, partly in ((transfers.against_like, False), (transfers.against_past, True)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -40,7 +40,7 @@ def raise_alarms(job: str, messages: pl.DataFrame, steps: pl.DataFrame, groups: 
         .join_asof(steps.select("index", step_ns="start_ns", until_ns="end_ns"), left_on="start_ns", right_on="step_ns")
         .filter(pl.col("start_ns") < pl.col("until_ns"))
     )
-    alarms = [*slow_steps(job, steps), *slow_groups(bursts, groups), *slow_switches(bursts, endpoints)]
+    alarms = _once([*slow_steps(job, steps), *slow_groups(bursts, groups), *slow_switches(bursts, endpoints)])
     return [
         Finding(
             kind=a.kind, job=job, culprit=Culprit(type=a.type, id=a.id), start_ns=a.start_ns, end_ns=a.end_ns,
@@ -49,6 +49,23 @@ def raise_alarms(job: str, messages: pl.DataFrame, steps: pl.DataFrame, groups: 
         )
         for a in sorted(alarms, key=lambda a: -a.sigmas)
     ]  # fmt: skip
+
+
+def _once(alarms: Iterable[Alarm]) -> list[Alarm]:
+    """Alarms about one thing as one: its strongest evidence, from the first to the last, with all that was lost."""
+    told: dict[tuple[str, str], Alarm] = {}
+    for alarm in alarms:
+        before = told.get((alarm.kind, alarm.id))
+        if before is not None:
+            strongest = max(before, alarm, key=lambda a: a.sigmas)
+            alarm = replace(
+                strongest,
+                start_ns=min(before.start_ns, alarm.start_ns),
+                end_ns=max(before.end_ns, alarm.end_ns),
+                lost_s=before.lost_s + alarm.lost_s,
+            )
+        told[alarm.kind, alarm.id] = alarm
+    return list(told.values())
 
 
 def slow_steps(job: str, steps: pl.DataFrame) -> Iterable[Alarm]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.paper.change_points import find_changes
+from prism.observe.change_points import find_changes
 from prism.observe.paper.recognition import connect
 from prism.observe.traffic import Traffic
 

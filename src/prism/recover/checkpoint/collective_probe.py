@@ -23,7 +23,7 @@ import torch.distributed as dist
 from prism.recover.isolate.probe import read_counters
 
 _NUM_PORTS = 64
-_PINGS = 5
+_PINGS = 20
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ from prism.recover.progress import Progress
 
 _DEAD_WRITER = "background process is dead"
 _LAST_WRITE_S = 30.0
+_MAX_THREADS = 4
+_CORES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ class Uploads:
             retention=upload.retention,
             trainer_pid=os.getpid(),
             trainer_cpus=frozenset(os.sched_getaffinity(0)),
+            num_threads=choose_threads(os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1)),
         )
         kind = AsyncCheckpointerType.PROCESS if self._writer == "process" else AsyncCheckpointerType.THREAD
         try:
@@ -173,6 +176,11 @@ class Uploads:
             self._progress.event("save_failed", step=step, why=errors[0])
             return
         self._progress.event("saved", step=step, healthy=health.good, seconds=round(seconds, 3))
+
+
+def choose_threads(num_cores: int, ranks_here: int) -> int:
+    """Threads that write and hash one rank's state: few enough to leave most cores to training."""
+    return max(1, min(_MAX_THREADS, num_cores // ranks_here // _CORES_PER_THREAD))
 
 
 def end_writer_process() -> None:

@@ -44,6 +44,7 @@ class CommitOrder:
     retention: Retention
     trainer_pid: int
     trainer_cpus: frozenset[int]
+    num_threads: int = 1
 
 
 class HashedFile(io.RawIOBase):
@@ -82,26 +83,30 @@ class HashedFile(io.RawIOBase):
         return FileSum(name=name, num_bytes=self.num_bytes, sha256=self._digest.hexdigest())
 
 
-class HashingFileSystem(FileSystem):
-    """torch's file system that remembers the checksum of every file it wrote."""
+class ProvingFileSystem(FileSystem):
+    """torch's file system that hashes every file it writes, reads it back, and remembers the checksum."""
 
     def __init__(self) -> None:
         self.sums: dict[str, FileSum] = {}
+        self.trouble: Exception | None = None
 
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
-        """Open a file; a file opened for writing is hashed."""
+        """Open a file; one that is written is proven when it is closed, in the thread that wrote it."""
         if mode != "wb":
             with super().create_stream(path, mode) as stream:
                 yield stream
             return
-        stream = HashedFile(Path(path))
         try:
-            yield stream
-        finally:
-            stream.close()
-        name = Path(path).name
-        self.sums[name] = stream.sum_as(name)
+            with HashedFile(Path(path)) as stream:
+                yield stream
+            written = stream.sum_as(Path(path).name)
+            if hash_file(Path(path), from_storage=True) != written.sha256:
+                raise OSError(f"{path}: read back differently from what was written")
+        except Exception as error:
+            self.trouble = error  # torch loses what its writing threads raise
+            raise
+        self.sums[written.name] = written
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         """Rename a file, and its checksum with it."""
@@ -115,9 +120,9 @@ class ProvenWriter(FileSystemWriter):
     """Writes aside, reads back, commits."""
 
     def __init__(self, order: CommitOrder) -> None:
-        super().__init__(order.written, single_file_per_rank=True, sync_files=True, thread_count=1, overwrite=False)
+        super().__init__(order.written, sync_files=True, thread_count=order.num_threads, overwrite=False)
         self.order = order
-        self.fs: HashingFileSystem = HashingFileSystem()
+        self.fs: ProvingFileSystem = ProvingFileSystem()
         self.per_thread_copy_ahead = 0  # the state is in host memory already
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -127,15 +132,13 @@ class ProvenWriter(FileSystemWriter):
             settle_background_process(self.order.trainer_cpus)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's files, read them back, and leave their checksums for the coordinator."""
+        """Write and prove this rank's files, and leave their checksums for the coordinator."""
         results = super().write_data(plan, planner)
-        sums = list(self.fs.sums.values())
-        for expected in sums:
-            found = hash_file(self.order.written / expected.name, from_storage=True)
-            if found != expected.sha256:
-                raise OSError(f"{self.order.written / expected.name}: read back differently from what was written")
+        if len(results.value()) != len(plan.items):
+            raise self.fs.trouble or OSError(f"{self.order.written}: not every part of the state was written")
         prefix = cast(Any, plan.storage_data).prefix
-        (self.order.written / f"{_SUMS}{prefix}.json").write_text(json.dumps([asdict(s) for s in sums]))
+        sums = [asdict(file) for file in self.fs.sums.values()]
+        (self.order.written / f"{_SUMS}{prefix}.json").write_text(json.dumps(sums))
         return results
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.recover.isolate.grading import Grader
+from prism.recover.isolate.grading import SLOW, Grader
 from prism.recover.isolate.search import Round
 
 Backend = Literal["socket", "gloo", "nccl"]
@@ -105,6 +105,15 @@ class Agent:
             return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What tests showed, one entry each; the slowest member counts."""
+
+    alive: NDArray[np.bool_]
+    bandwidth: NDArray[np.float64]
+    latency_s: NDArray[np.float64]  # of one hop
+
+
 class Agents:
     """All probes; runs rounds of tests and grades them."""
 
@@ -126,18 +135,36 @@ class Agents:
             agent.close()
 
     def run(self, tests: Round) -> NDArray[np.int8]:
-        """Run a round, all its tests side by side."""
+        """Run a round, all its tests side by side; a slow one is run once more, since a busy moment is no fault."""
         rows = [[host for host in row if host >= 0] for row in tests.tolist()]
+        measured = self._measure(rows)
+        outcomes = self._grade(measured)
+        slow = np.flatnonzero(outcomes == SLOW)
+        if len(slow):
+            again = self._measure([rows[number] for number in slow])
+            better = Measured(
+                alive=again.alive,
+                bandwidth=np.maximum(measured.bandwidth[slow], again.bandwidth),
+                latency_s=np.minimum(measured.latency_s[slow], again.latency_s),
+            )
+            outcomes[slow] = self._grade(better)
+        return outcomes
+
+    def _measure(self, rows: list[list[int]]) -> Measured:
         numbers = [self._order(row) for row in rows]
-        deadline = time.monotonic() + self.config.timeout_s + 5.0
+        deadline = time.monotonic() + self.config.timeout_s + min(5.0, self.config.timeout_s)
         answers = [self._collect(row, number, deadline) for row, number in zip(rows, numbers, strict=True)]
-        alive = np.array([all(a["ok"] for a in group) for group in answers])
         seconds = np.array([max(a.get("seconds", np.inf) for a in group) for group in answers])
         latency = np.array([max(a.get("latency_s", np.inf) for a in group) for group in answers])
         moved = np.array([self.config.num_bytes * (len(row) - 1) for row in rows], dtype=np.float64)
-        hops = np.array([len(row) for row in rows], dtype=np.float64)
-        bandwidth = moved / np.maximum(seconds, 1e-9)
-        return self.config.grader.grade(alive, bandwidth, latency / hops, len(self._agents))
+        return Measured(
+            alive=np.array([all(a["ok"] for a in group) for group in answers]),
+            bandwidth=moved / np.maximum(seconds, 1e-9),
+            latency_s=latency / np.array([len(row) for row in rows]),
+        )
+
+    def _grade(self, found: Measured) -> NDArray[np.int8]:
+        return self.config.grader.grade(found.alive, found.bandwidth, found.latency_s, len(self._agents))
 
     def changed_counters(self) -> dict[str, str]:
         """Error counters that rose during the tests, per host."""

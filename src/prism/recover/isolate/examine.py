@@ -7,8 +7,15 @@ from dataclasses import replace
 
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, ProbeConfig
+from prism.recover.isolate.few import PairSearch
+from prism.recover.isolate.grading import FEW_HOSTS
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
+
+
+def start_search(num_hosts: int, config: SearchConfig | None = None, seed: int = 0) -> Search | PairSearch:
+    """The search that suits the number of hosts."""
+    return PairSearch(num_hosts, config) if num_hosts <= FEW_HOSTS else Search(num_hosts, config, seed)
 
 
 def isolate_hosts(
@@ -21,7 +28,7 @@ def isolate_hosts(
     """Search for bad hosts; `prefix` gives the words that run a command on a host."""
     if len(set(hosts)) != len(hosts) or len(hosts) < 2:
         raise BadConfigError(f"a host test needs at least two different hosts, got {', '.join(hosts) or 'none'}")
-    state = Search(len(hosts), search)
+    state = start_search(len(hosts), search)
     with Agents(hosts, prefix, probes or ProbeConfig()) as agents:
         while (tests := state.next_round()) is not None:
             if on_round is not None:

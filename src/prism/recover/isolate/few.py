@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.recover.isolate.grading import FEW_HOSTS, PASSED, SLOW
+from prism.recover.isolate.grading import FEW_HOSTS, MIN_PEERS, PASSED, SLOW
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, SearchConfig
 
@@ -40,7 +41,7 @@ class PairSearch:
         self._failed = np.zeros((num_hosts, num_hosts), dtype=np.int64)
         self._slow = np.zeros((num_hosts, num_hosts), dtype=np.int64)
         self._parts: list[Part] = [(h,) for h in range(num_hosts)] + list(combinations(range(num_hosts), 2))
-        self._explanations = list_explanations(self._parts, self.config.model.flake_rate)
+        self._explanations = list_explanations(tuple(self._parts), self.config.model.flake_rate)
         self.beliefs: dict[Part, float] = dict.fromkeys(self._parts, 0.0)  # of being bad
         self.num_tests = 0
         self.num_rounds = 0
@@ -54,7 +55,16 @@ class PairSearch:
         decided = self.num_rounds >= max(least, turns) and not self._open()
         if decided or hopeless or self.num_rounds >= self.config.max_rounds:
             return None
-        return self._schedule[self.num_rounds % turns]
+        if self.num_rounds < least:
+            return self._schedule[self.num_rounds % turns]
+        return max(self._schedule, key=self._worth)
+
+    def _worth(self, tests: Round) -> float:
+        """How much a round tells of what is open: tests that touch it, the rarer so far the better."""
+        done = self._passed + self._failed
+        open_ones = self._open()
+        pairs = [(min(pair), max(pair)) for pair in tests.tolist()]
+        return sum(1.0 / (1 + int(done[pair])) for pair in pairs for part in open_ones if set(part) <= set(pair))
 
     def add(self, tests: Round, outcomes: NDArray[np.int8]) -> None:
         """Take the outcomes of a round."""
@@ -62,7 +72,8 @@ class PairSearch:
         self.num_tests += len(tests)
         for (first, second), outcome in zip(tests.tolist(), outcomes.tolist(), strict=True):
             pair = (min(first, second), max(first, second))
-            self._passed[pair] += outcome == PASSED
+            # Before there are peers to compare with, a pass says nothing of slowness.
+            self._passed[pair] += outcome == PASSED and self.num_tests > MIN_PEERS
             self._failed[pair] += outcome != PASSED
             self._slow[pair] += outcome == SLOW
         self.beliefs = self._weigh()
@@ -122,13 +133,16 @@ class Explanations:
     log_fail: NDArray[np.float64]
 
 
-def list_explanations(parts: Sequence[Part], flake_rate: float) -> Explanations:
-    """What can be behind the outcomes, and how likely each makes every pair pass."""
+@lru_cache(maxsize=FEW_HOSTS)
+def list_explanations(parts: tuple[Part, ...], flake_rate: float) -> Explanations:
+    """What can be behind the outcomes, and how likely each makes every pair pass; two links at once is too rare."""
     links = [part for part in parts if len(part) == 2]
     touches = np.array([[float(set(part) <= set(link)) for link in links] for part in parts])
     members, priors, rows = [], [], []
     for count in range(_MAX_FAULTS + 1):
         for chosen in combinations(range(len(parts)), count):
+            if count == 2 and len(parts[chosen[0]]) == 2:
+                continue
             prior = np.prod([_PRIOR_HOST if len(parts[c]) == 1 else _PRIOR_LINK for c in chosen])
             for rates in product(_RATES, repeat=count):
                 members.append(np.isin(np.arange(len(parts)), chosen))

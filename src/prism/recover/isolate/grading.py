@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 PASSED, FAILED, SLOW = 0, 1, 2
 FEW_HOSTS = 8  # one bad host is in so many of the tests that only the best tests show what is usual
-_MIN_PEERS = 3
+MIN_PEERS = 3
 _MEMORY = 4_096
 
 
@@ -29,7 +29,7 @@ class Grader:
         outcomes = np.where(alive, PASSED, FAILED).astype(np.int8)
         self._bandwidths = np.concatenate([self._bandwidths, bandwidth[alive]])[-_MEMORY:]
         self._latencies = np.concatenate([self._latencies, latency_s[alive]])[-_MEMORY:]
-        if len(self._bandwidths) < _MIN_PEERS:
+        if len(self._bandwidths) < MIN_PEERS:
             return outcomes
         share = 0.1 if num_hosts <= FEW_HOSTS else 0.5
         slow = bandwidth < self.slow_ratio * np.quantile(self._bandwidths, 1.0 - share)

@@ -17,8 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-_PINGS = 5
+_PINGS = 20
 _ERROR_COUNTERS = ("symbol_error", "link_downed", "port_rcv_errors", "link_error_recovery", "rx_errors", "tx_errors")
+_GPU_COUNTERS = {
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+    "ecc_corrected": "ecc.errors.corrected.volatile.total",
+}
 
 
 def main() -> None:
@@ -113,25 +117,31 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_counters() -> dict[str, int]:
+def read_counters(root: Path = Path("/sys/class")) -> dict[str, int]:
     """Error counters of network cards, InfiniBand ports and GPUs, where there are any."""
     found: dict[str, int] = {}
-    for pattern in ("class/net/*/statistics/*", "class/infiniband/*/ports/*/counters/*"):
-        for path in Path("/sys").glob(pattern):
+    for pattern in ("net/*/statistics/*", "infiniband/*/ports/*/counters/*"):
+        for path in root.glob(pattern):
             if path.name in _ERROR_COUNTERS:
                 try:
-                    found[str(path.relative_to("/sys/class"))] = int(path.read_text())
+                    found[str(path.relative_to(root))] = int(path.read_text())
                 except (OSError, ValueError):
                     continue
-    query = ["nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
+    return {**found, **_read_gpu_counters()}
+
+
+def _read_gpu_counters() -> dict[str, int]:
+    fields = ",".join(("index", *_GPU_COUNTERS.values()))
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return found
+        return {}
+    found = {}
     for line in answer.splitlines():
-        index, _, count = line.partition(",")
-        if count.strip().isdigit():
-            found[f"gpu/{index.strip()}/ecc_uncorrected"] = int(count)
+        index, *counts = (cell.strip() for cell in line.split(","))
+        named = zip(_GPU_COUNTERS, counts, strict=False)
+        found.update({f"gpu/{index}/{name}": int(count) for name, count in named if count.isdigit()})
     return found
 
 

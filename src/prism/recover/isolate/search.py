@@ -1,6 +1,6 @@
-"""The search for bad hosts: results in, the next round of tests out. Runs no test itself.
+"""The search for bad hosts among many: results in, the next round of tests out. Runs no test itself.
 
-1. Two rounds of pairs along the job's ring: every link that the job's collectives use is tried once.
+1. Rounds of pairs along the job's ring: every link that the job's collectives use is tried once.
 2. Rounds of random groups: one all-gather tries many hosts, and an intermittent fault gets several chances to show.
 3. Beside them, every suspect is paired with the most trusted hosts, a new one each time, until it is clear.
 4. A pair that failed although both its hosts are clear is tried again: then it is their link.
@@ -60,18 +60,20 @@ class Search:
 
     def next_round(self) -> Round | None:
         """Tests that can run side by side, or None when all is decided."""
-        limit = self.config.max_rounds if self.num_hosts > 2 else 4  # two hosts cannot be told apart
-        if self.num_hosts < 2 or self.num_rounds >= limit:
+        if self.num_rounds >= self.config.max_rounds:
             return None
         if self.num_rounds < 2:
             return ring_pairs(self.num_hosts, odd=self.num_rounds == 1)
-        special = self._suspect_pairs()
-        busy = {host for pair in special for host in pair}
-        special += self._link_pairs(busy)
-        busy |= {host for pair in special for host in pair}
-        screening = self.num_rounds < 2 + self.config.group_rounds
-        rows = list(special)
-        if screening:
+        rows = self._suspect_pairs()
+        busy = {host for pair in rows for host in pair}
+        if self.num_rounds == 2 and self.num_hosts % 2 and not busy & {0, self.num_hosts - 1}:
+            rows.append(
+                (self.num_hosts - 1, 0)
+            )  # with an odd number two rounds leave out the link that closes the ring
+            busy |= {0, self.num_hosts - 1}
+        rows += self._link_pairs(busy)
+        busy |= {host for pair in rows for host in pair}
+        if self.num_rounds < 2 + self.config.group_rounds:
             rows += self._groups(busy)
         return pack(rows) if rows else None
 
@@ -108,6 +110,7 @@ class Search:
             num_tests=self.num_tests,
             num_rounds=self.num_rounds,
             evidence=evidence,
+            advice="not clear yet for those suspected; test again with more --rounds" if suspected else "",
         )
 
     # -- deciding
@@ -138,12 +141,8 @@ class Search:
         self._condemned = {
             h
             for h in self._open
-            if self.beliefs[h] >= config.condemn_at and len(partners.get(h, ())) >= self._partners_needed()
+            if self.beliefs[h] >= config.condemn_at and len(partners.get(h, ())) >= config.condemn_partners
         }
-
-    def _partners_needed(self) -> int:
-        """In a very small fleet there are not three others to ask."""
-        return max(1, min(self.config.condemn_partners, self.num_hosts - 1 - len(self._open)))
 
     # -- choosing tests
 
@@ -193,8 +192,7 @@ class Search:
         if len(free) < 2:
             return []
         self._random.shuffle(free)
-        size = max(2, min(self.config.group_size, self.num_hosts // 4))
-        parts = np.array_split(free, max(1, len(free) // size))
+        parts = np.array_split(free, max(1, len(free) // min(self.config.group_size, self.num_hosts // 4)))
         return [tuple(part.tolist()) for part in parts]
 
     def _by_trust(self) -> list[int]:

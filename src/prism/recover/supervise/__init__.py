@@ -3,6 +3,16 @@
 from prism.recover.supervise.config import SuperviseConfig, read_config
 from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase
-from prism.recover.supervise.status import RunStatus, read_status
+from prism.recover.supervise.status import HostHistory, RunStatus, read_status
 
-__all__ = ["JobState", "Phase", "RunStatus", "SuperviseConfig", "Supervisor", "Tools", "read_config", "read_status"]
+__all__ = [
+    "HostHistory",
+    "JobState",
+    "Phase",
+    "RunStatus",
+    "SuperviseConfig",
+    "Supervisor",
+    "Tools",
+    "read_config",
+    "read_status",
+]

@@ -51,7 +51,7 @@ class Judgement:
 def judge(verdict: Verdict, failures: list[Failure], *, ever_stepped: bool, policy: RestartPolicy) -> Judgement:
     """Decide on the newest failure; it is the last of `failures`."""
     newest = failures[-1]
-    name = f"{verdict.reason} at step {newest.step}"
+    name = f"{newest.reason} at step {newest.step}" + (f" on {newest.host}" if newest.host else "")
     blames_program = verdict.category == "script" or (verdict.category == "framework" and verdict.action == "stop")
     if blames_program and verdict.confidence >= _SURE_ENOUGH:
         return _stop(f"{name}: a fault of the program, a restart would meet it again; {_advice(verdict)}")

@@ -21,8 +21,8 @@ from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.stacks import take_stacks
-from prism.recover.supervise.state import JobState, Phase
-from prism.recover.supervise.watch import Watch
+from prism.recover.supervise.state import Cause, JobState, Phase
+from prism.recover.supervise.watch import Watch, find_frozen_host
 
 # Worth writing down although nothing is to be done: `prism supervise status` shows them.
 _MILESTONES = (events.Launched, events.Saved, events.Restored)
@@ -96,8 +96,10 @@ class Supervisor:
             if self.state.attempt != attempt or self.state.over:
                 return
         if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING):
-            now_s = self.clock.now_s()
-            yield events.Exited(now_s=now_s, code=look.code, host=look.first_failed, lost=look.lost)
+            # We ended a hung attempt ourselves, so the first to go says nothing; the first to fall silent does.
+            hung = self.state.cause is Cause.HANG
+            host = find_frozen_host(self._folder) if hung else look.first_failed
+            yield events.Exited(now_s=self.clock.now_s(), code=look.code, host=host, lost=look.lost)
 
     def _take(self, event: events.Event) -> None:
         """Decide; write the decision down; only then act."""

@@ -254,7 +254,7 @@ class JobState:
             self._note_failure(event.now_s, SLOW, "hang", None)
             return [Examine(hosts=self._testable())]
         self.phase = Phase.EXPLAINING
-        self._note_failure(event.now_s, HANG, "hang", None)
+        self._note_failure(event.now_s, HANG, "hang", event.host)
         return [Explain(attempt=self.attempt)]
 
     def _on_explained(self, event: events.Explained) -> list[Action]:

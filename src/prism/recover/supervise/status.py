@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError
 from prism.recover.progress import attempt_dir
 from prism.recover.supervise import events
+from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.hosts import HostBook
 from prism.recover.supervise.journal import DECISIONS_FILE, read_snapshot
 from prism.recover.supervise.watch import Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostHistory:
+    """A host that was taken out of use at least once."""
+
+    host: str
+    num_cordons: int
+    reasons: tuple[str, ...]  # oldest first
+    hours_left: float  # until it is back; 0 when it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +40,7 @@ class RunStatus:
     attempt: int
     hosts: tuple[str, ...]
     cordoned: tuple[str, ...]
+    host_history: tuple[HostHistory, ...]
     step: int
     loss: float | None
     last_good_step: int | None
@@ -38,8 +51,6 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """The document that `prism supervise status --json` prints."""
-        from dataclasses import asdict
-
         return {"schema": "prism.supervise-status/1", **asdict(self)}
 
 
@@ -70,6 +81,7 @@ def read_status(run_dir: Path, num_decisions: int = 10) -> RunStatus:
         attempt=state.attempt,
         hosts=state.hosts,
         cordoned=state.book.cordoned(),
+        host_history=_read_history(state.book, RunClock(found.clock).now_s()),
         step=steps[-1].step if steps else state.last_step,
         loss=steps[-1].loss if steps else None,
         last_good_step=max([*state.saved_steps, *saved], default=None),
@@ -77,6 +89,19 @@ def read_status(run_dir: Path, num_decisions: int = 10) -> RunStatus:
         num_rollbacks=state.num_rollbacks,
         skipped_batches=tuple(map(str, state.skip)),
         decisions=tuple(decisions),
+    )
+
+
+def _read_history(book: HostBook, now_s: float) -> tuple[HostHistory, ...]:
+    return tuple(
+        HostHistory(
+            host=host,
+            num_cordons=record.num_cordons,
+            reasons=tuple(record.reasons),
+            hours_left=round(max(0.0, (record.cordoned_until_s or 0.0) - now_s) / 3_600.0, 2),
+        )
+        for host, record in book.records.items()
+        if record.num_cordons
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.recover.progress import STEPS_FILE
+from prism.recover.progress import BEAT_INTERVAL_S, BEATS, STEPS_FILE
 from prism.recover.supervise import events
 
 _STEP_LINE = re.compile(
@@ -17,6 +17,7 @@ _STEP_LINE = re.compile(
     re.IGNORECASE,
 )
 _CHUNK_BYTES = 4 << 20
+_MISSED_BEATS = 2.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +83,18 @@ class Watch:
             self._last_logged = int(match[1])
             loss = float(match[2]) if match[2] else None
             yield events.StepDone(now_s=now_s, step=self._last_logged, loss=loss)
+
+
+def find_frozen_host(folder: Path) -> str | None:
+    """The host of the rank whose heartbeat stopped first, if others went on: the one that a hang began on."""
+    beats = {path: path.stat().st_mtime for path in folder.glob(BEATS)}
+    # Compared with each other, not with a clock: the file server's may differ from ours, and may jump.
+    if not beats or max(beats.values()) - min(beats.values()) < _MISSED_BEATS * BEAT_INTERVAL_S:
+        return None
+    try:
+        return str(json.loads(min(beats, key=lambda path: beats[path]).read_text())["host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def parse_report(line: bytes, now_s: float) -> events.Event | None:

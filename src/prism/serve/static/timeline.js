@@ -322,18 +322,18 @@ export class Timeline {
   }
 
   paintSpans(c, firstRow, height) {
-    for (const span of this.shown.picture.spans) {
-      const x0 = Math.max(this.gutter - 2, this.x(span.from_ns)), x1 = Math.min(this.gutter + this.plotWidth + 2, this.x(span.to_ns));
-      const y = this.top + (firstRow + span.row - this.state.row) * this.rowHeight;
-      if (x1 < this.gutter || x0 > this.gutter + this.plotWidth) continue;
-      const [r, g, b] = rgb(span.kind);
-      const faint = span.kind === "wait" || span.kind === "microbatch";
+    const { spans } = this.shown.picture, end = this.gutter + this.plotWidth;
+    for (let i = 0; i < spans.row.length; i++) {
+      const x0 = Math.max(this.gutter - 2, this.x(spans.from_ns[i])), x1 = Math.min(end + 2, this.x(spans.to_ns[i]));
+      if (x1 < this.gutter || x0 > end) continue;
+      const y = this.top + (firstRow + spans.row[i] - this.state.row) * this.rowHeight, kind = this.shown.kinds[spans.kind[i]];
+      const [r, g, b] = rgb(kind), faint = kind === "wait" || kind === "microbatch";
       c.fillStyle = `rgba(${r},${g},${b},${faint ? 0.5 : 1})`;
       c.fillRect(x0, y, Math.max(1, x1 - x0 - (x1 - x0 > 3 ? 0.6 : 0)), height);
       if (x1 - x0 > 42 && height >= 11) {
-        c.fillStyle = faint || span.kind === "host" || span.kind === "ep" ? "#1b1f27" : "#ffffff";
+        c.fillStyle = faint || kind === "host" || kind === "ep" ? "#1b1f27" : "#ffffff";
         c.save(); c.beginPath(); c.rect(x0, y, x1 - x0 - 3, height); c.clip();
-        c.fillText(span.name, x0 + 4, y + height / 2 + 0.5);
+        c.fillText(spans.names[spans.name[i]], x0 + 4, y + height / 2 + 0.5);
         c.restore();
       }
     }

@@ -2,11 +2,20 @@
 
 from prism.serve.timeline.index import SpanIndex, build_index, index_phases
 from prism.serve.timeline.overlay import Overlay, align_steps
-from prism.serve.timeline.picture import Picture, SpanRow, WindowQuery, draw_window, list_spans, measure_ranks
+from prism.serve.timeline.picture import (
+    Picture,
+    SpanColumns,
+    SpanRow,
+    WindowQuery,
+    draw_window,
+    list_spans,
+    measure_ranks,
+)
 
 __all__ = [
     "Overlay",
     "Picture",
+    "SpanColumns",
     "SpanIndex",
     "SpanRow",
     "WindowQuery",

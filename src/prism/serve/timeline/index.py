@@ -23,6 +23,8 @@ class SpanIndex:
     """Spans of one job. A row is a lane of a rank; the rows of a rank are next to each other."""
 
     kinds: tuple[str, ...]
+    window_ns: tuple[int, int]  # from the first start to the last end
+    ranks: NDArray[np.int64]  # in order
     rank: NDArray[np.int64]  # of each row
     lane: tuple[str, ...]  # of each row
     label: tuple[str, ...]  # of each rank
@@ -32,7 +34,9 @@ class SpanIndex:
     reach: NDArray[np.int64]  # the latest end so far in the row: sorted, also where spans of a row overlap
     kind: NDArray[np.uint8]
     kinds_present: tuple[int, ...]
-    details: pl.DataFrame  # name step bytes group, in the same order
+    names: tuple[str, ...]
+    name: NDArray[np.uint32]  # of each span, as its place in `names`
+    details: pl.DataFrame  # step bytes group, in the same order
     steps: pl.DataFrame  # STEPS, from the lane of that name
 
     @property
@@ -43,20 +47,8 @@ class SpanIndex:
     @property
     def num_bytes(self) -> int:
         """Memory it holds."""
-        arrays = (self.offset, self.start, self.end, self.reach, self.kind, self.rank)
+        arrays = (self.offset, self.start, self.end, self.reach, self.kind, self.rank, self.name)
         return sum(array.nbytes for array in arrays) + int(self.details.estimated_size())
-
-    @property
-    def window_ns(self) -> tuple[int, int]:
-        """From the first start to the last end."""
-        if not self.num_spans:
-            return 0, 0
-        return int(self.start.min()), int(self.reach.max())
-
-    @property
-    def ranks(self) -> NDArray[np.int64]:
-        """The ranks, in order."""
-        return np.unique(self.rank)
 
     def rows_of_ranks(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First row of each rank and the one after its last; -1 where a rank has none."""
@@ -121,20 +113,24 @@ def _index(spans: pl.DataFrame, *, kinds: tuple[str, ...], steps: pl.DataFrame, 
         else end
     )
     rank = rows["rank"].cast(pl.Int64).to_numpy()
+    names = ordered["name"].unique().sort().to_list()
+    start = ordered["start_ns"].to_numpy(writable=True)
     return SpanIndex(
         kinds=kinds,
+        window_ns=(int(start.min()), int(end.max())) if len(start) else (0, 0),
+        ranks=np.unique(rank),
         rank=rank,
         lane=tuple(rows["lane"].to_list()),
         label=tuple(label(int(r)) for r in np.unique(rank)),
         offset=offset,
-        start=ordered["start_ns"].to_numpy(writable=True),
+        start=start,
         end=end,
         reach=reach,
         kind=ordered["kind"].to_physical().cast(pl.UInt8).to_numpy(writable=True),
         kinds_present=tuple(ordered["kind"].to_physical().unique().sort().to_list()),
-        details=ordered.select(
-            pl.col("name").cast(pl.Categorical), "step", "bytes", pl.col("group").cast(pl.Categorical)
-        ),
+        names=tuple(names),
+        name=ordered["name"].cast(pl.Enum(names)).to_physical().cast(pl.UInt32).to_numpy(),
+        details=ordered.select("step", "bytes", pl.col("group").cast(pl.Categorical)),
         steps=steps,
     )
 

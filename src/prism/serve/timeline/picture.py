@@ -36,7 +36,6 @@ class WindowQuery:
 class SpanRow:
     """One span; times count from the origin of the request."""
 
-    row: int
     kind: str
     name: str
     lane: str
@@ -45,6 +44,18 @@ class SpanRow:
     step: int | None
     bytes: int | None
     group: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanColumns:
+    """Spans by column: shown row, kind and name as places in their lists, and times from the origin of the request."""
+
+    names: tuple[str, ...] = ()
+    row: tuple[int, ...] = ()
+    kind: tuple[int, ...] = ()
+    name: tuple[int, ...] = ()
+    from_ns: tuple[int, ...] = ()
+    to_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Picture:
     num_spans: int  # that the window touches, in the rows shown
     width: int
     pixels: str
-    spans: tuple[SpanRow, ...]  # instead of pixels, where there are few
+    spans: SpanColumns  # instead of pixels, where there are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,7 @@ def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Pic
         num_spans=int(num_spans),
         width=query.width,
         pixels=pixels,
-        spans=tuple(_gather(index, shown, query, origin_ns)) if few else (),
+        spans=_gather(index, shown, query, origin_ns, num_spans) if few else SpanColumns(),
     )
 
 
@@ -137,7 +148,7 @@ def list_spans(
     rows = [row for row in np.flatnonzero(index.rank == rank).tolist() if lane is None or index.lane[row] == lane]
     touched = np.concatenate([_touched(index, row, start_ns, end_ns) for row in rows]) if rows else np.zeros(0, int)
     order = np.argsort(index.start[touched] - index.end[touched], kind="stable")[:most]
-    return list(_describe(index, touched[order], origin_ns, 0)), len(touched)
+    return list(_describe(index, touched[order], origin_ns)), len(touched)
 
 
 def measure_ranks(index: SpanIndex, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -151,13 +162,25 @@ def measure_ranks(index: SpanIndex, start_ns: int, end_ns: int) -> pl.DataFrame:
     return pl.DataFrame({"rank": index.ranks, **{index.kinds[code]: out[:, code] for code in found}})
 
 
-def _gather(index: SpanIndex, shown: ShownRows, query: WindowQuery, origin_ns: int) -> Sequence[SpanRow]:
-    out: list[SpanRow] = []
-    for number, (first, last) in enumerate(zip(shown.first.tolist(), shown.last.tolist(), strict=True)):
-        for row in range(first, last) if first >= 0 else ():
-            touched = _touched(index, row, query.start_ns, query.end_ns)
-            out += _describe(index, touched, origin_ns, number)
-    return [span for span in out if span.kind not in query.hidden]
+def _gather(index: SpanIndex, shown: ShownRows, query: WindowQuery, origin_ns: int, most: int) -> SpanColumns:
+    found = np.empty((most, 2), dtype=np.int64)
+    end_ns = max(query.end_ns, query.start_ns + 1)
+    count = compile_kernels().collect(
+        *(index.start, index.end, index.reach, index.offset, shown.first, shown.last, query.start_ns, end_ns, found)
+    )
+    span, row = found[:count, 0], found[:count, 1]
+    hidden = np.array([kind in query.hidden for kind in index.kinds])
+    kept = ~hidden[index.kind[span]]
+    span, row = span[kept], row[kept]
+    names, name = np.unique(index.name[span], return_inverse=True)
+    return SpanColumns(
+        names=tuple(index.names[code] for code in names.tolist()),
+        row=tuple(row.tolist()),
+        kind=tuple(index.kind[span].tolist()),
+        name=tuple(name.tolist()),
+        from_ns=tuple((index.start[span] - origin_ns).tolist()),
+        to_ns=tuple((index.end[span] - origin_ns).tolist()),
+    )
 
 
 def _touched(index: SpanIndex, row: int, start_ns: int, end_ns: int) -> NDArray[np.int64]:
@@ -168,16 +191,15 @@ def _touched(index: SpanIndex, row: int, start_ns: int, end_ns: int) -> NDArray[
     return near[index.end[near] > start_ns]
 
 
-def _describe(index: SpanIndex, spans: NDArray[np.int64], origin_ns: int, shown: int) -> Sequence[SpanRow]:
+def _describe(index: SpanIndex, spans: NDArray[np.int64], origin_ns: int) -> Sequence[SpanRow]:
     if not len(spans):
         return []
     details = index.details[spans]
     row_of = np.searchsorted(index.offset, spans, side="right") - 1
     return [
         SpanRow(
-            row=shown,
             kind=index.kinds[kind],
-            name=name,
+            name=index.names[name],
             lane=index.lane[row],
             from_ns=start - origin_ns,
             to_ns=end - origin_ns,
@@ -185,8 +207,9 @@ def _describe(index: SpanIndex, spans: NDArray[np.int64], origin_ns: int, shown:
             bytes=size,
             group=group,
         )
-        for kind, row, start, end, (name, step, size, group) in zip(
+        for kind, name, row, start, end, (step, size, group) in zip(
             index.kind[spans].tolist(),
+            index.name[spans].tolist(),
             row_of.tolist(),
             index.start[spans].tolist(),
             index.end[spans].tolist(),

@@ -19,6 +19,7 @@ class Kernels(NamedTuple):
     draw: Callable[..., None]
     measure: Callable[..., None]
     count: Callable[..., int]
+    collect: Callable[..., int]
 
 
 @cache
@@ -31,6 +32,7 @@ def compile_kernels() -> Kernels:
         draw=cast("Callable[..., None]", compiled(_draw)),
         measure=cast("Callable[..., None]", compiled(_measure)),
         count=cast("Callable[..., int]", compiled(_count)),
+        collect=cast("Callable[..., int]", compiled(_collect)),
     )
 
 
@@ -45,6 +47,7 @@ def warm_up() -> None:
     )
     kernels.measure(long, long, long, kind, none, long, long, 0, 1, np.zeros((1, MAX_KINDS)))
     kernels.count(long, long, none, long, long, 0, 1)
+    kernels.collect(long, long, long, none, long, long, 0, 1, np.zeros((1, 2), dtype=np.int64))
 
 
 def _draw(
@@ -158,3 +161,30 @@ def _count(
             before = np.searchsorted(reach[low:high], t0, side="right")  # those that are over by then
             total += max(0, int(np.searchsorted(start[low:high], t1)) - int(before))
     return total
+
+
+def _collect(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    first_row: NDArray[np.int64],
+    last_row: NDArray[np.int64],
+    t0: int,
+    t1: int,
+    out: NDArray[np.int64],
+) -> int:
+    """Write the number of every span that the window touches, and its shown row, to `out`; how many there are."""
+    found = 0
+    for shown in range(len(first_row)):
+        if first_row[shown] < 0:
+            continue
+        for row in range(first_row[shown], last_row[shown]):
+            low, high = offset[row], offset[row + 1]
+            i = low + np.searchsorted(reach[low:high], t0, side="right")
+            while i < high and start[i] < t1 and found < len(out):
+                if end[i] > t0:
+                    out[found, 0], out[found, 1] = i, shown
+                    found += 1
+                i += 1
+    return found

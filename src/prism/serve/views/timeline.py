@@ -140,10 +140,13 @@ def _window_of(found: Timeline, from_ns: int | None, to_ns: int | None) -> tuple
 
 
 def _list_steps(steps: pl.DataFrame, start: int, end: int, origin: int) -> tuple[StepRow, ...]:
-    inside = steps.filter((pl.col("start_ns") < end) & (pl.col("end_ns") > start))
+    # Not a filter of the frame: that wakes Polars' threads, which takes longer than all the rest of a window.
+    index, starts, ends = (steps[name].to_numpy() for name in ("index", "start_ns", "end_ns"))
+    inside = np.flatnonzero((starts < end) & (ends > start))
     if len(inside) > _MOST_STEPS:
         return ()
-    return tuple(StepRow(index=i, from_ns=a - origin, to_ns=b - origin) for i, a, b in inside.iter_rows())
+    columns = (index[inside].tolist(), starts[inside].tolist(), ends[inside].tolist())
+    return tuple(StepRow(index=i, from_ns=a - origin, to_ns=b - origin) for i, a, b in zip(*columns, strict=True))
 
 
 def _draw_expected(

@@ -6,13 +6,13 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_SECONDS = 10.0
+_GRACE_SECONDS = 0.2
 
 
 class TimedProtocol(H11Protocol):
     """HTTP/1.1 with a limit on the time from opening a connection, or from the answer before, to a whole request."""
 
-    request_seconds = REQUEST_SECONDS
+    request_seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -33,7 +33,11 @@ class TimedProtocol(H11Protocol):
             self._set_deadline()
 
     def _set_deadline(self) -> None:
-        self._deadline = self.loop.call_later(self.request_seconds, self._close_if_idle)
+        self._deadline = self.loop.call_later(self.request_seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        # When the service itself was late, the request may lie in the socket, not yet read.
+        self._deadline = self.loop.call_later(_GRACE_SECONDS, self._close_if_idle)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -44,3 +48,8 @@ class TimedProtocol(H11Protocol):
         answering = self.cycle is not None and not self.cycle.response_complete
         if not answering and not self.transport.is_closing():
             self.transport.close()
+
+
+def limit_requests(seconds: float) -> type[TimedProtocol]:
+    """The protocol with another limit; uvicorn takes a class, not an object."""
+    return type("LimitedProtocol", (TimedProtocol,), {"request_seconds": seconds})

@@ -39,6 +39,7 @@ class GuardConfig:
     hosts: frozenset[str] | None = LOOPBACK  # names in Host; None: any. Stops pages that rebind their name to us
     most_query_bytes: int = 8_192
     most_seconds: float = 30.0
+    most_trace_seconds: float = 600.0  # traces are large, and networks slow
 
 
 class Guard:
@@ -69,15 +70,16 @@ class Guard:
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
+        limit_s = self.config.most_trace_seconds if scope["path"] == "/api/trace" else self.config.most_seconds
         refusal = self._refuse(scope)
         scope = {**scope, "method": "GET"}  # A HEAD is a GET whose body is not sent.
         try:
             # The time limit holds for sending too: a reader that takes nothing is let go.
-            async with asyncio.timeout(self.config.most_seconds):
+            async with asyncio.timeout(limit_s):
                 await (refusal or self.app)(scope, receive, send_safely)
         except TimeoutError:
             if not started:
-                late = answer_error(503, f"not ready within {self.config.most_seconds:g} s; ask for less")
+                late = answer_error(503, f"not ready within {limit_s:g} s; ask for less")
                 await late(scope, receive, send_safely)
             else:
                 raise
@@ -108,7 +110,8 @@ class Guard:
         if is_same(token, asked.pop("token", [""])[0]):
             # The token leaves the address at once, so that it is not shared with a link.
             query = urlencode(asked, doseq=True)
-            answer = RedirectResponse(scope["path"] + (f"?{query}" if query else ""), status_code=303)
+            path = "/" + scope["path"].lstrip("/")  # two slashes would name another host
+            answer = RedirectResponse(path + (f"?{query}" if query else ""), status_code=303)
             secure = scope.get("scheme") == "https"
             answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
             return answer

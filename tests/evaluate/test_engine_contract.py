@@ -1,0 +1,83 @@
+"""What every engine does alike: one test for local processes and for Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from engine_jobs import Act
+
+from prism.evaluate.engines import Engine, Gone, Report, Returned
+from prism.evaluate.engines.engine import WorkerSpec
+from prism.evaluate.events import Failure
+
+
+@pytest.fixture
+def engine(open_any_engine: Callable[[], Any]) -> Iterator[Any]:
+    opened = open_any_engine()
+    yield opened
+    opened.close()
+
+
+def start(engine: Engine, *names: str) -> None:
+    node = engine.nodes()[0]
+    for name in names:
+        engine.start(WorkerSpec(id=name, node=node.id))
+
+
+def collect(engine: Engine, count: int, limit_s: float = 100.0) -> dict[str, Report]:
+    found: dict[str, Report] = {}
+    end = time.monotonic() + limit_s
+    while len(found) < count and time.monotonic() < end:
+        found |= {report.worker: report for report in engine.wait(0.5)}
+    return found
+
+
+def test_the_whole_contract(engine: Any) -> None:
+    """One long test, since starting processes is what takes the time."""
+    assert engine.nodes()[0].cpus >= 1
+    start(engine, "a", "b")
+
+    # Jobs run in processes of their own, which keep what is on their bench.
+    engine.submit("a", Act("keep", "m1"))
+    engine.submit("b", Act("keep", "m1"))
+    first = collect(engine, 2)
+    assert all(isinstance(report, Returned) for report in first.values())
+    pids = {name: report.outcome.value for name, report in first.items() if isinstance(report, Returned)}
+    assert len({os.getpid(), *pids.values()}) == 3
+    engine.submit("a", Act("keep", "m1"))
+    again = collect(engine, 1)["a"]
+    assert isinstance(again, Returned) and again.outcome.value == pids["a"]
+
+    # Whatever a job raises comes back as an outcome, and the worker goes on.
+    for word, failure in (
+        ("memory", Failure.MEMORY), ("disk", Failure.DISK), ("file", Failure.LOAD), ("bug", Failure.OTHER),
+    ):  # fmt: skip
+        engine.submit("a", Act("raise", word))
+        told = collect(engine, 1)["a"]
+        assert isinstance(told, Returned) and told.outcome.failure is failure, word
+
+    # A wait without news ends in time.
+    engine.submit("a", Act("sleep", 60))
+    before = time.monotonic()
+    assert engine.wait(0.3) == [] and time.monotonic() - before < 10
+
+    # A stopped worker is never heard of again; another of the same node takes jobs.
+    engine.stop("a")
+    engine.submit("b", Act("echo", "alive"))
+    told = collect(engine, 1)["b"]
+    assert isinstance(told, Returned) and told.outcome.value == "alive"
+
+    # A worker that dies is reported, whether by its own doing or killed from outside.
+    engine.submit("b", Act("die"))
+    assert isinstance(collect(engine, 1)["b"], Gone)
+    start(engine, "c")
+    pid = engine.process_id("c")
+    engine.submit("c", Act("sleep", 60))
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGKILL)
+    assert isinstance(collect(engine, 1)["c"], Gone)

@@ -1,0 +1,58 @@
+"""Jobs spread over Ray come out as they do here."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.errors import BadConfigError
+from prism.observe import diagnose
+from prism.observe.diagnose import study_jobs
+from prism.observe.engine_ray import diagnose_on_ray, part_of
+from prism.observe.jobs import recognise_jobs
+from prism.observe.traffic import prepare_traffic
+from prism.scenarios import ScenarioRun, load_scenario, make_scenario
+
+
+@pytest.fixture(scope="module")
+def made() -> ScenarioRun:
+    return make_scenario(load_scenario("two-tenants-128"), 0)
+
+
+def test_a_jobs_part_of_the_traffic_is_all_that_studying_it_needs(made: ScenarioRun) -> None:
+    traffic = prepare_traffic(made.flows, made.topology)
+    jobs = recognise_jobs(traffic)
+    assert len(jobs) == 2
+    for job in jobs:
+        part = part_of(traffic, job)
+        assert part.messages.height < traffic.messages.height
+        (alone,), (whole,) = study_jobs(part, [job]), study_jobs(traffic, [job])
+        assert alone.to_json() == whole.to_json()
+
+
+def test_a_part_holds_the_rows_of_its_pairs_in_order(made: ScenarioRun) -> None:
+    traffic = prepare_traffic(made.flows, made.topology)
+    job = recognise_jobs(traffic)[0]
+    part = part_of(traffic, job)
+    some = job.pairs[:: max(1, len(job.pairs) // 5)]
+    assert part.messages[part.rows_of(some)].equals(traffic.messages[traffic.rows_of(some)])
+    others = np.setdiff1d(np.arange(traffic.pairs.height), np.union1d(job.pairs, job.storage_pairs))
+    assert len(part.rows_of(others)) == 0
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_ray_gives_the_same_document(made: ScenarioRun) -> None:
+    pytest.importorskip("ray")
+    here = diagnose(made.flows, made.topology).to_json()
+    assert diagnose_on_ray(made.flows, made.topology).to_json() == here
+    assert len(here["jobs"]) == 2
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+def test_a_ray_that_is_not_there_is_one_line() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(BadConfigError, match="--ray-address"):
+        diagnose_on_ray(pl.DataFrame(), address="127.0.0.1:1")
