@@ -35,7 +35,7 @@ def main() -> None:
         while True:
             gate.wait()
             rounds += [bench.time_round() for _ in range(int(per_turn))]
-            points = list_points(plan, bench.take_medians(rounds))
+            points = list_points(plan, bench.average(rounds))
             if dist.get_rank() == 0:
                 Path(answer).write_text(json.dumps([asdict(point) for point in points]))
     except Dismissed:

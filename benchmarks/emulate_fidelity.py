@@ -17,19 +17,20 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from emulate_turns import Turns  # noqa: E402
+from emulate_turns import Turns, probe_pinning  # noqa: E402
 from machine import describe_machine  # noqa: E402
 from prism.emulate.capture import Capture, cut_iterations, read_capture  # noqa: E402
 from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
 from prism.emulate.families import find_families  # noqa: E402
 from prism.emulate.inside.measure import MeasurePlan, Wanted  # noqa: E402
 from prism.emulate.inside.plan import RunPlan  # noqa: E402
-from prism.emulate.launch import LaunchConfig, probe_pinning, run_ranks  # noqa: E402
+from prism.emulate.launch import LaunchConfig, run_ranks  # noqa: E402
 
 SCRIPT = ROOT / "examples" / "gpt" / "train.py"
 MODEL = ("--width", "512", "--layers", "2", "--heads", "8", "--length", "128", "--vocab", "512", "--device", "cpu")
@@ -169,8 +170,10 @@ def report(folder: Path) -> None:
     facts = json.loads((folder / "machine.json").read_text())
     print(f"machine: {facts['machine']}; one thread per rank, pinned: {'yes' if facts['pinning'] else 'not obeyed'}")
     print("spread: half of the 5 % to 95 % range of real steps; turns: the same of the medians of turns")
-    print(f"{'case':<12}{'real ms':>9}{'spread %':>10}{'turns %':>9}{'predicted ms':>14}{'error %':>9}{'comm %':>8}")
-    errors = []
+    print("speed: processor time of equal work, real over emulated; at equal speed: with compute scaled by it")
+    print(f"{'case':<10}{'real ms':>8}{'spread %':>10}{'turns %':>9}{'predicted':>11}{'error %':>9}{'comm %':>8}"
+          f"{'speed':>8}{'at equal speed %':>18}")  # fmt: skip
+    errors, alike = [], []
     for case in sorted(p for p in folder.iterdir() if (p / "real").is_dir()):
         num = int(case.name.partition("-")[0])
         table = folder / f"calibration-{num}.parquet"
@@ -178,22 +181,37 @@ def report(folder: Path) -> None:
         turns = read_turns(case / "real")
         real = [step for turn in turns for step in turn]
         guess, talk = predict_case(case, num, table, facts["pinning"])
+        speed = compare_speed(case)
+        level = (predict_case(case, num, table, facts["pinning"], speed)[0] / statistics.median(real) - 1) * 100
+        alike.append(abs(level))
         truth = statistics.median(real)
         error = (guess / truth - 1) * 100
         errors.append(abs(error))
         spread, drift = (_half_range(x) / truth * 100 for x in (real, [statistics.median(t) for t in turns]))
-        print(f"{case.name:<12}{truth:9.2f}{spread:10.1f}{drift:9.1f}{guess:14.2f}{error:+9.2f}{talk:8.1f}")
+        print(f"{case.name:<10}{truth:8.1f}{spread:10.1f}{drift:9.1f}{guess:11.1f}{error:+9.2f}{talk:8.1f}{speed:8.3f}"
+              f"{level:+18.2f}")  # fmt: skip
     print(f"mean absolute error {statistics.mean(errors):.2f} %, largest {max(errors):.2f} %; asked: 1 % and 2 %")
+    print(f"at equal speed: mean {statistics.mean(alike):.2f} %, largest {max(alike):.2f} %")
 
 
-def predict_case(case: Path, num: int, table: Path, pinned: bool, clock: str = "wall") -> tuple[float, float]:
+def compare_speed(case: Path) -> float:
+    """What the cores of a shared machine did: processor time of the ranks' own threads per step, real over emulated."""
+
+    def mean_thread_s(folder: Path) -> float:
+        ranks = [json.loads(p.read_text())[WARMUP:] for p in sorted(folder.glob("times.*"))]
+        return statistics.mean(thread for steps in ranks for i, (_, thread, _) in enumerate(steps) if i % PER_TURN)
+
+    return mean_thread_s(case / "real") / mean_thread_s(case / "emulated")
+
+
+def predict_case(case: Path, num: int, table: Path, pinned: bool, scale: float = 1.0) -> tuple[float, float]:
     """Predicted milliseconds of an iteration, and the share of exposed communication in percent."""
     from prism.emulate.emulation import EmulateConfig, predict_captures
 
     captures = {c.rank: keep_warm(c) for c in map(read_capture, sorted((case / "emulated").glob("rank-*[0-9].json")))}
     launch = LaunchConfig(script=(str(SCRIPT),), world_size=num, gpus_per_node=num, pin=True)
     capture = CaptureConfig(launch=launch, warmup=0)
-    config = EmulateConfig(capture=capture, calibration=table, overlap=not pinned, clock=clock)
+    config = EmulateConfig(capture=capture, calibration=table, overlap=not pinned, clock="wall", compute_scale=scale)
     prediction = predict_captures(captures, config)[1]
     return prediction.median_ms, prediction.split.exposed_communication * 100
 
@@ -206,10 +224,11 @@ def keep_warm(capture: Capture) -> Capture:
 
 
 def read_turns(folder: Path) -> list[list[float]]:
-    """Milliseconds of each step on its slowest rank, by turn."""
-    ranks = [[wall for wall, *_ in json.loads(p.read_text())][WARMUP:] for p in sorted(folder.glob("times.*"))]
-    steps = [max(step) * 1e3 for step in zip(*ranks, strict=True)]
-    return [steps[i + 1 : i + PER_TURN] for i in range(0, len(steps) // PER_TURN * PER_TURN, PER_TURN)]
+    """Milliseconds of each step by turn: from the end of a step on its last rank to the end of the next."""
+    ranks = [[end for end, *_ in json.loads(p.read_text())][WARMUP:] for p in sorted(folder.glob("times.*"))]
+    ends = [max(step) * 1e3 for step in zip(*ranks, strict=True)]
+    turns = [ends[i : i + PER_TURN] for i in range(0, len(ends) // PER_TURN * PER_TURN, PER_TURN)]
+    return [[after - before for before, after in pairwise(turn)] for turn in turns]
 
 
 def _half_range(values: list[float]) -> float:

@@ -1,7 +1,8 @@
 """Run a training script as a member of `emulate_turns`: on its own core, a few steps at a time.
 
 usage: emulate_rank.py GATE NAME WARMUP_STEPS STEPS_PER_TURN TIMES_FILE SCRIPT ARGS...
-The times of every step, from the end of one optimizer step to the end of the next, go to TIMES_FILE.RANK.
+When every step ended (on the clock that all processes share), and the processor time of its thread and process since
+the step before, go to TIMES_FILE.RANK.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from emulate_turns import Dismissed, Gate, pin
 
 
 class StepTimer:
-    """Notes wall, thread and process time of each step, and goes to the gate after every few."""
+    """Notes the end of each step and its processor time, and goes to the gate after every few."""
 
     def __init__(self, gate: Gate, warmup: int, per_turn: int, path: Path, *, emulated: bool) -> None:
         self._emulated = emulated
@@ -35,7 +36,7 @@ class StepTimer:
         if optimizer is not self._first:
             return
         now = _read_clocks()
-        self.steps.append(tuple(b - a for a, b in zip(self._began, now, strict=True)))  # type: ignore[arg-type]
+        self.steps.append((now[0], now[1] - self._began[1], now[2] - self._began[2]))
         turn, left = divmod(len(self.steps) - self._warmup, self._per_turn)
         if turn >= 0 and left == 0:
             self._path.write_text(json.dumps(self.steps))

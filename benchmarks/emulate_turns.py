@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -92,3 +94,17 @@ def pin() -> None:
     cores = sorted(os.sched_getaffinity(0))
     apart = max(len(cores) // int(os.environ["LOCAL_WORLD_SIZE"]), 1)
     os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) * apart % len(cores)]})
+
+
+def probe_pinning() -> bool:
+    """Whether two busy processes on one core really share it; some sandboxes take the mask and ignore it."""
+    return _time_on_one_core(2) > 1.4 * _time_on_one_core(1)
+
+
+def _time_on_one_core(count: int) -> float:
+    """The quickest of several equal processes that were given the same core."""
+    core = min(os.sched_getaffinity(0))
+    burn = f"import os, time; os.sched_setaffinity(0, {{{core}}}); began = time.perf_counter(); x = 0\n"
+    burn += "while x < 2_000_000: x += 1\nprint(time.perf_counter() - began)"
+    runs = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(count)]
+    return min(float(run.communicate()[0]) for run in runs)

@@ -13,7 +13,6 @@ inferring: seconds inside inference over the makespan, each side's own clock. Sc
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
@@ -22,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,24 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 
+from machine import describe_machine
+from prism.evaluate.adapters.adapter import Bench, open_adapter
+from prism.evaluate.checkpoint_folder import inspect_folder
+from prism.evaluate.engines.local import LocalEngine
+from prism.evaluate.evaluation import EvaluateConfig, evaluate
+from prism.evaluate.trials import Checkpoint, Dataset
+
+_SHAPES = {
+    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "vocab_size": 32768, "max_position_embeddings": 2048},
+    "small": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 2048},
+}  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """The fields of a plan's hardware, as `plan_file` has them."""
+    """The fields of a plan's hardware; the class in `plan_file` needs polars, which this benchmark does without."""
 
     device: str = "auto"
     gpus_per_worker: int = 1
@@ -42,26 +55,6 @@ class Hardware:
     storage_gbps: float | None = None
     storage_total_gbps: float | None = None
     peer_gbps: float | None = None
-
-
-# Plan files are read with polars at hand; this benchmark writes its plan itself and does without.
-if importlib.util.find_spec("polars") is None:
-    sys.modules["prism.evaluate.plan_file"] = stand_in = types.ModuleType("prism.evaluate.plan_file")
-    stand_in.Hardware = Hardware  # type: ignore[attr-defined]
-
-from machine import describe_machine  # noqa: E402
-from prism.evaluate.adapters.adapter import Bench, open_adapter  # noqa: E402
-from prism.evaluate.checkpoint_folder import inspect_folder  # noqa: E402
-from prism.evaluate.engines.local import LocalEngine  # noqa: E402
-from prism.evaluate.evaluation import EvaluateConfig, evaluate  # noqa: E402
-from prism.evaluate.trials import Checkpoint, Dataset  # noqa: E402
-
-_SHAPES = {
-    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
-           "num_key_value_heads": 8, "vocab_size": 32768, "max_position_embeddings": 2048},
-    "small": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 2048},
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

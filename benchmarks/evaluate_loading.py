@@ -2,11 +2,11 @@
 
     sudo python benchmarks/evaluate_loading.py            # about a minute; needs ip, tc and network namespaces
 
-Real bytes over a real link: storage is a web server in a network namespace of its own, whose cable is held to --mbit by
-`tc` (token bucket). "Everyone for himself": each trial pulls the checkpoint into memory of its own. "Once per node": the
-trials share Prism's shelf in shared memory; one pulls and verifies, the others wait and map. Time runs from the moment
-all processes are up until the last trial has read every byte. Between nodes the network is not held back: "passed on"
-lets one node pull from storage and the others from a node that has it. Both sides use the same HTTP client and server.
+Real bytes over a real link: storage is a web server in a network namespace of its own, whose cable is held to --mbit
+by `tc` (token bucket). "Everyone for himself": each trial pulls the checkpoint into memory of its own. "Once per node":
+the trials share Prism's shelf in shared memory; one pulls and verifies, the others wait and map. Time runs from the
+moment all processes are up until the last trial has read every byte. Between nodes the network is not held back:
+"passed on" lets one node pull from storage and the others from a node that has it. Same HTTP client and server for all.
 """
 
 from __future__ import annotations

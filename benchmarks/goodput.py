@@ -106,15 +106,7 @@ def describe_fault(node: str, start_s: float, end_s: float, fault_type: dict[str
         kind = "ecc"
     else:
         kind = "cuda" if group == "GPU" else "node"
-    dead = group in (
-        "Power Supply",
-        "Motherboard",
-        "CPU",
-        "System Crash",
-        "Operating System",
-        "RAID Card",
-        "Riser Card",
-    )
+    dead = group in _DEAD_NODES
     return Fault(
         node=node,
         start_s=start_s,

@@ -80,25 +80,24 @@ def _count_false(
 
 
 def is_hidden(fault: dict[str, Any], truth: dict[str, Any]) -> bool:
-    """Whether a slow rank or host leaves no mark of where it is.
+    """Whether a slow rank, host or link leaves no mark of where it is.
 
-    A collective of the scenarios starts at once for all members when the last of them has come. Where every visible
-    group of the touched jobs holds ranks of every host, all that shows is that steps got longer.
+    A collective of the scenarios starts for all members when the last of them has come, and all its hops take as long.
+    So only messages between two ranks point at one: those of a pipeline over hosts, or of a ring over three or more.
     """
-    if fault["kind"] not in ("slow_compute", "hang"):
+    if fault["kind"] not in ("slow_compute", "hang", "slow_link"):
         return False
-    for name in _jobs_of(fault):
-        job = next(j for j in truth["jobs"] if j["id"] == name)
-        layout = job["layout"]
-        hosts = {r["endpoint"]: r["host"] for r in job["ranks"]}
-        spans_all = all(
-            len({hosts[e] for e in group["endpoints"]}) in (1, len(job["hosts"]))
-            for group in job["groups"]
-            if group["kind"] != "pp"
-        )
-        if layout["pp"] > 1 or layout["cp"] > 1 or not spans_all:
-            return False
-    return True
+    return not any(_points(job) for job in truth["jobs"] if job["id"] in _jobs_of(fault))
+
+
+def _points(job: dict[str, Any]) -> bool:
+    hosts = {r["endpoint"]: r["host"] for r in job["ranks"]}
+    least = {"pp": 2, "cp": 3}
+    return any(
+        len({hosts[e] for e in group["endpoints"]}) >= least[group["kind"]]
+        for group in job["groups"]
+        if group["kind"] in least
+    )
 
 
 def _jobs_of(fault: dict[str, Any]) -> list[str]:

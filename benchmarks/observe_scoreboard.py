@@ -50,6 +50,14 @@ FIGURES = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What of each seed is scored."""
+
+    with_spans: bool = True
+    largest: int = 1024  # GPUs
+
+
 @dataclass
 class Tally:
     """What is added up over scenarios, for one method and condition."""
@@ -122,12 +130,15 @@ def say(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if abs(value) < 99.995 else f"{value:.0f}"
 
 
-def run_seed(seed: int, connection: Connection, with_spans: bool) -> None:
-    """Both conditions and methods of one seed; sends one document and ends."""
+def run_seed(seed: int, connection: Connection, settings: Settings) -> None:
+    """Both conditions and methods of one seed; sends one document, or None where the cluster is too large, and ends."""
     from prism.scenarios import make_scenario, random_scenario
     from prism.scenarios.measurement import Measurement
 
     scenario = random_scenario(seed)
+    if scenario.num_gpus > settings.largest:
+        connection.send(None)
+        return
     rate = RATES[seed % len(RATES)]
     degraded = Measurement(lost=0.01, clock_offset_ms=1.0, sampling_rate=rate, with_exporter=True)
     document: dict[str, Any] = {"seed": seed, "gpus": scenario.num_gpus, "tenants": len(scenario.jobs), "rate": rate}
@@ -135,7 +146,7 @@ def run_seed(seed: int, connection: Connection, with_spans: bool) -> None:
         made = make_scenario(replace(scenario, measurement=measurement), seed)
         document |= {"flows": made.flows.height}
         for method in METHODS:
-            tally = score_or_fail(made, method, with_spans)
+            tally = score_or_fail(made, method, settings.with_spans)
             tally.wrong = [f"seed {seed} {condition} {method}: {line}" for line in tally.wrong]
             document[f"{condition} {method}"] = asdict(tally)
     connection.send(document)
@@ -217,9 +228,10 @@ class Board:
     """Runs seeds, each in a process of its own so that memory goes back, and gathers what they send."""
 
     workers: int
-    with_spans: bool
+    settings: Settings
     deadline: float
     documents: list[dict[str, Any]] = field(default_factory=list)
+    too_large: list[int] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
 
     def run(self, seeds: list[int]) -> None:
@@ -230,7 +242,7 @@ class Board:
         while waiting or running:
             while waiting and len(running) < self.workers and time.monotonic() < self.deadline:
                 receive, send = context.Pipe(duplex=False)
-                process = context.Process(target=run_seed, args=(seed := waiting.pop(), send, self.with_spans))
+                process = context.Process(target=run_seed, args=(seed := waiting.pop(), send, self.settings))
                 process.start()
                 send.close()
                 running[receive] = (seed, process)
@@ -240,14 +252,18 @@ class Board:
                 seed, process = running.pop(connection)  # type: ignore[call-overload, index]
                 self._take(seed, connection)  # type: ignore[arg-type]
                 process.join()
-            done = len(self.documents) + len(self.broken)
+            done = len(self.documents) + len(self.broken) + len(self.too_large)
             sys.stderr.write(f"\r{done} of {len(seeds)} scenarios, {len(running)} running ")
             sys.stderr.flush()
         sys.stderr.write("\n")
 
     def _take(self, seed: int, connection: Connection) -> None:
         try:
-            self.documents.append(connection.recv())
+            document = connection.recv()
+            if document is None:
+                self.too_large.append(seed)
+            else:
+                self.documents.append(document)
         except EOFError:
             self.broken.append(seed)  # The process died: out of memory, or a scenario that cannot be made.
 
@@ -310,6 +326,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=max(1, len(os.sched_getaffinity(0))))
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no scenario after this")
+    parser.add_argument("--largest", type=int, default=1024, help="leave clusters of more GPUs out; quicker")
     parser.add_argument("--no-spans", action="store_true", help="leave the timelines out; quicker")
     parser.add_argument("--explain", action="store_true", help="print what was wrong; only while tuning")
     parser.add_argument("--output", type=Path, help="write all figures as JSON")
@@ -324,9 +341,8 @@ def main() -> None:
     print(f"{describe_machine()}; {arguments.workers} workers")
     begin = time.monotonic()
     warm_up()
-    board = Board(
-        workers=arguments.workers, with_spans=not arguments.no_spans, deadline=begin + arguments.limit_seconds
-    )
+    settings = Settings(with_spans=not arguments.no_spans, largest=arguments.largest)
+    board = Board(workers=arguments.workers, settings=settings, deadline=begin + arguments.limit_seconds)
     board.run(list(range(arguments.first_seed, arguments.first_seed + arguments.seeds)))
     documents = sorted(board.documents, key=lambda d: d["seed"])
     print(
@@ -334,6 +350,8 @@ def main() -> None:
         f"{arguments.first_seed + arguments.seeds - 1}, {sum(d['flows'] for d in documents):,} flows (degraded), "
         f"{time.monotonic() - begin:,.0f} s"
     )
+    if board.too_large:
+        print(f"{len(board.too_large)} clusters of more than {arguments.largest} GPUs left out")
     if board.broken:
         print(f"seeds whose process died: {sorted(board.broken)}")
     print_board(documents)

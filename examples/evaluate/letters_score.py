@@ -1,4 +1,4 @@
-"""The second half: metrics of kept outputs, one object per line of them. Runs on a CPU; may be run again at any time."""
+"""The second half: metrics of kept outputs, one object per line of them. On a CPU; may run again at any time."""
 
 import json
 import sys

@@ -22,7 +22,7 @@ from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, Tra
 
 
 class LoopState(Stateful):
-    """Lightning's own account of steps, epochs and data, as one value: a fresh trainer does not have all its keys yet."""
+    """Lightning's account of steps, epochs and data, as one value: a fresh trainer does not have all its keys yet."""
 
     def __init__(self, trainer: lightning.Trainer) -> None:
         self.trainer = trainer

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.emulate.inside import contents
+from prism.emulate.inside.peers import Peers
+from prism.emulate.inside.plan import RunPlan
+from prism.emulate.inside.session import open_session
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
@@ -69,3 +72,28 @@ def test_an_exchange_that_grows_is_filled_to_the_end() -> None:
 def test_split_sizes_count_rows_in_bytes() -> None:
     assert contents.split_bytes(torch.zeros(6, 4), [1, 5], 2) == [16, 80]
     assert contents.split_bytes(torch.zeros(6, 4), [], 3) == [32, 32, 32]
+
+
+def _route(position: int, **routing: object) -> list[int]:
+    """Tokens that four ranks with two experts each send to this one, which itself sends 100 to every expert."""
+    plan = RunPlan(rank=position, world_size=4, gpus_per_node=4, output="", **routing)  # type: ignore[arg-type]
+    output = torch.zeros(8, dtype=torch.int64)
+    Peers(open_session(plan), range(4), position, "ep").route(output, torch.full((8,), 100))
+    return output.tolist()
+
+
+def test_balanced_routing_sends_every_expert_the_same() -> None:
+    assert _route(1) == [100] * 8
+
+
+def test_popular_ranks_get_more_and_all_tokens_arrive() -> None:
+    totals = [sum(_route(position, routing="zipf")) for position in range(4)]
+    assert totals == sorted(totals, reverse=True)
+    assert sum(totals) == pytest.approx(4 * 800, abs=4)
+    assert totals[0] == pytest.approx(2 * totals[1], abs=2)  # the second is half as popular as the first
+
+
+def test_recorded_routing_gives_a_rank_what_its_experts_got() -> None:
+    counts = (10, 20, 30, 40, 0, 0, 50, 50)  # experts 2 and 3 live on rank 1
+    totals = [sum(_route(p, routing="recorded", routing_counts=counts)) for p in range(4)]
+    assert totals == pytest.approx([800 * 4 * share / 200 for share in (30, 70, 0, 100)], abs=2)

@@ -73,7 +73,9 @@ def test_a_live_rank_is_held_on_its_stream_and_its_host_is_not(tmp_path: Path) -
     figures = _run_held(tmp_path)
     assert sorted(figures["step_ms"])[3] == pytest.approx(30, rel=0.1)  # type: ignore[call-overload]
     assert sorted(figures["host_ms"])[3] < 10  # type: ignore[call-overload]
-    assert figures["held_ms"] == pytest.approx(30, rel=0.05)  # a profiler sees the target's timeline
+    if figures["held_ms"] == -1:
+        pytest.skip("the profiler may not see kernels on this machine")
+    assert figures["held_ms"] == pytest.approx(30, rel=0.05)  # a profiler shows the target's timeline
 
 
 def test_a_peer_that_hangs_ends_the_live_rank_as_the_watchdog_would(

@@ -128,7 +128,7 @@ def test_ranks_that_do_not_exist_are_refused() -> None:
 
 def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:
     launch = LaunchConfig(script=script, world_size=world, timeout_s=100)
-    capture = CaptureConfig(launch=launch, iterations=2, warmup=2, company=0, **changes)
+    capture = CaptureConfig(launch=launch, iterations=2, warmup=2, company=0, **{"quick": True, **changes})
     return emulate(EmulateConfig(capture=capture))
 
 
@@ -142,11 +142,11 @@ def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:
 )
 def test_jobs_that_cannot_be_put_together_say_why(what: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        _emulate(str(SCRIPTS / "trouble.py"), what)
+        _emulate(str(SCRIPTS / "trouble.py"), what, quick=what != "extra")  # that one needs a second rank to compare
 
 
 def test_a_pipeline_of_two_stages_is_found_stitched_and_solved() -> None:
-    emulation = _emulate(str(EXAMPLES / "train.py"), *TINY, "--pp", "2", check_symmetry=False)
+    emulation = _emulate(str(EXAMPLES / "train.py"), *TINY, "--pp", "2")
     assert emulation.stitched.classes.of_rank == (0, 0, 1, 1)
     assert sorted(emulation.captures) == [0, 2]
     assert emulation.prediction.median_ms > 0
@@ -158,7 +158,7 @@ def test_a_pipeline_of_two_stages_is_found_stitched_and_solved() -> None:
 @pytest.fixture(scope="module")
 def small_job() -> Any:
     """Four data-parallel ranks, captured."""
-    return _emulate(str(SCRIPTS / "ddp.py"), check_symmetry=False)
+    return _emulate(str(SCRIPTS / "ddp.py"))
 
 
 def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> None:
@@ -171,6 +171,7 @@ def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> 
         assert run.step_ms[0] < 700 < run.step_ms[-1]
 
 
+@pytest.mark.slow
 def test_a_live_rank_that_is_late_delays_the_other_live_one(small_job: Any, tmp_path: Path) -> None:
     late = tmp_path / "ddp.py"
     text = (SCRIPTS / "ddp.py").read_text()

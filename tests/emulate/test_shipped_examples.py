@@ -72,7 +72,7 @@ def test_a_sweep_ranks_layouts_and_keeps_those_that_the_script_refuses(tmp_path:
         "world_size: 4\ngpu_memory_gb: 1\ngrid: {pp: [1, 2, 3]}\n"
     )
     base = _config("gpt/train.py")
-    trials = run_sweep(read_sweep(path), replace(base), lambda message: None)
+    trials = run_sweep(read_sweep(path), replace(base), print)
     assert [trial.choice["pp"] for trial in trials][-1] == 3
     assert "does not divide the world size 4" in trials[-1].problem
     assert all(trial.predicted_ms and trial.fits for trial in trials[:-1])

@@ -7,10 +7,12 @@ import threading
 import pytest
 from captured import capture, entry, mesh
 
+from prism.emulate.capture import CapturedEntry
 from prism.emulate.inside.plan import FaultPlan
 from prism.emulate.slow_peers import slow_down
 from prism.emulate.stitch import StitchConfig, Stitched, stitch
 from prism.emulate.virtual_peers import NOT_HELD, VirtualPeers
+from prism.errors import GraphError
 from prism.simulate.graph import repeat_graph
 from prism.simulate.pricing import LinearCosts
 from prism.simulate.solver import solve
@@ -75,12 +77,17 @@ def test_a_peer_gets_slow_at_its_step_and_not_before() -> None:
 def test_messages_that_leave_without_their_receiver_do_not_hang() -> None:
     groups = mesh(2, "pp", 1, 2, 1)
 
-    def crossing(rank: int) -> list[object]:
-        calls = [entry(what, group="1", bytes=64, op=i, peer=1 - rank) for i, what in enumerate(("send", "recv"))]
-        return calls  # type: ignore[return-value]
+    def crossing(rank: int) -> list[CapturedEntry]:
+        return [entry(what, group="1", bytes=64, op=i, peer=1 - rank) for i, what in enumerate(("send", "recv"))]
 
-    captures = {rank: capture(rank, 2, crossing(rank), groups=groups) for rank in (0, 1)}  # type: ignore[arg-type]
+    captures = {rank: capture(rank, 2, crossing(rank), groups=groups) for rank in (0, 1)}
     graph = stitch(captures, StitchConfig(warmup=1, overlap=False)).graph
     verify(graph, eager_bytes=64)
-    with pytest.raises(Exception, match="waits in send"):
+    with pytest.raises(GraphError, match="waits in send"):
         verify(graph)
+
+
+def test_a_live_rank_that_never_comes_does_not_hold_the_other_for_ever() -> None:
+    peers = VirtualPeers(_ddp(), COSTS, [0, 2], num_steps=2, timeout_s=0.05)
+    zero = peers.begin(0)
+    assert peers.due_ns(peers.issue(0, "all_reduce", "0", -1, zero)) is None

@@ -167,6 +167,25 @@ def _tasks() -> dict[str, dict[str, Any]]:
     }
 
 
+def evaluate_plainly(model: Path, tasks: Path, names: list[str]) -> dict[str, dict[str, float]]:
+    """What the harness says when nobody else takes part."""
+    import lm_eval
+    import torch
+    from lm_eval.tasks import TaskManager
+
+    torch.set_num_threads(1)
+    found = lm_eval.simple_evaluate(
+        model="hf", model_args={"pretrained": str(model)}, tasks=names, device="cpu", batch_size=1, bootstrap_iters=100,
+        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+    )  # fmt: skip
+    assert found is not None
+    return {
+        name: {k: v for k, v in found["results"][name].items() if isinstance(v, int | float) and k != "sample_len"}
+        for name in names
+    }
+
+
 if __name__ == "__main__":
     base = Path(sys.argv[1])
-    print(json.dumps(write_tasks(base / "tasks", write_model(base / "step-7"))))
+    made = write_tasks(base / "tasks", write_model(base / "step-7"))
+    print("RESULT" + json.dumps(evaluate_plainly(base / "step-7", base / "tasks", made)))

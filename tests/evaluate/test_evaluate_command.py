@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from prism.cli.main import main
 from prism.evaluate.models.tiny import write_tiny
@@ -225,6 +227,20 @@ def test_a_full_disk_ends_in_one_line_and_what_is_finished_is_kept(project: Path
         assert "arithmetic" in json.loads(out)["results"]["step-1"]
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_the_command_of_the_examples_runs_on_a_checkpoint(project: Path, prism: Prism) -> None:
+    example = Path(__file__).parents[2] / "examples" / "evaluate"
+    shutil.copytree(example, project / "example")
+    write_tiny(project / "example" / "checkpoints" / "step-5", 5)
+    document = yaml.safe_load((example / "plan.yaml").read_text())
+    document["datasets"] = [d for d in document["datasets"] if isinstance(d, str) or d["adapter"] != "lm-eval"]
+    letters = next(d for d in document["datasets"] if not isinstance(d, str))["settings"]
+    letters |= {key: letters[key].replace("python ", f"{sys.executable} ") for key in ("infer", "score")}
+    (project / "example" / "plan.yaml").write_text(yaml.safe_dump(document))
+    code, out, told = prism(project / "example" / "plan.yaml", "-o", project / "run", "--engine", "local", "--json")
+    assert code == 0, told
+    assert 0 <= json.loads(out)["results"]["step-5"]["letters"]["acc"] <= 1
 
 
 def test_workers_make_way_for_training_and_come_back(project: Path, prism: Prism) -> None:

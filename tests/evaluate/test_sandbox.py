@@ -42,7 +42,7 @@ def test_a_program_ends_as_it_should(program: str, ending: str) -> None:
 def test_a_sleeping_program_is_stopped_with_all_that_it_started() -> None:
     program = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(4217)"
     assert run_sandboxed(program, SandboxConfig(wall_s=0.5)).ending == "timeout"
-    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    running = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True).stdout
     assert "4217" not in running
 
 

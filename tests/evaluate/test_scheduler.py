@@ -303,6 +303,18 @@ def test_memory_for_one_checkpoint_holds_one_at_a_time() -> None:
             hazards.send(events.Tick)
 
 
+def test_the_bound_at_the_end_is_made_of_what_was_measured() -> None:
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"))
+    start(scheduler, load=False)
+    assert scheduler.lower_bound_s() > 100, "by the recorded second per sample"
+    hazards = Hazards(scheduler=scheduler, choose=lambda n: 0, nodes={"n0": Node(id="n0", cpus=4)})
+    hazards.loads = [("n0", "step-1")]
+    hazards.workers = {"n0g0": Worker(id="n0g0", node="n0", gpus=(0,))}
+    hazards.drain()
+    # Hazards reports 0.01 s per sample, 0.5 s of set-up, a load of 1 s, no start, and scores of 0.1 s.
+    assert 2.4 <= scheduler.lower_bound_s() <= 2.7
+
+
 def test_late_reports_of_lost_workers_are_ignored() -> None:
     scheduler = Scheduler([MODEL], [make_dataset("d", 10)], make_priors(1.0, "d"))
     (started,) = of(StartInference, start(scheduler))

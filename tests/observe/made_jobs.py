@@ -178,7 +178,9 @@ class Writer:
                             break
                         sent, src, dst = waiting.pop(key)
                         arrived[key] = self._pass(max(sent, free[stage]) if job.meets else sent, src, dst, replica)
-                    done = max(free[stage], arrived.get(key, begin)) + self._work(stage, replica, 1.0 if phase == "F" else 2.0)
+                    done = max(free[stage], arrived.get(key, begin)) + self._work(
+                        stage, replica, 1.0 if phase == "F" else 2.0
+                    )
                     if not np.isfinite(done):
                         return np.full(job.pp, np.inf)
                     free[stage] = done
@@ -191,7 +193,10 @@ class Writer:
 
     def _pass(self, begin: float, src: int, dst: int, replica: int) -> float:
         job = self.job
-        return max(self._send(begin, job.rank(src, replica, i), job.rank(dst, replica, i), 12e6 * job.volume) for i in range(job.tp))
+        return max(
+            self._send(begin, job.rank(src, replica, i), job.rank(dst, replica, i), 12e6 * job.volume)
+            for i in range(job.tp)
+        )
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         ahead = min(self.job.pp - stage - 1, self.job.microbatches)

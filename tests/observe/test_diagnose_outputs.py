@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import polars as pl
@@ -24,9 +24,10 @@ from prism.observe.links import LINKS, measure_links
 from prism.observe.outputs import write_outputs
 from prism.observe.report import render_report
 from prism.observe.report_topology import mark_culprits
-from prism.observe.report_words import sparkline
+from prism.observe.report_words import MEANINGS, sparkline
 from prism.records import SPANS, Culprit, Finding, read_table
 from prism.records.charts import Band, Series, draw_lines
+from prism.records.findings import FindingKind
 from prism.records.topology import TOPOLOGY
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario, write_scenario
 
@@ -209,6 +210,10 @@ def test_ray_is_for_prisms_own_method_only(cluster: Path) -> None:
         app, ["diagnose", str(cluster / "flows.parquet"), "--method", "paper", "--engine", "ray"]
     )
     assert result.exit_code == 2
+
+
+def test_every_kind_of_finding_has_its_meaning() -> None:
+    assert set(MEANINGS) == set(get_args(FindingKind))
 
 
 def test_a_sparkline_is_short_and_starts_at_zero() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,23 @@ def test_a_folder_marked_by_something_else_is_refused(tmp_path: Path, text: str)
 def test_a_folder_that_cannot_be_written_is_refused():
     with pytest.raises(BadFileError, match="cannot be"):
         Catalog.open(Path("/proc/prism-checkpoints"))
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path):
+    folder = tmp_path / "c"
+    folder.mkdir(mode=0o555)
+    as_root = os.geteuid() == 0
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    if as_root:
+        os.seteuid(65_534)  # root may write anywhere
+    try:
+        with pytest.raises(BadFileError, match="mend its permissions"):
+            Catalog.open(folder)
+    finally:
+        if as_root:
+            os.seteuid(0)
 
 
 def test_a_manifest_of_a_newer_version_is_not_used(catalog: Catalog):

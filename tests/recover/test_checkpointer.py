@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from prism.errors import BadConfigError, BadFileError  # noqa: E402
 from prism.recover.catalog import Catalog, Retention  # noqa: E402
-from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState  # noqa: E402
+from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState, uploads, writer  # noqa: E402  # noqa: E402
 from prism.recover.checkpoint.arena import Slot, copy_into, load_slot, open_staged, plan_staging  # noqa: E402
 from prism.recover.checkpoint.memory import memory_folder  # noqa: E402
 from prism.recover.progress import Progress, RunOrders  # noqa: E402
@@ -156,8 +158,6 @@ def test_a_folder_without_checkpoints_restores_nothing(make):
 
 
 def test_a_failed_write_is_told_and_training_goes_on(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from prism.recover.checkpoint import writer
-
     one = make()
     one.save(1, state_of(1.0))
     one.wait_written()
@@ -171,6 +171,73 @@ def test_a_failed_write_is_told_and_training_goes_on(make, tmp_path: Path, monke
     one.close()
     assert [e.step for e in one.catalog.entries()] == [1, 3]
     assert "save_failed" in (tmp_path / "run" / "attempts" / "0001" / "steps.jsonl").read_text()
+
+
+def test_a_torch_that_fills_only_a_copy_of_the_metadata_is_served_too(make, monkeypatch: pytest.MonkeyPatch):
+    """As torch 2.11 does."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    finish = FileSystemWriter.finish
+    monkeypatch.setattr(
+        FileSystemWriter, "finish", lambda self, metadata, results: finish(self, replace(metadata), results)
+    )
+    one = make()
+    one.save(1, state_of(1.0))
+    one.close()
+    assert one.last_error is None and one.catalog.last_good().step == 1
+
+
+def test_a_state_written_by_several_threads_comes_back_whole(make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uploads, "choose_threads", lambda cores, ranks: 3)
+    one = make()
+    one.save(1, {f"w{i}": torch.full((100,), float(i)) for i in range(9)})
+    one.close()
+    (entry,) = one.catalog.entries()
+    assert len([file for file in entry.manifest.files if file.name.endswith(".distcp")]) == 3
+    target = {f"w{i}": torch.zeros(100) for i in range(9)}
+    assert make().restore(target).source == "storage"
+    assert [float(target[f"w{i}"][0]) for i in range(9)] == [float(i) for i in range(9)]
+
+
+def test_what_a_writing_thread_could_not_write_is_missed(make, monkeypatch: pytest.MonkeyPatch):
+    """torch drops the errors of its threads; the checkpoint must not count."""
+    monkeypatch.setattr(uploads, "choose_threads", lambda cores, ranks: 3)
+    write = writer.HashedFile.write
+
+    def fail_in_thread(self, data):
+        if threading.current_thread().name.startswith("Thread-"):
+            raise OSError(28, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(writer.HashedFile, "write", fail_in_thread)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    one = make()
+    for step in range(1, 4):  # which thread takes which file is a matter of luck
+        one.save(step, {f"w{i}": torch.zeros(200_000) for i in range(9)})
+        one.wait_written()
+        if one.last_error:
+            break
+    assert "No space left" in one.last_error
+    assert all(len(entry.manifest.files) == 4 for entry in one.catalog.entries())
+
+
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(2, 1, 1), (16, 1, 4), (128, 8, 4), (64, 8, 2), (8, 8, 1)])
+def test_writing_leaves_most_cores_to_training(cores: int, ranks: int, threads: int):
+    assert uploads.choose_threads(cores, ranks) == threads
+
+
+def test_the_writer_process_stays_off_the_cores_and_signals_of_its_trainer():
+    program = """
+import os, signal
+os.nice(-os.nice(0)) if os.geteuid() == 0 else None
+from prism.recover.checkpoint.writer import settle_background_process
+settle_background_process(frozenset({0}))
+print(os.nice(0), sorted(os.sched_getaffinity(0)), signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
+"""
+    cores = os.cpu_count() or 1
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    expected = list(range(1, cores)) if cores > 1 else [0]
+    assert done.stdout.split("\n")[0] == f"10 {expected} True"
 
 
 def test_a_budget_that_holds_no_state_is_refused(make):
@@ -295,14 +362,24 @@ def run_program(kind: str, folder: Path, memory: Path, ranks: int) -> list[str]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("tp", marks=pytest.mark.slow)]
+    ("kind", "ranks"),
+    [
+        ("fsdp", 1),
+        pytest.param("fsdp", 4, marks=pytest.mark.slow),
+        pytest.param("ddp", 1, marks=pytest.mark.slow),
+        pytest.param("ddp", 4, marks=pytest.mark.slow),
+        pytest.param("tp", 1, marks=pytest.mark.slow),
+        pytest.param("tp", 4, marks=pytest.mark.slow),
+    ],
 )
-def test_sharded_states_come_back_from_memory_from_storage_and_on_another_world_size(kind: str, tmp_path: Path):
+def test_sharded_states_come_back_from_memory_from_storage_and_on_another_world_size(
+    kind: str, ranks: int, tmp_path: Path
+):
     folder, memory = tmp_path / "c", tmp_path / "m"
     trained, value = run_program(kind, folder, memory, 2)
     assert trained == "trained"
     assert run_program(kind, folder, memory, 2) == ["memory", value]
-    assert run_program(kind, folder, tmp_path / "other", 1) == ["storage", value]
+    assert run_program(kind, folder, tmp_path / "other", ranks) == ["storage", value]
 
 
 SAVER = """

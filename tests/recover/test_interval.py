@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s, estimate_mtbf_s
+from prism.recover.interval import IntervalConfig, SaveClock, choose_interval_s, count_nodes, estimate_mtbf_s
 
 
 def test_a_cheap_save_gives_youngs_interval():
@@ -74,3 +74,23 @@ def test_more_failures_mean_saves_closer_together():
     calm = run_clock(config, 1.0, 1.0, 1.0)
     stormy = run_clock(config, 1.0, 1.0, 1.0, num_failures=50, uptime_s=86_400.0)
     assert stormy.interval_steps < calm.interval_steps / 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "nodes"),
+    [
+        ({}, 1),
+        ({"PRISM_NUM_NODES": "4", "SLURM_JOB_NUM_NODES": "8"}, 4),
+        ({"SLURM_JOB_NUM_NODES": "8"}, 8),
+        ({"WORLD_SIZE": "32", "LOCAL_WORLD_SIZE": "8"}, 4),
+        ({"WORLD_SIZE": "32"}, 1),
+        ({"PRISM_NUM_NODES": "many", "WORLD_SIZE": "x", "LOCAL_WORLD_SIZE": "0"}, 1),
+    ],
+)
+def test_a_job_of_more_nodes_is_known_to_fail_more_often(environment, nodes: int, monkeypatch):
+    assert count_nodes(environment) == nodes
+    for name in ("PRISM_NUM_NODES", "SLURM_JOB_NUM_NODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert estimate_mtbf_s(IntervalConfig(node_mtbf_s=1e6), 0, 0.0) == pytest.approx(1e6 / nodes)

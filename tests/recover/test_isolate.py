@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +16,18 @@ from hypothesis import strategies as st
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import ProbeConfig
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
-from prism.recover.isolate.examine import isolate_hosts
+from prism.recover.isolate.examine import isolate_hosts, start_search
+from prism.recover.isolate.few import plan_pairs
 from prism.recover.isolate.fleet import Faults, Fleet, draw_faults
 from prism.recover.isolate.grading import FAILED, PASSED, SLOW, Grader
+from prism.recover.isolate.probe import read_counters
 from prism.recover.isolate.search import Search, SearchConfig
 from prism.recover.isolate.two_round import find_by_two_rounds
 
 
 def search(num_hosts: int, faults: Faults, seed: int = 0, config: SearchConfig | None = None):
     fleet = Fleet(faults, np.random.default_rng(seed))
-    state = Search(num_hosts, config, seed=seed)
+    state = start_search(num_hosts, config, seed)
     while (tests := state.next_round()) is not None:
         state.add(tests, fleet.run(tests))
     return state.report([f"h{i}" for i in range(num_hosts)])
@@ -89,6 +95,42 @@ def test_every_host_is_trusted_suspected_or_condemned(num_hosts: int, count: int
 def test_two_hosts_cannot_be_told_apart():
     report = search(2, faulty("permanent", 2, 1, 0))
     assert report.condemned == () and len(report.suspected) == 2
+    assert "add a third" in report.advice
+
+
+@pytest.mark.parametrize("num_hosts", [3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("kind", ["permanent", "intermittent", "link", "slow"])
+def test_among_few_hosts_the_answer_is_right_or_says_what_else_to_test(kind, num_hosts: int):
+    clear = 0
+    for seed in range(6):
+        faults = faulty(kind, num_hosts, 1, seed)
+        report = search(num_hosts, faults, seed)
+        bad = names((faults.fail_rate > 0) | (faults.speed < 1))
+        links = {(f"h{a}", f"h{b}") for a, b in faults.links}
+        assert set(report.condemned) <= bad
+        assert bool(report.suspected) == bool(report.advice)
+        clear += set(report.condemned) == bad and {(b.first, b.second) for b in report.bad_links} == links
+    assert clear >= (6 if kind in ("permanent", "link") else 4)
+
+
+@pytest.mark.parametrize("num_hosts", [3, 4, 5, 8])
+def test_few_hosts_meet_in_every_pair_and_never_twice_in_a_round(num_hosts: int):
+    rounds = [[tuple(sorted(pair)) for pair in tests.tolist()] for tests in plan_pairs(num_hosts)]
+    assert sorted(pair for tests in rounds for pair in tests) == list(combinations(range(num_hosts), 2))
+    for tests in rounds:
+        members = [host for pair in tests for host in pair]
+        assert len(members) == len(set(members))
+
+
+@pytest.mark.parametrize("num_hosts", [9, 10, 13, 16])
+def test_every_link_of_the_ring_is_tried_also_with_an_odd_number_of_hosts(num_hosts: int):
+    state, tried = Search(num_hosts), set()
+    for _ in range(3):
+        tests = state.next_round()
+        members = [tuple(sorted(host for host in row if host >= 0)) for row in tests.tolist()]
+        tried |= {pair for pair in members if len(pair) == 2}
+        state.add(tests, np.zeros(len(tests), dtype=np.int8))
+    assert {tuple(sorted((h, (h + 1) % num_hosts))) for h in range(num_hosts)} <= tried
 
 
 def test_a_round_never_uses_a_host_twice():
@@ -119,7 +161,7 @@ def test_two_rounds_condemn_a_dead_host_and_miss_a_link():
 def test_slow_is_what_peers_are_not():
     grader = Grader(slow_ratio=0.5)
     outcomes = grader.grade(
-        np.array([True] * 5 + [False]), np.array([10, 10, 9, 4, 11, 0.0]), np.array([1, 1, 1, 1, 9, 1.0])
+        np.array([True] * 5 + [False]), np.array([10, 10, 9, 4, 11, 0.0]), np.array([1, 1, 1, 1, 9, 1.0]), 12
     )
     assert outcomes.tolist() == [PASSED, PASSED, PASSED, SLOW, SLOW, FAILED]
 
@@ -152,7 +194,7 @@ def test_real_probes_over_gloo_find_it_too():
 def test_a_probe_that_says_nonsense_counts_as_dead():
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
     liar = [sys.executable, "-c", 'print(\'{"ready": true, "port": 9}\', flush=True); import time; time.sleep(60)']
-    config = ProbeConfig(num_bytes=1_000, timeout_s=2.0, grader=Grader(slow_ratio=0.0, late_ratio=1e9))
+    config = ProbeConfig(num_bytes=1_000, timeout_s=1.0, grader=Grader(slow_ratio=0.0, late_ratio=1e9))
     report = isolate_hosts(
         hosts, lambda host: liar if host == "127.0.0.4" else [], config, SearchConfig(group_rounds=0)
     )
@@ -162,3 +204,60 @@ def test_a_probe_that_says_nonsense_counts_as_dead():
 def test_a_test_of_one_host_is_refused():
     with pytest.raises(BadConfigError, match="at least two"):
         isolate_hosts(["a"], lambda host: [])
+
+
+# -- counters and torch's collectives
+
+
+def test_error_counters_of_cards_ports_and_gpus_are_read_where_there_are_any(tmp_path: Path, monkeypatch):
+    for place, text in {
+        "net/eth0/statistics/rx_errors": "3",
+        "net/eth0/statistics/rx_bytes": "99",
+        "infiniband/mlx5_0/ports/1/counters/symbol_error": "7",
+        "infiniband/mlx5_0/ports/1/counters/link_downed": "not a number",
+    }.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '0, 2, 5'\necho '1, [N/A], 1'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert read_counters(tmp_path) == {
+        "net/eth0/statistics/rx_errors": 3,
+        "infiniband/mlx5_0/ports/1/counters/symbol_error": 7,
+        "gpu/0/ecc_uncorrected": 2,
+        "gpu/0/ecc_corrected": 5,
+        "gpu/1/ecc_corrected": 1,
+    }
+
+
+def test_every_device_of_a_host_takes_part_in_a_collective_test():
+    pytest.importorskip("torch")
+    from prism.recover.checkpoint import collective_probe
+
+    order = {"members": [["127.0.0.1", collective_probe._free_ports()[0]]], "place": 0, "devices": 2}
+    answer = collective_probe.run_in_children({**order, "num_bytes": 10_000, "timeout_s": 60.0}, "gloo")
+    assert answer["ok"] and answer["seconds"] > 0 and answer["latency_s"] > 0
+
+
+def test_nccl_on_a_host_without_a_gpu_is_told_and_not_tried(monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    from prism.recover.checkpoint import collective_probe
+
+    monkeypatch.setattr(sys, "argv", ["collective_probe", "nccl"])
+    collective_probe.main()
+    assert "needs a CUDA device" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.gpu
+def test_nccl_gathers_over_the_gpus_of_this_host():
+    torch = pytest.importorskip("torch")
+    program = [sys.executable, "-m", "prism.recover.checkpoint.collective_probe", "nccl"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
+        ready = json.loads(probe.stdout.readline())
+        order = {"kind": "test", "id": 1, "members": [["127.0.0.1", ready["port"]]], "place": 0}
+        order |= {"num_bytes": 10_000, "timeout_s": 60.0, "devices": torch.cuda.device_count()}
+        answers, _ = probe.communicate(json.dumps(order) + "\n")
+    assert json.loads(answers)["ok"], answers

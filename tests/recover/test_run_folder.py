@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.journal import STATE_FILE, Journal, RunBusyError, Snapshot, describe
 from prism.recover.supervise.losses import LossPolicy, LossWatch
 from prism.recover.supervise.state import JobState
-from prism.recover.supervise.watch import Watch, parse_report
+from prism.recover.supervise.watch import Watch, find_frozen_host, parse_report
 
 # -- journal
 
@@ -165,6 +166,38 @@ def test_only_rank_zero_reports_steps_but_every_rank_beats(tmp_path: Path):
     assert json.loads((folder / "beat-00003.json").read_text())["step"] == 7
 
 
+def beat(folder: Path, rank: int, host: str, age_s: float) -> None:
+    Progress(rank, RunOrders(run_dir=folder, host=host)).step(5)
+    path = attempt_dir(folder, 1) / f"beat-{rank:05d}.json"
+    os.utime(path, (1e9 - age_s, 1e9 - age_s))  # any clock: only differences count
+
+
+def test_the_host_whose_heartbeat_stopped_first_is_where_a_hang_began(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(Progress, "_beat_on", lambda self: None)
+    for rank, (host, age_s) in enumerate([("a", 0.0), ("b", 1.0), ("c", 60.0), ("d", 30.0)]):
+        beat(tmp_path, rank, host, age_s)
+    assert find_frozen_host(attempt_dir(tmp_path, 1)) == "c"
+
+
+def test_where_all_hearts_beat_or_none_does_no_host_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(Progress, "_beat_on", lambda self: None)
+    assert find_frozen_host(attempt_dir(tmp_path, 1)) is None
+    for rank in range(3):
+        beat(tmp_path, rank, f"h{rank}", rank * 1.5)
+    assert find_frozen_host(attempt_dir(tmp_path, 1)) is None
+
+
+def test_a_heart_beats_on_while_its_rank_waits_for_others(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("prism.recover.progress.BEAT_INTERVAL_S", 0.02)
+    Progress(3, RunOrders(run_dir=tmp_path)).step(7)
+    path = attempt_dir(tmp_path, 1) / "beat-00003.json"
+    before = path.stat().st_mtime_ns
+    deadline = time.monotonic() + 10.0
+    while path.stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_outside_a_supervised_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PRISM_RUN_DIR", raising=False)
@@ -237,21 +270,29 @@ def test_settings_are_read_from_sections(tmp_path: Path):
     )
     config = read_config(path)
     assert config.hosts.hosts == ("a", "b") and config.poll_s == 1.0
-    assert config.restarts.budgets == {"infrastructure": 3} and config.launch.addresses == {"a": "10.0.0.1"}
+    assert config.restarts.budgets.infrastructure == 3 and config.restarts.budgets.hang == 20
+    assert config.launch.addresses.named == {"a": "10.0.0.1"}
+
+
+def test_a_file_of_comments_leaves_every_default(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("# poll_s: 1\n\n")
+    assert read_config(tmp_path / "run.yaml") == SuperviseConfig()
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("pol_s: 1", "unknown setting 'pol_s'"),
-        ("poll_s: fast", "poll_s is 'fast', expected float"),
-        ("hosts: [a]", "expected names and values"),
+        ("pol_s: 1", "'pol_s' is not a key here, did you mean 'poll_s'"),
+        ("poll_s: fast", "'poll_s' is 'fast', expected a number"),
+        ("hosts: [a]", "'hosts' is a list, expected keys and values"),
         ("hosts: {hosts: [a], num_hosts: 3}", "only 1 hosts are named"),
         ("hosts: {hosts: [a, a]}", "names a host twice"),
-        ("poll_s: 0", "expected more than 0"),
-        ("restarts: {budgets: {unknown: many}}", "budgets: unknown is 'many', expected int"),
-        ("examine: {backend: mpi}", "expected socket, gloo or nccl"),
-        ("a: [", "not valid YAML"),
+        ("poll_s: 0", "'poll_s' is 0.0, expected 0.01 to"),
+        ("restarts: {budgets: {unknown: many}}", "'restarts.budgets.unknown' is 'many', expected a whole number"),
+        ("examine: {backend: mpi}", "expected one of socket, gloo, nccl"),
+        ("launch: {addresses: here}", "'launch.addresses' is 'here', expected hosts and addresses"),
+        ("just words", "expected keys such as"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_a_wrong_setting_is_told_with_its_place(tmp_path: Path, text: str, said: str):

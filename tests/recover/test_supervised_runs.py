@@ -23,10 +23,11 @@ from prism.records.verdict import Verdict
 from prism.recover.progress import Progress, RunOrders, attempt_dir
 from prism.recover.supervise import SuperviseConfig, read_status
 from prism.recover.supervise.actions import Launch
-from prism.recover.supervise.journal import read_snapshot
+from prism.recover.supervise.clock import RunClock
+from prism.recover.supervise.journal import Journal, Snapshot, read_snapshot
 from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.runner import Supervisor, Tools
-from prism.recover.supervise.state import Phase
+from prism.recover.supervise.state import JobState, Phase
 
 QUICK = SuperviseConfig(poll_s=0.05)
 TRAINER = """
@@ -105,6 +106,22 @@ def test_the_status_of_a_run_reads_as_a_page(tmp_path: Path):
 def test_the_status_of_nothing_is_told_in_a_line(tmp_path: Path):
     result = CliRunner().invoke(app, ["supervise", "status", str(tmp_path)])
     assert "no supervised run here" in str(result.exception)
+
+
+def test_the_status_tells_which_hosts_were_out_of_use_how_often_and_why(tmp_path: Path):
+    state = JobState(config=QUICK)
+    state.book.cordon("n1", 0.0, "ECCError", QUICK.hosts)
+    state.book.expire(1e9)
+    for reason in ("NVLinkError", "failed the host test"):
+        state.book.cordon("n2", 0.0, reason, QUICK.hosts)
+    journal = Journal(tmp_path / "run")
+    journal.commit(Snapshot(state=state, pending=[], clock=RunClock().mark(), read_bytes=0))
+    journal.close()
+    back, out = read_status(tmp_path / "run").host_history
+    assert (back.host, back.num_cordons, back.hours_left) == ("n1", 1, 0.0)
+    assert (out.host, out.reasons) == ("n2", ("NVLinkError", "failed the host test")) and 7.9 < out.hours_left <= 8.0
+    page = CliRunner().invoke(app, ["supervise", "status", str(tmp_path / "run")]).stdout
+    assert "out 2 times, last for: failed the host test" in " ".join(page.split()) and "back in use" in page
 
 
 def start_supervisor(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:

@@ -23,11 +23,11 @@ from prism.recover.supervise.actions import (
     TakeStacks,
     Uncordon,
 )
-from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.config import ExamineSettings, SuperviseConfig
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
-from prism.recover.supervise.restarts import RestartPolicy
+from prism.recover.supervise.restarts import Budgets, RestartPolicy
 from prism.recover.supervise.state import JobState, Phase
 
 FLEET = HostPolicy(hosts=("n1", "n2", "n3", "n4"), num_hosts=2)
@@ -115,7 +115,7 @@ def test_a_framework_error_at_the_same_step_twice_stops_the_run():
 
 
 def test_the_budget_of_a_class_ends_the_run():
-    job = running(SuperviseConfig(restarts=RestartPolicy(budgets={"infrastructure": 2}, backoff_s=0.0)))
+    job = running(SuperviseConfig(restarts=RestartPolicy(budgets=Budgets(infrastructure=2), backoff_s=0.0)))
     for number in range(2):
         assert launches(fail(job, 31.0 + 50 * number, verdict("ECCError")))
         for step in range(31, 40 + 10 * number):
@@ -124,7 +124,7 @@ def test_the_budget_of_a_class_ends_the_run():
 
 
 def test_failures_of_yesterday_do_not_count_against_the_budget():
-    job = running(SuperviseConfig(restarts=RestartPolicy(budgets={"infrastructure": 1}, backoff_s=0.0)))
+    job = running(SuperviseConfig(restarts=RestartPolicy(budgets=Budgets(infrastructure=1), backoff_s=0.0)))
     assert launches(fail(job, 31.0, verdict("ECCError")))
     job.handle(events.StepDone(now_s=90_000.0, step=500, loss=1.0))
     assert launches(fail(job, 90_001.0, verdict("ECCError")))
@@ -154,6 +154,18 @@ def test_silence_far_beyond_the_jobs_own_step_time_is_a_hang():
     assert actions[2].grace_s == 0.0  # a hung process cannot save
     job.handle(events.Exited(now_s=82.0, code=None))
     assert launches(job.handle(events.Explained(now_s=83.0, verdict=verdict())))
+
+
+def test_hangs_that_begin_on_the_same_host_twice_cordon_it():
+    job = running(SuperviseConfig(hosts=FLEET, examine=ExamineSettings(enabled=False)))
+    for number in range(2):
+        now = 1_000.0 * (number + 1)
+        job.handle(events.StepDone(now_s=now, step=100 * (number + 1), loss=1.0))
+        job.handle(events.Tick(now_s=now + 500.0))
+        job.handle(events.Exited(now_s=now + 501.0, code=None, host="n2"))
+        actions = job.handle(events.Explained(now_s=now + 502.0, verdict=verdict()))
+    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+    assert any("Hang at step 200 on n2" in getattr(a, "text", "") for a in actions)
 
 
 def test_a_job_that_starts_slowly_is_not_taken_for_a_hang():

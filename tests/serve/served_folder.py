@@ -57,7 +57,7 @@ def make_run(folder: Path) -> None:
     log = "".join(f"step {step} loss {loss_at(step):.4f}\n" for step in range(1, 61))
     (attempt_dir(folder, 1) / "node-2.log").write_text(log + "NVRM: Xid (PCI:0000:4e:00): 74, NVLink\n" + SCRIPT + "\n")
     verdict = Verdict(
-        log=str(attempt_dir(folder, 1)),
+        log=str(attempt_dir(Path(folder.parent.name) / folder.name, 1)),
         reason="NVLinkError",
         category="infrastructure",
         action="isolate_and_restart",

@@ -14,9 +14,11 @@ from pathlib import Path
 import httpx
 
 PROGRAM = "import typer; from prism.cli.serve import run_serve; typer.run(run_serve)"
-IMPATIENT = """
+WITH_PATIENCE = """
 import sys; from pathlib import Path; from prism.serve import ServeConfig, serve
-serve(ServeConfig(folder=Path(sys.argv[1]), port=0, request_s=1.0, answer_s=2.0), lambda line: print(line, file=sys.stderr))
+request_s, answer_s = float(sys.argv[2]), float(sys.argv[3])
+config = ServeConfig(folder=Path(sys.argv[1]), port=0, request_s=request_s, answer_s=answer_s)
+serve(config, lambda line: print(line, file=sys.stderr))
 """
 
 
@@ -51,11 +53,14 @@ class RunningService:
 
 
 @contextmanager
-def run_service(folder: Path, *options: str, impatient: bool = False) -> Iterator[RunningService]:
-    """Start the service on a free port, wait until it answers, stop it at the end."""
+def run_service(folder: Path, *options: str, patience: tuple[float, float] | None = None) -> Iterator[RunningService]:
+    """Start the service on a free port, wait until it answers, stop it at the end.
+
+    `patience`: seconds that it waits for a request, and for an answer to be taken.
+    """
     command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--every", "0.3", *options]
-    if impatient:
-        command = [sys.executable, "-c", IMPATIENT, str(folder)]
+    if patience is not None:
+        command = [sys.executable, "-c", WITH_PATIENCE, str(folder), *map(str, patience)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -27,9 +27,10 @@ from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.verdicts import find_log
 from prism.serve.views.cluster import describe_cluster
 from prism.serve.views.evaluation import describe_evaluation
-from prism.serve.views.failures import describe_failures, describe_run, describe_verdict, list_verdicts
+from prism.serve.views.failures import describe_failures, describe_verdict, list_verdicts
 from prism.serve.views.job import describe_job
 from prism.serve.views.jobs import list_findings, list_jobs
+from prism.serve.views.runs import describe_run
 
 
 @pytest.fixture(scope="module")

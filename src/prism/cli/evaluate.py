@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -98,9 +98,10 @@ def watch(
 
     from prism.evaluate.adapters import BUILTIN_DATASETS
     from prism.evaluate.evaluation import EvaluateConfig
-    from prism.evaluate.watching import CheckpointWatch, read_watch_plan
+    from prism.evaluate.plan_file import read_plan
+    from prism.evaluate.watching import CheckpointWatch
 
-    chosen = _settle_paths(read_watch_plan(plan, BUILTIN_DATASETS), plan)
+    chosen = _settle_paths(read_plan(plan, BUILTIN_DATASETS, watching=True), plan)
     look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle)
     own = {Path(checkpoint.path).resolve() for checkpoint in chosen.checkpoints}
     first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
@@ -128,7 +129,8 @@ def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, con
     from prism.evaluate.evaluation import count_slots, evaluate
 
     slots, log = count_slots(plan.hardware), config.folder / "workers.log"
-    return evaluate(plan, lambda: open_engine(engine, address or plan.ray_address, slots, log), config)
+    with redirect_stdout(sys.stderr):  # Ray prints there when a node dies, and stdout is for results
+        return evaluate(plan, lambda: open_engine(engine, address or plan.ray_address, slots, log), config)
 
 
 def _finish(done: Evaluation, output: Path, json: bool) -> None:

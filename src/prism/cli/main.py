@@ -14,12 +14,14 @@ from prism.cli import (
     demo,
     diagnose,
     emulate,
+    evaluate,
     explain,
     flows,
     generate_trace,
     isolate,
     lab,
     scenario,
+    serve,
     simulate,
     supervise,
     watch,
@@ -44,6 +46,8 @@ app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.e
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
+app.add_typer(evaluate.app, name="evaluate", rich_help_panel=CLUSTER)
+app.command("serve", rich_help_panel=CLUSTER, epilog=serve.EPILOG)(serve.run_serve)
 app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
     emulate.run_emulate
 )

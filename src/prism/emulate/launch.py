@@ -189,19 +189,6 @@ def choose_core(number: int, at_once: int) -> int:
     return cores[number * max(len(cores) // at_once, 1) % len(cores)]
 
 
-def probe_pinning(seconds: float = 0.2) -> bool:
-    """Whether two busy threads of execution on one core really share it; some sandboxes take the mask and ignore it."""
-    core = min(os.sched_getaffinity(0))
-    burn = f"import os, time; os.sched_setaffinity(0, {{{core}}}); began = time.perf_counter(); x = 0\n"
-    burn += "while x < 2_000_000: x += 1\nprint(time.perf_counter() - began)"
-
-    def time_of(count: int) -> float:
-        runs = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(count)]
-        return min(float(run.communicate()[0]) for run in runs)
-
-    return time_of(2) > 1.4 * time_of(1)
-
-
 def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], posts: Posts | None = None) -> Run:
     """Run live ranks and return what they recorded; a failure shows the user's own words first.
 

@@ -71,6 +71,8 @@ class VirtualPeers:
         with self._change:
             self._change.wait_for(lambda: self._solver.end_of(ticket) is not None, self._timeout_s)
             end = self._solver.end_of(ticket)
+            if end is None:
+                self._timeout_s = 0.0  # that rank has ended; nobody waits for it again
         return None if end is None else end + self._zero_ns
 
 

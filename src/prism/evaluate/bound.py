@@ -41,7 +41,8 @@ def lower_bound_s(works: Sequence[Work], supply: Supply) -> float:
     first_output_s = min(work.setup_s + work.infer_s for work in works)
     scoring_s = first_output_s + sum(work.samples * work.score_s for work in works) / max(1, supply.cpus)
     low = begin_s + max(alone_s, scoring_s)
-    high = max(low, begin_s + sum(work.setup_s + work.seconds for work in works))
+    starts_s = supply.start_s * len({work.key[0] for work in works})
+    high = max(low, begin_s + starts_s + sum(work.setup_s + work.seconds for work in works))
     if _fits(works, supply, low):
         return low
     for _ in range(_ROUNDS):  # what fits until T fits until later, so T can be bisected

@@ -13,6 +13,7 @@ from prism.errors import BadFileError
 from prism.evaluate.trials import Checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
+MANIFEST_NAME = "manifest.json"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_]?(\d+)$|^(\d+)$", re.IGNORECASE)
 
@@ -24,17 +25,46 @@ class _Shard:
 
 
 def inspect_folder(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder of safetensors files; raises when a file is missing or not written to its end."""
+    """The checkpoint in a folder (or one safetensors file); raises when a file is missing or not written to its end.
+
+    Weights are safetensors files, or whatever the manifest of Prism's own checkpointer names.
+    """
+    if folder.is_file():
+        shards = [_inspect_shard(folder)]
+        return _describe(folder, shards, find_step(folder.stem))
     if not folder.is_dir():
         raise BadFileError(f"{folder}: no such checkpoint folder; check the path")
+    manifest = folder / MANIFEST_NAME
+    if manifest.is_file() and not any(folder.glob("*.safetensors")):
+        return _inspect_committed(folder, manifest)
     shards = [_inspect_shard(path) for path in _shard_paths(folder)]
+    return _describe(folder, shards, find_step(folder.resolve().name))
+
+
+def _describe(path: Path, shards: list[_Shard], step: int | None) -> Checkpoint:
     return Checkpoint(
-        name=folder.resolve().name,
-        path=str(folder),
+        name=path.resolve().name,
+        path=str(path),
         bytes=sum(shard.num_bytes for shard in shards),
         parameters=sum(shard.parameters for shard in shards),
-        step=find_step(folder.resolve().name),
+        step=step,
     )
+
+
+def _inspect_committed(folder: Path, manifest: Path) -> Checkpoint:
+    """A checkpoint whose manifest names every file with its length."""
+    try:
+        document = json.loads(manifest.read_bytes())
+        lengths = {str(file["name"]): int(file["num_bytes"]) for file in document["files"]}
+        step = int(document["step"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise BadFileError(f"{manifest}: not a readable manifest; write the checkpoint again") from None
+    for name, length in lengths.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != length:
+            raise BadFileError(f"{path}: not there in its full length of {length:,} bytes; the checkpoint is damaged")
+    # Training states hold more than the model; how many parameters it has is not said.
+    return _describe(folder, [_Shard(num_bytes=sum(lengths.values()), parameters=0)], step)
 
 
 def find_step(name: str) -> int | None:

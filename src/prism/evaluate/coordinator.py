@@ -119,8 +119,7 @@ class Coordinator:
     def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None]) -> None:
         next_tick = 0.0
         while True:
-            for event in self._collect():
-                self._take(event)
+            self._take(*self._collect())
             if self.now_s >= next_tick:
                 next_tick = self.now_s + self._config.tick_s
                 self._heed_training()
@@ -155,8 +154,9 @@ class Coordinator:
             found += self._translate(duty, outcome)
         return [*found, *self._crew.changes(self.now_s)]
 
-    def _take(self, event: Event) -> None:
-        for action in self.scheduler.handle(event):
+    def _take(self, *seen: Event) -> None:
+        """Tell the scheduler what came together, and do what it says."""
+        for action in self.scheduler.handle(*seen) if seen else ():
             self._perform(action)
 
     def _perform(self, action: actions.Action) -> None:
@@ -196,10 +196,12 @@ class Coordinator:
         self._crew.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
 
     def _infer_next(self, worker: str) -> None:
-        run = self._runs[worker]
+        run, spec = self._runs[worker], self._crew.worker(worker)
+        if spec is None:
+            del self._runs[worker]
+            return
         part = run.waiting.pop(0)
         dataset, model = self._datasets[part.dataset], self._models[part.checkpoint]
-        spec = self._crew.worker(worker)
         job = InferJob(
             part=part,
             dataset=dataset,

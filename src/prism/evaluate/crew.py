@@ -103,13 +103,14 @@ class Crew:
         self._news.clear()
         return found
 
-    def worker(self, worker: str) -> WorkerSpec:
-        """A worker for inference."""
-        return self._workers[worker]
+    def worker(self, worker: str) -> WorkerSpec | None:
+        """A worker for inference; None when it is gone and the scheduler has yet to hear of it."""
+        return self._workers.get(worker)
 
     def address(self, node: str) -> str:
         """Where a node is reached by others."""
-        return self._stations[node].node.address
+        station = self._stations.get(node)
+        return station.node.address if station else ""
 
     def tend(self, node: str, job: Job, duty: Duty) -> None:
         """A job for the process that keeps a node's shelf; one after the other."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _TOLERANCE = 0.004  # of the time to the end: how exactly the end is searched
+_EXACT_S = 1e-3  # closer is never needed
 _LAST = "\U0010ffff"  # sorts after every worker's name
 
 Key = tuple[str, str]  # checkpoint and dataset
@@ -118,8 +119,9 @@ class _Attempt:
 
         Scores come in part by part, so for a dataset that can be split it is the score of the last, small part.
         """
-        last = _count(work, samples, self.min_part_s) if work.splittable else samples
-        return max(1, last) * work.score_s
+        if not work.splittable:
+            return samples * work.score_s
+        return max(work.score_s, min(samples * work.score_s, self.min_part_s))
 
 
 def _count(work: Work, samples: int, room_s: float) -> int:
@@ -146,7 +148,7 @@ def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Pac
     )
     best: _Attempt | None = None
     step = 1 + 4 * _TOLERANCE  # the end is usually not far above what work and workers alone would give
-    while best is None or high - low > _TOLERANCE * high:
+    while best is None or high - low > max(_TOLERANCE * high, _EXACT_S):
         end_s = min(high, low * step + 1e-3) if best is None else (low + high) / 2
         step *= step
         attempt = _try(slots, works, end_s, min_part_s)

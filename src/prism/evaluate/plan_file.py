@@ -74,12 +74,17 @@ class _PlanDocument:
 _KEYS = ("checkpoints", "datasets", *(spec.name for spec in dataclasses.fields(_PlanDocument)))
 
 
-def read_plan(path: Path, known: Mapping[str, Dataset]) -> EvaluationPlan:
-    """Read a plan; paths in it count from its folder, `known` are the datasets that go by a name alone."""
-    return parse_plan(read_text(path), str(path), path.parent, known)
+def read_plan(path: Path, known: Mapping[str, Dataset], *, watching: bool = False) -> EvaluationPlan:
+    """Read a plan; paths in it count from its folder, `known` are the datasets that go by a name alone.
+
+    While `watching`, checkpoints are still to come and need not be named.
+    """
+    return parse_plan(read_text(path), str(path), path.parent, known, watching=watching)
 
 
-def parse_plan(text: str, where: str, folder: Path, known: Mapping[str, Dataset]) -> EvaluationPlan:
+def parse_plan(
+    text: str, where: str, folder: Path, known: Mapping[str, Dataset], *, watching: bool = False
+) -> EvaluationPlan:
     """The plan in a text; `where` is what errors call it."""
     document = parse_mapping(text, where, "'checkpoints' and 'datasets'")
     for key in document:
@@ -87,12 +92,12 @@ def parse_plan(text: str, where: str, folder: Path, known: Mapping[str, Dataset]
             raise BadConfigError(
                 f"{where}: '{key}' is not a key here{nearest(str(key), _KEYS)}; keys: {', '.join(_KEYS)}"
             )
-    for key in ("checkpoints", "datasets"):
+    for key in ("datasets",) if watching else ("checkpoints", "datasets"):
         if not document.get(key):
             raise BadConfigError(f"{where}: '{key}' is missing; name at least one")
     rest: _PlanDocument = build(_PlanDocument, {k: v for k, v in document.items() if k in _KEYS[2:]}, where)
     return EvaluationPlan(
-        checkpoints=_read_checkpoints(document["checkpoints"], where, folder, rest.hardware),
+        checkpoints=_read_checkpoints(document.get("checkpoints") or [], where, folder, rest.hardware),
         datasets=_read_datasets(document["datasets"], where, known),
         hardware=rest.hardware,
         ray_address=rest.ray_address,
@@ -136,9 +141,9 @@ def _match(path: str, folder: Path, where: str) -> list[Checkpoint]:
         return [Checkpoint(name=name, path=path, bytes=0, parameters=0, step=find_step(name))]
     full = folder / path
     if not glob.has_magic(path):
-        if not full.is_dir():
+        if not full.is_dir() and not (full.is_file() and full.suffix == ".safetensors"):
             siblings = [p.name for p in full.parent.glob("*/")] if full.parent.is_dir() else []
-            raise BadFileError(f"{where}: {full} is not a folder{nearest(full.name, siblings)}; check the path")
+            raise BadFileError(f"{where}: {full} is no checkpoint folder{nearest(full.name, siblings)}; check the path")
         return [_inspect(full, where)]
     root = Path(full.anchor)
     folders = [p for p in root.glob(str(full.relative_to(root))) if p.is_dir()]

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from prism.evaluate.cutting import Outlook
 from prism.evaluate.fair_share import Claim, Seat, share_workers
 from prism.evaluate.ledger import Ledger
 from prism.evaluate.packing import Slot, Work, pack
 from prism.evaluate.pools import Pool
-from prism.evaluate.priors import Priors
+from prism.evaluate.priors import Prior, Priors
 from prism.evaluate.roster import Desk, Roster
 from prism.evaluate.trials import Checkpoint
 
@@ -34,6 +35,7 @@ class Planner:
     stale: set[str] = field(default_factory=set)  # checkpoints to be packed again
     packed: dict[str, int] = field(default_factory=dict)  # the version of each one's plan
     ends_s: dict[str, float] = field(default_factory=dict)  # when each checkpoint should be done
+    refused: dict[tuple[str, bool], int] = field(default_factory=dict)  # no use for one more worker, near it or not
     group_sizes: dict[str, int] = field(default_factory=dict)  # workers of each checkpoint at its last packing
     served_s: dict[str, float] = field(default_factory=dict)  # worker seconds that each has had
 
@@ -90,13 +92,15 @@ class Planner:
                 self._pack(checkpoint, now_s)
                 if desk.queue:
                     return
+                self.refused[checkpoint, self._is_near(desk, checkpoint)] = self.version
         desk.group, desk.queue = own, []
         desk.rested = self.version
 
-    def is_crowded(self, checkpoint: str) -> bool:
-        """Whether a checkpoint has more workers than datasets that wait."""
+    def look_ahead(self, checkpoint: str, now_s: float) -> Outlook:
+        """What a worker should know when it takes its next trial."""
         num_waiting = sum(bool(pool.waiting) for pool in self.ledger.pools[checkpoint].values())
-        return self.group_sizes.get(checkpoint, 0) > num_waiting
+        crowded = self.group_sizes.get(checkpoint, 0) > num_waiting
+        return Outlook(crowded=crowded, left_s=max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s))
 
     def can_run(self, desk: Desk, checkpoint: Checkpoint) -> bool:
         """Whether a worker has the GPUs that a checkpoint needs, and its node has not failed to load it for good."""
@@ -105,21 +109,32 @@ class Planner:
 
     def waiting_works(self, checkpoint: str) -> list[Work]:
         """What is left to infer of a checkpoint."""
-        return [_work(pool, pool.num_waiting) for pool in self.ledger.pools[checkpoint].values() if pool.waiting]
+        return [
+            _work(pool, pool.num_waiting, pool.prior) for pool in self.ledger.pools[checkpoint].values() if pool.waiting
+        ]
 
-    def all_works(self) -> list[Work]:
-        """Everything that this run has to infer from its start to its end."""
-        return [_work(pool, pool.fresh) for pool in self.ledger]
+    def all_works(self, *, measured: bool) -> list[Work]:
+        """Everything that this run has to infer from its start to its end; `measured` leaves guesses out."""
+        return [
+            _work(pool, pool.fresh, self.priors.prior(pool.dataset, pool.checkpoint, measured=measured))
+            for pool in self.ledger
+        ]
 
     def _others(self, desk: Desk) -> list[str]:
         """Checkpoints that wait and fit on the worker: by priority, then those that would end last."""
         checkpoints = [
             checkpoint
             for name, checkpoint in self.ledger.checkpoints.items()
-            if name != desk.group and self.can_run(desk, checkpoint) and self.ledger.has_waiting(name)
+            if name != desk.group
+            and self.refused.get((name, self._is_near(desk, name))) != self.version
+            and self.can_run(desk, checkpoint)
+            and self.ledger.has_waiting(name)
         ]
         checkpoints.sort(key=lambda c: (-c.priority, -self.ends_s.get(c.name, math.inf)))
         return [checkpoint.name for checkpoint in checkpoints[:_MAX_MOVES]]
+
+    def _is_near(self, desk: Desk, checkpoint: str) -> bool:
+        return checkpoint in self.roster.memories[desk.worker.node].loaded
 
     def _share_workers(self, now_s: float) -> None:
         """Highest priority first; what it cannot use goes to the next one."""
@@ -191,13 +206,13 @@ class Planner:
         return Slot(worker=desk.worker.id, ready_s=ready_s + pool.prior.start_s)
 
 
-def _work(pool: Pool, samples: int) -> Work:
+def _work(pool: Pool, samples: int, prior: Prior) -> Work:
     return Work(
         key=pool.key,
         samples=samples,
-        setup_s=pool.prior.setup_s,
-        infer_s=pool.prior.infer_s,
-        score_s=pool.prior.score_s,
+        setup_s=prior.setup_s,
+        infer_s=prior.infer_s,
+        score_s=prior.score_s,
         splittable=pool.dataset.splittable,
-        trusted=pool.prior.trusted,
+        trusted=prior.trusted,
     )

@@ -103,6 +103,7 @@ class _Seen:
 
 
 _NOTHING_SEEN, _NO_RATIOS = _Seen(), _Ratios()
+_NO_GUESS = Prior(start_s=0.0, setup_s=0.0, infer_s=0.0, score_s=0.0)
 
 
 class Priors:
@@ -116,20 +117,25 @@ class Priors:
         self._starts: dict[int, _Mean] = {}
         self._ratios: dict[int, _Ratios] = {}  # measured to guessed, per model size
 
-    def prior(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
-        """The best guess for a dataset with a model of this size."""
-        guess = self._guess(dataset, checkpoint)
+    @property
+    def has_measured(self) -> bool:
+        """Whether this run has measured anything."""
+        return bool(self._seen)
+
+    def prior(self, dataset: Dataset, checkpoint: Checkpoint, *, measured: bool = False) -> Prior:
+        """The best guess for a dataset with a model of this size, or only what this run has `measured`."""
+        guess = _NO_GUESS if measured else self._guess(dataset, checkpoint)
         seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
         ratios = self._ratios.get(checkpoint.parameters, _NO_RATIOS)
         start = self._starts.get(checkpoint.parameters, _Mean())
-        measured = seen.infer.value is not None
+        known = seen.infer.value is not None
         return Prior(
             start_s=_first_known(start.value, guess.start_s),
             setup_s=_first_known(seen.setup.value, guess.setup_s),
             infer_s=_first_known(seen.infer.value, guess.infer_s * ratios.typical),
             score_s=_first_known(seen.score.value, guess.score_s),
-            measured=measured,
-            trusted=measured or (guess.trusted and ratios.spread < _WRONG),
+            measured=known,
+            trusted=known or (guess.trusted and ratios.spread < _WRONG),
         )
 
     def observe_inference(

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prism.errors import BadConfigError
 from prism.evaluate import events
-from prism.evaluate.actions import (
-    Action,
-    CancelInference,
-    Finish,
-    LoadCheckpoint,
-    ReleaseCheckpoint,
-    StartInference,
-    StartScore,
-)
+from prism.evaluate.actions import Action, CancelInference, Finish, StartScore
 from prism.evaluate.bound import Supply, lower_bound_s
-from prism.evaluate.cutting import CuttingConfig, cut_trial
+from prism.evaluate.cutting import CuttingConfig
+from prism.evaluate.dispatch import Dispatcher
 from prism.evaluate.ledger import Ledger, Retry
-from prism.evaluate.plan_file import Hardware
 from prism.evaluate.planner import Planner
 from prism.evaluate.pools import Pool
 from prism.evaluate.priors import Priors
 from prism.evaluate.roster import Desk, Roster, RunningTrial
 from prism.evaluate.score_queue import ScoreQueue
-from prism.evaluate.transfers import TransferPolicy, choose_transfers
+from prism.evaluate.transfers import TransferPolicy
 from prism.evaluate.trials import Checkpoint, Dataset, Part, Trial
+
+if TYPE_CHECKING:
+    from prism.evaluate.plan_file import Hardware  # reads YAML, which deciding does not need
 
 _UNKNOWN_BYTES_PER_S = 1e9  # of storage that nobody has described or measured
 
@@ -104,9 +100,16 @@ class Scheduler:
             load_s=self._load_s,
             max_load_attempts=self.config.max_attempts,
         )
-        self._num_trials = 0
+        self._dispatcher = Dispatcher(
+            ledger=self._ledger,
+            roster=self._roster,
+            planner=self._planner,
+            cutting=self.config.cutting,
+            transfers=self.config.transfers,
+        )
         self._num_done = 0
         self._load_speed = self.config.storage_bytes_per_s or _UNKNOWN_BYTES_PER_S
+        self._loads_s: dict[str, float] = {}  # the shortest load of each checkpoint
         self._load_errors: dict[str, str] = {}  # by checkpoint
         self._finished = False
         for checkpoint in checkpoints:
@@ -117,13 +120,14 @@ class Scheduler:
         """Whether every part is scored or given up."""
         return self._ledger.num_open == 0
 
-    def handle(self, event: events.Event) -> list[Action]:
-        """Take an event, change, and say what to do."""
-        actions = list(self._take(event))
+    def handle(self, *happened: events.Event) -> list[Action]:
+        """Take what happened at once, change, and say what to do; a plan is made once for all of it."""
+        actions = [action for event in happened for action in self._take(event)]
+        now_s = max(event.now_s for event in happened)
         self._drop_unloadable()
-        actions += self._start_retries(event.now_s)
-        actions += self._start_trials(event.now_s)
-        actions += self._start_loads(event.now_s)
+        actions += self._dispatcher.start_retries(now_s)
+        actions += self._dispatcher.start_trials(now_s)
+        actions += self._dispatcher.start_loads(now_s)
         actions += [
             StartScore(part=part, node=scoring.node, attempt=scoring.attempt) for part, scoring in self._scores.start()
         ]
@@ -131,24 +135,32 @@ class Scheduler:
         if self.over and not self._finished:
             self._finished = True
             failed = tuple(sorted(part for pool in self._ledger for part in pool.failed))
-            actions += [*self._release(), Finish(failed=failed)]
+            actions += [*self._dispatcher.release(), Finish(failed=failed)]
         return actions
 
     def lower_bound_s(self) -> float:
-        """No schedule of the whole run on this hardware could end earlier, by the run times known so far."""
+        """No schedule of this run on its hardware could end earlier.
+
+        By what is expected before anything has run; then by what was measured alone, and nothing where nothing was.
+        """
         nodes = self._roster.most_nodes
-        checkpoints = self._ledger.checkpoints.values()
         policy = self.config.transfers
-        load_s = min((self._load_s(checkpoint) for checkpoint in checkpoints), default=0.0)
+        measured = self.priors.has_measured
+        works = self._planner.all_works(measured=measured)
+        loads_s = self._loads_s.values() if measured else map(self._load_s, self._ledger.checkpoints.values())
+        load_s = min(loads_s, default=0.0)
         # Nodes that pass a model on while they receive it may all have it at once; without, they take turns.
         in_turns = policy.storage_readers and not policy.pass_on
         turns = {node: i // policy.storage_readers + 1 if in_turns else 1 for i, node in enumerate(nodes)}
+        starts_s = [
+            self.priors.prior(pool.dataset, pool.checkpoint, measured=measured).start_s for pool in self._ledger
+        ]
         supply = Supply(
             ready_s=tuple(turns[worker.node] * load_s for worker in self._roster.most_workers.values()),
-            start_s=min((pool.prior.start_s for pool in self._ledger), default=0.0),
+            start_s=min(starts_s, default=0.0),
             cpus=sum(node.cpus for node in nodes.values()),
         )
-        return lower_bound_s(self._planner.all_works(), supply)
+        return lower_bound_s(works, supply)
 
     def progress(self, now_s: float) -> Progress:
         """Where the evaluation stands."""
@@ -236,6 +248,7 @@ class Scheduler:
         checkpoint = self._ledger.checkpoints[event.checkpoint]
         if isinstance(event, events.CheckpointLoaded):
             memory.loaded[event.checkpoint] = checkpoint.bytes
+            self._loads_s[event.checkpoint] = min(event.seconds, self._loads_s.get(event.checkpoint, event.seconds))
             if source is None and checkpoint.bytes and event.seconds > 0:
                 self._load_speed = checkpoint.bytes / event.seconds
             return
@@ -335,93 +348,6 @@ class Scheduler:
 
     def _queue_score(self, pool: Pool, part: Part, home: str | None) -> None:
         self._scores.add(part, part.samples * pool.prior.score_s, home)
-
-    # -- what to do
-
-    def _start_retries(self, now_s: float) -> Iterator[Action]:
-        for retry in list(self._ledger.retries):
-            pool = self._ledger.pool(retry.part)
-            ready = [desk for desk in self._able(retry) if desk.running is None and self._is_loaded(desk, pool.key[0])]
-            if not ready:
-                continue
-            self._ledger.retries.remove(retry)
-            pool.retrying.discard(retry.part)
-            pool.running.add(retry.part)
-            prior = pool.prior
-            trial = Trial(
-                id=self._next_id(),
-                checkpoint=retry.part.checkpoint,
-                parts=(retry.part,),
-                attempt=retry.attempt,
-                shrink=pool.shrink,
-                expected_s=prior.start_s + prior.setup_s + retry.part.samples * prior.infer_s,
-            )
-            self._roster.begin(ready[0], trial, now_s)
-            yield StartInference(trial=trial, worker=ready[0].worker.id)
-
-    def _start_trials(self, now_s: float) -> Iterator[Action]:
-        for desk in list(self._roster.idle.values()):
-            trial = None
-            while trial is None:
-                self._planner.fill_queue(desk, now_s)
-                if desk.group is None or not desk.queue or not self._is_loaded(desk, desk.group):
-                    break
-                pools = self._ledger.pools[desk.group]
-                crowded = self._planner.is_crowded(desk.group)
-                trial = cut_trial(desk, pools, self._next_id(), self.config.cutting, crowded=crowded)
-            if trial is not None:
-                self._roster.begin(desk, trial, now_s)
-                yield StartInference(trial=trial, worker=desk.worker.id)
-
-    def _start_loads(self, now_s: float) -> Iterator[Action]:
-        """Bring models to the nodes whose workers wait for them, clear those that nobody needs."""
-        if not self._planner.moved:
-            return
-        self._planner.moved = False
-        desks = [*self._roster.idle.values(), *self._roster.trials.values()]  # those that wait come first
-        wants = [(desk.worker.node, desk.group) for desk in desks if desk.group is not None and desk.queue]
-        wants = list(dict.fromkeys([*self._retry_wants(), *wants]))
-        yield from self._release(frozenset(wants))
-        memories = self._roster.memories
-        sizes = {name: checkpoint.bytes for name, checkpoint in self._ledger.checkpoints.items()}
-        for transfer in choose_transfers(wants, memories, sizes, self.config.transfers):
-            memory = memories[transfer.node]
-            memory.loading[transfer.checkpoint] = transfer.source
-            memory.began_s[transfer.checkpoint] = now_s
-            yield LoadCheckpoint(node=transfer.node, checkpoint=transfer.checkpoint, source=transfer.source)
-
-    def _retry_wants(self) -> Iterator[tuple[str, str]]:
-        """Where a checkpoint has to be loaded because no worker that may retry a part of it has it."""
-        for retry in self._ledger.retries:
-            name = retry.part.checkpoint
-            able = self._able(retry)
-            if able and not any(name in self._roster.memories[desk.worker.node].loaded for desk in able):
-                yield min(able, key=lambda desk: desk.running is not None).worker.node, name
-
-    def _able(self, retry: Retry) -> list[Desk]:
-        """Workers that may retry a part: not the one it failed on, if there is another."""
-        checkpoint = self._ledger.checkpoints[retry.part.checkpoint]
-        able = [desk for desk in self._roster.usable if self._planner.can_run(desk, checkpoint)]
-        return [desk for desk in able if desk.worker.id != retry.avoid] or able
-
-    def _release(self, wants: frozenset[tuple[str, str]] = frozenset()) -> Iterator[Action]:
-        """Clear what no worker uses and no waiting sample needs, or what stands in the way of what is wanted."""
-        retried = {retry.part.checkpoint for retry in self._ledger.retries}
-        for node, memory in self._roster.memories.items():
-            used = {desk.running.trial.checkpoint for desk in self._roster.on_node(node) if desk.running is not None}
-            wanted = {checkpoint for where, checkpoint in wants if where == node}
-            for checkpoint in sorted(set(memory.loaded) - used - wanted - retried):
-                crowded = any(name not in memory.loaded for name in wanted) and memory.node.memory_bytes > 0
-                if crowded or not self._ledger.has_waiting(checkpoint):
-                    del memory.loaded[checkpoint]
-                    yield ReleaseCheckpoint(node=node, checkpoint=checkpoint)
-
-    def _next_id(self) -> str:
-        self._num_trials += 1
-        return f"t{self._num_trials}"
-
-    def _is_loaded(self, desk: Desk, checkpoint: str) -> bool:
-        return checkpoint in self._roster.memories[desk.worker.node].loaded
 
     def _load_s(self, checkpoint: Checkpoint) -> float:
         """How long a node alone on its link needs to load a checkpoint."""

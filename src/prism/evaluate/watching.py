@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prism.errors import BadFileError
-from prism.evaluate.checkpoint_folder import find_step, inspect_folder
-from prism.evaluate.loading.folder_source import FolderSource
-from prism.evaluate.loading.source import MANIFEST_NAME
-from prism.evaluate.plan_file import EvaluationPlan, parse_plan
-from prism.evaluate.trials import Checkpoint, Dataset
-from prism.records.settings import parse_mapping, read_text
+from prism.evaluate.checkpoint_folder import MANIFEST_NAME, inspect_folder
+from prism.evaluate.trials import Checkpoint
 
 # Writers put what is not finished under names like these (Prism, Hugging Face, orbax, cp and rsync).
 _UNFINISHED = (".", "tmp", "discarded-", "broken-")
@@ -59,13 +54,13 @@ class CheckpointWatch:
 
     def _inspect(self, path: Path) -> Checkpoint | None:
         try:
-            if (path / MANIFEST_NAME).is_file():
-                return inspect_committed(path)
             checkpoint = inspect_folder(path)
             state = _state_of(path)
         except (BadFileError, OSError) as error:
             self.waiting[path.name] = str(error)
             return None
+        if (path / MANIFEST_NAME).is_file():
+            return checkpoint
         before, since_s = self._looks.get(path.name, ((), 0.0))
         if before != state:
             self._looks[path.name] = (state, time.monotonic())
@@ -73,30 +68,6 @@ class CheckpointWatch:
             return checkpoint
         self.waiting[path.name] = f"{path}: changed a moment ago"
         return None
-
-
-def read_watch_plan(path: Path, known: Mapping[str, Dataset]) -> EvaluationPlan:
-    """A plan that may leave its checkpoints out, since they are still to come."""
-    import yaml
-
-    document = parse_mapping(read_text(path), str(path), "'datasets'")
-    if document.get("checkpoints"):
-        return parse_plan(yaml.safe_dump(document), str(path), path.parent, known)
-    # An address is not looked at before it is loaded, so that it can stand for checkpoints until they come.
-    stand_in = yaml.safe_dump({**document, "checkpoints": "http://localhost/to-come"})
-    return replace(parse_plan(stand_in, str(path), path.parent, known), checkpoints=())
-
-
-def inspect_committed(folder: Path) -> Checkpoint:
-    """A checkpoint that Prism's checkpointer committed: its manifest names every file, and its step."""
-    files = FolderSource(folder).files()
-    for file in files:
-        path = folder / file.name
-        if not path.is_file() or path.stat().st_size != file.num_bytes:
-            raise BadFileError(f"{path}: not as long as the manifest says; the checkpoint is damaged")
-    size = sum(file.num_bytes for file in files)
-    step = find_step(folder.name)
-    return Checkpoint(name=folder.name, path=str(folder), bytes=size, parameters=size // 2, step=step)
 
 
 def _may_be_checkpoint(path: Path) -> bool:

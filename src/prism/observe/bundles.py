@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.jobs import connect
+from prism.observe.jobs import SKEW_NS, connect
+from prism.observe.period import nearest
 from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
 
@@ -22,6 +23,7 @@ _PLACES = 12  # hosts that are looked at
 _MOST_EVENTS = 300  # messages of a connection that are compared
 _SAME = 0.004  # of a transfer's length: ends that differ by no more than this, but for a constant, are one collective's
 _JUMP = 4.0  # times: distances of ranks that act as one and of others lie at least this far apart
+_MOST_SHIFTS = 6  # differences of clocks that are tried
 _FLOOR_NS = 3_000.0
 _RIGID = 5e-3  # of the time between messages: replicas differ by more than this, ranks that act as one by less
 
@@ -112,21 +114,27 @@ def _ends_together(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> bool:
 
 
 def _match(a: Ints, b: Ints) -> Ints | None:
+    """For each message of one the one of the other that goes with it: clocks may differ by more than messages do."""
     if min(len(a), len(b)) < 3:
         return None
-    right = np.clip(np.searchsorted(b, a), 0, len(b) - 1)
-    left = np.maximum(right - 1, 0)
-    return np.where(np.abs(a - b[left]) <= np.abs(b[right] - a), left, right)
+    middle = a[len(a) // 2]
+    near = b[np.abs(b - middle) <= 2 * SKEW_NS] - middle
+    shifts = [0, *near[np.argsort(np.abs(near))][:_MOST_SHIFTS].tolist()]
+    found = [nearest(b, a + shift) for shift in shifts]
+    return min(found, key=lambda at: _scatter((b[at] - a).astype(np.float64)))
 
 
 def _scatter(distance: Floats) -> float:
     return float(np.median(np.abs(distance - np.median(distance))))
 
 
-def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap) -> int | None:
-    """Ranks of one host and stage whose pipeline messages leave at the same moments, as tensor-parallel ones do."""
+def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, rank_key: str) -> int | None:
+    """Ranks of one host and stage whose pipeline messages leave at the same moments, as tensor-parallel ones do.
+
+    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`.
+    """
     pipe = voices.filter(pl.col("kind") == "pp")
-    pipe = pipe.sort("num", "voice", descending=[True, False]).group_by("unit", maintain_order=True).first()
+    pipe = pipe.sort("num", "voice", descending=[True, False]).group_by(rank_key, maintain_order=True).first()
     ways = pipe.group_by("src_host", "dst_host").len().sort("src_host", "dst_host")
     ways = ways.filter(pl.col("len") > 1)
     if ways.is_empty():

@@ -14,12 +14,17 @@ _MOST_EVENTS = 2000
 _MIN_EVENTS = 5
 _SCATTERED = 0.6  # of what two strangers' distances would be
 _OVERLAP = 0.3  # of the shorter one's time in which both must be there
-_DRIFT = 3.0  # times the jitter of single steps by which clocks of two jobs drift apart
+_APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
+_SAME_SIZE = 0.05
+_STEADY = 0.02  # of the usual number of messages of a voice
+_FREE = 0.7  # times the jitter of steps
+_WALK = 1.5  # times the jump from step to step that a random walk spreads
+_MIN_DRIFT = 16  # steps that show a drift
 
 
 def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
-    first, second = mark_times(traffic, a), mark_times(traffic, b)
+    first, second = mark_both(*(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
     if min(len(first), len(second)) < _MIN_EVENTS:
         return True
     begin, end = max(first[0], second[0]), min(first[-1], second[-1])
@@ -34,40 +39,72 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if gap <= 4 * traffic.resolution_ns:
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
-    distance = _unwrap(distance, gap)
-    scatter = float(np.median(np.abs(distance - np.median(distance))))
-    if scatter > _SCATTERED * gap / 4:
+    offset, distance = _centre(distance, gap)
+    if float(np.median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
-    return not _drifts(distance, few, gap)
+    apart = abs(offset) > _APART * gap
+    if apart and not _send_alike(traffic, a, b):
+        return False  # Replicas of one model send tensors of one size.
+    return not (_runs_free(distance, few) and _drifts(distance))
 
 
-def _unwrap(distance: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Distances around their centre where they lie around half a gap: there nearest flips from side to side."""
-    angle = np.angle(np.mean(np.exp(2j * np.pi * distance / gap))) / (2 * np.pi) * gap
-    return (distance - angle + gap / 2) % gap - gap / 2
+def _at_common_host(
+    traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs of each that leave a host which both leave; all where there is none. One host is one place in time."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    src = host[traffic.pairs["src"].to_numpy()]
+    common = np.intersect1d(src[a], src[b])
+    if not len(common):
+        return a, b
+    return a[src[a] == common[0]], b[src[b] == common[0]]
 
 
-def _drifts(distance: NDArray[np.float64], few: Times, gap: float) -> bool:
+def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[np.float64]]:
+    """The usual distance and what is left without it; around half a gap, nearest flips from side to side."""
+    offset = float(np.angle(np.mean(np.exp(2j * np.pi * distance / gap)))) / (2 * np.pi) * gap
+    return offset, (distance - offset + gap / 2) % gap - gap / 2
+
+
+def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether two clusters send any messages of one size."""
+    sizes = [_hear(traffic, pairs)["size"].to_numpy() for pairs in (a, b)]
+    return bool((np.abs(sizes[0][:, None] - sizes[1][None, :]) < _SAME_SIZE).any())
+
+
+def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
+    """Whether the distance varies as much as the steps themselves: then one clock does not know of the other."""
+    if len(distance) < _MIN_EVENTS:
+        return False
+    own = np.diff(few).astype(np.float64)
+    jitter = float(np.median(np.abs(own - np.median(own))))
+    return float(np.median(np.abs(np.diff(distance)))) > _FREE * jitter
+
+
+def _drifts(distance: NDArray[np.float64]) -> bool:
     """Two clocks of one job differ by noise that is new in every step; two jobs drift apart like a random walk."""
-    if len(distance) < 8:
-        return False
-    jumps = np.diff(distance)
-    jitter = float(np.median(np.abs(jumps)))
-    quarter = max(3, len(distance) // 4)
-    ends = abs(float(np.median(distance[-quarter:]) - np.median(distance[:quarter])))
-    return ends > max(_DRIFT * 3 * jitter, 0.05 * gap)
+    return len(distance) >= _MIN_DRIFT and float(distance.std()) > _WALK * float(np.diff(distance).std())
 
 
-def mark_times(traffic: Traffic, pairs: NDArray[np.int64]) -> Times:
-    """The times of a cluster's rarest steady messages, those that happen at once counted once."""
+def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> pl.DataFrame:
+    """The steady voices of a few pairs: voice, num, size (a logarithm) and start_ns of their messages."""
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED)).astype(np.int64))]
-    heard = traffic.messages[traffic.rows_of(chosen)]
-    counted = heard.group_by("voice").agg(pl.len().alias("num"), pl.col("bytes").mean())
-    usual = float(counted["num"].median() or 0)  # type: ignore[arg-type]
-    steady = counted.filter(pl.col("num") >= max(_MIN_EVENTS, 0.1 * usual))
-    if steady.is_empty():
-        steady = counted
-    voice = steady.sort("num", "voice")["voice"][0]
-    times = np.unique(heard.filter(pl.col("voice") == voice)["start_ns"].to_numpy()[:_MOST_EVENTS])
-    groups = find_group_starts(times)
-    return groups[-1] if groups else times
+    heard = traffic.messages[traffic.rows_of(chosen)].group_by("voice", maintain_order=True).agg(
+        pl.len().alias("num"), pl.col("bytes").mean().clip(1.0).log().alias("size"), "start_ns"
+    )  # fmt: skip
+    usual = float(heard["num"].median() or 0)  # type: ignore[arg-type]
+    steady = heard.filter(pl.col("num") >= max(_MIN_EVENTS, _STEADY * usual))
+    return (steady if steady.height else heard).sort("num", "voice")
+
+
+def mark_both(a: pl.DataFrame, b: pl.DataFrame) -> tuple[Times, Times]:
+    """The times of the rarest messages of one size that both send as often, or of the rarest of each."""
+    near = np.abs(a["size"].to_numpy()[:, None] - b["size"].to_numpy()[None, :]) < _SAME_SIZE
+    ratio = a["num"].to_numpy()[:, None] / b["num"].to_numpy()[None, :]
+    rows, columns = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
+    i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
+    single = [np.unique(t["start_ns"][row].to_numpy()[:_MOST_EVENTS]) for t, row in ((a, i), (b, k))]
+    grouped = [find_group_starts(times) for times in single]
+    if all(grouped) and 0.8 < len(grouped[0][-1]) / len(grouped[1][-1]) < 1.25:
+        return grouped[0][-1], grouped[1][-1]  # The first of each group of messages: once per step.
+    return single[0], single[1]

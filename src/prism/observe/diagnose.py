@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from prism.observe.clock_offsets import align_clocks
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
@@ -71,9 +72,9 @@ class Diagnosis:
         }
 
 
-def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
-    """Study every job here, one after the other."""
-    return [study_job(traffic, job) for job in jobs]
+def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
+    """Study every job here, one after the other; `gpus_per_host` helps where several ranks share a NIC."""
+    return [study_job(traffic, job, gpus_per_host) for job in jobs]
 
 
 def diagnose(
@@ -83,18 +84,22 @@ def diagnose(
     study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
 ) -> Diagnosis:
     """Diagnose every job in FLOWS; `study` may spread the jobs over machines."""
+    flows, clocks = align_clocks(flows, topology)
     traffic = prepare_traffic(flows, topology)
     jobs = tuple(study(traffic, recognise_jobs(traffic)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
     cases = [open_case(traffic, job, until) for job in jobs]
     return Diagnosis(
-        jobs=jobs, findings=find_all(cases, find_routes(flows, traffic)), notes=traffic.notes, traffic=traffic
+        jobs=jobs,
+        findings=find_all(cases, find_routes(flows, traffic)),
+        notes=traffic.notes + ((clocks.note,) if clocks.note else ()),
+        traffic=traffic,
     )
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
-    own = traffic.messages.filter(pl.col("pair").is_in(job.observed.pairs))
+    own = traffic.messages[traffic.rows_of(job.observed.pairs)]
     return make_case(job.observed, job.layout, job.stages, job.steps, job.voices, own, traffic.endpoints, until_ns)
 
 

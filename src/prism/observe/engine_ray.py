@@ -1,9 +1,13 @@
-"""Jobs studied on a Ray cluster: each job's flows go to one worker, the result is the same as on one machine."""
+"""Jobs studied on a Ray cluster: each job's flows go to one worker, the result is the same as on one machine.
+
+Findings compare tenants with each other, so they are drawn where the command runs.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +21,7 @@ from prism.observe.diagnose import Diagnosis, JobDiagnosis, diagnose, study_jobs
 from prism.observe.jobs import ObservedJob
 from prism.observe.traffic import Traffic
 
+_CONNECT_S = 5
 _OBJECT_STORE_BYTES = 200 * 2**20  # of an embedded Ray; what does not fit is spilled to disk
 
 
@@ -59,17 +64,33 @@ def _connect(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        settings |= {"object_store_memory": _OBJECT_STORE_BYTES, "num_cpus": len(os.sched_getaffinity(0))}
+        # "local": else Ray would join whatever cluster someone else has started on this machine.
+        settings |= {"address": "local", "object_store_memory": _OBJECT_STORE_BYTES, "include_dashboard": False,
+                     "num_cpus": len(os.sched_getaffinity(0))}  # fmt: skip
     else:
-        settings = {"log_to_driver": False, "logging_level": "ERROR", "address": address}
+        _knock(address)
+        settings |= {"address": address}
     try:
         ray.init(**settings)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = address or "embedded"
+        where = address or "this machine"
         raise BadConfigError(f"Ray at {where}: {error}; check --ray-address or RAY_ADDRESS") from None
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nobody listens at once: Ray itself would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # A name that Ray knows, such as "auto".
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except OSError as error:
+        raise BadConfigError(
+            f"Ray at {address}: nobody answers ({error.strerror or error}); check --ray-address or RAY_ADDRESS"
+        ) from None

@@ -163,7 +163,7 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
     ).filter(pl.col("num") >= 3)  # fmt: skip
     if heard.is_empty():
         return None
-    heard = heard.with_columns((pl.col("bytes").log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass"))
+    heard = heard.with_columns((pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass"))
     common = heard.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
     parts: list[Times] = []
     classes: list[int] = []

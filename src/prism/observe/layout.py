@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.bundles import count_acting_as_one, count_bundles
+from prism.observe.bundles import Bundles, count_acting_as_one, count_bundles
 from prism.observe.jobs import ObservedJob, connect
 from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
@@ -58,9 +58,11 @@ def infer_layout(
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     groups = find_groups(voices, stages)
     bundles = count_bundles(traffic, voices, stages)
-    tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles)
-    ranks = count_ranks(traffic, job, voices, stages, gpus_per_host, host)
-    pp = _pipeline_degree(voices, stages, ranks)
+    ranks = count_ranks(traffic, job, voices, gpus_per_host, host)
+    # Several connections of two NICs are several ranks only where NICs are shared.
+    key = "unit" if ranks.total > len(job.endpoints) else "pair"
+    tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles, key)
+    pp = _pipeline_degree(voices, stages, ranks, key)
     inside = max(1.0, ranks.per_host)
     tp = max(1, min(tp_seen, ranks.total // pp))
     tp_across = _spanned_hosts(groups, "tp", host)
@@ -87,7 +89,7 @@ def infer_layout(
 
 
 def count_ranks(
-    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, stages: StageMap, gpus_per_host: int | None, host: Ints
+    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, gpus_per_host: int | None, host: Ints
 ) -> Ranks:
     """One rank per NIC, unless several connections of one kind and moment show that NICs are shared."""
     hosts = np.unique(host[job.endpoints])
@@ -113,37 +115,29 @@ def _ranks_per_nic(voices: pl.DataFrame) -> int:
     return max(most)
 
 
-def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks) -> int:
-    """Stages that are seen, or more where several share a host: then fewer ranks send onward than a stage would hold."""
+def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: str) -> int:
+    """Stages that are seen, or more where several share a host: fewer ranks send onward than a stage would hold."""
     if not stages.chains:
         return 1
     seen = max(stages.stage.values()) + 1
     pipe = voices.filter(pl.col("kind") == "pp")
     src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
     onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)
-    senders = onward.group_by("from").agg(pl.col("unit").n_unique())["unit"].max()
+    senders = onward.group_by("from").agg(pl.col(key).n_unique())[key].max()
     if isinstance(senders, int) and senders and ranks.total % senders == 0:
         return max(seen, ranks.total // senders)
     return seen
 
 
-def _tensor_degree(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: object) -> tuple[int, float]:
+def _tensor_degree(
+    traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str
+) -> tuple[int, float]:
     """Ranks of a host that act as one: by their pipeline messages where there are any, else by their gradients."""
-    by_time = count_acting_as_one(traffic, voices, stages) if stages.chains else None
-    by_ring = bundles.dense or None  # type: ignore[attr-defined]
+    by_time = count_acting_as_one(traffic, voices, key) if stages.chains else None
+    by_ring = bundles.dense or None
     if by_time is not None:
         return by_time, 0.97 if by_ring in (None, by_time) else 0.85
-    if by_ring is not None:
-        return by_ring, 0.9
-    if stages.chains:
-        return _members_of_stage(voices, stages), 0.7  # No gradients are seen: there is only one replica.
-    return 1, 0.5
-
-
-def _members_of_stage(voices: pl.DataFrame, stages: StageMap) -> int:
-    """Connections that lead from one host on to the next stage."""
-    pipe = voices.filter(pl.col("kind") == "pp").group_by("src_host", "dst_host").agg(pl.col("unit").n_unique())
-    return int(pipe["unit"].mode().max() or 1)  # type: ignore[arg-type]
+    return (by_ring, 0.9) if by_ring is not None else (1, 0.5)
 
 
 def find_groups(voices: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:
@@ -174,4 +168,4 @@ def _spread_degree(groups: list[tuple[str, frozenset[int]]], kind: str, host: In
         return 1
     spanned = _spanned_hosts(groups, kind, host)
     size = Counter(sizes).most_common(1)[0][0]
-    return max(size // max(1, size // spanned // max(1, round(per_block))), round(spanned * per_block)) if spanned > 1 else size
+    return max(size, round(spanned * per_block)) if spanned > 1 and size <= spanned * per_block else size

@@ -53,7 +53,7 @@ def number_keys(keys: Ints) -> tuple[Ints, Ints]:
 def _scatter(key: int) -> int:
     """A multiplicative hash; neighbouring keys land far apart."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed >> np.uint64(20))
+    return int(mixed >> np.uint64(20))
 
 
 @numba.njit(cache=True)
@@ -77,7 +77,8 @@ def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
 def classify_sizes(sizes: Ints, begin: Ints, tolerance: float, quantum: float) -> Ints:
     """A size class for every record, numbered within its group: sizes closer than the tolerance share one.
 
-    Sampled sizes are counts of `quantum` bytes and off by chance, as the root of the count; 0 where all is seen. Where a group has more sizes than can be told apart they form one class, as those of routed tokens do.
+    Sampled sizes are counts of `quantum` bytes and off by chance, as the root of the count; 0 where all is seen.
+    Where a group has more sizes than can be told apart they form one class, as those of routed tokens do.
     """
     classes = np.zeros(len(sizes), np.int64)
     centre = np.empty(_MOST_CLASSES)
@@ -118,7 +119,7 @@ def classify_sizes(sizes: Ints, begin: Ints, tolerance: float, quantum: float) -
 def _tolerance_at(log_size: float, tolerance: float, quantum: float) -> float:
     if quantum <= 0.0:
         return tolerance
-    return max(tolerance, 4.0 / np.sqrt(max(np.exp(log_size) / quantum, 1.0)))
+    return float(max(tolerance, 4.0 / np.sqrt(max(np.exp(log_size) / quantum, 1.0))))
 
 
 @numba.njit(cache=True)
@@ -129,6 +130,11 @@ def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance
     for k in range(count):
         total += held[k]
     crowded = count >= _MOST_CLASSES or (count > 6 and total < 6 * count)
+    close = 0
+    for j in range(1, count):
+        close += centre[order[j]] - centre[order[j - 1]] <= 3.0 * tolerance
+    # A few tensors differ in size; many sizes side by side are one that varies.
+    wide = 4.0 if count >= 6 and close >= 0.7 * (count - 1) else 1.5
     number = 0
     for j in range(count):
         k = order[j]
@@ -136,7 +142,7 @@ def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance
             before = order[j - 1]
             gap = centre[k] - centre[before]
             few = min(held[k], held[before]) < max(2, 0.02 * total)
-            close = gap <= 1.5 * _tolerance_at(centre[before], tolerance, quantum) or (few and gap <= 0.1) or (crowded and gap <= 0.5)
-            if not close:
+            near = gap <= wide * _tolerance_at(centre[before], tolerance, quantum)
+            if not (near or (few and gap <= 0.1) or (crowded and gap <= 0.5)):
                 number += 1
         merged[k] = number

@@ -70,7 +70,7 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         pl.col("bytes").n_unique().alias("sizes"),
         (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
     )
-    lowest, gap = _lowest_nearby(units)
+    lowest, gap = _lowest_nearby(units, staged=bool((voices["role"] == "pp").any()))
     units = units.with_columns(
         pl.Series("lowest", lowest), pl.Series("lowest_gap", gap), pl.Series("peers", _count_peers(units))
     )
@@ -88,16 +88,16 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
     return units.select("unit", kind.alias("kind"))
 
 
-def _lowest_nearby(units: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _lowest_nearby(units: pl.DataFrame, *, staged: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """For each unit, the lowest rate at which either of its endpoints takes part in any collective, and its gap."""
     src, dst = units["src"].to_numpy(), units["dst"].to_numpy()
     rate, gap = units["per_step"].to_numpy(), units["longest_gap"].to_numpy()
     num = int(max(src.max(), dst.max())) + 1
-    # Embeddings are tied once per step: where gradients come in bursts of several, those are what counts.
-    bursts = np.zeros(num, np.bool_)
+    # Embeddings are tied once per step: where stages send more than that, it is the gradients that count.
+    more = np.zeros(num, np.bool_)
     for end in (src, dst):
-        bursts[end[(rate >= 3) & (gap >= 0.5)]] = True
-    tie = (rate < 1.5) & bursts[src] & bursts[dst]
+        more[end[rate >= 3]] = True
+    tie = (rate < 1.5) & more[src] & more[dst] & staged
     low = np.full(num, np.inf)
     for end in (src, dst):
         np.minimum.at(low, end[~tie], rate[~tie])

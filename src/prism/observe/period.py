@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_TOLERANCES = (0.01, 0.03, 0.08, 0.15)  # of a period: how far steps may differ; the wider ones only where nothing else fits
+_TOLERANCES = (
+    0.01,
+    0.03,
+    0.08,
+    0.15,
+)  # of a period: how far steps may differ; the wider ones only where nothing else fits
 _CLEAR = 0.5  # score at which a narrower tolerance is enough
 _NEAR_BEST = 0.6  # of the best score: a pause after every third step leaves two in three
 _WHOLE = 0.8  # share of the streams that must repeat
@@ -53,8 +58,8 @@ class Rhythm:
 def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams:
     """Streams from start times in order; messages that start together count once.
 
-    Like messages that come in groups of equal number, such as micro-batches, gradient buckets or layers, add a stream of
-    the first of each group.
+    Like messages that come in groups of equal number, such as micro-batches, gradient buckets or layers, add a stream
+    of the first of each group.
     """
     kept: list[Times] = []
     kinds: list[int] = []
@@ -132,7 +137,8 @@ def _range_of(streams: Streams, slack_ns: int) -> tuple[float, float]:
 
 
 def _grid(shortest: float, longest: float, ratio: float) -> Floats:
-    return np.exp(np.arange(np.log(shortest), np.log(longest), ratio))
+    grid: Floats = np.exp(np.arange(np.log(shortest), np.log(longest), ratio))
+    return grid
 
 
 @numba.njit(cache=True)

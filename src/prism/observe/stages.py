@@ -86,7 +86,9 @@ def _number_stages(
     roots = [e for e in members if e not in backward]
     if not roots:
         # Interleaved stages lead from the last back to the first: the pipeline begins with the first message of all.
-        roots = [min(members, key=lambda e: min((edges.get((e, d), np.inf) for d in forward.get(e, ())), default=np.inf))]
+        roots = [
+            min(members, key=lambda e: min((edges.get((e, d), np.inf) for d in forward.get(e, ())), default=np.inf))
+        ]
     stage = dict.fromkeys(roots, 0)
     here = roots
     while here:

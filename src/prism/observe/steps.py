@@ -1,42 +1,17 @@
-"""Steps: where each one begins. Several clocks of a job are read, and the steadiest one is kept."""
+"""Steps: where each one begins and ends, from the steadiest clock of a job."""
 
 from __future__ import annotations
 
-import bisect
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from prism.observe.change_points import find_changes
+from prism.observe.clocks import choose_clock, list_clocks
 from prism.observe.period import Times
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 
-Floats = NDArray[np.float64]
-
-_MISSING = 0.04  # of a step's messages that may be lost at either end of what was observed
+_MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = 0.1  # of a step: silence longer than usual by this much is a pause
-_CLEAR_GAP = 0.25  # of a period
-_APART = 0.4  # of a period: marks that are closer belong to one step
-_MOST_CLOCKS = 12
-_AS_STEADY = 5e-4  # of a step
-_SAME_COUNT = 0.15  # of the messages of a step
-_NEARLY = 0.93  # of the best clock's share of like steps that another one needs
-_CLOSING = ("synchronisation", "dp", "embedding")
-_MOST_GAPS = 20_000  # that change-point detection looks at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """A moment of every step, and how much the time between them jitters, as a share of the period."""
-
-    name: str
-    marks: Times
-    jitter: float
-    closing: bool  # whether it is struck by what ends a step: gradients
-    complete: float  # share of all messages that lie in intervals with as many messages as is usual
 
 
 def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -> pl.DataFrame:
@@ -58,183 +33,6 @@ def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -
     if clock is None:
         return pl.DataFrame(schema=STEPS)
     return _to_frame(clock.marks, start, end, period_ns)
-
-
-def list_clocks(start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float) -> list[Clock]:
-    """All clocks of a job; `row` is the voice of each message, as a row of `voices`."""
-    micro = (voices["role"].to_numpy() == "pp")[row]
-    closing = voices["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
-    found: list[tuple[str, Times]] = []
-    if micro.any() and closing.any():
-        found.append(("synchronisation", after_synchronisation(start, end, micro, closing, period_ns)))
-    for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
-        own = (voices["kind"].to_numpy() == kind)[row]
-        if own.any():
-            found += _strike_by_kind(start[own], end[own], voices["bytes"].to_numpy()[row[own]], period_ns, kind)
-            if kind in ("dp", "pp"):
-                found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
-    trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
-    clocks = [_judge(name, marks, period_ns, start) for name, marks in trimmed if len(marks) >= 2]
-    return [c for c in clocks if c is not None]
-
-
-def choose_clock(clocks: list[Clock], start: Times) -> Clock | None:
-    """The steadiest of the clocks that strike in every step: what is not the same moment of each step adds jitter.
-
-    Of those about as steady it is one of gradients, with the longest silence after it: where a step ends.
-    """
-    if not clocks:
-        return None
-    fullest = max(c.complete for c in clocks)
-    full = [c for c in clocks if c.complete >= _NEARLY * fullest]
-    steadiest = min(c.jitter for c in full)
-    steady = [c for c in full if c.jitter <= 1.5 * steadiest + _AS_STEADY]
-    return max(steady, key=lambda c: (c.closing, _silence_after(c, start)))
-
-
-def _silence_after(clock: Clock, start: Times) -> float:
-    """The usual time from a mark to the next message of any kind, sooner or later."""
-    at = np.searchsorted(start, clock.marks, side="left")
-    inside = at < len(start)
-    return float(np.median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
-
-
-def count_periods(start: Times, period_ns: float) -> float:
-    """How many periods are filled with messages: pauses do not count."""
-    some = start[:: max(1, len(start) // 200_000)]
-    return float(np.minimum(np.diff(some), period_ns).sum() / period_ns)
-
-
-def mend_marks(marks: Times, start: Times) -> Times:
-    """Marks without those that cut a step in two, and with those that are missing: every step sends as many messages."""
-    if len(marks) < 4:
-        return marks
-    at = np.searchsorted(start, marks)
-    usual = float(np.median(np.diff(at)))
-    if usual < 2:
-        return marks
-    kept = [0]
-    for i in range(1, len(marks)):
-        sent = at[i] - at[kept[-1]]
-        onward = at[i + 1] - at[kept[-1]] if i + 1 < len(marks) else np.inf
-        # Whichever of two marks comes nearer to a whole step is the right one.
-        if sent < (1 - 2 * _SAME_COUNT) * usual and abs(onward - usual) < abs(sent - usual):
-            continue
-        kept.append(i)
-    marks, at = marks[kept], at[kept]
-    added = [marks]
-    for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
-        missing = round((at[i + 1] - at[i]) / usual) - 1
-        added.append(start[at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1)])
-    return np.sort(np.concatenate(added))
-
-
-def _without_parts(marks: Times, start: Times) -> Times:
-    """The marks without a first or last one that leaves only a part of a step between it and its neighbour."""
-    sent = np.diff(np.searchsorted(start, marks))
-    if len(sent) < 3:
-        return marks
-    whole = sent >= (1 - _MISSING) * np.median(sent)
-    first = 0 if whole[0] else 1
-    last = len(marks) if whole[-1] else len(marks) - 1
-    return marks[first:last]
-
-
-def _judge(name: str, marks: Times, period_ns: float, start: Times) -> Clock | None:
-    spans = np.diff(marks).astype(np.float64)
-    usual = float(np.median(spans))
-    if abs(usual / period_ns - 1) > 0.6:
-        return None
-    # What jitters is the mark, not the step: a late mark makes one step long and the next one short.
-    turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
-    jitter = float(np.median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
-    # Steps differ in length, but every one sends as many messages.
-    sent = np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)).astype(np.float64)
-    like = np.abs(sent - np.median(sent[1:-1])) <= _SAME_COUNT * np.median(sent[1:-1])
-    closing = name.startswith(_CLOSING)
-    return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
-
-
-def _strike_by_kind(start: Times, end: Times, size: Floats, period_ns: float, kind: str) -> list[tuple[str, Times]]:
-    """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first."""
-    classes = np.round(np.log(np.maximum(size, 1.0)) / 0.05).astype(np.int64)
-    sizes, count = np.unique(classes, return_counts=True)
-    found = []
-    chosen = sizes[np.argsort(count, kind="stable")][:_MOST_CLOCKS]
-    for klass in [None, *chosen.tolist()]:
-        own = slice(None) if klass is None else classes == klass
-        for name, marks in _group_edges(start[own], end[own], period_ns):
-            found.append((f"{kind} {klass} {name}", marks))
-    return found
-
-
-def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, Times]]:
-    """Last ends and first starts of the groups that messages form: one per step where gaps are clear."""
-    reach = np.maximum.accumulate(end)
-    gaps = start[1:] - reach[:-1]
-    expected = max(1, round(count_periods(start, period_ns)))
-    if len(gaps) < 2:
-        return []
-    found = []
-    limits = [("apart", _CLEAR_GAP * period_ns)]
-    if expected < len(gaps):
-        limits.append(("longest", float(np.partition(gaps, len(gaps) - expected)[len(gaps) - expected])))
-    for name, limit in limits:
-        cut = np.flatnonzero(gaps >= max(limit, 1.0))
-        cut = cut[_keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
-        if len(cut) >= 2:
-            found.append((f"{name} end", np.append(reach[cut], reach[-1])))
-            found.append((f"{name} start", np.append(start[:1], start[cut + 1])))
-    return found
-
-
-def after_changes(start: Times, end: Times, period_ns: float) -> Times:
-    """Where Bayesian online change-point detection hears the time between messages change, once per period."""
-    if len(start) > _MOST_GAPS:
-        return np.zeros(0, np.int64)
-    gaps = np.diff(start).astype(np.float64)
-    at = np.flatnonzero(find_changes(np.log1p(gaps), np.array([0, len(gaps)])))
-    if len(at) < 2:
-        return np.zeros(0, np.int64)
-    reach = np.maximum.accumulate(end)
-    return reach[at][_keep_apart(reach[at], gaps[at].astype(np.int64), _APART * period_ns)]
-
-
-def after_synchronisation(
-    start: Times, end: Times, micro: NDArray[np.bool_], closing: NDArray[np.bool_], period_ns: float
-) -> Times:
-    """Where pipeline traffic pauses and gradients pass: the end of the last of these messages."""
-    micro_start, micro_end = start[micro], np.maximum.accumulate(end[micro])
-    gap_begin, gap_end = micro_end[:-1], micro_start[1:]
-    real = gap_end > gap_begin
-    far = int(period_ns)
-    gap_begin = np.concatenate([[micro_start[0] - far], gap_begin[real], [micro_end[-1]]])
-    gap_end = np.concatenate([[micro_start[0]], gap_end[real], [micro_end[-1] + far]])
-    sync_end = end[closing]
-    # A message that passes within a pause of the pipeline; one longer than the pause began during the pipeline's work.
-    gap = np.searchsorted(gap_begin, sync_end, side="left") - 1
-    inside = (gap >= 0) & (sync_end <= gap_end[np.clip(gap, 0, None)])
-    gap, sync_end = gap[inside], sync_end[inside]
-    if not len(gap):
-        return np.zeros(0, np.int64)
-    last = np.full(len(gap_begin), -(2**62))
-    np.maximum.at(last, gap, sync_end)
-    used = np.unique(gap)
-    # Late stages may synchronise while early ones still work; the longest pause nearby is the end of the step.
-    return last[used][_keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]
-
-
-def _keep_apart(times: Times, weights: Times, distance: float) -> NDArray[np.int64]:
-    """Which of the times to keep, the heaviest first, so that no two are closer than `distance`; in order of time."""
-    kept: list[int] = []
-    where: list[int] = []
-    for i in np.argsort(-weights, kind="stable"):
-        time = int(times[i])
-        at = bisect.bisect(kept, time)
-        if (at == 0 or time - kept[at - 1] > distance) and (at == len(kept) or kept[at] - time > distance):
-            kept.insert(at, time)
-            where.insert(at, int(i))
-    return np.array(where, np.int64)
 
 
 def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -> pl.DataFrame:

@@ -1,13 +1,16 @@
-"""The timeline: what each rank sent and received, and what it computed in between, as SPANS."""
+"""The timeline: what each rank sent and received, computed and waited for, step by step, as SPANS."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from prism.observe.diagnose import Diagnosis, JobDiagnosis, open_case
+from prism.observe.findings.case import Case, find_step
 from prism.records.spans import SPANS
 
-_SHORTEST_COMPUTE_NS = 20_000  # shorter pauses between messages are not worth a span
+_SHORTEST_NS = 20_000  # shorter pauses between messages are not worth a span
+_TOUCH_NS = 2_000  # messages of one kind closer than this are one transfer in pieces
+_WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -18,26 +21,40 @@ def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:
 
 def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     case = open_case(diagnosis.traffic, job, 0)
-    ranks = pl.DataFrame({"endpoint": job.observed.endpoints}).with_row_index("rank").with_columns(
-        pl.col("endpoint").cast(pl.UInt32), pl.col("rank").cast(pl.Int32)
-    )  # fmt: skip
-    busy = _communication(case.messages, ranks)
-    spans = pl.concat([busy, _compute(busy), _steps(job)])
-    numbered = _number_steps(spans, job.steps)
+    ranks = pl.DataFrame(
+        {"endpoint": job.observed.endpoints, "rank": range(len(job.observed.endpoints))},
+        schema={"endpoint": pl.UInt32, "rank": pl.Int32},
+    )
+    ends = _both_ends(case.messages, ranks)
+    busy = _communication(ends)
+    idle = _number_steps(_pauses(busy), job.steps)
+    spans = [
+        busy,
+        *_split_waits(idle, _is_late(diagnosis, job, case)),
+        _microbatches(ends, case, ranks),
+        _steps(job, len(ranks)),
+    ]
+    columns = ["rank", "lane", "kind", "name", "start_ns", "end_ns", "bytes"]
+    numbered = _number_steps(pl.concat([s.select(columns) for s in spans]), job.steps)
     return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id).sort("rank", "lane", "start_ns")
 
 
-def _communication(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """One span per rank for messages of one kind that overlap: channels and directions of one transfer."""
+def _both_ends(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Every message twice, once for each of its ranks."""
     sides = [
         messages.join(ranks, left_on=side, right_on="endpoint").select(
             "rank", "kind", "start_ns", "end_ns", "bytes", pl.lit(verb).alias("verb")
         )
         for side, verb in (("src", "send"), ("dst", "receive"))
     ]
-    ordered = pl.concat(sides).sort("rank", "kind", "start_ns")
+    return pl.concat(sides)
+
+
+def _communication(ends: pl.DataFrame) -> pl.DataFrame:
+    """One span per rank for messages of one kind that overlap or touch: channels and directions of one transfer."""
+    ordered = ends.sort("rank", "kind", "start_ns")
     reach = pl.col("end_ns").cum_max().shift(1).over("rank", "kind")
-    fresh = (pl.col("start_ns") >= reach).fill_null(True)
+    fresh = (pl.col("start_ns") > reach + _TOUCH_NS).fill_null(True)
     return (
         ordered.with_columns(fresh.cum_sum().over("rank", "kind").alias("span"))
         .group_by("rank", "kind", "span", maintain_order=True)
@@ -57,30 +74,85 @@ def _verb() -> pl.Expr:
     return pl.when(both).then(pl.lit("exchange")).otherwise(pl.col("verb").first()).first()
 
 
-def _compute(busy: pl.DataFrame) -> pl.DataFrame:
-    """What lies between a rank's messages."""
+def _pauses(busy: pl.DataFrame) -> pl.DataFrame:
+    """What lies between a rank's messages: rank start_ns end_ns, and what the pause comes after."""
     ordered = busy.sort("rank", "start_ns")
     reach = pl.col("end_ns").cum_max().shift(1).over("rank")
-    gaps = ordered.with_columns(reach.alias("from_ns")).filter(
-        pl.col("start_ns") - pl.col("from_ns") > _SHORTEST_COMPUTE_NS
+    return (
+        ordered.with_columns(reach.alias("from_ns"), pl.col("name").shift(1).over("rank").alias("after"))
+        .filter(pl.col("start_ns") - pl.col("from_ns") > _SHORTEST_NS)
+        .select("rank", pl.col("from_ns").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "after",
+                pl.col("name").alias("before"))
+    )  # fmt: skip
+
+
+def _is_late(diagnosis: Diagnosis, job: JobDiagnosis, case: Case) -> pl.Expr:
+    """Whether a pause belongs to a rank that is known to work late at that time: it does not wait, others do."""
+    late = pl.lit(False)
+    for finding in diagnosis.findings:
+        if finding.job != job.id or finding.kind not in ("slow_compute", "stage_imbalance"):
+            continue
+        names = set(finding.culprit.id.split(","))
+        ranks = [
+            i
+            for i, e in enumerate(job.observed.endpoints.tolist())
+            if {case.address(e), case.host(e)} & names
+            or (finding.culprit.type == "stage" and str(case.stages.stage.get(e)) in names)
+        ]
+        held = (pl.col("start_ns") >= finding.start_ns) & (pl.col("start_ns") < finding.end_ns)
+        late = late | (held & pl.col("rank").is_in(ranks))
+    return late
+
+
+def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
+    """Compute, and the wait that follows it: a rank that was idle for longer than it needs in quick steps waited.
+
+    Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work.
+    """
+    place = pl.int_range(pl.len()).over("rank", "step", "after", "before").alias("place")
+    known = pauses.with_columns(place, (pl.col("end_ns") - pl.col("start_ns")).alias("took"))
+    quick = pl.col("took").quantile(0.25, "lower").cast(pl.Int64).over("rank", "after", "before", "place")
+    works = pl.when((pl.col("took") > (1 + _WAITED) * quick) & ~late).then(quick).otherwise(pl.col("took"))
+    split = known.with_columns(pl.col("start_ns").add(works).alias("until_ns"))
+    empty = pl.lit(None, pl.Int64).alias("bytes")
+
+    def name(kind: str) -> list[pl.Expr]:
+        return [pl.lit(kind).alias(c) for c in ("lane", "kind", "name")]
+
+    compute = split.select("rank", "start_ns", pl.col("until_ns").alias("end_ns"), *name("compute"), empty)
+    waits = split.filter(pl.col("end_ns") - pl.col("until_ns") > _SHORTEST_NS)
+    return [compute, waits.select("rank", pl.col("until_ns").alias("start_ns"), "end_ns", *name("wait"), empty)]
+
+
+def _microbatches(ends: pl.DataFrame, case: Case, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Micro-batches of a pipeline: from each message that brings one in to the next that does."""
+    pipe = ends.filter((pl.col("kind") == "pp") & (pl.col("verb") == "receive"))
+    pipe = pipe.with_columns(pl.Series("step", find_step(pipe["start_ns"].to_numpy(), case.steps))).filter(
+        pl.col("step") >= 0
     )
-    return gaps.select(
+    ordered = pipe.sort("rank", "step", "start_ns").with_columns(
+        pl.int_range(pl.len()).over("rank", "step").alias("number"),
+        pl.col("start_ns").shift(-1).over("rank", "step").alias("until_ns"),
+    )
+    return ordered.drop_nulls("until_ns").select(
         "rank",
-        pl.lit("compute").alias("lane"),
-        pl.lit("compute").alias("kind"),
-        pl.lit("compute").alias("name"),
-        pl.col("from_ns").alias("start_ns"),
-        pl.col("start_ns").alias("end_ns"),
+        pl.lit("micro-batches").alias("lane"),
+        pl.lit("microbatch").alias("kind"),
+        pl.format("micro-batch {}", "number").alias("name"),
+        "start_ns",
+        pl.col("until_ns").alias("end_ns"),
         pl.lit(None, pl.Int64).alias("bytes"),
     )
 
 
-def _steps(job: JobDiagnosis) -> pl.DataFrame:
-    return job.steps.select(
-        pl.lit(0, pl.Int32).alias("rank"),
+def _steps(job: JobDiagnosis, num_ranks: int) -> pl.DataFrame:
+    """The steps, on every rank."""
+    ranks = pl.DataFrame({"rank": range(num_ranks)}, schema={"rank": pl.Int32})
+    return ranks.join(job.steps, how="cross").select(
+        "rank",
         pl.lit("steps").alias("lane"),
         pl.lit("step").alias("kind"),
-        ("step " + pl.col("index").cast(pl.String)).alias("name"),
+        pl.format("step {}", "index").alias("name"),
         "start_ns",
         "end_ns",
         pl.lit(None, pl.Int64).alias("bytes"),
@@ -88,5 +160,8 @@ def _steps(job: JobDiagnosis) -> pl.DataFrame:
 
 
 def _number_steps(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    cut = steps.select(pl.col("start_ns").alias("step_ns"), pl.col("index").alias("step")).sort("step_ns")
-    return spans.sort("start_ns").join_asof(cut, left_on="start_ns", right_on="step_ns").drop("step_ns")
+    """Add `step`; null for what lies in none."""
+    at = find_step(spans["start_ns"].to_numpy(), steps)
+    return spans.with_columns(pl.Series("step", at, dtype=pl.Int32)).with_columns(
+        pl.when(pl.col("step") >= 0).then("step").alias("step")
+    )

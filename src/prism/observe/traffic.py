@@ -46,7 +46,8 @@ class Traffic:
         first, count = self.begin[pairs], self.begin[pairs + 1] - self.begin[pairs]
         total = int(count.sum())
         offset = np.repeat(np.cumsum(count) - count, count)
-        return np.arange(total, dtype=np.int64) - offset + np.repeat(first, count)
+        rows: Ints = np.arange(total, dtype=np.int64) - offset + np.repeat(first, count)
+        return rows
 
 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:

@@ -16,7 +16,9 @@ Floats = NDArray[np.float64]
 
 _SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
 _ASKED = 12  # voices of a family whose answers are looked at
-_BESIDE = 0.25  # of the time between messages: ranks of a ring are out of step by this much, stages of a pipeline by more
+_BESIDE = (
+    0.25  # of the time between messages: ranks of a ring are out of step by this much, stages of a pipeline by more
+)
 _ASKED_MESSAGES = 400  # of each
 
 
@@ -24,10 +26,10 @@ def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """One row per voice of a job: how often it speaks per step, how large, and whether it is answered.
 
     Columns: voice pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
-    presence longest_gap together answered family unit. `answered` is whether messages of the same size come back between the
-    two hosts as often, `together` the share of messages that one comes back with at the same time; both are measured
-    on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the
-    period; `unit` is the connection, where connections are told apart, else the voice.
+    presence longest_gap together answered family unit. `answered` is whether messages of the same size come back
+    between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
+    are measured on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the period;
+    `unit` is the connection, where connections are told apart, else the voice.
     """
     rows = traffic.rows_of(job.pairs)
     frame = _measure(traffic, rows, job)

@@ -11,6 +11,7 @@ from typing import Any
 
 from prism.errors import BadFileError
 from prism.records import Culprit, Finding
+from prism.records.findings import CulpritType
 
 _SAME_JOB = 0.5  # share of the smaller set of endpoints that two sightings of one job have in common
 _FORGET_JOB_NS = 3600 * 10**9
@@ -80,7 +81,7 @@ class KnownFinding:
     id: str
     kind: str
     job: str
-    culprit_type: str
+    culprit_type: CulpritType
     culprit: str
     start_ns: int
     end_ns: int
@@ -131,9 +132,11 @@ class WatchState:
             if due or grown:
                 update = known.told_cost is not None
                 known.told_cost = known.cost
+                blamed = Culprit(type=known.culprit_type, id=known.culprit)
                 whole = replace(
-                    finding, start_ns=known.start_ns, end_ns=known.end_ns, lost_gpu_seconds=round(known.cost, 3)
-                )
+                    finding, culprit=blamed, start_ns=known.start_ns, end_ns=known.end_ns,
+                    lost_gpu_seconds=round(known.cost, 3),
+                )  # fmt: skip
                 told.append(Told(id=known.id, finding=whole, update=update, reported_ns=report.until_ns))
         self._forget(report.until_ns)
         return told
@@ -213,7 +216,9 @@ class WatchState:
             known.cost = max(known.cost + finding.lost_gpu_seconds * fresh_ns / length_ns, finding.lost_gpu_seconds)
         else:
             known.cost = max(known.cost, finding.lost_gpu_seconds)
-        known.culprit_type, known.culprit = finding.culprit.type, finding.culprit.id
+        if known.told_cost is None or known.kind not in _ONE_AT_A_TIME:
+            # Who was blamed first saw the beginning; as the window slides past it, later looks know less.
+            known.culprit_type, known.culprit = finding.culprit.type, finding.culprit.id
         known.start_ns = min(known.start_ns, finding.start_ns)
         known.end_ns = max(known.end_ns, finding.end_ns)
         if known.look != self._look:

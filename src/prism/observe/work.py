@@ -52,7 +52,9 @@ def _work_in_pipeline(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFram
     ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
     outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
     begin = (
-        outs["forward"].join(first_start, on="step").select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready"))
+        outs["forward"]
+        .join(first_start, on="step")
+        .select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready"))
     )
     passed = _between(ins["forward"], outs["forward"], "first")
     returned = pl.concat([_between(ins["backward"], outs["backward"], side) for side in ("first", "last")])
@@ -116,7 +118,10 @@ def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> 
     arrived = sent.select(pl.col("dst").alias("endpoint"), "step", pl.col("end_ns").alias("arrived"))
     both = answer.join(arrived, on=["endpoint", "step"]).filter(pl.col("arrived") <= pl.col("first"))
     both = both.group_by("endpoint", "step").agg(
-        pl.col("first").first(), pl.len().alias("num"), pl.col("arrived").min().alias("a"), pl.col("arrived").max().alias("z")
+        pl.col("first").first(),
+        pl.len().alias("num"),
+        pl.col("arrived").min().alias("a"),
+        pl.col("arrived").max().alias("z"),
     )
     begin = pl.when(pl.col("num") <= 2).then("a").otherwise("z")
     return both.select("endpoint", "step", work_ns=pl.col("first") - begin)
@@ -184,6 +189,4 @@ def _work_before_collectives(messages: pl.DataFrame, stage_of: Ints, steps: pl.D
     into = first.group_by(pl.col("dst").alias("endpoint"), "step").agg(pl.col("late").median().alias("late_in"))
     both = out.join(into, on=["endpoint", "step"], how="left")
     late = pl.col("late") + 0.5 * pl.col("late_in").fill_null(0.0) + _BEFORE * length
-    return both.select(
-        "endpoint", "step", pl.lit("start").alias("phase"), late.round().cast(pl.Int64).alias("work_ns")
-    )
+    return both.select("endpoint", "step", pl.lit("start").alias("phase"), late.round().cast(pl.Int64).alias("work_ns"))

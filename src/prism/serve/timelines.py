@@ -12,7 +12,7 @@ import polars as pl
 from prism.errors import BadFileError
 from prism.records import SPANS
 from prism.serve.folder import Folder
-from prism.serve.library import Library, Snapshot
+from prism.serve.library import Library
 from prism.serve.timeline import Overlay, SpanIndex, align_steps, build_index, index_phases
 from prism.serve.views.evaluation import find_evaluated, origin_of_phases
 from prism.serve.views.job import TimelineSource, find_timeline, match_ranks
@@ -115,8 +115,3 @@ def read_spans(folder: Folder, source: TimelineSource) -> pl.DataFrame:
         except pl.exceptions.PolarsError as error:
             message = str(error).splitlines()[0][:200]
             raise BadFileError(f"{source.path}: not a table of spans ({message})") from None
-
-
-def has_timeline(snapshot: Snapshot, key: str) -> bool:
-    """Whether there is something to draw."""
-    return find_timeline(snapshot, key) is not None or find_evaluated(snapshot, key) is not None

@@ -53,7 +53,9 @@ class StepCounter:
             self._meter.stop_counting()
         if session.pacer is not None:
             session.pacer.start_step(session.step)
-        if plan.brief or session.step >= plan.warmup + plan.iterations:
+        # Ranks that find each other share the GPU, so that their times are of no use.
+        brief = plan.brief or (plan.discover and torch.cuda.is_available())
+        if brief or session.step >= plan.warmup + plan.iterations:
             raise CaptureDone
         if plan.in_step and session.exchange is not None:
             session.exchange.meet(session.step)

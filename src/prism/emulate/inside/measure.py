@@ -94,7 +94,7 @@ def _join_group(size: int) -> Any:
 
 
 def _time_all(plan: MeasurePlan, groups: dict[int, Any]) -> list[int]:
-    """Median of each collective; rounds go over all of them, so that a disturbance does not fall on one alone."""
+    """Time of each collective; rounds go over all of them, so that a disturbance does not fall on one alone."""
     bench = Bench(plan, groups)
     rounds: list[Tensor] = []
     began = time.monotonic()
@@ -105,7 +105,7 @@ def _time_all(plan: MeasurePlan, groups: dict[int, Any]) -> list[int]:
         dist.all_reduce(spent, dist.ReduceOp.MAX)
         if spent.item() > plan.budget_s and len(rounds) >= _FEWEST_ROUNDS:
             break
-    return bench.take_medians(rounds[1:] or rounds)  # the first round makes the connections
+    return bench.average(rounds[1:] or rounds)  # the first round makes the connections
 
 
 class Bench:
@@ -130,18 +130,22 @@ class Bench:
             times[number, 1] = time.perf_counter_ns()
         return times
 
-    def take_medians(self, rounds: list[Tensor]) -> list[int]:
-        """Duration of each collective, the mean over groups of their medians over rounds."""
+    def average(self, rounds: list[Tensor]) -> list[int]:
+        """Duration of each collective, the mean over groups and rounds.
+
+        Not the median: an iteration adds many of them up, and a sum is made of means. The slowest tenth is left out.
+        """
         kept = torch.stack(rounds).to(self.device)
-        medians = []
+        means = []
         for number, wanted in enumerate(self._plan.wanted):
             # The clock is one for all processes of a host: from the last arrival to the last departure.
             ends = kept[:, number].contiguous()
             dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._groups[wanted.num_ranks])
-            middle = (ends[:, 1] - ends[:, 0]).clamp(min=1).median().view(1)
-            dist.all_reduce(middle)
-            medians.append(int(middle.item() // dist.get_world_size()))
-        return medians
+            durations = (ends[:, 1] - ends[:, 0]).clamp(min=1).sort().values
+            mean = durations[: max(len(durations) * 9 // 10, 1)].double().mean().view(1)
+            dist.all_reduce(mean)
+            means.append(round(mean.item() / dist.get_world_size()))
+        return means
 
 
 def _compute(cold: Tensor, device: str) -> None:

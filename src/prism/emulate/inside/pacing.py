@@ -23,14 +23,13 @@ _SLOTS = 1 << 16
 _LAUNCH_OFFSET_NS = 2_800  # what a spin kernel takes beyond what it was asked, measured on an H200
 
 _HOLD_SOURCE = """
-extern "C" __global__ void hold(long long* ends, long long slot, long long after, long long lane,
-                                long long gap, long long duration) {
+extern "C" __global__ void hold(long long* ends, int slot, int after, int lane, double gap, double duration) {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   long long ready = (long long)now;
-  if (after >= 0 && ends[after] + gap > ready) ready = ends[after] + gap;
+  if (after >= 0 && ends[after] + (long long)gap > ready) ready = ends[after] + (long long)gap;
   if (lane >= 0 && ends[lane] > ready) ready = ends[lane];
-  long long due = ready + duration;
+  long long due = ready + (long long)duration;
   while ((long long)now < due) { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); }
   ends[slot] = due;
 }
@@ -163,7 +162,8 @@ class StreamPacer:
         before = self._last_of_lane.get(lane, -1)
         self._last_of_lane[lane] = op % _SLOTS
         duration = max(0, rule.duration_ns - _LAUNCH_OFFSET_NS)
-        arguments = (self._ends, op % _SLOTS, after, before, rule.gap_ns, duration)
+        # torch passes whole numbers to a kernel as 32-bit ones, and nanoseconds need more: they go as doubles.
+        arguments = (self._ends, op % _SLOTS, after, before, float(rule.gap_ns), float(duration))
         self._kernel(grid=(1, 1, 1), block=(1, 1, 1), args=arguments, stream=torch.cuda.current_stream())
 
     def finish(self, op: int) -> None:

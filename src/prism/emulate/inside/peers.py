@@ -183,13 +183,21 @@ class Peers:
         if plan.routing == "zipf":
             total *= self._popularity()
         elif plan.routing == "recorded" and sum(plan.routing_counts) > 0:
-            # The file counts tokens of every expert; this member owns an equal, consecutive part of them.
-            first = self._position * places // len(self._ranks)
-            counts = plan.routing_counts
-            weights = [float(counts[(first + i) % len(counts)]) for i in range(places)]
-            total *= sum(weights) / places * len(counts) / sum(counts)
+            owned = self._owned_counts()
+            # Each sender fills equally many places, one per expert here where the program counts by expert.
+            per_sender = max(places // len(self._ranks), 1)
+            shares_of_one = owned if len(owned) == per_sender else [sum(owned) / per_sender] * per_sender
+            weights = [float(shares_of_one[i % per_sender]) for i in range(places)]
+            total *= sum(owned) / sum(plan.routing_counts) * len(self._ranks)
         shares = contents.spread_evenly(round(total), weights) if sum(weights) > 0 else [0] * places
         output.view(-1).copy_(torch.tensor(shares, dtype=output.dtype))
+
+    def _owned_counts(self) -> Sequence[float]:
+        """The file counts tokens of every expert; this member owns an equal, consecutive part of them."""
+        counts, size = self._session.plan.routing_counts, len(self._ranks)
+        if len(counts) < size:  # several members share an expert
+            return [counts[self._position * len(counts) // size] * len(counts) / size]
+        return counts[self._position * len(counts) // size : (self._position + 1) * len(counts) // size]
 
     def _popularity(self) -> float:
         """How much more than an even part this member gets when popularity falls with its position."""

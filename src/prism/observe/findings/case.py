@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,8 +62,10 @@ class Case:
 
     @property
     def gpus(self) -> int:
-        """Ranks that wait when one is late; an endpoint counts as one."""
-        return len(self.job.endpoints)
+        """Ranks that wait when one is late: by the degrees of the layout, at least one for each endpoint."""
+        layout = self.layout
+        ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
+        return max(len(self.job.endpoints), ranks)
 
     @cached_property
     def addresses(self) -> list[str]:

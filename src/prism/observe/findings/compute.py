@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.load import find_load_imbalance
 from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.windows import Floats, Window, find_window
@@ -138,11 +139,13 @@ def _blame(case: Case, table: WorkTable, group: list[Suspect]) -> Finding:
     members = [int(table.endpoints[s.row]) for s in group]
     num_hosts = len({case.host(e) for e in members})
     score = 1 - np.exp(-head.sure / 10)
-    lost = case.length_s[first : last + 1].sum() * mean / (1 + mean)
+    window = Window(first, last, mean, head.window.share)
+    cost = price_slow_work(case, table, members, window, by_design=False)
     if num_hosts > 1:
-        evidence = f"stage {stage} works {100 * mean:.1f} % longer than before, on all its {len(members)} endpoints"
-        return case.finding("stage_imbalance", culprit("stage", str(stage)), first, last, lost_s=lost, score=score,
-                            evidence=evidence)  # fmt: skip
+        on_all = f"on all its {len(members)} endpoints"
+        evidence = f"stage {stage} works {100 * mean:.1f} % longer than before, {on_all}; {cost.words}"
+        return case.finding("stage_imbalance", culprit("stage", str(stage)), first, last, lost_s=cost.lost_s,
+                            score=score, evidence=evidence)  # fmt: skip
     phase, seconds = _worst_phase(table, head)
     replicas = not np.isnan(table.against_replicas[head.row]).all()
     than = (f"its replicas of stage {stage}" if table.num_stages > 1 else "its replicas") if replicas else "before"
@@ -150,9 +153,9 @@ def _blame(case: Case, table: WorkTable, group: list[Suspect]) -> Finding:
     what = {"ring": ring, "ring in": ring, "ring out": ring, "start": "beyond a fifth of a step before it first sends"}
     evidence = (
         f"works {100 * mean:.1f} % longer than {than} in {head.window.length} of {case.steps.height} steps "
-        f"({1000 * seconds:.2f} ms {what.get(phase, f'for the {phase} of a micro-batch')})"
+        f"({1000 * seconds:.2f} ms {what.get(phase, f'for the {phase} of a micro-batch')}); {cost.words}"
     )
-    return case.finding("slow_compute", case.name_worker(members), first, last, lost_s=lost, score=score,
+    return case.finding("slow_compute", case.name_worker(members), first, last, lost_s=cost.lost_s, score=score,
                         evidence=evidence)  # fmt: skip
 
 

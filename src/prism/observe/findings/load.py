@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.windows import Floats, find_window
+from prism.observe.findings.cost import price_uneven_work
+from prism.observe.findings.windows import Floats, Window, find_window
 from prism.observe.findings.work_table import WorkTable
 from prism.records.findings import Finding
 
@@ -22,15 +24,15 @@ def find_load_imbalance(case: Case, table: WorkTable) -> list[Finding]:
             rows = np.flatnonzero(table.stage == s)
             block = _workers(table.host[rows], values[rows])
             # Tensor-parallel ranks work as one; where they do not seem to, the times are not good enough to judge.
-            expected = max(len(rows) // max(int(case.layout.tp.value), 1), 1)
-            found = _judge(case, block) if 2 <= block.shape[0] <= 2 * expected else None
+            expected = max(len(rows) // (case.layout.tp.value or 1), 1)
+            found = _judge(case, table, block) if 2 <= block.shape[0] <= 2 * expected else None
             if found is not None and (best is None or found.score > best.score):
                 best = found
     return [best] if best is not None else []
 
 
-def _judge(case: Case, block: Floats) -> Finding | None:
-    known = ~np.isnan(block).any(axis=0)
+def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:
+    known: NDArray[np.bool_] = np.asarray(~np.isnan(block).any(axis=0))
     if known.sum() < 4:
         return None
     usual = np.median(block, axis=0)
@@ -48,7 +50,11 @@ def _judge(case: Case, block: Floats) -> Finding | None:
     middle = np.median(inside, axis=1)
     lasting = float(np.ptp(middle)) if inside.shape[0] > 2 else float(abs(middle[0] - middle[1]))
     num_moving = float((np.abs(np.diff(inside, axis=1)) > 0.3 * _SCATTER).mean())
-    if top >= _SAME_TOP and inside.shape[0] > 2 or moving < 0.5 * lasting / np.sqrt(inside.shape[1]) or num_moving < 0.4:
+    if (
+        (top >= _SAME_TOP and inside.shape[0] > 2)
+        or moving < 0.5 * lasting / np.sqrt(inside.shape[1])
+        or num_moving < 0.4
+    ):
         return None
     if inside.shape[0] == 2 and not 0.2 < (inside.argmax(axis=0) == 0).mean() < 0.8:
         return None
@@ -56,13 +62,15 @@ def _judge(case: Case, block: Floats) -> Finding | None:
     if slower is not None and slower < 0.01:
         return None
     mean = float(np.median(inside.max(axis=0)) - 1)
-    lost = case.length_s[window.first : window.last + 1].sum() * mean / (1 + mean)
+    window = Window(window.first, window.last, mean, window.share)
+    cost = price_uneven_work(case, table, inside, window)
     evidence = (
         f"the slowest of {inside.shape[0]} replicas works {100 * mean:.0f} % longer than the middle one, and it is a "
-        f"different one in most steps (the same one in at most {100 * top:.0f} %)"
+        f"different one in most steps (the same one in at most {100 * top:.0f} %); "
+        f"{cost.words}"
     )
     score = 0.9 * (1 - np.exp(-window.length / 4))
-    return case.finding("load_imbalance", culprit("job", case.job.id), window.first, window.last, lost_s=lost,
+    return case.finding("load_imbalance", culprit("job", case.job.id), window.first, window.last, lost_s=cost.lost_s,
                         score=score, evidence=evidence)  # fmt: skip
 
 

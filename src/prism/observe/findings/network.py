@@ -13,8 +13,10 @@ import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.cost import price_slow_pairs
 from prism.observe.findings.routes import links_of
 from prism.observe.findings.transfers import SlowPair, Transfers
+from prism.observe.findings.windows import Window
 from prism.records.findings import Culprit, Finding
 
 Suspect = tuple[str, str]
@@ -23,6 +25,7 @@ Suspect = tuple[str, str]
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
 _COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
+_ALONE = 0.4  # a pair that is slow all by itself must be slower than this
 _MOST = 3  # findings of one job
 _FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
@@ -123,6 +126,8 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
         hits = len({scene.unit[r] for r in left if best in scene.touches[r]})
         if hits < 2 and hits < _EXPLAINED * num_units:
             break  # Slow here and there: no one place is to blame.
+        if best[0] == "pair" and max(p.window.mean for r, p in left.items() if best in scene.touches[r]) < _ALONE:
+            break  # A single pair that is a little slow is no link's fault.
         same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
         chosen = [r for r in left if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
@@ -169,11 +174,13 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
         members = sorted({e for p in chosen for e in (p.src, p.dst)})
         who = culprit("group", ",".join(case.address(e) for e in members))
         evidence += "; all hops of the group are alike slow, so any of its links may be the cause"
-    length = last - first + 1
-    lost = max(p.extra_s for p in chosen) * length * (1 if steady else share)
+    cost = price_slow_pairs(
+        case, [(p.src, p.dst, p.kind) for p in chosen], Window(first, last, mean, share), max(p.extra_s for p in chosen)
+    )
     return case.finding(
-        "slow_switch" if kind == "switch" else "slow_link", who, first, last, lost_s=lost,
-        score=1 - np.exp(-sure / 10), evidence=evidence,
+        "slow_switch" if kind == "switch" else "slow_link", who, first, last,
+        lost_s=cost.lost_s * (1 if steady else share), score=1 - np.exp(-sure / 10),
+        evidence=f"{evidence}; {cost.words}",
     )  # fmt: skip
 
 

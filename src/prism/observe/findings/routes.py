@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import polars as pl
 
 from prism.observe.traffic import Traffic
@@ -29,4 +31,4 @@ def find_routes(flows: pl.DataFrame, traffic: Traffic) -> pl.DataFrame:
 def links_of(path: str) -> list[str]:
     """The links between the switches of a path."""
     stops = path.split(">")
-    return [f"{a}>{b}" for a, b in zip(stops, stops[1:], strict=False)]
+    return [f"{a}>{b}" for a, b in pairwise(stops)]

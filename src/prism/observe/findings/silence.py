@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, Ints, culprit
-from prism.records.findings import Culprit, Finding
+from prism.records.findings import Culprit, Finding, FindingKind
 
 _SILENT_AT_END = 3.0  # usual steps without a message before the observation ends
 _SILENT_BETWEEN = 1.0  # the same where messages follow
@@ -39,10 +39,27 @@ def find_hang(case: Case) -> list[Finding]:
     return found
 
 
+def _is_ever_silent(case: Case, usual: float) -> bool:
+    """A quick look over tenths of a step at whether a silence worth measuring can be there."""
+    start, end = case.messages["start_ns"].to_numpy(), case.messages["end_ns"].to_numpy()
+    first, last = int(start.min()), int(end.max())
+    bins = int((last - first) / (usual / 10)) + 2
+    if case.observed_until_ns - last >= _SILENT_AT_END * usual or bins > 10 * len(start) + 1000:
+        return True
+    width = usual / 10
+    opened = np.bincount(((start - first) / width).astype(np.int64), minlength=bins)
+    closed = np.bincount(((end - first) / width).astype(np.int64), minlength=bins)
+    busy = (np.cumsum(opened) - np.r_[0, np.cumsum(closed)[:-1]]) > 0
+    edges = np.flatnonzero(np.diff(np.r_[True, busy, True].astype(np.int8)))
+    return bool(len(edges) and (np.diff(edges)[::2] >= 10 * _SILENT_BETWEEN - 2).any())
+
+
 def _find_silences(case: Case) -> list[Silence]:
+    usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
+    if usual <= 0 or not _is_ever_silent(case, usual):
+        return []
     ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
     start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
-    usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
     gaps = start[1:] - reach[:-1]
     # Silences that come again and again (evaluation, checkpoints) are part of how the job works.
     often = float(np.quantile(gaps, 1 - min(1.0, 2.5 / max(len(gaps), 1)))) if len(gaps) else 0.0
@@ -54,7 +71,9 @@ def _find_silences(case: Case) -> list[Silence]:
         found.append((int(reach[-1]), case.observed_until_ns, False))
     steady = np.sort(case.messages.filter(pl.col("role") != "rare")["start_ns"].to_numpy())
     starts = case.steps["start_ns"].to_numpy()
-    per_step = float(np.median(np.searchsorted(steady, case.steps["end_ns"].to_numpy()) - np.searchsorted(steady, starts)))
+    per_step = float(
+        np.median(np.searchsorted(steady, case.steps["end_ns"].to_numpy()) - np.searchsorted(steady, starts))
+    )
     out = []
     for begin, end, followed in found:
         before = int(np.searchsorted(starts, begin, side="right")) - 1
@@ -85,7 +104,7 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     stopped, why = _first_to_stop(case, due, begin, usual * 1e9)
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
-    kind = "restart" if silence.ends and stopped.type == "job" else "hang"
+    kind: FindingKind = "restart" if silence.ends and stopped.type == "job" else "hang"
     finding = case.finding(
         kind, stopped, silence.last, silence.last, lost_s=length, score=0.95 if stopped.type != "job" else 0.8,
         evidence=evidence,
@@ -162,5 +181,5 @@ def _is_lost(case: Case, host: str, at_ns: float, usual: float) -> bool:
     later = case.messages.filter(
         (pl.col("start_ns") > at_ns + 2 * _TOLERANCE * usual) & (pl.col("start_ns") < at_ns + usual)
     )
-    on_host: Ints = np.isin(later["src"].to_numpy(), own) | np.isin(later["dst"].to_numpy(), own)
+    on_host = np.isin(later["src"].to_numpy(), own) | np.isin(later["dst"].to_numpy(), own)
     return later.height > 0 and not on_host.any()

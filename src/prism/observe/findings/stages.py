@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.cost import price_slow_work
+from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable
 from prism.records.findings import Finding
 
@@ -27,14 +29,15 @@ def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
         more = seconds / others - 1
         if more < (_UNEVEN_LAST if s == last else _UNEVEN) + 3 * noise or not _is_slow_forward(table, s, last):
             continue
+        window = Window(0, case.steps.height - 1, more, 1.0)
+        cost = price_slow_work(case, table, table.endpoints[table.stage == s].tolist(), window, by_design=True)
         evidence = (
             f"stage {s} works {1000 * seconds:.1f} ms on a micro-batch, the other stages {1000 * others:.1f} ms "
-            f"({100 * more:.0f} % more)"
+            f"({100 * more:.0f} % more); {cost.words}"
         )
         found.append(
-            case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1,
-                         lost_s=float(case.length_s.sum() * more / (1 + more)), score=min(0.95, 0.5 + more),
-                         evidence=evidence)
+            case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1, lost_s=cost.lost_s,
+                         score=min(0.95, 0.5 + more), evidence=evidence)
         )  # fmt: skip
     return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
 
@@ -51,13 +54,16 @@ def _is_slow_forward(table: WorkTable, stage: int, last: int) -> bool:
 
 def _is_interleaved(case: Case, table: WorkTable, last: int) -> bool:
     """Whether the last stage sends to the first: stages then hold several pieces, and a turn is not a whole one."""
-    edge = {0: set(table.endpoints[table.stage == 0].tolist()), last: set(table.endpoints[table.stage == last].tolist())}
+    edge = {
+        0: set(table.endpoints[table.stage == 0].tolist()),
+        last: set(table.endpoints[table.stage == last].tolist()),
+    }
     pairs = case.messages.filter(pl.col("kind") == "pp").select("src", "dst").unique()
     return any(s in edge[last] and d in edge[0] for s, d in pairs.iter_rows())
 
 
 def _work_of_stages(table: WorkTable) -> dict[int, tuple[float, float]]:
-    """Seconds of a forward and a backward of one micro-batch by stage, where both are seen, and their relative noise."""
+    """Seconds of a forward and a backward of one micro-batch by stage, where both are seen, and their noise."""
     whole = {}
     for s in range(1, table.num_stages):
         rows = table.stage == s

@@ -166,7 +166,7 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue
             lasting = slow.steady and slow.window.length > 0.8 * case.steps.height
-            if lasting and (partly or slow.window.mean < _LASTING) or partly and slow.window.last < _WARM_UP:
+            if (lasting and (partly or slow.window.mean < _LASTING)) or (partly and slow.window.last < _WARM_UP):
                 continue
             if row not in best or slow.sure > best[row].sure:
                 best[row] = slow
@@ -201,6 +201,6 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     pair, src, dst, kind = transfers.rows.select("pair", "src", "dst", "kind").row(row)
     slow = slice(window.first, window.last + 1)
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
-    return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra, steady=steady,
-                    slow_steps=tuple(np.flatnonzero(high).tolist()))  # fmt: skip
-
+    slow_steps = tuple(np.flatnonzero(high).tolist())
+    return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra,
+                    steady=steady, slow_steps=slow_steps)  # fmt: skip

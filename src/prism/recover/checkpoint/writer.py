@@ -30,7 +30,7 @@ from prism.recover.catalog import Catalog, Retention
 from prism.recover.files import hash_file
 from prism.recover.manifest import FileSum, Manifest
 
-_NICENESS = 19
+_NICENESS = 10  # at 19 a host whose cores are all busy would hardly write at all
 _SUMS = "sums-"
 
 
@@ -103,7 +103,7 @@ class ProvingFileSystem(FileSystem):
             written = stream.sum_as(Path(path).name)
             if hash_file(Path(path), from_storage=True) != written.sha256:
                 raise OSError(f"{path}: read back differently from what was written")
-        except Exception as error:
+        except (OSError, RuntimeError) as error:
             self.trouble = error  # torch loses what its writing threads raise
             raise
         self.sums[written.name] = written
@@ -160,7 +160,7 @@ class ProvenWriter(FileSystemWriter):
 
 
 def settle_background_process(trainer_cpus: frozenset[int]) -> None:
-    """Stay out of the trainer's way: lowest priority, other cores where it is bound to some, deaf to its signals."""
+    """Stay out of the trainer's way: low priority, other cores where it is bound to some, deaf to its signals."""
     if os.nice(0) < _NICENESS:
         os.nice(_NICENESS - os.nice(0))
     others = set(range(os.cpu_count() or 1)) - trainer_cpus

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from prism.errors import BadConfigError, BadFileError
+from prism.records.settings import Checked, build, describe, number, one_of, parse_mapping, read_text
+from prism.recover.isolate.agents import Backend
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
 from prism.recover.supervise.restarts import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where hosts are reached; those not named, by their name."""
+
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +28,17 @@ class LaunchSettings:
 
     grace_s: float = 60.0  # from SIGTERM to SIGKILL, so that the trainer can save
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
-    addresses: Mapping[str, str] = field(default_factory=dict)  # local: where hosts are reached; else by their name
+    addresses: Addresses = field(default_factory=Addresses)  # local
     sbatch: tuple[str, ...] = ()  # slurm: more options for sbatch
     drain: bool = True  # slurm: drain cordoned nodes, where the user may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExamineSettings:
+class ExamineSettings(Checked):
     """The host test between attempts."""
 
     enabled: bool = True
-    backend: str = "socket"  # or gloo, nccl
+    backend: Backend = field(default="socket", metadata=one_of(Backend))
     megabytes: float = 8.0
     timeout_s: float = 30.0
     group_rounds: int = 6  # the job is waiting; a full search is `prism isolate`
@@ -43,7 +46,7 @@ class ExamineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuperviseConfig:
+class SuperviseConfig(Checked):
     """Everything that can be set; every default is meant for a real run."""
 
     hosts: HostPolicy = field(default_factory=HostPolicy)
@@ -53,64 +56,35 @@ class SuperviseConfig:
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     examine: ExamineSettings = field(default_factory=ExamineSettings)
     webhook: str = ""
-    poll_s: float = 2.0
+    poll_s: float = number(2.0, 0.01, 3_600.0)
 
 
 def read_config(path: Path) -> SuperviseConfig:
     """Read a YAML file of sections; an unknown name or a wrong value is told with its place."""
+    text, where = read_text(path), str(path)
+    empty = not any(line.split("#")[0].strip() for line in text.splitlines())
     try:
-        document = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadFileError(f"{path}: not valid YAML ({' '.join(str(error).split())[:160]})") from None
-    built: SuperviseConfig = _build(SuperviseConfig, document or {}, str(path))
-    return check_config(built, str(path))
+        document = {} if empty else parse_mapping(text, where, "'hosts', 'restarts' and 'poll_s'")
+    except BadFileError as error:  # of characters that YAML does not allow it tells in several lines
+        raise BadFileError(" ".join(str(error).split())) from None
+    launch = document.get("launch")
+    if isinstance(launch, Mapping) and "addresses" in launch:
+        document["launch"] = {**launch, "addresses": _read_addresses(launch["addresses"], where)}
+    config: SuperviseConfig = build(SuperviseConfig, document, where, base=SuperviseConfig())
+    return check_hosts(config, where)
 
 
-def check_config(config: SuperviseConfig, where: str) -> SuperviseConfig:
-    """Refuse settings that cannot hold together."""
-    hosts = config.hosts
-    wanted = hosts.num_hosts or 0
-    if hosts.hosts and wanted > len(hosts.hosts):
-        raise BadConfigError(f"{where}: hosts.num_hosts is {wanted}, only {len(hosts.hosts)} hosts are named")
-    if len(set(hosts.hosts)) != len(hosts.hosts):
-        raise BadConfigError(f"{where}: hosts.hosts names a host twice")
-    if config.examine.backend not in ("socket", "gloo", "nccl"):
-        raise BadConfigError(f"{where}: examine.backend is '{config.examine.backend}', expected socket, gloo or nccl")
-    if config.poll_s <= 0:
-        raise BadConfigError(f"{where}: poll_s is {config.poll_s}, expected more than 0")
+def check_hosts(config: SuperviseConfig, where: str) -> SuperviseConfig:
+    """Refuse hosts that cannot hold together."""
+    named, wanted = config.hosts.hosts, config.hosts.num_hosts or 0
+    if named and wanted > len(named):
+        raise BadConfigError(f"{where}: 'hosts.num_hosts' is {wanted}, only {len(named)} hosts are named")
+    if len(set(named)) != len(named):
+        raise BadConfigError(f"{where}: 'hosts.hosts' names a host twice")
     return config
 
 
-def _build(kind: type[Any], document: object, where: str) -> Any:
-    if not isinstance(document, Mapping):
-        raise BadConfigError(f"{where}: expected names and values, found {type(document).__name__}")
-    hints = typing.get_type_hints(kind)
-    values = {}
-    for name, value in document.items():
-        if name not in hints:
-            raise BadConfigError(f"{where}: unknown setting '{name}'; expected one of {', '.join(hints)}")
-        values[name] = _convert(hints[name], value, f"{where}: {name}")
-    return kind(**values)
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value, where)
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
-    for option in options:
-        origin = typing.get_origin(option)
-        if origin is tuple and isinstance(value, list):
-            return tuple(str(part) for part in value)
-        if origin is Mapping and isinstance(value, Mapping):
-            inner = typing.get_args(option)[1]
-            return {str(k): _convert(inner, v, f"{where}: {k}") for k, v in value.items()}
-        if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if option in (int, str, bool) and type(value) is option:
-            return value
-    names = " or ".join(getattr(option, "__name__", str(option)) for option in options)
-    raise BadConfigError(f"{where} is {value!r}, expected {names}")
+def _read_addresses(value: object, where: str) -> Addresses:
+    if not isinstance(value, Mapping):
+        raise BadConfigError(f"{where}: 'launch.addresses' is {describe(value)}, expected hosts and addresses")
+    return Addresses(named={str(host): str(address) for host, address in value.items()})

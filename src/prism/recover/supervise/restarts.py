@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -16,12 +15,25 @@ SLOW = "Slow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """Failures of each class that are allowed in a day."""
+
+    infrastructure: int = 50
+    hang: int = 20
+    unknown: int = 10
+    framework: int = 5
+    script: int = 2  # where the verdict was not sure; else it stops at once
+
+    def of(self, category: str) -> int:
+        """The budget of a class; none for one that is not known."""
+        return int(getattr(self, category, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """Budgets per class of failure and day, and the pauses between tries."""
 
-    budgets: Mapping[str, int] = field(
-        default_factory=lambda: {"infrastructure": 50, "hang": 20, "unknown": 10, "framework": 5}
-    )
+    budgets: Budgets = field(default_factory=Budgets)
     startup_retries: int = 2  # for a job that never stepped, and only where the machines are to blame
     max_without_progress: int = 5  # failures in a row with no new step
     backoff_s: float = 10.0
@@ -65,7 +77,7 @@ def judge(verdict: Verdict, failures: list[Failure], *, ever_stepped: bool, poli
     if verdict.category == "framework" and any(f.host is None or f.host != newest.host for f in twins):
         return _stop(f"{name}, as before: it fails at the same place, a restart does not help; {_advice(verdict)}")
     recent = [f for f in failures if f.category == newest.category and f.at_s >= newest.at_s - _DAY_S]
-    budget = policy.budgets.get(newest.category, 0)
+    budget = policy.budgets.of(newest.category)
     if len(recent) > budget:
         return _stop(f"{name}: {len(recent)} failures of class {newest.category} in a day, {budget} are allowed")
     stuck = count_stuck(failures)

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Literal, cast
+from typing import Literal
 
 from prism.errors import BadConfigError
-from prism.recover.isolate.agents import Backend, ProbeConfig
+from prism.recover.isolate.agents import ProbeConfig
 from prism.recover.isolate.examine import isolate_hosts
 from prism.recover.isolate.grading import Grader
 from prism.recover.isolate.report import IsolationReport
@@ -73,10 +73,10 @@ def make_examiner(config: SuperviseConfig) -> Examiner:
     def examine(hosts: tuple[str, ...], launcher: Launcher) -> IsolationReport:
         settings = config.examine
         probes = ProbeConfig(
-            backend=cast(Backend, settings.backend),
+            backend=settings.backend,
             num_bytes=int(settings.megabytes * 1e6),
             timeout_s=settings.timeout_s,
-            addresses=config.launch.addresses,
+            addresses=config.launch.addresses.named,
             grader=Grader(slow_ratio=settings.slow_ratio),
         )
         return isolate_hosts(hosts, launcher.prefix, probes, SearchConfig(group_rounds=settings.group_rounds))

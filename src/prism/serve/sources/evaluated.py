@@ -146,7 +146,6 @@ def _read_phases(folder: Folder, place: Place) -> pl.DataFrame:
             frame = pl.read_parquet(data)
         else:
             whole = data[: data.rfind(b"\n") + 1]  # the last line may be being written
-            # Read as text first: workers and nodes may be numbers to the writer.
             rows = [json.loads(line) for line in whole.splitlines() if line.strip()]
             frame = pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else PHASES.empty()
     except (pl.exceptions.PolarsError, ValueError, RecursionError) as error:

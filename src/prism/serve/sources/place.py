@@ -20,11 +20,6 @@ class Place:
     path: str  # "." for the top
     files: Mapping[str, FoundFile]  # by name
 
-    @property
-    def title(self) -> str:
-        """What to call it on a page."""
-        return self.path
-
     def path_of(self, name: str) -> str:
         """The relative path of a file here."""
         return name if self.path == "." else f"{self.path}/{name}"

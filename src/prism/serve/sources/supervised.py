@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,9 +187,7 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
             continue
 
 
-def _is_supervised(
-    folder: Folder, place: Place, is_alive: Callable[[int], bool] = lambda pid: Path(f"/proc/{pid}").exists()
-) -> bool:
+def _is_supervised(folder: Folder, place: Place) -> bool:
     """Whether the process that the lock file names is alive; the lock itself is not ours to try."""
     try:
         words = folder.read(place.path_of("lock"), most=4096).decode(errors="replace").split()
@@ -197,5 +195,5 @@ def _is_supervised(
         return False
     match words:
         case ["process", pid, "on", host] if pid.isdecimal() and host == os.uname().nodename:
-            return is_alive(int(pid))
+            return Path(f"/proc/{pid}").exists()
     return False

@@ -6,7 +6,7 @@ const drawn = new Map(); // node -> how to draw it, to draw anew in another them
 
 export const COLOURS = {
   compute: "#4e79a7", dp: "#f28e2b", pp: "#59a14f", tp: "#e15759", cp: "#b07aa1", ep: "#ff9da7", embedding: "#9c755f", storage: "#d4ac2b",
-  unknown: "#8d93a1", wait: "#c3c8d1", host: "#76b7b2", microbatch: "#a5b4c9", step: "#b6bdc9",
+  unknown: "#8d93a1", wait: "#a9b0bc", host: "#76b7b2", microbatch: "#a5b4c9", step: "#b6bdc9",
   load: "#d4ac2b", infer: "#4e79a7", score: "#59a14f", other: "#8d93a1",
 };
 export const SERIES = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#d4ac2b", "#9c755f", "#ff9da7", "#8d93a1"];

@@ -16,7 +16,7 @@ function rgb(kind) {
 }
 
 export class Timeline {
-  // options: key, state {from, to, row, by, hide, expected, height}, findings [{finding, ranks}], labels(width), onchange(state)
+  // options: key, state {from, to, row, by, hide, expected, height}, findings [{finding, ranks}], lanes, steps(), tools(), onchange(state, push), onfirst(document)
   constructor(options) {
     this.options = options;
     this.key = options.key;
@@ -369,7 +369,7 @@ export class Timeline {
       const row = this.pictures.window.row + i;
       const y = this.top + (row - this.state.row) * this.rowHeight;
       if (y < this.top || y + this.rowHeight > this.height + 1 || row % every) continue;
-      c.fillStyle = blamed.has(ranks[i]) && this.state.by === "rank" && this.options.markRanks !== false ? colour("--bad") : colour("--soft");
+      c.fillStyle = blamed.has(ranks[i]) && this.state.by === "rank" ? colour("--bad") : colour("--soft");
       c.save(); c.beginPath(); c.rect(0, y - 8, this.gutter - 6, this.rowHeight + 16); c.clip();
       // Of a long label the end is shown: it tells rows apart.
       const wide = c.measureText(labels[i]).width, room = this.gutter - 10;

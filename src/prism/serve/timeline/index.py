@@ -14,7 +14,6 @@ from prism.records.spans import SPAN_KINDS
 from prism.serve.sources.diagnosed import STEPS
 
 STEPS_LANE = "steps"
-NEEDED = ("rank", "lane", "kind", "name", "step", "start_ns", "end_ns", "bytes", "group")
 PHASE_KINDS = ("load", "infer", "score", "other")
 
 
@@ -36,7 +35,10 @@ class SpanIndex:
     kinds_present: tuple[int, ...]
     names: tuple[str, ...]
     name: NDArray[np.uint32]  # of each span, as its place in `names`
-    details: pl.DataFrame  # step bytes group, in the same order
+    step: NDArray[np.int32]  # of each span; -1: none
+    num_bytes_of: NDArray[np.int64]  # -1: not known
+    groups: tuple[str, ...]
+    group: NDArray[np.int32]  # of each span, as its place in `groups`; -1: none
     steps: pl.DataFrame  # STEPS, from the lane of that name
 
     @property
@@ -48,7 +50,7 @@ class SpanIndex:
     def num_bytes(self) -> int:
         """Memory it holds."""
         arrays = (self.offset, self.start, self.end, self.reach, self.kind, self.rank, self.name)
-        return sum(array.nbytes for array in arrays) + int(self.details.estimated_size())
+        return sum(array.nbytes for array in (*arrays, self.step, self.num_bytes_of, self.group))
 
     def rows_of_ranks(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First row of each rank and the one after its last; -1 where a rank has none."""
@@ -114,6 +116,7 @@ def _index(spans: pl.DataFrame, *, kinds: tuple[str, ...], steps: pl.DataFrame, 
     )
     rank = rows["rank"].cast(pl.Int64).to_numpy()
     names = ordered["name"].unique().sort().to_list()
+    groups = ordered["group"].drop_nulls().unique().sort().to_list()
     start = ordered["start_ns"].to_numpy(writable=True)
     return SpanIndex(
         kinds=kinds,
@@ -130,7 +133,10 @@ def _index(spans: pl.DataFrame, *, kinds: tuple[str, ...], steps: pl.DataFrame, 
         kinds_present=tuple(ordered["kind"].to_physical().unique().sort().to_list()),
         names=tuple(names),
         name=ordered["name"].cast(pl.Enum(names)).to_physical().cast(pl.UInt32).to_numpy(),
-        details=ordered.select("step", "bytes", pl.col("group").cast(pl.Categorical)),
+        step=ordered["step"].fill_null(-1).cast(pl.Int32).to_numpy(),
+        num_bytes_of=ordered["bytes"].fill_null(-1).to_numpy(),
+        groups=tuple(groups),
+        group=ordered["group"].cast(pl.Enum(groups)).to_physical().cast(pl.Int32).fill_null(-1).to_numpy(),
         steps=steps,
     )
 

@@ -119,7 +119,7 @@ def draw_pixels(
     """The window as shown rows by pixels."""
     out = np.zeros((len(first), query.width), dtype=np.uint8)
     weights = weigh_kinds(index, query.hidden)
-    scratch = np.zeros((query.width, max(1, int(np.count_nonzero(weights)))), dtype=np.float32)
+    scratch = np.zeros((max(1, int(np.count_nonzero(weights))), query.width), dtype=np.float32)
     compile_kernels().draw(
         *(index.start, index.end, index.reach, index.kind, index.offset, first, last),
         *(query.start_ns, max(query.end_ns, query.start_ns + 1), weights, out, scratch),
@@ -192,28 +192,17 @@ def _touched(index: SpanIndex, row: int, start_ns: int, end_ns: int) -> NDArray[
 
 
 def _describe(index: SpanIndex, spans: NDArray[np.int64], origin_ns: int) -> Sequence[SpanRow]:
-    if not len(spans):
-        return []
-    details = index.details[spans]
     row_of = np.searchsorted(index.offset, spans, side="right") - 1
     return [
         SpanRow(
-            kind=index.kinds[kind],
-            name=index.names[name],
+            kind=index.kinds[index.kind[span]],
+            name=index.names[index.name[span]],
             lane=index.lane[row],
-            from_ns=start - origin_ns,
-            to_ns=end - origin_ns,
-            step=step,
-            bytes=size,
-            group=group,
+            from_ns=int(index.start[span]) - origin_ns,
+            to_ns=int(index.end[span]) - origin_ns,
+            step=None if index.step[span] < 0 else int(index.step[span]),
+            bytes=None if index.num_bytes_of[span] < 0 else int(index.num_bytes_of[span]),
+            group=None if index.group[span] < 0 else index.groups[index.group[span]],
         )
-        for kind, name, row, start, end, (step, size, group) in zip(
-            index.kind[spans].tolist(),
-            index.name[spans].tolist(),
-            row_of.tolist(),
-            index.start[spans].tolist(),
-            index.end[spans].tolist(),
-            details.iter_rows(),
-            strict=True,
-        )
+        for span, row in zip(spans.tolist(), row_of.tolist(), strict=True)
     ]

@@ -6,11 +6,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import cpu_count
 from typing import Any
 from zlib import crc32
 
+from anyio import CapacityLimiter, to_thread
 from pydantic_core import to_json
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -36,23 +37,37 @@ class Answers:
     _kept: OrderedDict[tuple[Any, ...], Answer] = field(default_factory=OrderedDict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _limiter: CapacityLimiter | None = None
 
-    async def give(self, request: Request, key: tuple[Any, ...], build: Callable[[], object | None]) -> Response:
-        """Answer a request from what is kept, or build it in a thread; None from `build` is 404."""
+    def _workers(self) -> CapacityLimiter:
+        """No more threads than cores: more would only take turns with the one that answers everybody else."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(max(2, cpu_count() or 2))
+        return self._limiter
+
+    async def give(
+        self,
+        request: Request,
+        key: tuple[Any, ...],
+        build: Callable[[], object | None],
+        media_type: str = "application/json",
+    ) -> Response:
+        """Answer from what is kept, or build it in a thread; None from `build` is 404, bytes are sent as they are."""
         full = (self.library.snapshot.version, *key)
         answer = self._find(full)
         if answer is None:
             try:
-                document = await run_in_threadpool(build)
+                document = await to_thread.run_sync(build, limiter=self._workers())
             except BadFileError as error:
                 return answer_error(404, str(error))
             if document is None:
                 return answer_error(404, "nothing of that key is in the folder; the folder may have changed")
-            answer = self._keep(full, to_json(document, inf_nan_mode="null"))
+            body = document if isinstance(document, bytes) else to_json(document, inf_nan_mode="null")
+            answer = self._keep(full, body)
         headers = {"ETag": answer.tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == answer.tag:
             return Response(status_code=304, headers=headers)
-        return Response(answer.body, media_type="application/json", headers=headers)
+        return Response(answer.body, media_type=media_type, headers=headers)
 
     def _find(self, key: tuple[Any, ...]) -> Answer | None:
         with self._lock:

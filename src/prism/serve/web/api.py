@@ -18,7 +18,7 @@ from prism.errors import BadFileError
 from prism.serve.library import Library
 from prism.serve.sources.characterized import Characterized
 from prism.serve.timelines import Timelines
-from prism.serve.views import cluster, datacenter, evaluation, failures, job, timeline
+from prism.serve.views import cluster, datacenter, evaluation, failures, job, runs, timeline
 from prism.serve.views.jobs import FindingRow, JobRow, key_of, list_findings, list_jobs
 from prism.serve.views.timeline import WindowRequest
 from prism.serve.views.trace import write_trace
@@ -145,10 +145,10 @@ def _add_details(router: APIRouter, service: Service) -> None:
             request, ("verdict", id), lambda: failures.describe_verdict(library.snapshot, library.folder, id)
         )
 
-    @router.get("/run", response_model=failures.RunDocument, responses=_ERRORS, tags=["failures"])
+    @router.get("/run", response_model=runs.RunDocument, responses=_ERRORS, tags=["failures"])
     async def run(request: Request, key: Key) -> Response:
         """A supervised run: its story, its losses, and marks on them."""
-        return await give(request, ("run", key), lambda: failures.describe_run(library.snapshot, key))
+        return await give(request, ("run", key), lambda: runs.describe_run(library.snapshot, key))
 
     @router.get("/evaluation", response_model=evaluation.EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
     async def get_evaluation(request: Request, key: Key) -> Response:

@@ -73,9 +73,11 @@ def create_app(config: AppConfig) -> ASGIApp:
     app.add_exception_handler(Exception, _on_bug)
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["folder"])
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Prometheus metrics of jobs, steps, findings, recoveries and evaluations."""
-        return Response(render_metrics(library.snapshot), media_type=CONTENT_TYPE)
+        return await service.answers.give(
+            request, ("metrics",), lambda: render_metrics(library.snapshot).encode(), CONTENT_TYPE
+        )
 
     @app.get("/healthz", response_class=PlainTextResponse, tags=["folder"])
     async def healthz() -> Response:

@@ -1,19 +1,29 @@
-"""Connections that bring no whole request in time are closed: a slow client must not hold one for ever."""
+"""Connections are bounded: a request must come whole within a time and a size, or its connection is closed."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
+elif find_spec("httptools"):
+    # Written in C: an answer takes a third of the processor's time that it takes with h11.
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
+else:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
 
 _GRACE_SECONDS = 0.2
+_MOST_HEAD_BYTES = 64 << 10
 
 
-class TimedProtocol(H11Protocol):
-    """HTTP/1.1 with a limit on the time from opening a connection, or from the answer before, to a whole request."""
+class BoundedProtocol(HttpProtocol):
+    """HTTP/1.1 with limits from opening a connection, or from the answer before, to the next whole request."""
 
     request_seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
+    _num_waiting = 0  # bytes that have not made a request yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock."""
@@ -25,9 +35,19 @@ class TimedProtocol(H11Protocol):
         self._cancel_deadline()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Take what came; what grows too large before it is a request is refused."""
+        before: Any = self.cycle
+        super().data_received(data)
+        self._num_waiting = 0 if self.cycle is not before else self._num_waiting + len(data)
+        if self._num_waiting > _MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The request is too large.")
+            self.transport.close()
+
     def on_response_complete(self) -> None:
         """The next request has its own time."""
         super().on_response_complete()
+        self._num_waiting = 0
         self._cancel_deadline()
         if not self.transport.is_closing():
             self._set_deadline()
@@ -50,6 +70,6 @@ class TimedProtocol(H11Protocol):
             self.transport.close()
 
 
-def limit_requests(seconds: float) -> type[TimedProtocol]:
-    """The protocol with another limit; uvicorn takes a class, not an object."""
-    return type("LimitedProtocol", (TimedProtocol,), {"request_seconds": seconds})
+def limit_requests(seconds: float) -> type[BoundedProtocol]:
+    """The protocol with a limit of its own; uvicorn takes a class, not an object."""
+    return type("LimitedProtocol", (BoundedProtocol,), {"request_seconds": seconds})

@@ -39,7 +39,7 @@ class LocalLauncher:
         for name in hosts:
             _exit_path(plan.folder, name).unlink(missing_ok=True)
         shared = {**os.environ, **plan.orders.to_environment(), ATTEMPT_KEY: key}
-        first = self.settings.addresses.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
+        first = self.settings.addresses.named.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
         shared |= rendezvous(len(hosts), first)
         started = {}
         for rank, host in enumerate(hosts):

@@ -43,7 +43,7 @@ class FailuresPage {
     this.verdictTable = table("verdicts", [
       { name: "reason", get: (v) => v.reason, show: (v) => h("b", { style: { fontWeight: 580 } }, v.reason) }, { name: "category", get: (v) => v.category, show: (v) => badge(v.category) },
       { name: "do", get: (v) => words(v.action), show: (v) => badge(words(v.action), ACTION[v.action]) }, { name: "sure", num: true, get: (v) => v.confidence, show: (v) => percent(v.confidence) },
-      { name: "log", get: (v) => v.log, cut: true }, { name: "hosts", get: (v) => v.hosts.join(" "), cut: true, show: (v) => v.hosts.join(", ") || "–" }, { name: "first rank", num: true, get: (v) => v.first_rank },
+      { name: "log", get: (v) => v.log, cut: true, show: (v) => shorten(v.log) }, { name: "hosts", get: (v) => v.hosts.join(" "), cut: true, show: (v) => v.hosts.join(", ") || "–" }, { name: "first rank", num: true, get: (v) => v.first_rank },
       { name: "evidence", wide: true, get: (v) => v.evidence, show: (v) => h("span", { class: "mono" }, v.evidence.length > 160 ? `${v.evidence.slice(0, 160)}…` : v.evidence) },
     ], verdicts, { caption: "Verdicts", most: 20, chosen: (v) => v.id === this.verdict, go: (v) => () => { address.set({ verdict: v.id }, { push: true }); this.showVerdict(v.id, true); } });
     return card("Verdicts", this.verdictTable.node, { about: "choose one to see its evidence in place", tools: this.verdictTable.tools });
@@ -56,8 +56,8 @@ class FailuresPage {
     let found;
     try { found = await load("verdict", { id }); } catch (error) { clear(this.detail, card("Evidence", empty("This verdict is gone", error.message))); return; }
     const { verdict, context } = found;
-    const facts = [["do", [badge(words(verdict.action), ACTION[verdict.action]), " ", verdict.mitigation]], ["read", `${plural(verdict.lines_read, "line")}, ${whole(verdict.lines_kept)} worth reading`], ["where", [verdict.first_rank !== null ? `rank ${verdict.first_rank}` : "", verdict.hosts.join(", ")].filter(Boolean).join(" on ")], ["from", verdict.origin]];
-    clear(this.detail, card(`${verdict.reason} in ${verdict.log}`, h("div", {}, h("dl", { class: "facts" }, facts.filter(([, value]) => value && value.length).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), context.map(logOf)), { about: `${verdict.category}, ${percent(verdict.confidence)} sure` }));
+    const facts = [["do", [badge(words(verdict.action), ACTION[verdict.action]), " ", verdict.mitigation]], ["read", `${plural(verdict.lines_read, "line")}, ${whole(verdict.lines_kept)} worth reading`], ["where", [verdict.first_rank !== null ? `rank ${verdict.first_rank}` : "", verdict.hosts.join(", ")].filter(Boolean).join(" on ")], ["from", verdict.origin], ["log", verdict.log]];
+    clear(this.detail, card(`${verdict.reason} in ${shorten(verdict.log)}`, h("div", {}, h("dl", { class: "facts" }, facts.filter(([, value]) => value && value.length).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), context.map(logOf)), { about: `${verdict.category}, ${percent(verdict.confidence)} sure` }));
     if (scroll) this.detail.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
@@ -94,6 +94,9 @@ class FailuresPage {
     return card("Hosts and their history", built.node, { tools: built.tools });
   }
 }
+
+// Of a long path the end tells logs apart.
+const shorten = (path) => (path.split("/").length > 4 ? `…/${path.split("/").slice(-3).join("/")}` : path);
 
 function logOf(context) {
   const lines = [];

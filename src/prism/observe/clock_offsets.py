@@ -1,0 +1,148 @@
+"""Offsets between the clocks of exporters, read from what happens at one moment and is stamped by several of them.
+
+The ranks of a worker send over all rails of their host at once, and an exchange goes both ways at once. Where such
+messages are stamped by different exporters, the difference is that of their clocks, the same for all messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_SAMPLE = 80_000  # flows that offsets are estimated from
+_FAR_NS = 20_000_000  # larger differences are not looked for, nor such as come near the distance of messages
+_TIGHT_NS = 100_000  # spread of the differences between messages of one moment
+_ENOUGH = 8  # messages that make a comparison
+_SMALLEST_NS = 150_000  # offsets below are left alone
+_MOST_STREAMS = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffsets:
+    """How far the clock of each exporter is ahead of the middle one, in nanoseconds."""
+
+    offsets_ns: dict[str, int]
+
+    @property
+    def note(self) -> str | None:
+        """A line for the reader of a diagnosis; None where nothing was done."""
+        if not self.offsets_ns:
+            return None
+        largest = max(self.offsets_ns.values(), key=abs)
+        return f"clocks of {len(self.offsets_ns)} exporters were set right by up to {abs(largest) / 1e6:.2f} ms"
+
+
+def align_clocks(flows: pl.DataFrame, topology: pl.DataFrame | None) -> tuple[pl.DataFrame, ClockOffsets]:
+    """FLOWS on one clock, and what was taken off."""
+    exporter = _exporter_of(flows.head(0), topology)
+    if exporter is None or flows.height < 100:
+        return flows, ClockOffsets({})
+    sample = flows.head(_SAMPLE)
+    found = estimate_offsets(sample.with_columns(_exporter_of(sample, topology).alias("_exporter")), topology)  # type: ignore[union-attr]
+    if not found.offsets_ns:
+        return flows, found
+    shift = _exporter_of(flows, topology).replace_strict(found.offsets_ns, default=0, return_dtype=pl.Int64)  # type: ignore[union-attr]
+    return flows.with_columns(pl.col("start_ns") - shift, pl.col("end_ns") - shift), found
+
+
+def _exporter_of(flows: pl.DataFrame, topology: pl.DataFrame | None) -> pl.Series | None:
+    """Who stamped each flow: named, or the first switch on its path, or that of its sender."""
+    if "exporter" in flows.columns and (not flows.height or flows["exporter"].null_count() == 0):
+        return flows["exporter"]
+    if "path" in flows.columns and (not flows.height or flows["path"].null_count() == 0):
+        paths = flows["path"].unique()
+        return flows["path"].replace_strict(paths, paths.str.split(">").list.first(), return_dtype=pl.String)
+    if topology is not None and topology["switch"].null_count() == 0:
+        table = topology.unique("address")
+        return flows["src"].replace_strict(table["address"], table["switch"], default="", return_dtype=pl.String)
+    return None
+
+
+def estimate_offsets(flows: pl.DataFrame, topology: pl.DataFrame | None) -> ClockOffsets:
+    """Offsets from a sample of flows with `_exporter`; empty where clocks agree or cannot be compared."""
+    if flows["_exporter"].n_unique() < 2:
+        return ClockOffsets({})
+    edges = _compare_streams(flows, topology)
+    offsets = _settle(edges)
+    if not offsets:
+        return ClockOffsets({})
+    settled = {name: round(value) for name, value in offsets.items()}
+    return ClockOffsets(settled if max(map(abs, settled.values())) >= _SMALLEST_NS else {})
+
+
+def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[tuple[str, str], list[float]]:
+    """For pairs of exporters, the differences between their stamps of like messages of one moment."""
+    host = flows
+    if topology is not None:
+        table = topology.unique("address")
+        host = flows.with_columns(
+            pl.col(c).replace_strict(table["address"], table["host"], default=pl.col(c), return_dtype=pl.String)
+            for c in ("src", "dst")
+        )
+    size = ((pl.col("bytes") + 1).log() * 10).round().alias("size")
+    ends = [pl.min_horizontal("src", "dst").alias("a"), pl.max_horizontal("src", "dst").alias("b")]
+    streams = (
+        host.sort("start_ns")
+        .group_by(*ends, size, "src", "_exporter", maintain_order=True)
+        .agg("start_ns", (pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
+        .filter(pl.col("start_ns").list.len() >= _ENOUGH)
+        .head(_MOST_STREAMS)
+    )
+    beside: dict[tuple[str, str, float], list[tuple[str, str, Ints, float]]] = defaultdict(list)
+    for a, b, size_of, src, exporter, starts, took in streams.iter_rows():
+        beside[a, b, size_of].append((src, exporter, np.unique(np.asarray(starts, np.int64)), float(took or 0)))
+    edges: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for members in beside.values():
+        first_src, first, times, took = max(members, key=lambda m: len(m[2]))
+        for src, exporter, others, _ in members:
+            if exporter == first:
+                continue
+            # An answer follows its cause; only messages that overlap are surely both ways at once.
+            reach = min(_FAR_NS, 0.4 * float(np.median(np.diff(times))) if len(times) > 1 else 0.0)
+            reach = reach if src == first_src else min(took, reach)
+            shift = _same_moments(times, others, reach)
+            if shift is not None:
+                edges[first, exporter].append(shift)
+    return edges
+
+
+def _same_moments(times: Ints, others: Ints, reach: float) -> float | None:
+    """The constant difference between two streams of messages, where there is one."""
+    at = np.clip(np.searchsorted(times, others), 1, max(len(times) - 1, 1))
+    before, after = others - times[at - 1], others - times[np.minimum(at, len(times) - 1)]
+    nearest = np.where(np.abs(before) <= np.abs(after), before, after).astype(np.float64)
+    near = nearest[np.abs(nearest) <= reach]
+    if len(near) < max(_ENOUGH, 0.7 * len(others)):
+        return None
+    middle = float(np.median(near))
+    tight = float(np.quantile(np.abs(near - middle), 0.7))
+    return middle if tight <= _TIGHT_NS else None
+
+
+def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
+    """One offset per exporter from all differences; exporters that share no messages keep clocks of their own."""
+    links: dict[str, dict[str, float]] = defaultdict(dict)
+    for (a, b), values in edges.items():
+        links[a][b] = float(np.median(values))
+        links[b][a] = -links[a][b]
+    offsets: dict[str, float] = {}
+    for start in sorted(links, key=lambda n: -len(links[n])):
+        if start in offsets:
+            continue
+        island = {start: 0.0}
+        queue = [start]
+        while queue:
+            here = queue.pop(0)
+            for there, shift in links[here].items():
+                if there not in island:
+                    island[there] = island[here] + shift
+                    queue.append(there)
+        middle = float(np.median(list(island.values())))
+        offsets |= {name: value - middle for name, value in island.items()}
+    return offsets

@@ -1,0 +1,61 @@
+"""The scoreboard counts what it says it counts, and runs where only the numeric packages are installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from observe_scoreboard import FIGURES, Tally, score_one, score_or_fail
+from prism.scenarios import load_scenario, make_scenario
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+IMPORTS = """
+import sys
+import observe_findings_score, observe_score, observe_scoreboard
+import prism.observe, prism.observe.paper, prism.scenarios
+print(sorted({"typer", "rich", "click", "torch", "ray"} & set(sys.modules)))
+"""
+
+
+def test_it_needs_no_command_line_packages() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_figures_are_shares_of_what_was_counted() -> None:
+    tally = Tally(jobs=4, jobs_exact=3, pairs=10, pairs_right=9, layouts=4, layouts_right=2, steps=110, steps_missed=10,
+                  step_error=0.5, spans=50, span_error=0.25, faults=2, culprit_first=1, healthy_steps=2000,
+                  false_findings=3)  # fmt: skip
+    assert tally.figures() == [75.0, 90.0, 50.0, 0.5, 0.5, 50.0, 1.5]
+    assert len(tally.figures()) == len(FIGURES)
+
+
+def test_nothing_counted_is_no_figure() -> None:
+    assert set(Tally().figures()) == {None}
+
+
+def test_tallies_add_up() -> None:
+    both = Tally(jobs=1, wrong=["a"])
+    both.add(Tally(jobs=2, jobs_exact=2, wrong=["b"]))
+    assert (both.jobs, both.jobs_exact, both.wrong) == (3, 2, ["a", "b"])
+
+
+@pytest.mark.parametrize("method", ["prism", "paper"])
+def test_a_healthy_job_is_scored_by_both_methods(method: str) -> None:
+    made = make_scenario(load_scenario("dense-dp-16"), 0)
+    tally = score_one(made, method, with_spans=True)
+    assert (tally.jobs, tally.jobs_exact, tally.failed) == (1, 1, 0)
+    assert tally.pairs == len(made.truth["jobs"][0]["pairs"])
+    assert tally.steps == tally.healthy_steps == len(made.truth["jobs"][0]["steps"])
+
+
+def test_a_method_that_breaks_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_scenario(load_scenario("dense-dp-16"), 0)
+    monkeypatch.setattr("prism.observe.diagnose", lambda *_: 1 / 0)
+    tally = score_or_fail(made, "prism", with_spans=False)
+    assert (tally.failed, tally.jobs, tally.jobs_exact, tally.steps_missed) == (1, 1, 0, tally.steps)
+    assert "ZeroDivisionError" in tally.wrong[0]
