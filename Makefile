@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus drills soak slurm-drill clean
+.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus drills soak slurm-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ soak: $(READY)  ## 200 random faults on one run
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
 	$(BIN)/python -m prism.recover.drills.slurm_drill
+
+lab: $(READY)  ## real jobs between network namespaces, harmed and diagnosed (root, tcpdump, softflowd)
+	$(BIN)/prism lab --output $(OUT)/lab
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) $(OUT) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

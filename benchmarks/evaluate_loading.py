@@ -31,7 +31,7 @@ from machine import describe_machine
 from prism.evaluate.loading import Shelf, ShelfConfig, open_source
 from prism.evaluate.loading.neighbour import Neighbour
 from prism.evaluate.models.tiny import write_safetensors
-from prism.recover.drills.namespaces import Namespaces, why_no_namespaces
+from prism.testbed.namespaces import Namespaces, why_no_namespaces
 
 
 def load(address: str, roots: list[Path], passed_on: list[str]) -> int:

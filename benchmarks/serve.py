@@ -201,6 +201,7 @@ def measure_browser(service: Service) -> None:
     ):
         options.add_argument(flag)
     browser = webdriver.Chrome(options=options, service=Driver(driver))
+    browser.set_script_timeout(240)
     try:
         firsts = []
         for _ in range(3):

@@ -25,9 +25,8 @@ def test_commands_shown_on_a_page_exist(page: Path) -> None:
     from typer.main import get_command
 
     known = set(getattr(get_command(app), "commands", {}))
-    planned = {"evaluate", "serve"}  # the README says that they are planned
     shown = set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?prism ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
-    assert shown <= known | planned, f"{page.name} shows {shown - known}"
+    assert shown <= known, f"{page.name} shows {shown - known}"
 
 
 def test_the_shapes_named_in_the_architecture_are_declared() -> None:

@@ -45,10 +45,14 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
     assert "ms per iteration" in (tmp_path / "report.html").read_text()
 
 
-def test_collectives_between_two_ranks_become_a_calibration_that_is_used(tmp_path: Path) -> None:
+def test_collectives_between_two_ranks_become_a_calibration_that_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prism.emulate import calibrating
     from prism.emulate.predict import choose_costs
     from prism.simulate.costs import estimate
 
+    monkeypatch.setattr(calibrating, "list_sizes", lambda largest: [1 << 16])  # one size is enough here
     path = tmp_path / "here.parquet"
     CliRunner().invoke(
         app,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # workers import jobs from here
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
-def open_any_engine(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """How each engine is opened."""
+def open_any_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """How each engine is opened; Ray's workers look for the jobs of the tests on PYTHONPATH."""
     if request.param == "local":
         from prism.evaluate.engines import LocalEngine
 
         return LocalEngine
     pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     from prism.evaluate.engines.ray_engine import RayEngine
 
     return lambda: RayEngine(None, 4)

@@ -257,6 +257,24 @@ def test_a_load_that_fails_everywhere_is_reported_and_others_go_on() -> None:
     assert {name for name, _, _ in hazards.scored} == {"good"}
 
 
+def test_a_node_that_cannot_load_one_checkpoint_works_on_another() -> None:
+    datasets = [make_dataset("d", 400)]
+    other = Checkpoint(name="other", path="", bytes=1, parameters=10, step=2)
+    scheduler = Scheduler([MODEL, other], datasets, make_priors(1.0, "d"))
+    hazards = Hazards(scheduler=scheduler, choose=lambda n: 0)
+    hazards.join("sick", 0)
+    for _ in range(3):
+        index = next(i for i, (_, name) in enumerate(hazards.loads) if name == "step-1")
+        node, name = hazards.loads.pop(index)
+        hazards.send(events.LoadFailed, node=node, checkpoint=name, text="no route")
+        hazards.join("good", 0)
+    while not hazards.running:
+        assert hazards.step()
+    assert {trial.checkpoint for worker, (trial, _) in hazards.running.items() if worker == "sick.0"} <= {"other"}
+    hazards.drain()
+    assert not hazards.given_up
+
+
 def test_a_checkpoint_of_higher_priority_goes_first_at_the_next_trial() -> None:
     scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
     hazards = Hazards(scheduler=scheduler, choose=lambda n: 0)

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch")
 
 from prism.recover.drills.__main__ import DRILLS, NEED_ROOT
-from prism.recover.drills.namespaces import why_no_namespaces
 from prism.recover.drills.process_drills import Script
 from prism.recover.drills.slurm_cluster import why_no_slurm
 from prism.recover.drills.slurm_drill import lose_slurm_node
+from prism.testbed.namespaces import why_no_namespaces
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
 

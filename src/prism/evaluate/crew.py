@@ -159,7 +159,8 @@ class Crew:
         for report in self._engine.wait(timeout_s):
             duty = self._duties.pop(report.worker, None)
             if isinstance(report, Gone):
-                yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
+                if not self._went_with_node(report.worker, duty):
+                    yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
             elif isinstance(report, Returned) and duty is not None:
                 self._combining.pop(report.worker, None)
                 if report.worker in self._held:
@@ -170,6 +171,19 @@ class Crew:
             self.score(None, *self._orphans.popleft())
         for station in self._stations.values():
             self._feed(station)
+
+    def _went_with_node(self, worker: str, duty: Duty | None) -> bool:
+        """Whether a lost worker's node is gone too: then the node's loss is told, and nothing is started there."""
+        spec = self._workers.get(worker)
+        node = spec.node if spec else duty.node if duty else ""
+        if not node or node in {alive.id for alive in self._engine.nodes()}:
+            return False
+        self._next_check_s = 0.0
+        self._held.pop(worker, None)
+        job = self._combining.pop(worker, None)
+        if job is not None and duty is not None:
+            self._orphans.append((job, duty))
+        return True
 
     def _end_hung(self) -> Iterator[tuple[Duty, Outcome]]:
         now_s = time.monotonic()

@@ -86,13 +86,12 @@ class Planner:
                 self._pack(own, now_s)
             if desk.queue:
                 return
-        else:
-            for checkpoint in self._others(desk):
-                desk.group = checkpoint
-                self._pack(checkpoint, now_s)
-                if desk.queue:
-                    return
-                self.refused[checkpoint, self._is_near(desk, checkpoint)] = self.version
+        for checkpoint in self._others(desk):
+            desk.group = checkpoint
+            self._pack(checkpoint, now_s)
+            if desk.queue:
+                return
+            self.refused[checkpoint, self._is_near(desk, checkpoint)] = self.version
         desk.group, desk.queue = own, []
         desk.rested = self.version
 

@@ -79,8 +79,6 @@ class SimulatedRun:
     makespan_s: float
     num_trials: int
     num_loads: int
-    busy_s: float  # of all workers: starts, set-ups and inference
-    infer_s: float  # of all workers: inference alone
     failed_samples: int
 
 
@@ -102,8 +100,6 @@ class SimulatedCluster:
     now_s: float = 0.0
     num_trials: int = 0
     num_loads: int = 0
-    busy_s: float = 0.0
-    infer_s: float = 0.0
     _heap: list[tuple[float, int, events.Event]] = field(default_factory=list)
     _count: int = 0
     _workers: dict[str, _SimulatedWorker] = field(default_factory=dict)
@@ -170,7 +166,6 @@ class SimulatedCluster:
             simulated.checkpoint, simulated.dataset = part.checkpoint, part.dataset
             seconds = part.samples * truth.infer_s
             at_s += start_s + setup_s + seconds
-            self.infer_s += seconds
             self.push(
                 events.PartInferred(
                     now_s=at_s,
@@ -181,7 +176,6 @@ class SimulatedCluster:
                     start_s=start_s,
                 )
             )
-        self.busy_s += at_s - self.now_s
         self.push(events.InferenceFinished(now_s=at_s, trial=action.trial.id))
 
     def _still_happens(self, event: events.Event) -> bool:
@@ -231,7 +225,5 @@ def simulate_evaluation(
         makespan_s=cluster.now_s,
         num_trials=cluster.num_trials,
         num_loads=cluster.num_loads,
-        busy_s=cluster.busy_s,
-        infer_s=cluster.infer_s,
         failed_samples=scheduler.progress(cluster.now_s).failed,
     )

@@ -12,6 +12,8 @@ from prism.observe.traffic import Traffic
 _LISTENED = 24  # pairs of a cluster
 _MOST_EVENTS = 2000
 _MIN_EVENTS = 5
+_NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or nothing
+_LONG_GAP = 4.0  # times the usual one
 _SCATTERED = 0.6  # of what two strangers' distances would be
 _OVERLAP = 0.3  # of the shorter one's time in which both must be there
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
@@ -92,6 +94,7 @@ def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> pl.DataFrame:
     heard = traffic.messages[traffic.rows_of(chosen)].group_by("voice", maintain_order=True).agg(
         pl.len().alias("num"), pl.col("bytes").mean().clip(1.0).log().alias("size"), "start_ns"
     )  # fmt: skip
+    heard = heard.filter(pl.col("size") > _NUMBERS) if (heard["size"] > _NUMBERS).any() else heard
     usual = float(heard["num"].median() or 0)  # type: ignore[arg-type]
     steady = heard.filter(pl.col("num") >= max(_MIN_EVENTS, _STEADY * usual))
     return (steady if steady.height else heard).sort("num", "voice")
@@ -104,7 +107,15 @@ def mark_both(a: pl.DataFrame, b: pl.DataFrame) -> tuple[Times, Times]:
     rows, columns = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
     i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
     single = [np.unique(t["start_ns"][row].to_numpy()[:_MOST_EVENTS]) for t, row in ((a, i), (b, k))]
-    grouped = [find_group_starts(times) for times in single]
-    if all(grouped) and 0.8 < len(grouped[0][-1]) / len(grouped[1][-1]) < 1.25:
-        return grouped[0][-1], grouped[1][-1]  # The first of each group of messages: once per step.
+    for split in (find_group_starts, _after_long_gaps):
+        found = [split(times) for times in single]
+        if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
+            return found[0][-1], found[1][-1]  # The first of each group of messages: once per step.
     return single[0], single[1]
+
+
+def _after_long_gaps(times: Times) -> list[Times]:
+    """The messages that follow a silence far longer than usual, where there are enough of them."""
+    gaps = np.diff(times)
+    wide = np.flatnonzero(gaps > _LONG_GAP * np.median(gaps)) if len(gaps) else np.zeros(0, np.int64)
+    return [times[wide + 1]] if len(wide) >= _MIN_EVENTS else []

@@ -21,6 +21,7 @@ _TOLERANCES = (
     0.08,
     0.15,
 )  # of a period: how far steps may differ; the wider ones only where nothing else fits
+_SURE = 0.75  # clarity that outweighs what groups of messages say
 _CLEAR = 0.5  # score at which a narrower tolerance is enough
 _NEAR_BEST = 0.6  # of the best score: a pause after every third step leaves two in three
 _WHOLE = 0.8  # share of the streams that must repeat
@@ -44,6 +45,7 @@ class Streams:
     klass: NDArray[np.int64]
     importance: Floats  # of each class
     number: Floats  # of messages or groups in a stream of each class, at most
+    spacing: Floats  # usual time between the smallest groups of each stream that has any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +65,15 @@ def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams
     """
     kept: list[Times] = []
     kinds: list[int] = []
+    spacing: list[float] = []
     for times, kind in zip(parts, klass, strict=True):
         some = times[:_MOST_EVENTS]
         apart = np.concatenate([[True], np.diff(some) > slack_ns]) if len(some) else np.zeros(0, np.bool_)
         single = some[apart]
-        for level, stream in enumerate([single, *find_group_starts(single)]):
+        groups = find_group_starts(single)
+        if groups:
+            spacing.append(float(np.median(np.diff(groups[-1]))))
+        for level, stream in enumerate([single, *groups]):
             kept.append(stream)
             kinds.append(_LEVELS * kind + level)
     begin = np.concatenate([[0], np.cumsum([len(k) for k in kept])]).astype(np.int64)
@@ -79,6 +85,7 @@ def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams
         klass=number.astype(np.int64),
         importance=np.where(found % _LEVELS == 0, 1.0, _GROUP_WEIGHT),
         number=np.array([max(len(k) for k, c in zip(kept, number, strict=True) if c == i) for i in range(len(found))]),
+        spacing=np.array(spacing),
     )
 
 
@@ -123,10 +130,25 @@ def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
             best = found
         if best.clarity >= _CLEAR:
             break
+    grouped = _usual_spacing(streams)
+    if grouped is not None and (best is None or _is_doubtful(best, grouped)):
+        return Rhythm(period_ns=grouped, clarity=0.5, tolerance=_TOLERANCES[-1])
     if best is None:
         return None
     period = refine_period(streams, best.period_ns, best.tolerance, slack_ns)
     return Rhythm(period_ns=period, clarity=best.clarity, tolerance=best.tolerance)
+
+
+def _usual_spacing(streams: Streams) -> float | None:
+    """The time between groups of messages that the streams agree on; it holds where steps grow longer and longer."""
+    if len(streams.spacing) < 2:
+        return None
+    usual = float(np.median(streams.spacing))
+    return usual if np.mean(np.abs(streams.spacing / usual - 1) < 0.08) >= 0.7 else None
+
+
+def _is_doubtful(found: Rhythm, grouped: float) -> bool:
+    return found.clarity < _SURE and not 0.3 * grouped < found.period_ns < 1.5 * grouped
 
 
 def _range_of(streams: Streams, slack_ns: int) -> tuple[float, float]:

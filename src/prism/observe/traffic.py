@@ -57,6 +57,10 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     flows = flows.filter(pl.col("src") != pl.col("dst"))
     if flows.height < total:
         notes.append(f"{total - flows.height:,} flows from an endpoint to itself were left out")
+    carrying = flows.filter(pl.col("bytes") > 0)
+    if carrying.height < flows.height:
+        notes.append(f"{flows.height - carrying.height:,} flows without bytes were left out")
+        flows = carrying
     endpoints = _number_endpoints(endpoints_of(flows), topology, notes)
     names = pl.Enum(endpoints["address"])
     src, dst = (flows[c].cast(names).to_physical().to_numpy().astype(np.int64) for c in ("src", "dst"))

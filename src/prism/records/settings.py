@@ -58,7 +58,8 @@ def parse_mapping(text: str, where: str, such_as: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise BadFileError(f"{where}{line}: not YAML ({getattr(error, 'problem', None) or error})") from None
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise BadFileError(f"{where}{line}: not YAML ({problem})") from None
     if not isinstance(document, Mapping):
         raise BadConfigError(f"{where}: expected keys such as {such_as}, found {describe(document)}")
     return dict(document)

@@ -126,8 +126,9 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
         hits = len({scene.unit[r] for r in left if best in scene.touches[r]})
         if hits < 2 and hits < _EXPLAINED * num_units:
             break  # Slow here and there: no one place is to blame.
-        if best[0] == "pair" and max(p.window.mean for r, p in left.items() if best in scene.touches[r]) < _ALONE:
-            break  # A single pair that is a little slow is no link's fault.
+        alone = [p for r, p in left.items() if best in scene.touches[r]]
+        if best[0] == "pair" and not any(p.steady and p.window.mean >= _ALONE for p in alone):
+            break  # A single pair that is a little slow, or now and then, is no link's fault.
         same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
         chosen = [r for r in left if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}

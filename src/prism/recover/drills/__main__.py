@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prism.recover.drills import network_drills, process_drills
-from prism.recover.drills.namespaces import why_no_namespaces
 from prism.recover.drills.outcome import Outcome
 from prism.recover.drills.process_drills import Script
 from prism.recover.drills.stage import DrillError
+from prism.testbed.namespaces import why_no_namespaces
 
 Drill = Callable[[Script], Outcome]
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from prism.recover.drills.namespaces import Namespaces
 from prism.recover.drills.outcome import Outcome, measure, require
 from prism.recover.drills.process_drills import HANG_SETTINGS, JOB, Script
 from prism.recover.drills.stage import Stage, merge
+from prism.testbed.namespaces import Namespaces
 
 _RANKS_PER_HOST = 2
 _EXAMINE = {"megabytes": 0.05, "timeout_s": 5.0, "group_rounds": 2, "slow_ratio": 0.2}

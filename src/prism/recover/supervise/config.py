@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prism.errors import BadConfigError, BadFileError
+from prism.errors import BadConfigError
 from prism.records.settings import Checked, build, describe, number, one_of, parse_mapping, read_text
 from prism.recover.isolate.agents import Backend
 from prism.recover.supervise.hosts import HostPolicy
@@ -63,10 +63,7 @@ def read_config(path: Path) -> SuperviseConfig:
     """Read a YAML file of sections; an unknown name or a wrong value is told with its place."""
     text, where = read_text(path), str(path)
     empty = not any(line.split("#")[0].strip() for line in text.splitlines())
-    try:
-        document = {} if empty else parse_mapping(text, where, "'hosts', 'restarts' and 'poll_s'")
-    except BadFileError as error:  # of characters that YAML does not allow it tells in several lines
-        raise BadFileError(" ".join(str(error).split())) from None
+    document = {} if empty else parse_mapping(text, where, "'hosts', 'restarts' and 'poll_s'")
     launch = document.get("launch")
     if isinstance(launch, Mapping) and "addresses" in launch:
         document["launch"] = {**launch, "addresses": _read_addresses(launch["addresses"], where)}

@@ -167,14 +167,15 @@ def _add_timeline(router: APIRouter, service: Service) -> None:
         to_ns: Time = None,
         width: Annotated[int, Query(ge=16, le=4_096, description="Pixels.")] = 1_200,
         first_row: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
-        num_rows: Annotated[int, Query(ge=1, le=1_024)] = 64,
+        num_rows: Annotated[
+            int, Query(ge=1, le=1_024, description="Rows; fewer are sent where rows x width is more than 2^20.")
+        ] = 64,
         by: Annotated[Literal["rank", "lane"], Query(description="A row for each rank, or each lane.")] = "rank",
         hide: Annotated[str, Query(max_length=200, description="Kinds to leave out, with commas between.")] = "",
         expected: Annotated[str, Query(max_length=1_024, description="Key of a prediction to lay over.")] = "",
     ) -> Response:
         """A window of the timeline of a job, or of the trials of an evaluation, aggregated to the pixels shown."""
-        if num_rows * width > _MOST_PIXELS:
-            return answer_error(422, f"num_rows x width is more than {_MOST_PIXELS}; ask for less")
+        num_rows = min(num_rows, _MOST_PIXELS // width)
         hidden = frozenset(filter(None, hide.split(",")))
         asked = WindowRequest(
             key=key, from_ns=from_ns, to_ns=to_ns, width=width, first_row=first_row, num_rows=num_rows, by=by,
