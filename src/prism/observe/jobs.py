@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.company import keep_company
-from prism.observe.period import Times, find_rhythm, make_streams
+from prism.observe.counting import choose_period
+from prism.observe.period import Times, make_streams
 from prism.observe.storage import find_hubs
 from prism.observe.traffic import Traffic
 
@@ -22,6 +23,7 @@ _SAME_SIZE = 0.05  # of the logarithm of bytes
 CLOCK_ERROR_NS = 50_000  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
 _LISTENED_PAIRS = 96
+NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
 
@@ -163,6 +165,8 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
     ).filter(pl.col("num") >= 3)  # fmt: skip
     if heard.is_empty():
         return None
+    large = heard.filter(pl.col("bytes") >= NUMBERS_BYTES)
+    heard = large if large.height else heard
     heard = heard.with_columns((pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass"))
     common = heard.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
     parts: list[Times] = []
@@ -173,5 +177,4 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
             parts.append(own["start_ns"][i].to_numpy())
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
-    rhythm = find_rhythm(make_streams(parts, classes, slack), slack)
-    return rhythm.period_ns if rhythm is not None else None
+    return choose_period(make_streams(parts, classes, slack), slack)

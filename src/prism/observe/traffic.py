@@ -66,6 +66,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     src, dst = (flows[c].cast(names).to_physical().to_numpy().astype(np.int64) for c in ("src", "dst"))
     start = flows["start_ns"].to_numpy()
     end = flows.select(pl.coalesce("end_ns", "start_ns"))["end_ns"].to_numpy()
+    end = np.maximum(end, start)  # Some exporters mix the two up; a transfer does not end before it starts.
     size = flows["bytes"].to_numpy()
     pair_key = src * max(endpoints.height, 1) + dst
     pair, connection, connected = _number_connections(flows, pair_key)

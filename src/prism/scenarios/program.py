@@ -74,6 +74,7 @@ class StageWriter:
     def _announce_parameters(self) -> None:
         """ZeRO-1/2 with overlap: updated parameters are gathered while the next step's forward runs."""
         if self.job.sharding in ("zero1", "zero2") and self.job.overlap:
+            self.program.join(waiter=PARAMETERS, on=COMPUTE)  # not before the last step's update
             for slot, params in self._replicated():
                 for size in self._buckets(params * self.job.num_chunks):
                     self.program.all_gather(slot, size * PARAM_BYTES, stream=PARAMETERS, name="gather parameters")
