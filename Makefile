@@ -51,6 +51,7 @@ format: $(READY)  ## rewrite the code as `make check` wants it
 docs: $(READY)  ## write docs/cli.md and the pictures from the code
 	$(BIN)/python scripts/write_cli_docs.py
 	$(BIN)/python scripts/write_pictures.py
+	$(BIN)/python tests/serve/remake_pictures.py docs
 
 bench: $(READY)  ## run every benchmark beside its peers and print the tables
 	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

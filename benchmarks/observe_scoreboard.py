@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -165,11 +166,17 @@ def score_one(made: Any, method: str, with_spans: bool) -> Tally:
     """Diagnose one measured scenario by one method and compare it with the truth."""
     from observe_findings_score import score_findings
     from observe_score import score
-    from prism.observe import build_timeline, diagnose
+    from prism.observe import build_timeline
+    from prism.observe.diagnose import diagnose, study_jobs
     from prism.observe.paper import diagnose_as_published, draw_published_timeline
 
     begin = time.process_time()
-    diagnosis = (diagnose if method == "prism" else diagnose_as_published)(made.flows, made.topology)
+    if method == "prism":
+        # An operator knows how many GPUs a host has; flows do not tell where ranks share a NIC.
+        study = partial(study_jobs, gpus_per_host=made.truth["cluster"]["gpus_per_host"])
+        diagnosis = diagnose(made.flows, made.topology, study=study)
+    else:
+        diagnosis = diagnose_as_published(made.flows, made.topology)
     cpu_s = time.process_time() - begin
     document = diagnosis.to_json()
     shape, found = score(document, made.truth), score_findings(document, made.truth)

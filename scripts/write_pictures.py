@@ -34,4 +34,4 @@ def capture(command: str, name: str, shown: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    capture("prism demo --quiet --output out/demo", "demo", shown="make demo")
+    capture("prism demo --only observe --quiet --output out/demo", "demo", shown="prism demo --only observe")

@@ -60,6 +60,9 @@ def run_diagnose(
     ray_address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS; else Ray is started here.")
     ] = None,
+    gpus_per_host: Annotated[
+        int | None, typer.Option(help="GPUs of a host, where several share a NIC and flows cannot tell.", min=1)
+    ] = None,
     skip_bad_rows: SkipBadRows = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -73,7 +76,7 @@ def run_diagnose(
     read = read_sources(flows, skip_bad_rows, packet_bytes=4096)
     known = None if topology is None else read_table(topology, TOPOLOGY)
     with progress("diagnosing"):
-        diagnosis = diagnose_by(method, engine, read.flows, known, ray_address)
+        diagnosis = diagnose_by(method, engine, read.flows, known, ray_address, gpus_per_host)
     if output is not None:
         with progress("writing the report"):
             write_diagnosis(diagnosis, output, method=method, topology=known)
@@ -85,7 +88,12 @@ def run_diagnose(
 
 
 def diagnose_by(
-    method: Method, engine: Engine, flows: pl.DataFrame, topology: pl.DataFrame | None, ray_address: str | None = None
+    method: Method,
+    engine: Engine,
+    flows: pl.DataFrame,
+    topology: pl.DataFrame | None,
+    ray_address: str | None = None,
+    gpus_per_host: int | None = None,
 ) -> Diagnosis:
     """Diagnose by the method and on the engine that were asked for."""
     if method is Method.PAPER:
@@ -95,10 +103,12 @@ def diagnose_by(
     if engine is Engine.RAY:
         from prism.observe.engine_ray import diagnose_on_ray
 
-        return diagnose_on_ray(flows, topology, address=ray_address)
-    from prism.observe import diagnose
+        return diagnose_on_ray(flows, topology, address=ray_address, gpus_per_host=gpus_per_host)
+    from functools import partial
 
-    return diagnose(flows, topology)
+    from prism.observe.diagnose import diagnose, study_jobs
+
+    return diagnose(flows, topology, study=partial(study_jobs, gpus_per_host=gpus_per_host))
 
 
 def show_diagnosis(diagnosis: Diagnosis) -> None:

@@ -26,24 +26,28 @@ _OBJECT_STORE_BYTES = 200 * 2**20  # of an embedded Ray; what does not fit is sp
 
 
 def diagnose_on_ray(
-    flows: pl.DataFrame, topology: pl.DataFrame | None = None, *, address: str | None = None
+    flows: pl.DataFrame,
+    topology: pl.DataFrame | None = None,
+    *,
+    address: str | None = None,
+    gpus_per_host: int | None = None,
 ) -> Diagnosis:
     """`diagnose` with the jobs spread over Ray: at `address`, at RAY_ADDRESS, or embedded in this process."""
     if importlib.util.find_spec("ray") is None:
-        raise MissingExtraError("--engine ray", "evaluate")
+        raise MissingExtraError("--engine ray", "observe")
     with _connect(address or os.environ.get("RAY_ADDRESS")) as ray:
-        return diagnose(flows, topology, study=lambda traffic, jobs: _study_on(ray, traffic, jobs))
+        return diagnose(flows, topology, study=lambda traffic, jobs: _study_on(ray, traffic, jobs, gpus_per_host))
 
 
-def _study_on(ray: Any, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
+def _study_on(ray: Any, traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None) -> list[JobDiagnosis]:
     """One task for each job, the largest first, so that the last to end is a small one."""
     task = ray.remote(_study_one)
-    waiting = [task.remote(part_of(traffic, job), job) for job in jobs]
+    waiting = [task.remote(part_of(traffic, job), job, gpus_per_host) for job in jobs]
     return [ray.get(answer) for answer in waiting]
 
 
-def _study_one(traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
-    return study_jobs(traffic, [job])[0]
+def _study_one(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None) -> JobDiagnosis:
+    return study_jobs(traffic, [job], gpus_per_host)[0]
 
 
 def part_of(traffic: Traffic, job: ObservedJob) -> Traffic:

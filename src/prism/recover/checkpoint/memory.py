@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -88,5 +89,5 @@ class Memory:
         for slot in self.slots:
             slot.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
-            shutil.rmtree(self.folder.parent, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other ranks are still there, or the last of them was quicker
+            self.folder.parent.rmdir()
