@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -151,21 +152,20 @@ def test_a_folder_that_cannot_be_written_is_refused():
         Catalog.open(Path("/proc/prism-checkpoints"))
 
 
-def test_a_read_only_folder_is_refused(tmp_path: Path):
-    folder = tmp_path / "c"
-    folder.mkdir(mode=0o555)
+def test_a_read_only_folder_is_refused():
     as_root = os.geteuid() == 0
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    if as_root:
-        os.seteuid(65_534)  # root may write anywhere
-    try:
-        with pytest.raises(BadFileError, match="mend its permissions"):
-            Catalog.open(folder)
-    finally:
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        folder = Path(place) / "c"
+        folder.mkdir(mode=0o555)
+        Path(place).chmod(0o755)
         if as_root:
-            os.seteuid(0)
+            os.seteuid(65_534)  # root may write anywhere
+        try:
+            with pytest.raises(BadFileError, match="mend its permissions"):
+                Catalog.open(folder)
+        finally:
+            if as_root:
+                os.seteuid(0)
 
 
 def test_a_manifest_of_a_newer_version_is_not_used(catalog: Catalog):

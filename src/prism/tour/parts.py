@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def list_parts(folder: Path) -> list[Part]:
     return [
         Part(
             name="emulate",
-            title="A small GPT on 1,024 ranks, two of them real",
+            title="A small GPT on 1,024 ranks, one of them real",
             words=("emulate", "--world-size", "1024", "--cluster", "dgx-h100", "--iterations", "3", "--warmup", "2",
                    "--no-check-symmetry", "--output", str(folder / "emulate"), "--", str(PROGRAM), "--shard",
                    "--steps", "8", "--width", "256", "--layers", "4"),
@@ -86,12 +87,14 @@ def list_parts(folder: Path) -> list[Part]:
 
 
 def prepare(folder: Path) -> None:
-    """Write the few files that the parts are given."""
+    """Write the few files that the parts are given; what an earlier tour left there is removed."""
     run = folder / "training"
+    for old in (run, folder / "emulate", folder / "evaluate", folder / "datacenter"):
+        shutil.rmtree(old, ignore_errors=True)
     run.mkdir(parents=True, exist_ok=True)
     (run / "supervise.yaml").write_text("poll_s: 0.2\nrestarts:\n  backoff_s: 0.2\nlaunch:\n  grace_s: 5.0\n")
     (folder / "plan.yaml").write_text(
-        f"checkpoints:\n  path: {run}/exported/*\ndatasets: [text, order, arithmetic, copy]\n"
+        "checkpoints:\n  path: training/exported/*\ndatasets: [text, order, arithmetic, copy]\n"
         "hardware:\n  device: cpu\n  workers: 2\n"
     )
     call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(folder / "kalos.csv")))
