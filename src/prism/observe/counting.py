@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prism.observe.period import Streams, Times, find_rhythm
+from prism.observe.period import Streams, Times, find_group_starts, find_rhythm
 
 _LEAST_STEPS = 4
 _MOST_MARKS = 2000
@@ -17,12 +17,12 @@ _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
 
-def choose_period(streams: Streams, slack_ns: int) -> float | None:
-    """The period that repeats in time, unless it is unclear and counting says otherwise."""
+def choose_period(streams: Streams, heavy: list[Times], slack_ns: int) -> float | None:
+    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
     if rhythm is not None and rhythm.clarity >= _CLEAR:
         return rhythm.period_ns
-    counted = count_steps(streams)
+    counted = count_steps(heavy)
     if counted is None:
         return rhythm.period_ns if rhythm is not None else None
     if rhythm is not None and _SAME[0] < rhythm.period_ns / counted < _SAME[1]:
@@ -30,23 +30,21 @@ def choose_period(streams: Streams, slack_ns: int) -> float | None:
     return counted
 
 
-def count_steps(streams: Streams) -> float | None:
+def count_steps(streams: list[Times]) -> float | None:
     """The usual time between marks that cut all streams into like parts, the most marks there are.
 
     A stream that speaks several times in a step cuts others into parts without messages, one that speaks every other
     step leaves marks out: of those that fit, the one with the most marks speaks once.
     """
-    parts = [streams.times[a:b] for a, b in zip(streams.begin[:-1], streams.begin[1:], strict=True)]
-    heard = [
-        i for i, times in enumerate(parts) if len(times) >= _LEAST_STEPS and streams.importance[streams.klass[i]] == 1
-    ]
+    heard = [times for times in streams if len(times) >= _LEAST_STEPS]
     best: tuple[int, float, float] | None = None
-    for i, marks in enumerate(parts):
-        if not _LEAST_STEPS <= len(marks) <= _MOST_MARKS:
-            continue
-        regular = _cut_evenly(marks, [parts[k] for k in heard if k != i])
-        if regular >= _REGULAR and (best is None or (len(marks), regular) > best[:2]):
-            best = (len(marks), regular, float(np.median(np.diff(marks))))
+    for i, stream in enumerate(heard):
+        for marks in [stream, *find_group_starts(stream)]:
+            if not _LEAST_STEPS <= len(marks) <= _MOST_MARKS:
+                continue
+            regular = _cut_evenly(marks, [times for k, times in enumerate(heard) if k != i])
+            if regular >= _REGULAR and (best is None or (len(marks), regular) > best[:2]):
+                best = (len(marks), regular, float(np.median(np.diff(marks))))
     return None if best is None else best[2]
 
 
