@@ -55,7 +55,7 @@ def test_a_healthy_job_is_scored_by_both_methods(method: str) -> None:
 
 def test_a_method_that_breaks_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_scenario(load_scenario("dense-dp-16"), 0)
-    monkeypatch.setattr("prism.observe.diagnose", lambda *_: 1 / 0)
+    monkeypatch.setattr(sys.modules["prism.observe.diagnose"], "diagnose", lambda *_, **__: 1 / 0)
     tally = score_or_fail(made, "prism", with_spans=False)
     assert (tally.failed, tally.jobs, tally.jobs_exact, tally.steps_missed) == (1, 1, 0, tally.steps)
     assert "ZeroDivisionError" in tally.wrong[0]

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.company import keep_company
-from prism.observe.counting import choose_period
+from prism.observe.counting import Stream, choose_period
 from prism.observe.period import Times, make_streams
 from prism.observe.storage import find_hubs
 from prism.observe.traffic import Traffic
@@ -182,9 +182,9 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
     return choose_period(make_streams(parts, classes, slack), _heavy_streams(heard), slack)
 
 
-def _heavy_streams(heard: pl.DataFrame) -> list[Times]:
+def _heavy_streams(heard: pl.DataFrame) -> list[Stream]:
     """A few of the voices that carry most: what is left of a torn transfer says nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
     heavy = heard.filter(load >= _HEAVY * load.max()).sort("klass", "voice")
     some = np.unique(np.linspace(0, heavy.height - 1, min(heavy.height, _MOST_HEAVY)).astype(np.int64))
-    return [heavy["start_ns"][i].to_numpy() for i in some.tolist()]
+    return [Stream(times=heavy["start_ns"][i].to_numpy(), klass=int(heavy["klass"][i])) for i in some.tolist()]
