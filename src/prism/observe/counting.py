@@ -47,10 +47,9 @@ def count_steps(streams: list[Stream]) -> float | None:
     A stream that speaks several times in a step cuts others into parts without messages, one that speaks every other
     step leaves marks out: of those that fit, the one with the most marks speaks once.
     """
-    heard = [s for s in streams if len(s.times) >= _LEAST_STEPS]
     found: list[tuple[int, float, float]] = []
-    for stream in heard:
-        others = [s for s in heard if s is not stream]
+    for stream in streams:
+        others = [s for s in streams if s is not stream]
         found += [
             (len(marks), _cut_evenly(marks, others), float(np.median(np.diff(marks))))
             for marks in [stream.times, *find_group_starts(stream.times)]
