@@ -30,8 +30,8 @@ def run_lab_command(
 
     Needs root, iproute2, tcpdump and softflowd; takes about a minute. Exit 1 when anything came out wrong.
     """
-    from prism.observe.lab import check_lab
     from prism.errors import BadConfigError
+    from prism.observe.lab import check_lab
     from prism.testbed.lab import LabConfig
 
     if hosts == 5:
