@@ -152,6 +152,27 @@ def test_flows_begin_when_both_sides_are_ready_and_end_with_the_op():
     assert set(flows["src"]) <= {address_of(h, r) for h in range(4) for r in range(2)}
 
 
+def test_a_hop_begins_when_its_two_ends_have_come_though_the_group_still_waits():
+    builder = GraphBuilder("late")
+    for duration, before in ((1_000, 0), (9_000, 2)):  # the late class has other ops before the collective
+        program = builder.program()
+        program.step = 0
+        for _ in range(before):
+            program.compute("more", 10)
+        program.compute("work", duration)
+        program.collective("all_gather", "dp", 1 << 30)
+    ranks = np.arange(4)
+    builder.ranks(ranks, ranks == 2, ranks, ranks * 0)
+    builder.groups("dp", ranks[None, :])
+    flows = make_flows(solve(builder.build(), ClusterCosts(CLUSTER), SolveConfig(note_ops=True)), CLUSTER)
+    begun = {(s, d): t for s, d, t in flows.select("src", "dst", "start_ns").iter_rows()}
+    hosts = [address_of(host, 0) for host in range(4)]
+    late = {pair for pair in begun if hosts[2] in pair}
+    assert late and {begun[pair] for pair in late} == {9_020}
+    assert {begun[pair] for pair in set(begun) - late} == {1_000}
+    assert flows["end_ns"].n_unique() == 1
+
+
 def test_folded_and_unfolded_solutions_give_the_same_flows():
     graph = one_collective("reduce_scatter", 1 << 28, 8, 4)
     folded, unfolded = (

@@ -17,9 +17,9 @@ from prism.scenarios.sizes import RankSizes, size_up
 from prism.scenarios.storage import checkpoint_pause_ns
 from prism.simulate.cluster import Cluster
 from prism.simulate.costs import ClusterCosts
-from prism.simulate.flows import OpTimes, describe_connections
+from prism.simulate.flows import MessageTimes, OpTimes, describe_connections
 from prism.simulate.graph import Graph, repeat_graph
-from prism.simulate.kernel import END, READY, START
+from prism.simulate.kernel import START
 from prism.simulate.messages import find_messages
 from prism.simulate.slowdowns import FOREVER, Jitter, Slowdown
 from prism.simulate.solver import Solution, SolveConfig, solve
@@ -218,14 +218,13 @@ def _collect(
     now, stop = stretch.now, stretch.stop
     times = OpTimes(solution)
     count = len(pauses)
-    rank, seq = plan.messages["rank"].to_numpy(), plan.messages["seq"].to_numpy()
+    messages = MessageTimes(plan.messages)
     for step in range(count):
-        at = times.rows_of(rank, seq + step * plan.op_rows)
-        end = now + times.table[at, END]
-        seen = np.flatnonzero(end <= stop)
+        start, end = messages.look_up(times, step * plan.op_rows)
+        seen = np.flatnonzero(now + end <= stop)
         found.message.append(seen.astype(np.int32))
-        found.start.append(now + times.table[at[seen], READY])
-        found.end.append(end[seen])
+        found.start.append(now + start[seen])
+        found.end.append(now + end[seen])
     every = np.arange(plan.job.num_gpus)
     first_ops = (times.rows_of(every, np.full(len(every), i * plan.op_rows)) for i in range(count))
     begun = np.array([times.table[at, START].min() for at in first_ops])

@@ -13,7 +13,7 @@ from prism.errors import BadConfigError
 from prism.records.flows import FLOWS
 from prism.simulate.cluster import Cluster
 from prism.simulate.endpoints import choose_spines, hash_columns, list_endpoints, name_paths
-from prism.simulate.kernel import END, RANK_NOTES, READY
+from prism.simulate.kernel import END, RANK_NOTES, READY, START
 from prism.simulate.messages import find_messages
 from prism.simulate.solver import Solution
 
@@ -55,23 +55,49 @@ class OpTimes:
         return self.solution.state.times
 
 
+@dataclass(frozen=True)
+class MessageTimes:
+    """When messages are on the wire.
+
+    A hop of a collective begins as soon as its two ends are there, though others may still be missing; a message of
+    a pipeline when both sides are ready for it.
+    """
+
+    messages: pl.DataFrame
+
+    @cached_property
+    def _ops(self) -> tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_]]:
+        table = self.messages
+        hop = table["rank_to"].is_not_null()
+        rank_to, seq_to = (table[to].fill_null(table[own]) for to, own in (("rank_to", "rank"), ("seq_to", "seq")))
+        rank, seq = table["rank"].to_numpy(), table["seq"].to_numpy()
+        return rank, seq, rank_to.to_numpy(), seq_to.to_numpy(), hop.to_numpy()
+
+    def look_up(self, times: OpTimes, first_op: int = 0) -> tuple[Ints, Ints]:
+        """Start and end of every message in a solution, with the programs starting at op `first_op`."""
+        rank, seq, rank_to, seq_to, hop = self._ops
+        at, at_to = times.rows_of(rank, seq + first_op), times.rows_of(rank_to, seq_to + first_op)
+        met = np.maximum(times.table[at, START], times.table[at_to, START])
+        return np.where(hop, met, times.table[at, READY]), times.table[at, END]
+
+
 def make_flows(solution: Solution, cluster: Cluster, epoch_ns: int = 0) -> pl.DataFrame:
     """FLOWS of everything that crosses hosts, one record per message, sorted by start."""
     messages = find_messages(solution.graph, cluster)
     times = OpTimes(solution)
-    at = times.rows_of(messages["rank"].to_numpy(), messages["seq"].to_numpy())
+    start, end = MessageTimes(messages).look_up(times)
     names = list_endpoints(cluster, range(int(solution.graph.ranks["host"].max() or 0) + 1))["address"]  # type: ignore[arg-type]
     source, target = messages["src"].to_numpy(), messages["dst"].to_numpy()
     connections = describe_connections(messages, cluster)
     flows = pl.DataFrame(
         {
-            "start_ns": epoch_ns + times.table[at, READY],
-            "end_ns": epoch_ns + times.table[at, END],
+            "start_ns": epoch_ns + start,
+            "end_ns": epoch_ns + end,
             "src": names.gather(source),
             "dst": names.gather(target),
             "bytes": messages["bytes"],
             "src_port": connections["src_port"],
-            "dst_port": np.full(len(at), ROCE_PORT),
+            "dst_port": np.full(len(start), ROCE_PORT),
             "qp": connections["qp"],
             "path": connections["path"],
         }
