@@ -24,12 +24,12 @@ from prism.emulate.inside.measure import Bench, join_groups, list_points, read_p
 def main() -> None:
     """Measure in turns; rank 0 writes the points."""
     address, name, per_turn, asked, answer = sys.argv[1:]
-    pin()
     torch.set_num_threads(1)
     gate, plan = Gate(address, name), read_plan(Path(asked))
     dist.init_process_group(plan.backend)
     bench = Bench(plan, join_groups(plan))
     bench.time_round()  # makes the connections
+    pin()
     rounds: list[torch.Tensor] = []
     try:
         while True:

@@ -40,6 +40,8 @@ class StepTimer:
         turn, left = divmod(len(self.steps) - self._warmup, self._per_turn)
         if turn >= 0 and left == 0:
             self._path.write_text(json.dumps(self.steps))
+            if turn == 0:
+                pin()
             try:
                 self._gate.wait()
             except Dismissed:
@@ -57,8 +59,6 @@ def main() -> None:
     """Become the script."""
     address, name, warmup, per_turn, times = sys.argv[1:6]
     emulated = "emulated" in name
-    if not emulated:  # Prism's launcher has pinned its ranks already
-        pin()
     path = Path(f"{times}.{os.environ['RANK']}")
     timer = StepTimer(Gate(address, name), int(warmup), int(per_turn), path, emulated=emulated)
     register_optimizer_step_post_hook(timer.after_step)

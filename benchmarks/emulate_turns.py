@@ -13,6 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from prism.emulate.launch import choose_core
+
 _GO, _DONE = b"g", b"d"
 _START_S, _BLOCK_S = 240.0, 120.0
 
@@ -90,10 +94,13 @@ class Gate:
 
 
 def pin() -> None:
-    """One core for this process, by its LOCAL_RANK; spread out, since neighbours are often one core's threads."""
-    cores = sorted(os.sched_getaffinity(0))
-    apart = max(len(cores) // int(os.environ["LOCAL_WORLD_SIZE"]), 1)
-    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) * apart % len(cores)]})
+    """One core for all threads of this process, by its LOCAL_RANK; neighbours are often one core's threads.
+
+    To be called once everything is started: a hundred processes that import torch on the same few cores take minutes.
+    """
+    core = choose_core(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
 
 def probe_pinning() -> bool:

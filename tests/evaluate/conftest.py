@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # workers import jobs from here
+
+from ray_nodes import RayNodes
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
@@ -25,3 +27,15 @@ def open_any_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     from prism.evaluate.engines.ray_engine import RayEngine
 
     return lambda: RayEngine(None, 4)
+
+
+@pytest.fixture(scope="module")
+def ray_nodes() -> Iterator[RayNodes]:
+    """Two Ray nodes begun with `ray start`, ended with the tests of a file."""
+    pytest.importorskip("ray")
+    nodes = RayNodes()
+    try:
+        nodes.start()
+        yield nodes
+    finally:
+        nodes.stop()

@@ -89,6 +89,13 @@ def write_tasks(folder: Path, model: Path, samples: int = 12) -> list[str]:
     return list(made)
 
 
+def copy_tasks(source: Path, target: Path) -> None:
+    """The same tasks over the same rows in another folder."""
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_text(path.read_text().replace(str(source), str(target)))
+
+
 def _common(folder: Path) -> dict[str, Any]:
     return {
         "dataset_path": "json",

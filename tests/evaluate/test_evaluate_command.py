@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -243,6 +246,63 @@ def test_the_command_of_the_examples_runs_on_a_checkpoint(project: Path, prism: 
     assert 0 <= json.loads(out)["results"]["step-5"]["letters"]["acc"] <= 1
 
 
+def test_a_checkpoint_of_higher_priority_is_inferred_first(project: Path, prism: Prism) -> None:
+    checkpoints = [{"path": "step-1"}, {"path": "step-2", "priority": 5}]
+    plan = write_plan(project, ["arithmetic", "text"], checkpoints)
+    code, _, told = prism(plan, "-o", project / "run", "--engine", "local", "--json")
+    assert code == 0, told
+    lines = [json.loads(line) for line in (project / "run" / "trials.jsonl").read_text().splitlines()]
+    inferred = [line["checkpoint"] for line in lines if line["phase"] == "infer"]
+    assert inferred == sorted(inferred, reverse=True) and set(inferred) == {"step-1", "step-2"}
+
+
+@pytest.mark.slow
+def test_a_checkpoint_behind_an_s3_api_is_scored_like_one_in_a_folder(
+    project: Path, prism: Prism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that speaks S3, read by worker processes."""
+    pytest.importorskip("flask")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "testing")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        client = pytest.importorskip("boto3").client("s3")
+        client.create_bucket(Bucket="runs")
+        for path in (project / "step-1").iterdir():
+            client.put_object(Bucket="runs", Key=f"a/step-1/{path.name}", Body=path.read_bytes())
+        found = []
+        for checkpoint in ("s3://runs/a/step-1", "step-1"):
+            plan, run = write_plan(project, ["order"], checkpoint), project / f"run-{len(found)}"
+            code, _, told = prism(plan, "-o", run, "--engine", "local", "--quiet")
+            assert code == 0, told
+            found.append(json.loads((run / "results.json").read_text())["results"])
+        assert found[0] == found[1]
+    finally:
+        server.stop()
+
+
+def test_the_live_table_follows_a_run_on_a_terminal(project: Path) -> None:
+    plan = write_plan(project, [{"name": "arithmetic", "samples": 300}])
+    words = ["evaluate", str(plan), "-o", str(project / "run"), "--engine", "local"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", "from prism.cli.main import main; main()", *words],
+        stdout=subprocess.DEVNULL, stderr=theirs, stdin=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal tells that its other end is closed
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+    assert process.returncode == 0
+    assert all(word in shown.decode() for word in ("trials", "GPUs busy", "none; CPU workers", "time left"))
+
+
 def test_workers_make_way_for_training_and_come_back(project: Path, prism: Prism) -> None:
     run = project / "run"
     plan = write_plan(project, [{"name": "arithmetic", "samples": 400}, {"name": "text", "samples": 200}], workers=2)
@@ -272,6 +332,30 @@ def test_the_demo_needs_nothing_and_shows_a_leaderboard(tmp_path: Path, prism: P
     code, out, told = prism("--demo", "-o", tmp_path / "demo")
     assert code == 0, told
     assert "arithmetic" in out and "step-300" in out
+
+
+def test_a_watch_that_is_stopped_has_written_its_results_and_the_next_computes_nothing_twice(
+    project: Path, prism: Prism
+) -> None:
+    runs, run = project / "runs", project / "run"
+    write_tiny(runs / "step-10", 10)
+    plan = project / "watch.yaml"
+    plan.write_text(json.dumps({"datasets": ["order"], "hardware": {"device": "cpu", "workers": 1}}))
+    words = ["watch", str(runs), "--plan", str(plan), "-o", str(run), "--engine", "local", "--settle", "0.2"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from prism.cli.main import main; main()", "evaluate", *words], stderr=subprocess.PIPE
+    ) as process:
+        end = time.monotonic() + 60
+        while not (run / "results.json").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 1 and told.splitlines()[-1] == "prism: error: stopped"
+    before = json.loads((run / "results.json").read_text())["results"]
+    assert "order" in before["step-10"] and (run / "leaderboard.html").exists()
+    code, out, told = prism(*words, "--idle", "1", "--json")
+    assert code == 0, told
+    assert json.loads(out)["results"] == before and json.loads(out)["trials"] == 0
 
 
 def test_watching_scores_what_appears_and_waits_for_what_is_half_written(project: Path, prism: Prism) -> None:

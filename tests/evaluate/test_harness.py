@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +19,22 @@ pytest.importorskip("lm_eval")
 pytest.importorskip("transformers")
 
 import harness_parts
+from command_runs import (
+    LIMIT_S,
+    descendants,
+    finish,
+    inferred_twice,
+    phases,
+    start,
+    wait_for_first_part,
+    wait_until,
+)
+from ray_nodes import RayNodes
 
+from prism.errors import InputError
 from prism.evaluate.adapters import Bench, open_adapter
 from prism.evaluate.trials import Dataset
-
-LIMIT_S = 600.0  # processes import torch, transformers and the harness; a busy machine takes its time
+from prism.evaluate.workplace import Workplace
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
@@ -55,62 +66,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return base, plain
 
 
-def start(base: Path, output: Path, *flags: str) -> subprocess.Popen[str]:
-    """`prism evaluate` as a user starts it."""
-    words = ["evaluate", str(base / "plan.yaml"), "--output", str(output), "--json", *flags]
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", "from prism.cli.main import main; main()", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, told = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, told[-3000:]
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
-def phases(output: Path, phase: str) -> list[dict[str, Any]]:
-    with contextlib.suppress(FileNotFoundError):
-        lines = [json.loads(line) for line in (output / "trials.jsonl").read_text().splitlines()]
-        return [line for line in lines if line["phase"] == phase and line["state"] == "done"]
-    return []
-
-
-def wait_for_first_part(output: Path, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not phases(output, "infer"):
-        assert process.poll() is None and time.monotonic() < end, "no part was ever inferred"
-        time.sleep(0.05)
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """All processes below one, with their command lines."""
-    rows = [row.split(None, 2) for row in subprocess.run(
-        ["ps", "-ww", "-eo", "pid,ppid,args", "--no-headers"], capture_output=True, text=True).stdout.splitlines()]  # fmt: skip
-    found: dict[int, str] = {}
-    level = {pid}
-    while level:
-        below = {int(p): args for p, parent, args in rows if int(parent) in level}
-        found |= below
-        level = set(below)
-    return found
-
-
-def inferred_twice(output: Path) -> list[tuple[str, int]]:
-    """Samples whose inference was finished more than once."""
-    seen: dict[tuple[str, int], int] = {}
-    for line in phases(output, "infer"):
-        first, last = line["trial"].rpartition("[")[2].rstrip("]").split(":")
-        for sample in range(int(first), int(last)):
-            seen[line["dataset"], sample] = seen.get((line["dataset"], sample), 0) + 1
-    return [key for key, count in seen.items() if count > 1]
-
-
 def test_the_tasks_are_no_trivial_ones(parts: Any) -> None:
     _, plain = parts
     values = [v for metrics in plain.values() for k, v in metrics.items() if "stderr" not in k]
@@ -118,9 +73,28 @@ def test_the_tasks_are_no_trivial_ones(parts: Any) -> None:
     assert sum(v > 0 for v in values) >= len(values) * 0.6
 
 
+@pytest.mark.parametrize(
+    ("task", "spoil", "message"),
+    [
+        ("choice_fwe", lambda tasks: None, "dataset 'x': the harness has no task 'choice_fwe'.*did you mean 'choice_few'"),
+        ("choice", lambda tasks: (tasks / "rows.jsonl").unlink(), "dataset 'x': its data cannot be opened .*rows.jsonl"),
+        ("choice", shutil.rmtree, "tasks: no such folder of tasks; check 'include_path'"),
+    ],
+)  # fmt: skip
+def test_a_harness_task_that_is_not_there_is_named_in_one_line(
+    parts: Any, tmp_path: Path, task: str, spoil: Any, message: str
+) -> None:
+    harness_parts.copy_tasks(parts[0] / "tasks", tmp_path / "tasks")
+    spoil(tmp_path / "tasks")
+    settings = {"include_path": "tasks", "folder": str(tmp_path)}
+    with pytest.raises(InputError, match=message) as told:
+        open_adapter("lm-eval").survey(Dataset(name="x", adapter="lm-eval", task=task, samples=0, settings=settings))
+    assert "\n" not in str(told.value)
+
+
 def test_two_workers_give_the_numbers_of_the_harness(parts: Any, tmp_path: Path) -> None:
     base, plain = parts
-    document = finish(start(base, tmp_path / "run", "--engine", "local"))
+    document = finish(start(base / "plan.yaml", tmp_path / "run", "--engine", "local"))
     assert document["results"] == {"step-7": plain}
     assert inferred_twice(tmp_path / "run") == []
 
@@ -144,9 +118,23 @@ def test_any_cut_gives_the_numbers_of_the_harness(parts: Any) -> None:
 
 
 @pytest.mark.slow
+def test_the_bootstrap_of_a_worker_forks_nothing_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork of a Ray worker may hang; the harness forks unless it is told not to."""
+    from lm_eval.api.metrics import bootstrap_stderr, mean
+
+    values = [float(n % 7) for n in range(50)]
+    monkeypatch.setenv("DISABLE_MULTIPROC", "")
+    forked = bootstrap_stderr(mean, values, 3000)
+    monkeypatch.delenv("DISABLE_MULTIPROC")
+    Workplace().close()
+    monkeypatch.setattr("multiprocessing.Pool", None)
+    assert bootstrap_stderr(mean, values, 3000) == forked
+
+
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(parts: Any, tmp_path: Path) -> None:
     base, plain = parts
-    process = start(base, tmp_path / "run", "--engine", "local")
+    process = start(base / "plan.yaml", tmp_path / "run", "--engine", "local")
     wait_for_first_part(tmp_path / "run", process)
     worker = next(pid for pid, args in descendants(process.pid).items() if "/worker-" in args)
     os.kill(worker, signal.SIGKILL)
@@ -158,7 +146,7 @@ def test_a_killed_worker_changes_nothing(parts: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_killed_coordinator_continues_with_another_number_of_workers(parts: Any, tmp_path: Path, engine: str) -> None:
     base, plain = parts
-    process = start(base, tmp_path / "run", "--engine", engine)
+    process = start(base / "plan.yaml", tmp_path / "run", "--engine", engine)
     wait_for_first_part(tmp_path / "run", process)
     below = descendants(process.pid)
     os.kill(process.pid, signal.SIGKILL)
@@ -171,7 +159,7 @@ def test_a_killed_coordinator_continues_with_another_number_of_workers(parts: An
     plan["hardware"]["workers"] = 1
     (base / "plan.yaml").write_text(json.dumps(plan))
     try:
-        document = finish(start(base, tmp_path / "run", "--engine", "local"))
+        document = finish(start(base / "plan.yaml", tmp_path / "run", "--engine", "local"))
     finally:
         plan["hardware"]["workers"] = 2
         (base / "plan.yaml").write_text(json.dumps(plan))
@@ -184,7 +172,7 @@ def test_a_killed_coordinator_continues_with_another_number_of_workers(parts: An
 def test_killing_a_ray_worker_and_then_rays_node_process_changes_nothing(parts: Any, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     base, plain = parts
-    process = start(base, tmp_path / "run", "--engine", "ray")
+    process = start(base / "plan.yaml", tmp_path / "run", "--engine", "ray")
     wait_for_first_part(tmp_path / "run", process)
     hands = [pid for pid, args in descendants(process.pid).items() if args.startswith("ray::_Hand")]
     assert hands
@@ -195,3 +183,21 @@ def test_killing_a_ray_worker_and_then_rays_node_process_changes_nothing(parts: 
     os.kill(raylets[0], signal.SIGKILL)
     document = finish(process)
     assert document["results"] == {"step-7": plain}
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_killed_node_process_of_a_ray_cluster_changes_nothing(
+    parts: Any, tmp_path: Path, ray_nodes: RayNodes
+) -> None:
+    """Two nodes of `ray start`; the second one's raylet is killed while both infer."""
+    base, plain = parts
+    run, lost = tmp_path / "run", ray_nodes.node_id(1)
+    process = start(base / "plan.yaml", run, "--address", ray_nodes.address, env=ray_nodes.environment)
+    wait_until(lambda: any(line["node"] == lost for line in phases(run, "infer")), process, "a part of the second node")
+    ray_nodes.kill(1)
+    killed_ns = time.time_ns()
+    document = finish(process)
+    assert document["results"] == {"step-7": plain}
+    later = [line for line in phases(run, "infer") if line["start_ns"] > killed_ns]
+    assert later and lost not in {line["node"] for line in later}, "the run was over before the node was lost"

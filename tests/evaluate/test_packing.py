@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +68,37 @@ def test_every_sample_is_packed_once_and_the_bound_holds(works: list[Work], read
     assert bound_s <= packing.end_s * (1 + 1e-6) + 1e-6
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0, 10), st.floats(0, 10), st.booleans()), min_size=1, max_size=3),
+    st.lists(st.floats(0, 20), min_size=1, max_size=3),
+)
+def test_the_best_of_all_schedules_does_not_beat_the_bound(
+    given_works: list[tuple[int, float, float, bool]], ready: list[float]
+) -> None:
+    """Small enough to try every way to cut the datasets over the workers."""
+    works = [
+        Work(key=("c", f"d{i}"), samples=n, infer_s=infer_s, setup_s=setup_s, score_s=0.0, splittable=split)
+        for i, (n, infer_s, setup_s, split) in enumerate(given_works)
+    ]
+    best_s = min(
+        max(
+            at_s + sum(work.setup_s + cut[i] * work.infer_s for work, cut in zip(works, cuts, strict=True) if cut[i])
+            for i, at_s in enumerate(ready)
+            if any(cut[i] for cut in cuts)
+        )
+        for cuts in itertools.product(*(list(all_cuts(work, len(ready))) for work in works))
+    )
+    bound_s = lower_bound_s(works, Supply(ready_s=tuple(ready), start_s=0.0, cpus=10**6))
+    assert bound_s <= best_s * (1 + 1e-6) + 1e-6
+
+
+def all_cuts(work: Work, workers: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give a dataset's samples to workers."""
+    for cut in itertools.product(range(work.samples + 1), repeat=workers):
+        if sum(cut) == work.samples and (work.splittable or max(cut) == work.samples):
+            yield cut
+
+
 @given(works, st.integers(1, 20), st.integers(1, 20))
 def test_more_workers_never_raise_the_bound(works: list[Work], few: int, more: int) -> None:
     bounds = [lower_bound_s(works, Supply(ready_s=(3.0,) * n, start_s=1.0, cpus=4)) for n in (few, few + more)]
@@ -80,6 +114,12 @@ def test_the_bound_counts_a_setup_for_each_share() -> None:
     # Two workers share 100 s: each makes the dataset ready, so 55 s and not 52.5 s.
     bound_s = lower_bound_s([make_work("d", 100)], Supply(ready_s=(0.0, 0.0), start_s=0.0, cpus=1))
     assert bound_s == pytest.approx(55)
+
+
+def test_the_bound_counts_what_a_share_leaves_of_no_use() -> None:
+    """Three times 16 s on two workers are 24 s each; but of 24 s, 16 leave less than another set-up of 10 s."""
+    works = [make_work(name, 6, setup_s=10.0) for name in "abc"]
+    assert lower_bound_s(works, Supply(ready_s=(0.0, 0.0), start_s=0.0, cpus=9)) == pytest.approx(26.0)
 
 
 def test_the_bound_of_a_dataset_that_cannot_be_split_has_its_score_at_the_end() -> None:

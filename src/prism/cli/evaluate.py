@@ -55,7 +55,6 @@ def run(
     """Score the checkpoints of a plan; what an earlier run finished is kept."""
     from prism.evaluate.adapters import BUILTIN_DATASETS
     from prism.evaluate.demo import write_demo
-    from prism.evaluate.evaluation import EvaluateConfig
     from prism.evaluate.plan_file import read_plan
 
     if (plan is None) == (not demo):
@@ -65,8 +64,7 @@ def run(
     if demo and engine is None and address is None:
         engine = "local"  # starting Ray takes longer than the demo
     with _live(json) as draw:
-        config = EvaluateConfig(folder=output, say=note, show=draw, priors=_priors(chosen))
-        done = _evaluate(chosen, engine, address, config)
+        done = _evaluate(chosen, engine, address, _configure(chosen, output, draw))
     _finish(done, output, json)
 
 
@@ -97,7 +95,6 @@ def watch(
     from dataclasses import replace
 
     from prism.evaluate.adapters import BUILTIN_DATASETS
-    from prism.evaluate.evaluation import EvaluateConfig
     from prism.evaluate.plan_file import read_plan
     from prism.evaluate.watching import CheckpointWatch
 
@@ -107,8 +104,7 @@ def watch(
     first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
     chosen = replace(chosen, checkpoints=(*chosen.checkpoints, *first))
     with _live(json) as draw:
-        config = EvaluateConfig(folder=output, say=note, show=draw, priors=_priors(chosen), arrivals=look.look)
-        done = _evaluate(chosen, engine, address, config)
+        done = _evaluate(chosen, engine, address, replace(_configure(chosen, output, draw), arrivals=look.look))
     _finish(done, output, json)
 
 
@@ -120,8 +116,15 @@ def _settle_paths(plan: EvaluationPlan, path: Path) -> EvaluationPlan:
     return replace(plan, datasets=tuple(replace(d, settings={**d.settings, "folder": where}) for d in plan.datasets))
 
 
-def _priors(plan: EvaluationPlan) -> Path | None:
-    return Path(plan.priors) if plan.priors else None
+def _configure(plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any]], None]) -> EvaluateConfig:
+    """Results are written as they come, so that a run that is stopped has shown what it found."""
+    from prism.evaluate.evaluation import EvaluateConfig
+    from prism.evaluate.results import write_results
+
+    priors = Path(plan.priors) if plan.priors else None
+    return EvaluateConfig(
+        folder=output, say=note, show=draw, priors=priors, publish=lambda now: write_results(now, output)
+    )
 
 
 def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:

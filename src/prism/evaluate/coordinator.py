@@ -4,53 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from prism.evaluate import actions, events
+from prism.evaluate.assignments import Assignments
 from prism.evaluate.crew import Crew, Duty
 from prism.evaluate.engines.engine import Outcome
 from prism.evaluate.events import Event, Failure
-from prism.evaluate.jobs import CombineJob, InferJob, Inferred, Pulled, PullJob, ReleaseJob, ScoreJob
-from prism.evaluate.loading.source import SourceFile
+from prism.evaluate.jobs import Inferred, Pulled
 from prism.evaluate.run_log import RunLog
 from prism.evaluate.scheduler import Scheduler
 from prism.evaluate.store import Store
-from prism.evaluate.trials import Checkpoint, Dataset, Part, Trial
+from prism.evaluate.trials import Checkpoint, Kept, Part, Trial
 
+_TICK_S = 1.0
 _PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
 _LEAST_PATIENCE_S = 600.0
 GIVE_BACK = "give-back"  # a file with the number of workers that training wants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A checkpoint as workers get it: where it lies, which files, and the key of its copies."""
-
-    name: str
-    address: str
-    key: str
-    files: tuple[SourceFile, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A checkpoint that came while the evaluation ran."""
+    """A checkpoint that came while the evaluation ran, and what an earlier run has kept of it."""
 
     checkpoint: Checkpoint
-    model: Model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig:
-    """What jobs need to know of the run."""
-
-    folder: Path
-    roots: tuple[Path, ...] = ()  # of the shelf; empty: its own choice
-    threads: int = 1  # of a worker; more make sums in another order, and scores that differ in their last digits
-    tick_s: float = 1.0
-    score_timeout_s: float = 600.0
+    kept: Kept
 
 
 @dataclass(slots=True)
@@ -78,22 +58,17 @@ class Coordinator:
         self,
         scheduler: Scheduler,
         crew: Crew,
-        config: CoordinatorConfig,
-        *,
-        models: Mapping[str, Model],
-        datasets: Sequence[Dataset],
-        fingerprint: Callable[[str, str], str],
+        assignments: Assignments,
         log: RunLog,
     ) -> None:
         self.scheduler = scheduler
         self.found = Findings()
         self._crew = crew
-        self._config = config
-        self._models = dict(models)
-        self._datasets = {dataset.name: dataset for dataset in datasets}
-        self._fingerprint = fingerprint
+        self._jobs = assignments
         self._log = log
-        self._store = Store(config.folder)
+        self._num_published = 0
+        self._plan_told = False
+        self._folder = assignments.config.folder
         self._runs: dict[str, _Run] = {}
         self._offers: dict[tuple[str, str], str] = {}  # by node and checkpoint
         self._combining: dict[tuple[str, str], tuple[Part, ...]] = {}
@@ -105,10 +80,14 @@ class Coordinator:
         """The run's clock."""
         return time.monotonic() - self._started
 
-    def run(self, arrivals: Callable[[], Iterable[Arrival] | None] = lambda: None) -> Findings:
-        """Until nothing is left; `arrivals` gives checkpoints that came since, or None when no more will come."""
+    def run(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> Findings:
+        """Until nothing is left.
+
+        `arrivals` gives checkpoints that came since, or None when no more will come; `publish` gets all results
+        whenever there are new ones.
+        """
         try:
-            self._loop(arrivals)
+            self._loop(arrivals, publish)
         except BaseException:
             with contextlib.suppress(OSError):  # a full disk may be what stopped it
                 self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="stopped")
@@ -116,22 +95,33 @@ class Coordinator:
         self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="done")
         return self.found
 
-    def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None]) -> None:
+    def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> None:
         next_tick = 0.0
         while True:
             self._take(*self._collect())
             if self.now_s >= next_tick:
-                next_tick = self.now_s + self._config.tick_s
+                next_tick = self.now_s + _TICK_S
                 self._heed_training()
                 self._take(events.Tick(now_s=self.now_s))
-                self._log.write_progress(self.scheduler.progress(self.now_s), self.found)
+                self._tell(publish)
                 if (news := arrivals()) is None and self._finished and not self._combining:
                     return
                 self._add(news or ())
 
+    def _tell(self, publish: Callable[[Findings], None]) -> None:
+        """Where the run stands, its plan once there is one, and results as they come."""
+        progress = self.scheduler.progress(self.now_s)
+        self._log.write_progress(progress, self.found)
+        if progress.workers and not self._plan_told:
+            self._plan_told = True
+            self._log.write_plan(progress, self.scheduler.lower_bound_s())
+        if len(self.found.metrics) > self._num_published:
+            self._num_published = len(self.found.metrics)
+            publish(self.found)
+
     def _heed_training(self) -> None:
         """Give workers up while the file `give-back` asks for it, and take them again afterwards."""
-        wanted = read_wanted(self._config.folder / GIVE_BACK)
+        wanted = read_wanted(self._folder / GIVE_BACK)
         if chosen := self._crew.lend(wanted):
             self._log.say(f"{len(chosen)} workers make way for training")
             self._take(events.Preempted(now_s=self.now_s, workers=chosen))
@@ -141,18 +131,22 @@ class Coordinator:
         self._crew.take_back(wanted)
 
     def _add(self, arrivals: Iterable[Arrival]) -> None:
+        added: list[Event] = []
         for arrival in arrivals:
-            self._models[arrival.model.name] = arrival.model
             self._log.steps[arrival.checkpoint.name] = arrival.checkpoint.step
             self._finished = False
-            self._take(events.CheckpointAdded(now_s=self.now_s, checkpoint=arrival.checkpoint))
+            added.append(events.CheckpointAdded(now_s=self.now_s, checkpoint=arrival.checkpoint, kept=arrival.kept))
+        self._take(*added)
 
     def _collect(self) -> list[Event]:
         """Wait a little, and say what happened in the scheduler's words."""
         found: list[Event] = [*self._crew.watch_nodes(self.now_s)]
-        for duty, outcome in self._crew.wait(0.0 if found else self._config.tick_s / 5):
+        for duty, outcome in self._crew.wait(0.0 if found else _TICK_S / 5):
             found += self._translate(duty, outcome)
-        return [*found, *self._crew.changes(self.now_s)]
+        found += self._crew.changes(self.now_s)
+        if any(isinstance(event, events.NodeLost) for event in found):
+            self._runs = {worker: run for worker, run in self._runs.items() if self._crew.worker(worker) is not None}
+        return found
 
     def _take(self, *seen: Event) -> None:
         """Tell the scheduler what came together, and do what it says."""
@@ -165,7 +159,7 @@ class Coordinator:
                 self._load(action)
             case actions.ReleaseCheckpoint():
                 self._offers.pop((action.node, action.checkpoint), None)
-                self._crew.tend(action.node, ReleaseJob(key=self._models[action.checkpoint].key), Duty(kind="release"))
+                self._crew.tend(action.node, self._jobs.release(action.checkpoint), Duty(kind="release"))
             case actions.StartInference():
                 self.found.num_trials += 1
                 self._runs[action.worker] = _Run(trial=action.trial, waiting=list(action.trial.parts))
@@ -184,15 +178,8 @@ class Coordinator:
                 self._finished = True
 
     def _load(self, action: actions.LoadCheckpoint) -> None:
-        model = self._models[action.checkpoint]
         offered = self._offers.get((action.source or "", action.checkpoint))
-        job = PullJob(
-            key=model.key,
-            addresses=(*([offered] if offered else []), model.address),
-            files=model.files,
-            roots=self._config.roots,
-            host=self._crew.address(action.node),
-        )
+        job = self._jobs.pull(action.checkpoint, self._crew.address(action.node), offered)
         self._crew.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
 
     def _infer_next(self, worker: str) -> None:
@@ -201,45 +188,24 @@ class Coordinator:
             del self._runs[worker]
             return
         part = run.waiting.pop(0)
-        dataset, model = self._datasets[part.dataset], self._models[part.checkpoint]
-        job = InferJob(
-            part=part,
-            dataset=dataset,
-            key=model.key,
-            roots=self._config.roots,
-            folder=self._config.folder,
-            fingerprint=self._fingerprint(part.checkpoint, part.dataset),
-            device="cuda:0" if spec.gpus else "cpu",
-            threads=self._config.threads,
-            shrink=run.trial.shrink,
-        )
+        job = self._jobs.infer(part, gpus=spec.gpus, shrink=run.trial.shrink)
         limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * run.trial.expected_s)
         self._crew.assign(worker, job, Duty(kind="infer", part=part, node=spec.node, limit_s=limit_s))
 
     def _score(self, action: actions.StartScore) -> None:
-        dataset = self._datasets[action.part.dataset]
-        job = ScoreJob(
-            part=action.part,
-            dataset=dataset,
-            folder=self._config.folder,
-            fingerprint=self._fingerprint(action.part.checkpoint, action.part.dataset),
-        )
-        limit_s = float(dataset.settings.get("score_timeout_s", self._config.score_timeout_s))
+        limit_s = self._jobs.score_limit_s(action.part.dataset)
         duty = Duty(kind="score", part=action.part, node=action.node, limit_s=limit_s, attempt=action.attempt)
-        self._crew.score(action.node, job, duty)
+        self._crew.score(action.node, self._jobs.score(action.part), duty)
 
     def _combine(self, action: actions.CombineScores) -> None:
         key = (action.checkpoint, action.dataset)
-        word = self._fingerprint(*key)
-        if (kept := self._store.read_metrics(*key, word)) is not None:
+        kept = Store(self._folder).read_metrics(*key, self._jobs.fingerprint(*key))
+        if kept is not None:
             self.found.metrics[key] = kept
             return
         self._combining[key] = action.parts
-        job = CombineJob(
-            dataset=self._datasets[action.dataset], parts=action.parts, folder=self._config.folder, fingerprint=word
-        )
-        limit_s = self._config.score_timeout_s
-        self._crew.score(None, job, Duty(kind="combine", part=action.parts[0], limit_s=limit_s))
+        limit_s = self._jobs.config.score_timeout_s
+        self._crew.score(None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s))
 
     def _translate(self, duty: Duty, outcome: Outcome) -> list[Event]:
         """An ended job as events; what nobody waits for any more is none."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.coordinator import Arrival, Coordinator, CoordinatorConfig, Findings, Model
+from prism.evaluate.assignments import Assignments, Model, RunConfig
+from prism.evaluate.coordinator import Arrival, Coordinator, Findings
 from prism.evaluate.crew import Crew, Layout
 from prism.evaluate.engines import Engine, EngineNode
 from prism.evaluate.fingerprint import make_fingerprint
@@ -25,7 +26,7 @@ from prism.evaluate.run_log import RunLog
 from prism.evaluate.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.store import Store
 from prism.evaluate.surveying import Surveyed, survey_datasets
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.trials import Checkpoint, Dataset, Kept
 
 if TYPE_CHECKING:
     from prism.evaluate.plan_file import EvaluationPlan, Hardware
@@ -43,6 +44,7 @@ class EvaluateConfig:
     say: Callable[[str], None] = field(default=lambda text: None)
     show: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
     arrivals: Callable[[], Iterable[Checkpoint] | None] = field(default=lambda: None)
+    publish: Callable[[Evaluation], None] = field(default=lambda evaluation: None)  # gets results as they come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +76,74 @@ def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: Ev
 
 
 def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, config: EvaluateConfig) -> Evaluation:
-    store = Store(config.folder)
     layout = choose_layout(plan.hardware, engine.nodes())
     checkpoints = [_measured(_on_device(c, layout), models[c.name]) for c in plan.checkpoints]
     looked = survey_datasets(plan.datasets, engine)
     book = Fingerprints(models=models, surveyed=looked)
-    pairs = [(c.name, d) for c in checkpoints for d in looked.datasets]
-    priors_path = config.priors or config.folder / "priors.json"
-    priors = read_priors(priors_path) if priors_path.exists() else Priors()
-    scheduler = Scheduler(
-        checkpoints,
-        looked.datasets,
-        priors,
-        SchedulerConfig.from_hardware(plan.hardware),
-        inferred=[part for c, d in pairs for part in store.kept("outputs", c, d, book.word(c, d.name))],
-        scored=[part for c, d in pairs for part in store.kept("scores", c, d, book.word(c, d.name))],
-    )
+    scheduler = _make_scheduler(plan, checkpoints, book, config)
     crew = Crew(engine, layout, WarmUpJob(modules=choose_imports(plan.checkpoints, plan.datasets)))
     if looked.worker is not None:
         crew.adopt_scorer(looked.worker, looked.node)
+    steps = {c.name: c.step for c in checkpoints}
     coordinator = Coordinator(
         scheduler,
         crew,
-        CoordinatorConfig(folder=config.folder, roots=config.roots),
-        models=models,
-        datasets=looked.datasets,
-        fingerprint=book.word,
-        log=RunLog(
-            config.folder,
-            {c.name: c.step for c in checkpoints},
-            len(looked.datasets),
-            say=config.say,
-            show=config.show,
-        ),
+        Assignments(RunConfig(folder=config.folder, roots=config.roots), models, looked.datasets, book.word),
+        RunLog(config.folder, steps, len(looked.datasets), say=config.say, show=config.show),
     )
+
+    def describe(found: Findings) -> Evaluation:
+        return Evaluation(
+            checkpoints=tuple(checkpoints),
+            datasets=looked.datasets,
+            found=found,
+            makespan_s=coordinator.now_s,
+            # The bound follows from run times, some of them estimates: one that was beaten was too high.
+            lower_bound_s=min(coordinator.now_s, scheduler.lower_bound_s()),
+        )
+
+    def arrive() -> list[Arrival] | None:
+        news = config.arrivals()
+        return None if news is None else [_receive(c, layout, book, models, checkpoints, config) for c in news]
+
     try:
-        found = coordinator.run(_arrivals(config, layout, models, checkpoints))
+        found = coordinator.run(arrive, lambda found: config.publish(describe(found)))
     finally:
         with contextlib.suppress(OSError):  # a full disk is told by what it broke off
             write_priors(scheduler.priors, config.folder / "priors.json")
-    makespan_s = coordinator.now_s
-    return Evaluation(
-        checkpoints=tuple(checkpoints),
-        datasets=looked.datasets,
-        found=found,
-        makespan_s=makespan_s,
-        # The bound follows from run times, some of them estimates: one that was beaten was too high.
-        lower_bound_s=min(makespan_s, scheduler.lower_bound_s()),
+    return describe(found)
+
+
+def _make_scheduler(
+    plan: EvaluationPlan, checkpoints: Sequence[Checkpoint], book: Fingerprints, config: EvaluateConfig
+) -> Scheduler:
+    """With what is known of run times, and with what an earlier run has left in the folder."""
+    path = config.priors or config.folder / "priors.json"
+    kept = [book.find_kept(config.folder, checkpoint.name) for checkpoint in checkpoints]
+    return Scheduler(
+        checkpoints,
+        book.surveyed.datasets,
+        read_priors(path) if path.exists() else Priors(),
+        SchedulerConfig.from_hardware(plan.hardware),
+        inferred=[part for one in kept for part in one.inferred],
+        scored=[part for one in kept for part in one.scored],
     )
+
+
+def _receive(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    book: Fingerprints,
+    models: dict[str, Model],
+    checkpoints: list[Checkpoint],
+    config: EvaluateConfig,
+) -> Arrival:
+    """A checkpoint that appeared while the run went on, made known to everyone who must know."""
+    model = models[checkpoint.name] = find_model(checkpoint)
+    ready = _measured(_on_device(checkpoint, layout), model)
+    checkpoints.append(ready)
+    config.say(f"{checkpoint.name}: found, {ready.bytes / 1e6:,.1f} MB")
+    return Arrival(checkpoint=ready, kept=book.find_kept(config.folder, checkpoint.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +152,17 @@ class Fingerprints:
 
     models: Mapping[str, Model]
     surveyed: Surveyed
+
+    def find_kept(self, folder: Path, checkpoint: str) -> Kept:
+        """What an earlier run has left of a checkpoint and is still valid."""
+        store = Store(folder)
+        words = [(dataset, self.word(checkpoint, dataset.name)) for dataset in self.surveyed.datasets]
+        return Kept(
+            inferred=tuple(
+                part for dataset, word in words for part in store.kept("outputs", checkpoint, dataset, word)
+            ),
+            scored=tuple(part for dataset, word in words for part in store.kept("scores", checkpoint, dataset, word)),
+        )
 
     def word(self, checkpoint: str, dataset: str) -> str:
         """What the results of a checkpoint on a dataset follow from."""
@@ -191,23 +224,3 @@ def _measured(checkpoint: Checkpoint, model: Model) -> Checkpoint:
     if checkpoint.bytes:
         return checkpoint
     return dataclasses.replace(checkpoint, bytes=size, parameters=checkpoint.parameters or size // 2)
-
-
-def _arrivals(
-    config: EvaluateConfig, layout: Layout, models: dict[str, Model], checkpoints: list[Checkpoint]
-) -> Callable[[], list[Arrival] | None]:
-    """Checkpoints that appear while the run goes on, made known to everyone who must know."""
-
-    def look() -> list[Arrival] | None:
-        if (news := config.arrivals()) is None:
-            return None
-        found = []
-        for checkpoint in news:
-            model = models[checkpoint.name] = find_model(checkpoint)
-            ready = _measured(_on_device(checkpoint, layout), model)
-            checkpoints.append(ready)
-            found.append(Arrival(checkpoint=ready, model=model))
-            config.say(f"{checkpoint.name}: found, {ready.bytes / 1e6:,.1f} MB")
-        return found
-
-    return look

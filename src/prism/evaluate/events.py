@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from prism.evaluate.trials import Checkpoint, Node, Part, Worker
+from prism.evaluate.trials import Checkpoint, Kept, Node, Part, Worker
 
 
 class Failure(StrEnum):
@@ -66,9 +66,10 @@ class Preempted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAdded(Event):
-    """Training wrote another checkpoint, to be scored on every dataset of the plan."""
+    """Training wrote another checkpoint, to be scored on every dataset of the plan, less what is `kept` of it."""
 
     checkpoint: Checkpoint
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

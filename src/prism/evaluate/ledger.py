@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prism.evaluate.actions import Action, CombineScores, ReportFailure
 from prism.evaluate.pools import Pool, open_pool
 from prism.evaluate.priors import Priors
-from prism.evaluate.trials import Checkpoint, Dataset, Part
+from prism.evaluate.trials import Checkpoint, Dataset, Kept, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,11 @@ class Ledger:
     num_open: int = 0
     _touched: dict[tuple[str, str], Pool] = field(default_factory=dict)  # whose end may have to be told
     _reports: list[Action] = field(default_factory=list)
+
+    def keep(self, kept: Kept) -> None:
+        """Know what an earlier run has finished, before its checkpoint is added."""
+        self.kept_outputs.update(kept.inferred)
+        self.kept_scores.update(kept.scored)
 
     def add(self, checkpoint: Checkpoint) -> Iterable[Pool]:
         """Open a checkpoint's pools, less what was kept; one that is known already changes nothing."""

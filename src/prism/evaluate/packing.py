@@ -83,20 +83,36 @@ class _Attempt:
         """
         while samples > 0:
             seconds = work.setup_s + samples * work.infer_s
-            tail_s = self._tail_s(work, samples)
-            index = bisect_right(self.fills, (self.end_s - seconds - tail_s, _LAST)) - 1
+            index = bisect_right(self.fills, (self.end_s - seconds - self._tail_s(work, samples), _LAST)) - 1
             if index >= 0:
                 self._fill(index if work.trusted else 0, work, samples, seconds)
                 return True
-            if not work.splittable:
+            fitting = self._fill_emptiest(work, samples)
+            if not fitting:
                 return False
-            room_s = self.end_s - self.fills[0][0] - work.setup_s - tail_s
-            fitting = _count(work, samples, room_s)
-            if fitting < 1 or fitting * work.infer_s < min(self.min_part_s, samples * work.infer_s):
-                return False
-            self._fill(0, work, fitting, work.setup_s + fitting * work.infer_s)
             samples -= fitting
         return True
+
+    def spread(self, work: Work, samples: int) -> int:
+        """Fill whole workers with a dataset that is too large for any of them; returns what is left over."""
+        while samples > 0:
+            seconds = work.setup_s + samples * work.infer_s + self._tail_s(work, samples)
+            if self.fills[0][0] + seconds <= self.end_s:
+                break
+            fitting = self._fill_emptiest(work, samples)
+            if not fitting:
+                break
+            samples -= fitting
+        return samples
+
+    def _fill_emptiest(self, work: Work, samples: int) -> int:
+        """Fill the emptiest worker up; returns how many samples it took, none where a part would be too small."""
+        room_s = self.end_s - self.fills[0][0] - work.setup_s - self._tail_s(work, samples)
+        fitting = _count(work, samples, room_s) if work.splittable else 0
+        if fitting < 1 or fitting * work.infer_s < min(self.min_part_s, samples * work.infer_s):
+            return 0
+        self._fill(0, work, fitting, work.setup_s + fitting * work.infer_s)
+        return fitting
 
     def keep(self, work: Work, holders: Sequence[tuple[float, str]]) -> int:
         """Let workers that hold a dataset go on with it; returns the samples that are left over."""
@@ -133,10 +149,7 @@ def _count(work: Work, samples: int, room_s: float) -> int:
 
 def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Packing:
     """Search the earliest end for which every dataset finds room; no part that is cut off is under `min_part_s`."""
-    works = sorted(
-        (work for work in works if work.samples),
-        key=lambda w: (w.splittable, w.trusted, -w.seconds - (0.0 if w.splittable else w.samples * w.score_s), w.key),
-    )
+    works = sorted((work for work in works if work.samples), key=lambda w: _urgency(w, w.samples))
     if not slots or not works:
         return Packing(end_s=max((slot.ready_s for slot in slots), default=0.0), queues={})
     held = {slot.held for slot in slots}
@@ -168,15 +181,24 @@ def _try(slots: Sequence[Slot], works: Sequence[Work], end_s: float, min_part_s:
     for slot in slots:
         if slot.held is not None:
             holders.setdefault(slot.held, []).append((slot.ready_s, slot.worker))
-    left = {
-        work.key: attempt.keep(work, sorted(holders[work.key]))
-        for work in works
-        if work.splittable and work.key in holders
-    }
+    left = {work.key: work.samples for work in works}
     for work in works:
-        if not attempt.place(work, left.get(work.key, work.samples)):
+        if work.splittable and work.key in holders:
+            left[work.key] = attempt.keep(work, sorted(holders[work.key]))
+    # Whole workers first: what is left of each dataset then, large before small, fits into fewer workers.
+    for work in works:
+        if work.splittable:
+            left[work.key] = attempt.spread(work, left[work.key])
+    for work in sorted(works, key=lambda w: _urgency(w, left[w.key])):
+        if not attempt.place(work, left[work.key]):
             return None
     return attempt
+
+
+def _urgency(work: Work, samples: int) -> tuple[bool, bool, float, Key]:
+    """What is placed first: datasets that cannot be split, then mere guesses, then what takes long."""
+    score_s = 0.0 if work.splittable else work.score_s
+    return work.splittable, work.trusted, -samples * (work.infer_s + score_s), work.key
 
 
 def _order(placed: Sequence[_Placed]) -> dict[str, tuple[Share, ...]]:

@@ -68,6 +68,14 @@ class RunLog:
         if outcome.failure is not None:
             self.say(f"{line['trial'] or checkpoint}: {duty.kind} failed: {outcome.text}")
 
+    def write_plan(self, progress: Progress, lower_bound_s: float) -> None:
+        """Tell what is planned, beside the shortest that any plan could take."""
+        gpus = f" with {progress.gpus} GPUs" if progress.gpus else ""
+        self.say(
+            f"{len(self.steps)} checkpoints x {self._num_datasets} datasets on {progress.workers} workers{gpus}: "
+            f"planned to end in {progress.time_left_s:.0f} s, at best in {lower_bound_s:.0f} s"
+        )
+
     def write_progress(self, progress: Progress, found: Findings, state: str = "running") -> None:
         """Replace `progress.json`, and show it."""
         document = {"schema": "prism.evaluation-progress/1", "state": state, **asdict(progress)}

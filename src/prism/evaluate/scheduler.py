@@ -206,6 +206,7 @@ class Scheduler:
                     if running is not None:
                         yield CancelInference(trial=running.trial.id, worker=worker)
             case events.CheckpointAdded():
+                self._ledger.keep(event.kept)
                 self._add_checkpoint(event.checkpoint)
             case events.CheckpointLoaded() | events.LoadFailed():
                 self._on_load(event)

@@ -53,6 +53,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Parts that an earlier run has finished; those scored need not be in both."""
+
+    inferred: tuple[Part, ...] = ()
+    scored: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Parts of one checkpoint that one worker infers, one after the other, without giving its GPUs back."""
 

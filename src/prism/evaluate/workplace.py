@@ -10,8 +10,15 @@ from prism.evaluate.adapters.adapter import Bench
 from prism.evaluate.loading.neighbour import Neighbour
 from prism.evaluate.loading.shelf import Lease, Shelf, ShelfConfig
 
-# Read by libraries when they are imported: nothing is fetched behind the user's back, no bars drawn into the log.
-_SETTINGS = {"TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+# Read by libraries: no bars are drawn into the log, and no library forks this process to use more of its cores than
+# it was given. A fork of a Ray worker can hang for ever, on a lock that another of its threads held at that moment
+# (lm-evaluation-harness forks for its bootstrap; without, it draws the same samples from the same seeds).
+_SETTINGS = {
+    "TQDM_DISABLE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "DISABLE_MULTIPROC": "1",
+}
 
 
 class Workplace:

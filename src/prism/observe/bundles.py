@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS, connect
-from prism.observe.period import nearest
-from prism.observe.stages import StageMap
+from prism.observe.lanes import Lane, ends_as_one, match_times, measure_bond, read_lane
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
@@ -21,44 +20,111 @@ Floats = NDArray[np.float64]
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
 _MOST_EVENTS = 300  # messages of a connection that are compared
-_SAME = 0.004  # of a transfer's length: ends that differ by no more than this, but for a constant, are one collective's
+_OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
+# Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
+# the jitter of all they computed since, 1 % of each operation.
+_IN_STEP = (1e-4, 4.5e-4)
+_AS_RIGID = 3.0  # times the scatter of ranks of other groups, which are bound by tensor parallelism
+_KNOWN = 1e-4  # of the silence: sampling that moves starts by more hides who is bound to whom
 _JUMP = 4.0  # times: distances of ranks that act as one and of others lie at least this far apart
-_MOST_SHIFTS = 6  # differences of clocks that are tried
-_FLOOR_NS = 3_000.0
 _RIGID = 5e-3  # of the time between messages: replicas differ by more than this, ranks that act as one by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundles:
-    """Groups whose gradients leave a host: dense ones, and those of experts where they are others; 0 where unknown."""
+    """What the gradients that leave a host tell; 0 where there are none.
+
+    `dense` and `expert` count the groups of one stage that sum them, those of experts where they are others; `stages`
+    counts the stages of a host, by when they send; `lanes` those of one group and host, `in_step` how many of these
+    begin together, as ranks do that share a sequence.
+    """
 
     dense: int
     expert: int
+    stages: int
+    lanes: int
+    in_step: int
 
 
-def count_bundles(traffic: Traffic, voices: pl.DataFrame, stages: StageMap) -> Bundles:
-    """How many different groups send gradients from a host."""
+NO_BUNDLES = Bundles(dense=0, expert=0, stages=1, lanes=0, in_step=1)
+
+
+def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> Bundles:
+    """How many different groups send gradients from a host, and how these and their lanes keep time."""
     rings = voices.filter(pl.col("kind") == "dp")
     if rings.is_empty():
-        return Bundles(dense=0, expert=0)
+        return NO_BUNDLES
     largest = rings.sort("bytes", "voice", descending=[True, False]).group_by("unit", maintain_order=True).first()
-    counts: list[int] = []
-    most: list[int] = []
+    found: list[Bundles] = []
     hosts = largest["src_host"].unique().sort().to_numpy()
     for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
         own = largest.filter(pl.col("src_host") == place)
-        if stages.stage:
-            here = [stages.stage.get(int(e), 0) for e in own["src"]]
-            own = own.filter(pl.Series([s == Counter(here).most_common(1)[0][0] for s in here]))
-        found = [_count_in_family(traffic, part) for part in _by_size(own)]
-        counts.append(min(found))
-        most.append(max(found))
-    dense = Counter(counts).most_common(1)[0][0]
-    expert = Counter(most).most_common(1)[0][0]
+        parts = [_bundle(_read_lanes(traffic, part), period_ns) for part in _join_parts(_by_size(own))]
+        least, most = min(parts, key=lambda p: p.dense), max(parts, key=lambda p: p.dense)
+        found.append(replace(least, expert=most.dense))
+    usual = Counter(found).most_common(1)[0][0]
     # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
     whole = _span(largest)
     partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
-    return Bundles(dense=dense, expert=dense if partial else expert)
+    return replace(usual, expert=usual.dense) if partial else usual
+
+
+def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Units of other sizes that leave by other NICs are stages of one model; experts share NICs with the rest."""
+    joined: list[pl.DataFrame] = []
+    for part in parts:
+        nics = set(part["src"].to_list())
+        at = next((i for i, other in enumerate(joined) if not nics & set(other["src"].to_list())), None)
+        if at is None:
+            joined.append(part)
+        else:
+            joined[at] = pl.concat([joined[at], part])
+    return joined
+
+
+def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> list[Lane]:
+    """The lanes of units; a host may send on to several others, of which one is enough."""
+    target = own.group_by("dst_host").len().sort("len", "dst_host", descending=[True, False])["dst_host"][0]
+    return [read_lane(traffic, int(v)) for v in own.filter(pl.col("dst_host") == target)["voice"].to_list()]
+
+
+def _bundle(lanes: list[Lane], period_ns: float) -> Bundles:
+    """Groups of lanes that end as one, stages of groups that send at other times, and lanes that begin as one."""
+    groups: list[list[Lane]] = []
+    for lane in lanes:
+        own = next((g for g in groups if ends_as_one(g[0], lane)), None)
+        if own is None:
+            groups.append([lane])
+        else:
+            own.append(lane)
+    stages = _count_stages([g[0] for g in groups], period_ns)
+    in_step = Counter(_count_in_step(g, groups) for g in groups).most_common(1)[0][0]
+    size = Counter(len(g) for g in groups).most_common(1)[0][0]
+    return Bundles(dense=len(groups) // stages, expert=0, stages=stages, lanes=size, in_step=in_step)
+
+
+def _count_stages(firsts: list[Lane], period_ns: float) -> int:
+    """Stages among groups: they send gradients one after the other; tensor-parallel ranks of a stage send at once."""
+    bonds = [measure_bond(firsts[0], lane) for lane in firsts[1:]]
+    offsets = np.sort([0.0, *(b.offset_ns for b in bonds if b is not None)])
+    limit = max(_OTHER_STAGE * period_ns, SKEW_NS)
+    cut = np.flatnonzero(np.diff(offsets) > limit) + 1
+    sizes = {len(part) for part in np.split(offsets, cut)}
+    return len(cut) + 1 if len(sizes) == 1 and len(offsets) == len(firsts) else 1
+
+
+def _count_in_step(group: list[Lane], groups: list[list[Lane]]) -> int:
+    """Lanes of one group that begin as one with its first, once per step; a share of all of them."""
+    bound = 1
+    beside = [b for g in groups if g is not group for lane in g if (b := measure_bond(group[0], lane)) is not None]
+    rigid = min((b.scatter_ns for b in beside), default=0.0)
+    for lane in group[1:]:
+        bond = measure_bond(group[0], lane)
+        if bond is None or bond.noise_ns > _KNOWN * bond.silence_ns:
+            return 1
+        stray = bond.scatter_ns / max(bond.silence_ns, 1.0)
+        bound += stray < _IN_STEP[0] or (stray < _IN_STEP[1] and bond.scatter_ns < _AS_RIGID * rigid)
+    return bound if len(group) % bound == 0 else 1
 
 
 def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:
@@ -78,54 +144,9 @@ def _span(units: pl.DataFrame) -> int:
     return int(np.bincount(labels).max())
 
 
-def _count_in_family(traffic: Traffic, own: pl.DataFrame) -> int:
-    """Groups among units of one size; a host may send on to several others, of which one is enough."""
-    target = own.group_by("dst_host").len().sort("len", "dst_host", descending=[True, False])["dst_host"][0]
-    return len(np.unique(_bundle(traffic, own.filter(pl.col("dst_host") == target)["voice"].to_numpy())))
-
-
-def _bundle(traffic: Traffic, voices: Ints) -> Ints:
-    """Label voices so that those whose messages end together, but for a constant, share one."""
-    times = [_times_of(traffic, int(v)) for v in voices]
-    labels = np.arange(len(voices))
-    for i in range(len(voices)):
-        for k in range(i):
-            if labels[k] == k and _ends_together(times[k], times[i]):
-                labels[i] = k
-                break
-    return labels
-
-
 def _times_of(traffic: Traffic, voice: int) -> tuple[Ints, Ints]:
-    pair = int(traffic.voices["pair"][voice])
-    part = traffic.messages[int(traffic.begin[pair]) : int(traffic.begin[pair + 1])]
-    own = part["voice"].to_numpy() == voice
-    return part["start_ns"].to_numpy()[own][:_MOST_EVENTS], part["end_ns"].to_numpy()[own][:_MOST_EVENTS]
-
-
-def _ends_together(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> bool:
-    """Whether two transfers are channels of one: starts and ends differ by a constant, that of their clocks."""
-    at = _match(a[0], b[0])
-    if at is None:
-        return False
-    length = float(np.median(a[1] - a[0]))
-    scatter = [_scatter((b[side][at] - a[side]).astype(np.float64)) for side in (0, 1)]
-    return max(scatter) <= max(_SAME * length, _FLOOR_NS)
-
-
-def _match(a: Ints, b: Ints) -> Ints | None:
-    """For each message of one the one of the other that goes with it: clocks may differ by more than messages do."""
-    if min(len(a), len(b)) < 3:
-        return None
-    middle = a[len(a) // 2]
-    near = b[np.abs(b - middle) <= 2 * SKEW_NS] - middle
-    shifts = [0, *near[np.argsort(np.abs(near))][:_MOST_SHIFTS].tolist()]
-    found = [nearest(b, a + shift) for shift in shifts]
-    return min(found, key=lambda at: _scatter((b[at] - a).astype(np.float64)))
-
-
-def _scatter(distance: Floats) -> float:
-    return float(np.median(np.abs(distance - np.median(distance))))
+    own = traffic.rows_of_voice(voice)[:_MOST_EVENTS]
+    return traffic.messages["start_ns"].to_numpy()[own], traffic.messages["end_ns"].to_numpy()[own]
 
 
 def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, rank_key: str) -> int | None:
@@ -177,7 +198,5 @@ def _distances(times: list[Ints]) -> Floats:
     np.fill_diagonal(table, 0.0)
     for i in range(n):
         for k in range(i + 1, n):
-            at = _match(times[i], times[k])
-            if at is not None:
-                table[i, k] = table[k, i] = _scatter((times[k][at] - times[i]).astype(np.float64))
+            table[i, k] = table[k, i] = match_times(times[i], times[k])[1]
     return table

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from prism.observe.medians import find_median
 
 Ints = NDArray[np.int64]
 
 _SAMPLE = 80_000  # flows that offsets are estimated from
 _FAR_NS = 20_000_000  # larger differences are not looked for, nor such as come near the distance of messages
 _TIGHT_NS = 100_000  # spread of the differences between messages of one moment
+_CLOSE = 0.7  # share of the differences that lie within this spread
 _ENOUGH = 8  # messages that make a comparison
 _SMALLEST_NS = 150_000  # offsets below are left alone
 _MOST_STREAMS = 4_000
@@ -95,8 +99,10 @@ def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict
         .head(_MOST_STREAMS)
     )
     beside: dict[tuple[str, str, float], list[tuple[str, str, Ints, float]]] = defaultdict(list)
-    for a, b, size_of, src, exporter, starts, took in streams.iter_rows():
-        beside[a, b, size_of].append((src, exporter, np.unique(np.asarray(starts, np.int64)), float(took or 0)))
+    for (a, b, size_of, src, exporter, took), starts in zip(
+        streams.drop("start_ns").iter_rows(), streams["start_ns"], strict=True
+    ):
+        beside[a, b, size_of].append((src, exporter, np.unique(starts.to_numpy()), float(took or 0)))
     edges: dict[tuple[str, str], list[float]] = defaultdict(list)
     for members in beside.values():
         first_src, first, times, took = max(members, key=lambda m: len(m[2]))
@@ -107,22 +113,31 @@ def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict
             reach = min(_FAR_NS, 0.4 * float(np.median(np.diff(times))) if len(times) > 1 else 0.0)
             reach = reach if src == first_src else min(took, reach)
             shift = _same_moments(times, others, reach)
-            if shift is not None:
+            if not np.isnan(shift):
                 edges[first, exporter].append(shift)
     return edges
 
 
-def _same_moments(times: Ints, others: Ints, reach: float) -> float | None:
-    """The constant difference between two streams of messages, where there is one."""
-    at = np.clip(np.searchsorted(times, others), 1, max(len(times) - 1, 1))
-    before, after = others - times[at - 1], others - times[np.minimum(at, len(times) - 1)]
-    nearest = np.where(np.abs(before) <= np.abs(after), before, after).astype(np.float64)
-    near = nearest[np.abs(nearest) <= reach]
-    if len(near) < max(_ENOUGH, 0.7 * len(others)):
-        return None
-    middle = float(np.median(near))
-    tight = float(np.quantile(np.abs(near - middle), 0.7))
-    return middle if tight <= _TIGHT_NS else None
+@numba.njit(cache=True, nogil=True)
+def _same_moments(times: Ints, others: Ints, reach: float) -> float:
+    """The constant difference between two streams of messages; nan where there is none. Both are in order."""
+    near = np.empty(len(others))
+    num = at = 0
+    for k in range(len(others)):
+        while at < len(times) - 1 and times[at] < others[k]:
+            at += 1
+        before, after = others[k] - times[max(at - 1, 0)], others[k] - times[at]
+        nearest = before if abs(before) <= abs(after) else after
+        if abs(nearest) <= reach:
+            near[num] = nearest
+            num += 1
+    if num < max(_ENOUGH, 0.7 * len(others)):
+        return np.nan
+    middle = find_median(near[:num].copy())
+    tight = 0
+    for k in range(num):
+        tight += abs(near[k] - middle) <= _TIGHT_NS
+    return middle if tight >= _CLOSE * num else np.nan
 
 
 def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.period import Times, find_group_starts, nearest
@@ -26,7 +27,7 @@ _MIN_DRIFT = 16  # steps that show a drift
 
 def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
-    first, second = mark_both(*(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
+    first, second = mark_both(traffic, *(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
     if min(len(first), len(second)) < _MIN_EVENTS:
         return True
     begin, end = max(first[0], second[0]), min(first[-1], second[-1])
@@ -70,7 +71,7 @@ def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[n
 
 def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters send any messages of one size."""
-    sizes = [_hear(traffic, pairs)["size"].to_numpy() for pairs in (a, b)]
+    sizes = [_hear(traffic, pairs).size for pairs in (a, b)]
     return bool((np.abs(sizes[0][:, None] - sizes[1][None, :]) < _SAME_SIZE).any())
 
 
@@ -88,25 +89,40 @@ def _drifts(distance: NDArray[np.float64]) -> bool:
     return len(distance) >= _MIN_DRIFT and float(distance.std()) > _WALK * float(np.diff(distance).std())
 
 
-def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> pl.DataFrame:
-    """The steady voices of a few pairs: voice, num, size (a logarithm) and start_ns of their messages."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Voices, the rarest first: how many messages each has, and the logarithm of their size."""
+
+    voice: NDArray[np.int64]
+    num: NDArray[np.int64]
+    size: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Heard:
+        """Some of them."""
+        return Heard(self.voice[rows], self.num[rows], self.size[rows])
+
+
+def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> Heard:
+    """The steady voices of a few pairs."""
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED)).astype(np.int64))]
-    heard = traffic.messages[traffic.rows_of(chosen)].group_by("voice", maintain_order=True).agg(
-        pl.len().alias("num"), pl.col("bytes").mean().clip(1.0).log().alias("size"), "start_ns"
-    )  # fmt: skip
-    heard = heard.filter(pl.col("size") > _NUMBERS) if (heard["size"] > _NUMBERS).any() else heard
-    usual = float(heard["num"].median() or 0)  # type: ignore[arg-type]
-    steady = heard.filter(pl.col("num") >= max(_MIN_EVENTS, _STEADY * usual))
-    return (steady if steady.height else heard).sort("num", "voice")
+    voice = traffic.voices_of(chosen)
+    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
+    heard = Heard(voice, num, np.log(np.maximum(load / num, 1.0)))
+    large = heard.size > _NUMBERS
+    heard = heard.take(large) if large.any() else heard
+    steady = heard.num >= max(_MIN_EVENTS, _STEADY * float(np.median(heard.num)))
+    heard = heard.take(steady) if steady.any() else heard
+    return heard.take(np.lexsort((heard.voice, heard.num)))
 
 
-def mark_both(a: pl.DataFrame, b: pl.DataFrame) -> tuple[Times, Times]:
+def mark_both(traffic: Traffic, a: Heard, b: Heard) -> tuple[Times, Times]:
     """The times of the rarest messages of one size that both send as often, or of the rarest of each."""
-    near = np.abs(a["size"].to_numpy()[:, None] - b["size"].to_numpy()[None, :]) < _SAME_SIZE
-    ratio = a["num"].to_numpy()[:, None] / b["num"].to_numpy()[None, :]
+    near = np.abs(a.size[:, None] - b.size[None, :]) < _SAME_SIZE
+    ratio = a.num[:, None] / b.num[None, :]
     rows, columns = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
     i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
-    single = [np.unique(t["start_ns"][row].to_numpy()[:_MOST_EVENTS]) for t, row in ((a, i), (b, k))]
+    start = traffic.messages["start_ns"].to_numpy()
+    single = [np.unique(start[traffic.rows_of_voice(int(v))[:_MOST_EVENTS]]) for v in (a.voice[i], b.voice[k])]
     for split in (find_group_starts, _after_long_gaps):
         found = [split(times) for times in single]
         if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:

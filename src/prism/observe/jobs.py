@@ -161,10 +161,9 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
     """The period of what some pairs send, from a few streams of every size."""
     pairs = np.sort(pairs)
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
-    rows = traffic.rows_of(chosen)
-    heard = traffic.messages[rows].group_by("voice", maintain_order=True).agg(
-        "start_ns", pl.col("bytes").mean(), pl.len().alias("num")
-    ).filter(pl.col("num") >= 3)  # fmt: skip
+    voice = traffic.voices_of(chosen)
+    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
+    heard = pl.DataFrame({"voice": voice, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
     if heard.is_empty():
         return None
     large = heard.filter(pl.col("bytes") >= NUMBERS_BYTES)
@@ -173,18 +172,25 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
     common = heard.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
     parts: list[Times] = []
     classes: list[int] = []
+    voice, own_class = heard["voice"].to_numpy(), heard["klass"].to_numpy()
     for klass in common["klass"].to_list():
-        own = heard.filter(pl.col("klass") == klass)
-        for i in np.unique(np.linspace(0, own.height - 1, _STREAMS_PER_CLASS).astype(np.int64)).tolist():
-            parts.append(own["start_ns"][i].to_numpy())
+        own = voice[own_class == klass]
+        for i in np.unique(np.linspace(0, len(own) - 1, _STREAMS_PER_CLASS).astype(np.int64)).tolist():
+            parts.append(_starts_of(traffic, own[i]))
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
-    return choose_period(make_streams(parts, classes, slack), _heavy_streams(heard), slack)
+    return choose_period(make_streams(parts, classes, slack), _heavy_streams(traffic, heard), slack)
 
 
-def _heavy_streams(heard: pl.DataFrame) -> list[Stream]:
+def _starts_of(traffic: Traffic, voice: int) -> Times:
+    starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_voice(voice)]
+    return starts
+
+
+def _heavy_streams(traffic: Traffic, heard: pl.DataFrame) -> list[Stream]:
     """A few of the voices that carry most: what is left of a torn transfer says nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
     heavy = heard.filter(load >= _HEAVY * load.max()).sort("klass", "voice")
     some = np.unique(np.linspace(0, heavy.height - 1, min(heavy.height, _MOST_HEAVY)).astype(np.int64))
-    return [Stream(times=heavy["start_ns"][i].to_numpy(), klass=int(heavy["klass"][i])) for i in some.tolist()]
+    chosen = heavy[some].select("voice", "klass").iter_rows()
+    return [Stream(times=_starts_of(traffic, voice), klass=klass) for voice, klass in chosen]

@@ -19,6 +19,7 @@ __all__ = ["StageMap", "infer_layout", "relabel_ties"]
 
 Ints = NDArray[np.int64]
 
+_LAYERS = 12  # messages of one size per step that are one of each layer rather than buckets of gradients
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
 
 
@@ -57,12 +58,12 @@ def infer_layout(
     """The degrees of a job; with `gpus_per_host` NICs may be shared by ranks that cannot be told apart."""
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     groups = find_groups(voices, stages)
-    bundles = count_bundles(traffic, voices, stages)
+    bundles = count_bundles(traffic, voices, job.period_ns or float(job.last_ns - job.first_ns))
     ranks = count_ranks(traffic, job, voices, gpus_per_host, host)
     # Several connections of two NICs are several ranks only where NICs are shared.
     key = "unit" if ranks.total > len(job.endpoints) else "pair"
     tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles, key)
-    pp = _pipeline_degree(voices, stages, ranks, key)
+    pp = _pipeline_degree(voices, stages, ranks, key) if stages.chains else bundles.stages
     inside = max(1.0, ranks.per_host)
     tp = max(1, min(tp_seen, ranks.total // pp))
     tp_across = _spanned_hosts(groups, "tp", host)
@@ -70,6 +71,8 @@ def infer_layout(
     per_block = max(1.0, inside / max(tp, 1))
     cp = _spread_degree(groups, "cp", host, per_block)
     ep = _spread_degree(groups, "ep", host, per_block)
+    if cp == ep == 1 and bundles.expert == bundles.dense and bundles.lanes * bundles.dense * bundles.stages == inside:
+        cp = bundles.in_step
     dp = max(1, ranks.total // (pp * tp * cp))
     if ep == 1 and bundles.expert > bundles.dense > 0 and bundles.expert % bundles.dense == 0:
         ep = min(bundles.expert // bundles.dense, dp)
@@ -117,8 +120,6 @@ def _ranks_per_nic(voices: pl.DataFrame) -> int:
 
 def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: str) -> int:
     """Stages that are seen, or more where several share a host: fewer ranks send onward than a stage would hold."""
-    if not stages.chains:
-        return 1
     seen = max(stages.stage.values()) + 1
     pipe = voices.filter(pl.col("kind") == "pp")
     src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
@@ -132,12 +133,20 @@ def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: 
 def _tensor_degree(
     traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str
 ) -> tuple[int, float]:
-    """Ranks of a host that act as one: by their pipeline messages where there are any, else by their gradients."""
+    """Groups of one stage that sum their gradients apart; where none leave the host, ranks that act as one."""
+    if bundles.dense:
+        return (1, 0.8) if _shards_by_layer(voices) else (bundles.dense, 0.95)
     by_time = count_acting_as_one(traffic, voices, key) if stages.chains else None
-    by_ring = bundles.dense or None
-    if by_time is not None:
-        return by_time, 0.97 if by_ring in (None, by_time) else 0.85
-    return (by_ring, 0.9) if by_ring is not None else (1, 0.5)
+    return (by_time, 0.85) if by_time is not None else (1, 0.5)
+
+
+def _shards_by_layer(voices: pl.DataFrame) -> bool:
+    """Whether gradients leave layer by layer and the rest of the model once: ranks of a host share one copy of it."""
+    rates = voices.filter(pl.col("kind") == "dp").group_by("unit").agg(
+        pl.len().alias("sizes"), pl.col("per_step").min().alias("once"), pl.col("per_step").max().alias("often")
+    )  # fmt: skip
+    layered = (pl.col("sizes") == 2) & pl.col("once").is_between(0.7, 1.4) & (pl.col("often") >= _LAYERS)
+    return bool(rates.select(layered.mean() > 0.5).item()) if rates.height else False
 
 
 def find_groups(voices: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:

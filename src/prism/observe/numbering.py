@@ -12,7 +12,7 @@ _MOST_CLASSES = 24  # sizes of one connection that are told apart; more are toke
 _FREE = np.int64(-1)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     """A dense number for every distinct key, in order of first appearance, and the keys by number."""
     bits = 10
@@ -49,14 +49,43 @@ def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     return numbers, found[:count].copy()
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
+def number_again(old: Ints, count: int) -> tuple[Ints, Ints]:
+    """New numbers for dense old ones, in order of first appearance, and the old ones by new number."""
+    table = np.full(count, _FREE, np.int64)
+    found = np.empty(count, np.int64)
+    numbers = np.empty(len(old), np.int64)
+    taken = 0
+    for i in range(len(old)):
+        key = old[i]
+        if table[key] < 0:
+            table[key] = taken
+            found[taken] = key
+            taken += 1
+        numbers[i] = table[key]
+    return numbers, found[:taken].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def mark_repeated(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints) -> NDArray[np.bool_]:
+    """Records that equal the one before of the same number in every way."""
+    before = np.full(count, _FREE, np.int64)
+    repeated = np.zeros(len(numbers), np.bool_)
+    for i in range(len(numbers)):
+        k = before[numbers[i]]
+        repeated[i] = k >= 0 and start[k] == start[i] and end[k] == end[i] and size[k] == size[i]
+        before[numbers[i]] = i
+    return repeated
+
+
+@numba.njit(cache=True, nogil=True)
 def _scatter(key: int) -> int:
     """A multiplicative hash; neighbouring keys land far apart."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return int(mixed >> np.uint64(20))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
     """Row numbers grouped by number, each group in the old order, and where each group begins."""
     begin = np.zeros(count + 1, np.int64)
@@ -73,21 +102,25 @@ def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
     return order, begin
 
 
-@numba.njit(cache=True)
-def classify_sizes(sizes: Ints, begin: Ints, tolerance: float, quantum: float) -> Ints:
-    """A size class for every record, numbered within its group: sizes closer than the tolerance share one.
+@numba.njit(cache=True, nogil=True)
+def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quantum: float) -> tuple[Ints, Ints]:
+    """A class for every record, numbered group by group, and each class's group: sizes within the tolerance share one.
+
+    The records of group g are order[begin[g]:begin[g + 1]].
 
     Sampled sizes are counts of `quantum` bytes and off by chance, as the root of the count; 0 where all is seen.
     Where a group has more sizes than can be told apart they form one class, as those of routed tokens do.
     """
     classes = np.zeros(len(sizes), np.int64)
+    group = np.empty(len(sizes), np.int64)
+    total = 0
     centre = np.empty(_MOST_CLASSES)
     held = np.empty(_MOST_CLASSES, np.int64)
     merged = np.empty(_MOST_CLASSES, np.int64)
     for g in range(len(begin) - 1):
         count = 0
         last = 0
-        for i in range(begin[g], begin[g + 1]):
+        for i in order[begin[g] : begin[g + 1]]:
             size = np.log(1.0 + max(sizes[i], 0))
             near = _tolerance_at(size, tolerance, quantum)
             if count and abs(size - centre[last]) <= near:
@@ -109,22 +142,24 @@ def classify_sizes(sizes: Ints, begin: Ints, tolerance: float, quantum: float) -
             classes[i] = best
             held[best] += 1
             last = best
-        _merge_classes(centre, held, merged, count, tolerance, quantum)
-        for i in range(begin[g], begin[g + 1]):
-            classes[i] = merged[classes[i]]
-    return classes
+        different = _merge_classes(centre, held, merged, count, tolerance, quantum)
+        for i in order[begin[g] : begin[g + 1]]:
+            classes[i] = total + merged[classes[i]]
+        group[total : total + different] = g
+        total += different
+    return classes, group[:total].copy()
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _tolerance_at(log_size: float, tolerance: float, quantum: float) -> float:
     if quantum <= 0.0:
         return tolerance
     return float(max(tolerance, 4.0 / np.sqrt(max(np.exp(log_size) / quantum, 1.0))))
 
 
-@numba.njit(cache=True)
-def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance: float, quantum: float) -> None:
-    """Number classes by size; join neighbours that noise or chance alone keeps apart."""
+@numba.njit(cache=True, nogil=True)
+def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance: float, quantum: float) -> int:
+    """Number classes by size, joining neighbours that noise or chance alone keeps apart; how many are left."""
     order = np.argsort(centre[:count])
     total = 0
     for k in range(count):
@@ -146,3 +181,4 @@ def _merge_classes(centre: Ints, held: Ints, merged: Ints, count: int, tolerance
             if not (near or (few and gap <= 0.1) or (crowded and gap <= 0.5)):
                 number += 1
         merged[k] = number
+    return number + 1 if count else 0

@@ -122,7 +122,7 @@ def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
     best: Rhythm | None = None
     for tolerance in _TOLERANCES:
         grid = _grid(shortest, longest, 0.7 * tolerance)
-        score, weight = score_periods(streams.times, streams.begin, streams.klass, grid, tolerance, float(slack_ns))
+        score, weight = score_periods(streams, grid, tolerance, float(slack_ns))
         found = _choose(grid, score, weight, streams, tolerance)
         if found is None:
             continue
@@ -163,45 +163,49 @@ def _grid(shortest: float, longest: float, ratio: float) -> Floats:
     return grid
 
 
-@numba.njit(cache=True)
-def score_periods(
-    times: Times, begin: Times, klass: Times, periods: Floats, tolerance: float, slack: float
-) -> tuple[Floats, Floats]:
-    """For every period and size class: the share of messages repeated beyond chance, and how much that can say."""
-    num_classes = 0
-    for k in klass:
-        num_classes = max(num_classes, k + 1)
-    score = np.zeros((len(periods), num_classes))
-    weight = np.zeros((len(periods), num_classes))
+def score_periods(streams: Streams, periods: Floats, tolerance: float, slack_ns: float) -> tuple[Floats, Floats]:
+    """For every period and size class: the share of messages repeated beyond chance, and how much that can say.
+
+    `periods` are in order, the shortest first.
+    """
+    num_classes = int(streams.klass.max(initial=-1)) + 1
+    score, weight = np.zeros((num_classes, len(periods))), np.zeros((num_classes, len(periods)))
+    for i, klass in enumerate(streams.klass.tolist()):
+        times = streams.times[streams.begin[i] : streams.begin[i + 1]]
+        if len(times) >= 3:
+            own = (times - times[0]).astype(np.float64)
+            _score_stream(own, np.sort(np.diff(own)), periods, tolerance, slack_ns, score[klass], weight[klass])
+    return score.T, weight.T
+
+
+@numba.njit(cache=True, nogil=True)
+def _score_stream(
+    times: Floats, gaps: Floats, periods: Floats, tolerance: float, slack: float, score: Floats, weight: Floats
+) -> None:
+    """Add what one stream says; `gaps` are those between its times, the shortest first."""
+    narrow, covered = 0, 0.0  # gaps that are within reach from both sides, and their sum
     for p in range(len(periods)):
-        period = periods[p]
-        reach = tolerance * period + slack
-        for c in range(len(begin) - 1):
-            low, high = begin[c], begin[c + 1]
-            if high - low < 3 or times[high - 1] - times[low] < 1.4 * period:
-                continue
-            covered = 0.0
-            asked = 0
-            met = 0
-            j = low
-            until = times[high - 1] + reach
-            for i in range(low, high):
-                if i > low:
-                    covered += min(float(times[i] - times[i - 1]), 2.0 * reach)
-                wanted = times[i] + period
-                if wanted > until:
-                    continue
-                asked += 1
-                while j < high and times[j] < wanted - reach:
-                    j += 1
-                if j < high and times[j] <= wanted + reach:
-                    met += 1
-            chance = min(1.0, covered / (times[high - 1] - times[low]))
-            if asked < 2 or chance > 0.6:
-                continue
-            score[p, klass[c]] += met / asked - chance
-            weight[p, klass[c]] += 1.0 - chance
-    return score, weight
+        reach = tolerance * periods[p] + slack
+        if times[-1] < 1.4 * periods[p]:
+            break
+        while narrow < len(gaps) and gaps[narrow] < 2.0 * reach:
+            covered += gaps[narrow]
+            narrow += 1
+        chance = min(1.0, (covered + (len(gaps) - narrow) * 2.0 * reach) / times[-1])
+        if chance > 0.6:
+            continue
+        least, most = periods[p] - reach, periods[p] + reach
+        asked, met, j = 0, 0, 0
+        for i in range(len(times)):
+            if times[i] + least > times[-1]:
+                break
+            asked += 1
+            while times[j] < times[i] + least:
+                j += 1
+            met += times[j] <= times[i] + most
+        if asked >= 2:
+            score[p] += met / asked - chance
+            weight[p] += 1.0 - chance
 
 
 def _choose(grid: Floats, score: Floats, weight: Floats, streams: Streams, tolerance: float) -> Rhythm | None:

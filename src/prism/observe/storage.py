@@ -28,15 +28,12 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     num = int(host.max(initial=-1)) + 1
-    voice = traffic.messages["voice"].to_numpy()
-    size_of = traffic.messages["bytes"].to_numpy().astype(np.float64)
-    load: NDArray[np.float64] = np.bincount(voice, size_of, traffic.voices.height).astype(np.float64)
-    count = np.bincount(voice, minlength=traffic.voices.height)
+    load = traffic.voice_load
     pair = traffic.voices["pair"].to_numpy()
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64)[pair] for c in ("src", "dst"))
     kept = ~(np.isin(src, without) | np.isin(dst, without))
     giver, taker = host[src[kept]], host[dst[kept]]
-    size = np.log2(np.maximum(load / np.maximum(count, 1), 1.0))[kept]
+    size = np.log2(np.maximum(load / np.maximum(traffic.voice_num, 1), 1.0))[kept]
     # Sizes that lie on the edge between two classes lie within one of the other kind.
     uneven = [_imbalance(giver, taker, np.floor(size + shift), load[kept], num) for shift in (0.0, 0.5)]
     # Two hosts that only know each other may be a small job, whatever it does.

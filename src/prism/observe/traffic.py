@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.numbering import classify_sizes, group_by_number, number_keys
+from prism.observe.numbering import (
+    classify_sizes,
+    group_by_number,
+    mark_repeated,
+    number_again,
+    number_keys,
+)
 from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
@@ -21,7 +28,7 @@ _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say no
 _MIN_PER_CONNECTION = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Traffic:
     """One observation: messages between numbered endpoints.
 
@@ -38,16 +45,53 @@ class Traffic:
     voices: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
     begin: Ints = field(default_factory=lambda: np.zeros(1, np.int64), repr=False)
     resolution_ns: int = 1  # times are multiples of this
+    sample_bytes: float = 0.0  # that one sampled packet stands for; 0 where every packet was counted
     connected: bool = False  # whether connections (queue pairs or ports) are told apart
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
 
     def rows_of(self, pairs: Ints) -> Ints:
         """The rows of some pairs' messages, pair by pair."""
-        first, count = self.begin[pairs], self.begin[pairs + 1] - self.begin[pairs]
-        total = int(count.sum())
-        offset = np.repeat(np.cumsum(count) - count, count)
-        rows: Ints = np.arange(total, dtype=np.int64) - offset + np.repeat(first, count)
-        return rows
+        return _list_ranges(self.begin[pairs], self.begin[pairs + 1])
+
+    @cached_property
+    def by_voice(self) -> tuple[Ints, Ints]:
+        """The rows of messages voice by voice, and where those of each voice begin."""
+        rows, begin = group_by_number(self.messages["voice"].to_numpy(), self.voices.height)
+        return rows, begin
+
+    @cached_property
+    def voice_load(self) -> NDArray[np.float64]:
+        """The bytes that each voice sent."""
+        size, voice = self.messages["bytes"].to_numpy(), self.messages["voice"].to_numpy()
+        return np.bincount(voice, size, minlength=self.voices.height).astype(np.float64)
+
+    @cached_property
+    def voice_num(self) -> Ints:
+        """How many messages each voice has."""
+        return np.diff(self.by_voice[1])
+
+    def voices_of(self, pairs: Ints) -> Ints:
+        """The voices of some pairs, pair by pair."""
+        owner = self.voices["pair"].to_numpy()
+        return _list_ranges(*(np.searchsorted(owner, pairs.astype(owner.dtype), side) for side in ("left", "right")))
+
+    def rows_of_voice(self, voice: int) -> Ints:
+        """The rows of one voice's messages, in order of start."""
+        rows, begin = self.by_voice
+        return rows[begin[voice] : begin[voice + 1]]
+
+    def rows_of_voices(self, voices: Ints) -> Ints:
+        """The rows of some voices' messages, voice by voice."""
+        rows, begin = self.by_voice
+        return rows[_list_ranges(begin[voices], begin[voices + 1])]
+
+
+def _list_ranges(first: Ints, end: Ints) -> Ints:
+    """The numbers from each first up to its end, one range after the other."""
+    count = end - first
+    before = np.repeat(np.cumsum(count) - count, count)
+    listed: Ints = np.arange(len(before), dtype=np.int64) - before + np.repeat(first, count)
+    return listed
 
 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
@@ -61,32 +105,29 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     if carrying.height < flows.height:
         notes.append(f"{flows.height - carrying.height:,} flows without bytes were left out")
         flows = carrying
-    endpoints = _number_endpoints(endpoints_of(flows), topology, notes)
-    names = pl.Enum(endpoints["address"])
-    src, dst = (flows[c].cast(names).to_physical().to_numpy().astype(np.int64) for c in ("src", "dst"))
-    start = flows["start_ns"].to_numpy()
-    end = flows.select(pl.coalesce("end_ns", "start_ns"))["end_ns"].to_numpy()
-    end = np.maximum(end, start)  # Some exporters mix the two up; a transfer does not end before it starts.
-    size = flows["bytes"].to_numpy()
-    pair_key = src * max(endpoints.height, 1) + dst
-    pair, connection, connected = _number_connections(flows, pair_key)
-    if len(start) and np.any(start[1:] < start[:-1]):
-        order = np.argsort(start, kind="stable")
-        pair, connection, start, end, size = (c[order] for c in (pair, connection, start, end, size))
-    records = Records(pair=pair, connection=connection, start=start, end=end, size=size)
-    records, repeated = _drop_repeated(records)
-    if repeated:
-        notes.append(f"{repeated:,} repeated flows were left out")
-    grouped, begin = group_by_number(records.connection, int(connection.max(initial=-1)) + 1)
-    classes = np.empty(len(grouped), np.int64)
-    classes[grouped] = classify_sizes(records.size[grouped], begin, SIZE_TOLERANCE, _find_quantum(records.size))
-    keys = np.sort(number_keys(pair_key)[1])
-    return _assemble(records, classes, keys, endpoints, tuple(notes), topology, connected)
+    src, dst, addresses = _number_addresses(flows)
+    endpoints = _number_endpoints(addresses, topology, notes)
+    pair, keys = _number_pairs(src * max(endpoints.height, 1) + dst)
+    del src, dst
+    connection, connected = _number_connections(flows, pair, len(keys))
+    num_connections = int(connection.max(initial=-1)) + 1
+    records = _order_records(flows, pair, connection, len(keys))
+    repeated = mark_repeated(records.connection, num_connections, records.start, records.end, records.size)
+    if repeated.any():
+        notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
+        records = records.take(np.flatnonzero(~repeated))
+    grouped, begin = group_by_number(records.connection, num_connections)
+    quantum = _find_quantum(records.size)
+    classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
+    del grouped
+    voice, found = number_again(classes, len(owners))
+    traffic = _assemble(records, voice, owners[found], keys, endpoints, tuple(notes), topology, connected)
+    return replace(traffic, sample_bytes=quantum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The columns of all records, in order of start."""
+    """The columns of all records, pair by pair, those of a pair in order of start."""
 
     pair: Ints
     connection: Ints
@@ -105,17 +146,69 @@ class Records:
         )
 
 
+def _number_addresses(flows: pl.DataFrame) -> tuple[Ints, Ints, pl.Series]:
+    """Both ends of each flow, as numbers of addresses in their order, and those addresses."""
+    kind = pl.Categorical(pl.Categories.random())  # not the common ones, which grow for as long as a process lives
+    coded = flows.select(pl.col("src", "dst").cast(kind))  # The names live as long as this does.
+    src, dst = (coded[c].to_physical().to_numpy() for c in ("src", "dst"))
+    num = int(max(src.max(initial=0), dst.max(initial=0))) + 1
+    used = np.flatnonzero(np.bincount(src, minlength=num) + np.bincount(dst, minlength=num))
+    names = pl.Series(used.astype(np.uint32)).cat.to(kind).cast(pl.String)
+    place = np.zeros(num, np.int64)
+    place[used[names.arg_sort().to_numpy()]] = np.arange(len(used))
+    return place[src], place[dst], endpoints_of(pl.DataFrame({"src": names, "dst": names}))
+
+
+def _number_pairs(pair_key: Ints) -> tuple[Ints, Ints]:
+    """Numbers of pairs in order of their keys, and the keys."""
+    number, keys = number_keys(pair_key)
+    order = np.argsort(keys)
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.arange(len(keys))
+    return place[number] if len(keys) else number, keys[order]
+
+
+def _number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple[Ints, bool]:
+    """Numbers of connections, and whether these are told apart; else they are those of the pairs."""
+    named = next((c for c in ("qp", "src_port") if c in flows.columns and flows[c].null_count() == 0), None)
+    if named is None or not num_pairs:
+        return pair, False
+    connection, found = number_keys(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
+    if len(found) > _MANY_CONNECTIONS * num_pairs or len(connection) < _MIN_PER_CONNECTION * len(found):
+        return pair, False
+    return connection, True
+
+
+def _order_records(flows: pl.DataFrame, pair: Ints, connection: Ints, num_pairs: int) -> Records:
+    """The records pair by pair, those of a pair in order of start."""
+    start = flows["start_ns"].to_numpy()
+    rows, begin = group_by_number(pair, num_pairs)
+    turns = start[rows[1:]] < start[rows[:-1]]
+    turns[begin[1:-1] - 1] = False  # where the next pair begins
+    if turns.any():
+        order = np.argsort(start, kind="stable")
+        rows = order[group_by_number(pair[order], num_pairs)[0]]
+    # Some exporters mix the two up; a transfer does not end before it starts.
+    times = flows.select(
+        "start_ns",
+        pl.max_horizontal("start_ns", "end_ns").alias("end_ns"),
+        "bytes",
+        pl.Series("connection", connection),
+    )[rows]
+    start, end, size, ordered = (times[c].to_numpy() for c in times.columns)
+    number = np.repeat(np.arange(num_pairs), np.diff(begin))
+    return Records(pair=number, connection=ordered, start=start, end=end, size=size)
+
+
 def _assemble(
-    records: Records, classes: Ints, keys: Ints, endpoints: pl.DataFrame, notes: tuple[str, ...],
+    records: Records, number: Ints, connection: Ints, keys: Ints, endpoints: pl.DataFrame, notes: tuple[str, ...],
     topology: pl.DataFrame | None, connected: bool,
 ) -> Traffic:  # fmt: skip
-    """Messages by pair and start, with the voices that they belong to."""
+    """Messages by pair and start, with the number of the voice of each; `connection` is that of each voice."""
     num_pairs = len(keys)
-    by_pair, pair_begin = group_by_number(records.pair, num_pairs)
-    number, voice_keys = number_keys((records.connection * 32 + classes)[by_pair])
-    records = records.take(by_pair)
+    pair_begin = np.searchsorted(records.pair, np.arange(num_pairs + 1))
     pair = records.pair
-    voice_pair = np.zeros(len(voice_keys), np.int64)
+    voice_pair = np.zeros(len(connection), np.int64)
     voice_pair[number] = pair
     first_voice = np.searchsorted(voice_pair, np.arange(num_pairs + 1))
     messages = pl.DataFrame(
@@ -130,10 +223,10 @@ def _assemble(
     )
     voices = pl.DataFrame(
         {
-            "voice": np.arange(len(voice_keys), dtype=np.uint32),
+            "voice": np.arange(len(connection), dtype=np.uint32),
             "pair": voice_pair.astype(np.uint32),
-            "size_class": (np.arange(len(voice_keys)) - first_voice[voice_pair]).astype(np.uint32),
-            "connection": voice_keys // 32,
+            "size_class": (np.arange(len(connection)) - first_voice[voice_pair]).astype(np.uint32),
+            "connection": connection,
         }
     )
     return Traffic(
@@ -163,35 +256,6 @@ def _describe_pairs(keys: Ints, begin: Ints, records: Records, num_endpoints: in
             "last_ns": np.maximum.reduceat(records.end, rows) if some else records.end,
         }
     )
-
-
-def _number_connections(flows: pl.DataFrame, pair_key: Ints) -> tuple[Ints, Ints, bool]:
-    """Numbers of pairs (in order of their keys) and of connections, and whether the latter are told apart."""
-    number, keys = number_keys(pair_key)
-    place = np.argsort(np.argsort(keys))
-    pair = place[number] if len(keys) else number
-    named = next((c for c in ("qp", "src_port") if c in flows.columns and flows[c].null_count() == 0), None)
-    if named is None or not len(keys):
-        return pair, pair, False
-    connection, found = number_keys(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
-    if len(found) > _MANY_CONNECTIONS * len(keys) or len(connection) < _MIN_PER_CONNECTION * len(found):
-        return pair, pair, False
-    return pair, connection, True
-
-
-def _drop_repeated(records: Records) -> tuple[Records, int]:
-    """The records without those that equal another in every way, and how many those were."""
-    grouped, _ = group_by_number(records.connection, int(records.connection.max(initial=-1)) + 1)
-    columns = (records.connection, records.start, records.end, records.size)
-    same = np.ones(max(len(grouped) - 1, 0), np.bool_)
-    for column in columns:
-        ordered = column[grouped]
-        same &= ordered[1:] == ordered[:-1]
-    if not same.any():
-        return records, 0
-    kept = np.ones(len(grouped), np.bool_)
-    kept[grouped[1:][same]] = False
-    return records.take(np.flatnonzero(kept)), int(same.sum())
 
 
 def _find_quantum(sizes: Ints) -> float:

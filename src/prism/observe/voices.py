@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS, ObservedJob
-from prism.observe.numbering import group_by_number
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
@@ -20,6 +21,7 @@ _BESIDE = (
     0.25  # of the time between messages: ranks of a ring are out of step by this much, stages of a pipeline by more
 )
 _ASKED_MESSAGES = 400  # of each
+_CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
 
 def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -31,27 +33,25 @@ def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     are measured on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the period;
     `unit` is the connection, where connections are told apart, else the voice.
     """
-    rows = traffic.rows_of(job.pairs)
-    frame = _measure(traffic, rows, job)
+    frame = _measure(traffic, job)
     frame = frame.with_columns(
         family=pl.struct(
             (pl.col("per_step").clip(1e-3).log(2.0) * 2).round().cast(pl.Int32),
             (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
         ).rank("dense")
     )
-    answers = _hear_answers(traffic, rows, frame)
+    answers = _hear_answers(traffic, frame)
     unit = pl.col("connection") if traffic.connected else pl.col("voice")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
     return frame.join(answers, on="family", how="left", maintain_order="left")
 
 
-def _measure(traffic: Traffic, rows: Ints, job: ObservedJob) -> pl.DataFrame:
-    voice = traffic.messages["voice"].to_numpy()[rows].astype(np.int64)
-    present, number = np.unique(voice, return_inverse=True)
-    order, begin = group_by_number(number.astype(np.int64), len(present))
-    start, end, size = (traffic.messages[c].to_numpy()[rows][order] for c in ("start_ns", "end_ns", "bytes"))
+def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    present = traffic.voices_of(job.pairs)
+    rows, count = traffic.rows_of_voices(present), traffic.voice_num[present]
+    begin = np.concatenate([[0], np.cumsum(count)])
+    start, end, size = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes"))
     first = begin[:-1]
-    count = np.diff(begin)
     mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
     square = np.add.reduceat(size.astype(np.float64) ** 2, first) / count if len(first) else np.zeros(0)
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
@@ -66,7 +66,7 @@ def _measure(traffic: Traffic, rows: Ints, job: ObservedJob) -> pl.DataFrame:
         src_host=host[src],
         dst_host=host[dst],
         bytes=mean,
-        spread=np.sqrt(np.maximum(square - mean**2, 0.0)) / np.maximum(mean, 1.0),
+        spread=_spread_beyond_chance(mean, square, count, traffic.sample_bytes),
         num=count,
         first_ns=start[first] if len(first) else start,
         duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
@@ -76,7 +76,15 @@ def _measure(traffic: Traffic, rows: Ints, job: ObservedJob) -> pl.DataFrame:
     )
 
 
-@numba.njit(cache=True)
+def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_bytes: float) -> Floats:
+    """The relative spread of sizes, without what sampling adds: one part in the root of the packets seen."""
+    found = np.maximum(square - mean**2, 0.0) / np.maximum(mean, 1.0) ** 2
+    chance = sample_bytes / np.maximum(mean, 1.0) * (1 + _CHANCE * np.sqrt(2 / np.maximum(count, 1)))
+    spread: Floats = np.sqrt(np.maximum(found - chance, 0.0))
+    return spread
+
+
+@numba.njit(cache=True, nogil=True)
 def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Floats]:
     """Periods in which anything is sent, those in which each voice is, and each voice's usual longest gap in one."""
     num = len(begin) - 1
@@ -104,18 +112,13 @@ def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[
     return busy.sum(), own, gap
 
 
-def _hear_answers(traffic: Traffic, rows: Ints, voices: pl.DataFrame) -> pl.DataFrame:
+def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
     """For each family, whether it is answered and how often at the same time."""
-    voice = traffic.messages["voice"].to_numpy()[rows].astype(np.int64)
-    start, end = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
-    order, begin = group_by_number(voice, traffic.voices.height)
-    by_ends: dict[tuple[int, int], list[int]] = {}
-    by_hosts: dict[tuple[int, int], list[int]] = {}
-    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num", "duration_ns")
+    start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread")
     table = {c: voices[c].to_numpy() for c in columns}
-    for i in range(voices.height):
-        by_ends.setdefault((int(table["src"][i]), int(table["dst"][i])), []).append(i)
-        by_hosts.setdefault((int(table["src_host"][i]), int(table["dst_host"][i])), []).append(i)
+    by_ends = _index_ends(table["src"], table["dst"])
+    by_hosts = _index_ends(table["src_host"], table["dst_host"])
     found = []
     families, grouped = np.unique(table["family"], return_inverse=True)
     for f, family in enumerate(families.tolist()):
@@ -123,14 +126,14 @@ def _hear_answers(traffic: Traffic, rows: Ints, voices: pl.DataFrame) -> pl.Data
         asked = members[np.unique(np.linspace(0, len(members) - 1, _ASKED).astype(np.int64))]
         heard = []
         for i in asked.tolist():
-            back = _twins(table, i, by_ends.get((int(table["dst"][i]), int(table["src"][i])), []))
-            if not back:
-                back = _twins(table, i, by_hosts.get((int(table["dst_host"][i]), int(table["src_host"][i])), []))
-            if not back:
+            back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
+            if not len(back):
+                back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]))
+            if not len(back):
                 heard.append((0.0, 0.0))
                 continue
-            own = order[begin[table["voice"][i]] : begin[table["voice"][i] + 1]]
-            twins = np.concatenate([order[begin[table["voice"][k]] : begin[table["voice"][k] + 1]] for k in back])
+            own = traffic.rows_of_voice(table["voice"][i])
+            twins = traffic.rows_of_voices(table["voice"][back])
             times = np.sort(start[twins])
             ratio = len(twins) / len(own)
             heard.append((_share_together(start[own], end[own], times), float(ratio >= 0.5)))
@@ -143,10 +146,25 @@ def _hear_answers(traffic: Traffic, rows: Ints, voices: pl.DataFrame) -> pl.Data
     )
 
 
-def _twins(table: dict[str, Floats], i: int, candidates: list[int]) -> list[int]:
+def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
+    """A look-up: the rows with a source and a destination, in order."""
+    key = (src.astype(np.int64) << 32) + dst
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+
+    def look_up(one: int, other: int) -> Ints:
+        wanted = np.int64((int(one) << 32) + int(other))
+        rows: Ints = order[np.searchsorted(ordered, wanted) : np.searchsorted(ordered, wanted, side="right")]
+        return rows
+
+    return look_up
+
+
+def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
     """Voices among the candidates that carry messages of the same size."""
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
-    return [k for k in candidates if abs(table["bytes"][k] / max(table["bytes"][i], 1.0) - 1) <= near]
+    alike: Ints = candidates[np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near]
+    return alike
 
 
 def _share_together(start: Ints, end: Ints, twins: Ints) -> float:

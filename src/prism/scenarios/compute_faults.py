@@ -35,7 +35,21 @@ def slow_host(fault: Fault, site: Site, start: int, end: int) -> Planted:
         windows = [(int(b), int(e), float(s)) for b, e, s in zip(edges, edges[1:], speeds, strict=False)]
         windows.append((int(edges[-1]), end, fault.speed))
     slow = {plan.index: _on_host(plan, fault.host, windows) for plan in site.plans}
-    return slow_down(fault, start, end, "slow_compute", Culprit(type="host", id=host_name(fault.host)), (), slow)
+    # Where a host is a stage, its work and its speed are one.
+    stages = {s for plan in site.plans for s, host in _hosts_of_stages(plan).items() if host == fault.host}
+    accepted = tuple(Culprit(type="stage", id=str(s)) for s in sorted(stages))
+    return slow_down(fault, start, end, "slow_compute", Culprit(type="host", id=host_name(fault.host)), accepted, slow)
+
+
+def _hosts_of_stages(plan: JobPlan) -> dict[int, int]:
+    """The host of each stage that has one to itself."""
+    stage, host = plan.layout.stage, plan.layout.host
+    found = {}
+    for s in range(plan.job.pp):
+        hosts = np.unique(host[stage == s])
+        if len(hosts) == 1 and plan.job.pp > 1 and (stage[host == hosts[0]] == s).all():
+            found[s] = int(hosts[0])
+    return found
 
 
 def _on_host(plan: JobPlan, host: int, windows: Sequence[tuple[int, int, float]]) -> tuple[Slowdown, ...]:
@@ -52,7 +66,9 @@ def unbalance_stage(fault: Fault, site: Site, start: int, end: int) -> Planted:
     ranks = np.flatnonzero(plan.layout.stage == fault.stage).tolist()
     slow = tuple(Slowdown(target="rank", id=r, speed=fault.speed, start_ns=start, end_ns=end) for r in ranks)
     culprit = Culprit(type="stage", id=str(fault.stage))
-    return slow_down(fault, start, end, "stage_imbalance", culprit, (), {plan.index: slow})
+    host = _hosts_of_stages(plan).get(fault.stage if fault.stage is not None else -1)
+    accepted = (Culprit(type="host", id=host_name(host)),) if host is not None else ()
+    return slow_down(fault, start, end, "stage_imbalance", culprit, accepted, {plan.index: slow})
 
 
 def unbalance_load(fault: Fault, site: Site, start: int, end: int) -> Planted:

@@ -31,9 +31,25 @@ def slow_nic(fault: Fault, site: Site, start: int, end: int) -> Planted:
         Culprit(type="link", id=f"{leaf}>{address}"),
         Culprit(type="endpoint", id=address),
         Culprit(type="host", id=host_name(fault.host)),
+        *_name_twin(site, endpoint),
     )
     slow = {plan.index: _on_groups(plan, touched, windows, fault.speed) for plan in site.plans}
-    return slow_down(fault, start, end, "slow_link", culprit, accepted, slow)
+    return slow_down(fault, start, end, "slow_link", culprit, accepted, slow, _slow_hops(site, touched))
+
+
+def _name_twin(site: Site, endpoint: int) -> tuple[Culprit, ...]:
+    """The NIC at the other end where two only talk to each other: nothing that they send tells which of them is slow."""
+    ends = pl.concat([plan.connections.select("src", "dst") for plan in site.plans])
+    peers = set(ends.filter(pl.col("src") == endpoint)["dst"]) | set(ends.filter(pl.col("dst") == endpoint)["src"])
+    if len(peers) != 1:
+        return ()
+    twin = int(peers.pop())
+    theirs = set(ends.filter(pl.col("src") == twin)["dst"]) | set(ends.filter(pl.col("dst") == twin)["src"])
+    if theirs != {endpoint}:
+        return ()
+    address, leaf = site.names[twin], f"leaf-{site.cluster.leaf_of(*divmod(twin, site.cluster.nics.count))}"
+    link = Culprit(type="link", id=f"{address}>{leaf}")
+    return link, Culprit(type="link", id=f"{leaf}>{address}"), Culprit(type="endpoint", id=address)
 
 
 def slow_switch(fault: Fault, site: Site, start: int, end: int) -> Planted:
@@ -41,7 +57,12 @@ def slow_switch(fault: Fault, site: Site, start: int, end: int) -> Planted:
     name = fault.switch or ""
     touched = pl.col("path").str.split(">").list.contains(name)
     slow = {plan.index: _on_groups(plan, touched, [(start, end)], fault.speed) for plan in site.plans}
-    return slow_down(fault, start, end, "slow_switch", Culprit(type="switch", id=name), (), slow)
+    return slow_down(fault, start, end, "slow_switch", Culprit(type="switch", id=name), (), slow,
+                     _slow_hops(site, touched))  # fmt: skip
+
+
+def _slow_hops(site: Site, touched: pl.Expr) -> dict[int, tuple[int, ...]]:
+    return {p.index: tuple(p.connections.filter(touched)["connection"].to_list()) for p in site.plans}
 
 
 def _on_groups(
@@ -87,6 +108,7 @@ def collide(fault: Fault, site: Site, start: int, end: int) -> Planted:
         accepted=tuple(Culprit(type="endpoint", id=site.names[c["src"]]) for c in (first, second)),
         disturbances={plan.index: Disturbance(slowdowns=slow)},
         reroutes=(Reroute(job=plan.index, connection=second["connection"], spine=first["spine"]),),
+        slow_hops={plan.index: (first["connection"], second["connection"])},
     )
 
 
@@ -114,8 +136,8 @@ def contend(fault: Fault, site: Site, start: int, end: int) -> Planted:
         link = f"{best['leaf']}>spine-{best['spine_other']}"
         touched = pl.col("path").str.starts_with(link + ">")
         reroutes = (Reroute(job=victim.index, connection=best["connection"], spine=best["spine_other"]),)
-    groups = victim.connections.filter(touched)["group"].to_list()
-    groups += [victim.connections["group"][r.connection] for r in reroutes]
+    hops = victim.connections.filter(touched)["connection"].to_list() + [r.connection for r in reroutes]
+    groups = victim.connections["group"].gather(hops).to_list()
     blocking = other.connections.filter(touched)["connection"].to_list()
     blocker = Blocker(
         job=other.index, connections=tuple(blocking), victim=victim.index, groups=tuple(sorted(set(groups)))
@@ -129,6 +151,7 @@ def contend(fault: Fault, site: Site, start: int, end: int) -> Planted:
         accepted=accepted,
         reroutes=reroutes,
         blocker=blocker,
+        slow_hops={victim.index: tuple(hops)},
     )
 
 

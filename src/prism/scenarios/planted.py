@@ -43,6 +43,7 @@ class Planted:
     disturbances: dict[int, Disturbance] = field(default_factory=dict)
     reroutes: tuple[Reroute, ...] = ()
     blocker: Blocker | None = None
+    slow_hops: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by job: connections that pass the slow place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Site:
 
 def slow_down(
     fault: Fault, start: int, end: int, finding: FindingKind, culprit: Culprit, accepted: tuple[Culprit, ...],
-    slow: dict[int, tuple[Slowdown, ...]],
+    slow: dict[int, tuple[Slowdown, ...]], slow_hops: dict[int, tuple[int, ...]] | None = None,
 ) -> Planted:  # fmt: skip
     """A fault that is nothing but slowdowns."""
     return Planted(
@@ -78,4 +79,5 @@ def slow_down(
         culprit=culprit,
         accepted=accepted,
         disturbances={job: Disturbance(slowdowns=found) for job, found in slow.items() if found},
+        slow_hops=slow_hops or {},
     )

@@ -18,6 +18,7 @@ from prism.scenarios.naming import list_topology, name_endpoints
 from prism.scenarios.planted import Blocker, Planted, Site
 from prism.scenarios.planting import plant
 from prism.scenarios.scenario import Scenario, check_scenario, place_jobs
+from prism.scenarios.slow_hops import end_hops_apart
 from prism.scenarios.timeline import Disturbance, JobPlan, JobRun, plan_job, run_job
 from prism.scenarios.traffic import collect_records, expand_flows
 from prism.scenarios.truth import describe_truth
@@ -81,7 +82,8 @@ def _run_jobs(
                 slow = _windows_behind(p.blocker, runs[p.blocker.job], p)
                 planted[i] = replace(p, disturbances={plan.index: Disturbance(slowdowns=slow)})
         total = disturb(planted, plan.index)
-        runs[plan.index] = run_job(plan, site.cluster, total, site.horizon_ns, site.seed, span_ranks[plan.index])
+        run = run_job(plan, site.cluster, total, site.horizon_ns, site.seed, span_ranks[plan.index])
+        runs[plan.index] = end_hops_apart(run, planted)
     return [runs[i] for i in range(len(runs))], planted
 
 

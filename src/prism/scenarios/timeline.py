@@ -14,6 +14,7 @@ from prism.scenarios.job import Job
 from prism.scenarios.layout import RankLayout
 from prism.scenarios.program import build_step, pause_after
 from prism.scenarios.sizes import RankSizes, size_up
+from prism.scenarios.stalled import Stalled, find_stalled, take_ns
 from prism.scenarios.storage import checkpoint_pause_ns
 from prism.simulate.cluster import Cluster
 from prism.simulate.costs import ClusterCosts
@@ -126,6 +127,7 @@ class _Collected:
     pauses: list[Ints] = field(default_factory=list)
     spans: list[pl.DataFrame] = field(default_factory=list)
     stretches: list[Stretch] = field(default_factory=list)
+    stalled: list[Stalled] = field(default_factory=list)
 
 
 def run_job(
@@ -139,7 +141,7 @@ def run_job(
         while now < stop:
             stretch = Stretch(now=now, stop=stop, first_step=first_step)
             solution, pauses = solve_stretch(plan, cluster, disturbance, stretch, seed)
-            _collect(found, plan, solution, stretch, pauses, span_ranks)
+            _collect(found, plan, solution, stretch, pauses, span_ranks, disturbance)
             first_step += len(pauses)
             now += solution.total_ns
     return _finish(found, plan, seed)
@@ -213,8 +215,9 @@ def _spread_work(graph: Graph, plan: JobPlan, spread: tuple[int, int, float], ex
 
 
 def _collect(
-    found: _Collected, plan: JobPlan, solution: Solution, stretch: Stretch, pauses: Ints, span_ranks: Sequence[int]
-) -> None:
+    found: _Collected, plan: JobPlan, solution: Solution, stretch: Stretch, pauses: Ints, span_ranks: Sequence[int],
+    disturbance: Disturbance,
+) -> None:  # fmt: skip
     now, stop = stretch.now, stretch.stop
     times = OpTimes(solution)
     count = len(pauses)
@@ -225,6 +228,9 @@ def _collect(
         found.message.append(seen.astype(np.int32))
         found.start.append(now + start[seen])
         found.end.append(now + end[seen])
+        stalled = find_stalled(plan.messages, times, start, step * plan.op_rows, now, stop, disturbance.slowdowns)
+        if stalled is not None:
+            found.stalled.append(stalled)
     every = np.arange(plan.job.num_gpus)
     first_ops = (times.rows_of(every, np.full(len(every), i * plan.op_rows)) for i in range(count))
     begun = np.array([times.table[at, START].min() for at in first_ops])
@@ -258,12 +264,16 @@ def _finish(found: _Collected, plan: JobPlan, seed: int) -> JobRun:
             np.int64
         )
     none = np.zeros(0, np.int64)
+    cut = [s.sizes(plan.messages["bytes"].to_numpy()) for s in found.stalled]
+    cut_start = [s.start_ns for s in found.stalled]
     return JobRun(
         plan=plan,
-        connection=plan.messages["connection"].to_numpy().astype(np.int32)[message],
-        start_ns=np.concatenate(found.start or [none]),
-        end_ns=np.concatenate(found.end or [none]),
-        bytes=size,
+        connection=plan.messages["connection"].to_numpy().astype(np.int32)[
+            np.concatenate([message, *(s.message for s in found.stalled)])
+        ],
+        start_ns=np.concatenate([*found.start, *cut_start, none]),
+        end_ns=np.concatenate([*found.end, *(b + take_ns(n) for b, n in zip(cut_start, cut, strict=True)), none]),
+        bytes=np.concatenate([size, *cut]),
         step_number=np.concatenate(found.step_number or [none]),
         step_start_ns=np.concatenate(found.step_start or [none]),
         step_end_ns=np.concatenate(found.step_end or [none]),

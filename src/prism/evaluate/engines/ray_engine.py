@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +21,7 @@ from prism.evaluate.events import Failure
 from prism.evaluate.workplace import Workplace
 
 _ATTEMPTS = 3  # to start an embedded Ray
+_ANSWER_S = 10.0  # that a cluster may take to accept a connection
 _STORE_BYTES = 80 << 20  # only jobs and small results pass through Ray
 # A dead node is found after a few seconds instead of Ray's half minute.
 _SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
@@ -48,6 +52,7 @@ class RayEngine:
         self._num_slots = num_slots
         self._hands: dict[str, Any] = {}
         self._running: dict[Any, str] = {}
+        self._lost: list[str] = []  # given a job after they were gone with a node
         self._connect()
 
     def nodes(self) -> Sequence[EngineNode]:
@@ -75,13 +80,17 @@ class RayEngine:
 
     def submit(self, worker: str, job: Job) -> None:
         """Call the actor; one that is gone is found by `wait`."""
-        self._running[self._hands[worker].run.remote(job)] = worker
+        if (hand := self._hands.get(worker)) is None:
+            self._lost.append(worker)
+        else:
+            self._running[hand.run.remote(job)] = worker
 
     def wait(self, timeout_s: float) -> list[Report]:
         """Collect calls that have returned, at the latest after `timeout_s`."""
+        if self._lost:
+            lost, self._lost = self._lost, []
+            return [Gone(worker=worker, text="with its node") for worker in lost]
         if not self._running:
-            import time
-
             time.sleep(timeout_s)
             return []
         waiting = list(self._running)
@@ -93,6 +102,7 @@ class RayEngine:
     def stop(self, worker: str) -> None:
         """Kill an actor."""
         self._running = {ref: name for ref, name in self._running.items() if name != worker}
+        self._lost = [name for name in self._lost if name != worker]
         if (hand := self._hands.pop(worker, None)) is not None:
             with contextlib.suppress(RayError, ValueError):
                 ray.kill(hand)
@@ -133,15 +143,13 @@ class RayEngine:
                     ray.shutdown()
                 # On a busy machine an embedded Ray may miss its own time limit.
                 if self._address is not None or attempt == _ATTEMPTS:
-                    where = f"Ray at {self._address}" if self._address else "an embedded Ray"
-                    first = (str(error).splitlines() or [""])[0]
-                    raise PrismError(
-                        f"{where} cannot be used ({first}); check the address, or use --engine local"
-                    ) from None
+                    raise PrismError(_explain(error, self._address)) from None
 
     def _initialise(self) -> None:
         quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "prism-evaluate"}
         if self._address is not None:
+            _knock(self._address)
+            _show_token()
             ray.init(address=self._address, **quiet)
             return
         ray.init(
@@ -160,6 +168,41 @@ class RayEngine:
         with contextlib.suppress(Exception):
             ray.shutdown()
         self._connect()
+
+
+def _knock(address: str) -> None:
+    """Raise at once where nothing listens: Ray itself would try for minutes, telling of each try."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+
+
+def _show_token() -> None:
+    """Let Ray show this machine's token, if there is one: a cluster that `ray start` began beside a token asks for it.
+
+    Ray does so by itself only for the address "auto"; a cluster that asks for none does not mind.
+    """
+    try:
+        from ray._private.authentication import authentication_token_setup as tokens
+
+        show = tokens.maybe_enable_token_auth_if_token_available
+    except (ImportError, AttributeError):  # before Ray 2.60, tokens are shown where RAY_AUTH_MODE says so
+        return
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it would explain tokens at length
+    show(warn_if_disabled=False)
+
+
+def _explain(error: Exception, address: str | None) -> str:
+    """Why there is no Ray, and what to do."""
+    if address is None:
+        return f"an embedded Ray cannot be started ({_first_line(error)}); use --engine local"
+    if "InvalidAuthToken" in f"{error} {error.__cause__}":
+        return f"Ray at {address} asks for its token: set RAY_AUTH_TOKEN, or copy ~/.ray/auth_token from its head node"
+    return f"Ray at {address} cannot be used ({_first_line(error)}); check the address, or use --engine local"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _describe(node: dict[str, Any]) -> EngineNode:

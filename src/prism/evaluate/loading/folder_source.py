@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from prism.errors import BadFileError
-from prism.evaluate.loading.source import MANIFEST_NAME, SourceFile, read_sums
+from prism.evaluate.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.loading.source import SourceFile, read_sums
 
 
 class FolderSource:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prism.errors import BadFileError
+from prism.evaluate.checkpoint_folder import INDEX_NAME, MANIFEST_NAME
 from prism.evaluate.loading.source import (
-    INDEX_NAME,
-    MANIFEST_NAME,
     SIDE_FILES,
     SINGLE_NAME,
     SourceFile,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from prism.errors import BadFileError, MissingExtraError
-from prism.evaluate.loading.source import MANIFEST_NAME, SourceFile, read_small, read_sums
+from prism.evaluate.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.loading.source import SourceFile, read_small, read_sums
 
 _READ_BYTES = 1 << 20
 

@@ -28,7 +28,9 @@ _RESERVE = 0.05  # of the memory file system, left to others
 
 
 def default_roots() -> tuple[Path, ...]:
-    """Shared memory first; a folder of the disk where it is too small."""
+    """What PRISM_SHELF names on this node; else shared memory, and a folder of the disk where that is too small."""
+    if chosen := os.environ.get("PRISM_SHELF"):
+        return (Path(chosen),)
     name = f"prism-evaluate-{os.getuid()}"
     return (Path("/dev/shm") / name, Path(tempfile.gettempdir()) / name)
 
@@ -125,7 +127,9 @@ class Shelf:
             if room[root] >= needed:
                 return root
         told = ", ".join(f"{root} has {free / 1e9:.1f} GB" for root, free in room.items())
-        raise PrismError(f"no room for a checkpoint of {needed / 1e9:.1f} GB: {told}; free some or name another folder")
+        raise PrismError(
+            f"no room for a checkpoint of {needed / 1e9:.1f} GB: {told}; free some or name a folder in PRISM_SHELF"
+        )
 
 
 @contextlib.contextmanager

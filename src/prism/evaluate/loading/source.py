@@ -23,9 +23,7 @@ SIDE_FILES = (
     "tokenizer.model",
     "chat_template.jinja",
 )
-INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
-MANIFEST_NAME = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

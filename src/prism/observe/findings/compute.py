@@ -6,17 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.observe.findings.answers import Answers, measure_answers
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
-from prism.observe.findings.load import find_load_imbalance
+from prism.observe.findings.load import find_load_imbalance, find_uneven_answers
 from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.windows import Floats, Window, find_window
-from prism.observe.findings.work_table import WorkTable, tabulate_work
+from prism.observe.findings.work_table import WorkTable, noise_of, tabulate_work
 from prism.records.findings import Finding
 
 _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
 _SURE = 6.0  # standard errors
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
+_AS_LATE = 0.6  # of how late the latest is: those who are so at the same time are late with it
 _FELT = 0.01  # steps of the window are longer than the others by at least this much
 
 
@@ -31,26 +33,92 @@ class Suspect:
 
 def find_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
     """Slow ranks and hosts, heavy stages and uneven load; `slow_nics` are endpoints known to transfer slowly."""
-    if case.work.is_empty() or case.steps.height < 3:
+    if case.messages.is_empty() or case.steps.height < 3:
         return []
+    answers = measure_answers(case)
     table = tabulate_work(case)
-    if not table.phases:
-        return []
-    uneven = find_load_imbalance(case, table)
-    if uneven:
-        return uneven
-    return _find_slow(case, table, slow_nics) or find_heavy_stages(case, table)
+    found = find_uneven_answers(case, answers, table) or _find_late(case, answers, table)
+    if found or not table.phases:
+        return found
+    return find_load_imbalance(case, table) or _find_slow(case, table, slow_nics) or find_heavy_stages(case, table)
+
+
+def _find_late(case: Case, answers: Answers, table: WorkTable) -> list[Finding]:
+    """Those who began to answer late: a rank, a host, a stage; nobody where most of the job did."""
+    left = [s for s in _suspects(answers.out) if _is_felt(case, s.window) and s.window.length <= 0.8 * case.steps.height]
+    found: list[Finding] = []
+    while left:
+        weight = {s.row: _late_by(answers, s) for s in left}
+        head = max(left, key=lambda s: weight[s.row])
+        near = [s for s in left if _at_one_time([head, s])]
+        late = [s for s in near if weight[s.row] >= _AS_LATE * weight[head.row]]
+        members = [int(answers.endpoints[s.row]) for s in late]
+        stage = _stage_of(case, members)
+        hosts = {case.host(e) for e in members}
+        if len(hosts) > 1 and stage is None:
+            on_host = [s for s in late if case.host(int(answers.endpoints[s.row])) == _worst_host(case, answers, late)]
+            if len(hosts) > max(1, 0.5 * len(case.own_by_host)):
+                return found  # Most of the job: the work itself, or what all of them wait for.
+            late, members = on_host, [int(answers.endpoints[s.row]) for s in on_host]
+        found.append(_blame_late(case, table, answers, late, members, stage))
+        left = [s for s in left if s not in near]
+    return found
+
+
+def _late_by(answers: Answers, suspect: Suspect) -> float:
+    """How much later than before it sends, and half of how much later it is sent to.
+
+    Where a transfer begins once both sides are ready, the neighbours of a late rank seem late too, on one side each.
+    """
+    seen = slice(suspect.window.first, suspect.window.last + 1)
+    into = answers.into[suspect.row, seen]
+    known = into[~np.isnan(into)]
+    return suspect.window.mean + 0.5 * max(0.0, float(np.median(known)) if len(known) else 0.0)
+
+
+def _worst_host(case: Case, answers: Answers, late: list[Suspect]) -> str:
+    total: dict[str, float] = {}
+    for s in late:
+        host = case.host(int(answers.endpoints[s.row]))
+        total[host] = total.get(host, 0.0) + _late_by(answers, s)
+    return max(total, key=lambda h: total[h])
+
+
+def _stage_of(case: Case, members: list[int]) -> int | None:
+    """The stage that endpoints on several hosts make up; None where they are no stage, or all on one host."""
+    stages = {case.stages.stage.get(e) for e in members}
+    hosts = {case.host(e) for e in members}
+    if len(hosts) < 2 or len(stages) != 1 or None in stages or len(set(case.stages.stage.values())) < 2:
+        return None
+    (stage,) = stages
+    whole = {e for e, s in case.stages.stage.items() if s == stage}
+    return stage if len(whole & set(members)) >= 0.7 * len(whole) else None
+
+
+def _blame_late(
+    case: Case, table: WorkTable, answers: Answers, late: list[Suspect], members: list[int], stage: int | None
+) -> Finding:
+    head = max(late, key=lambda s: s.sure)
+    mean = float(np.median([s.window.mean for s in late]))
+    window = Window(head.window.first, head.window.last, mean, head.window.share)
+    cost = price_slow_work(case, table, members, window, by_design=False)
+    score = 1 - np.exp(-head.sure / 10)
+    steps = f"in {window.length} of {case.steps.height} steps"
+    if stage is not None:
+        evidence = f"stage {stage} answers {100 * mean:.1f} % later than before {steps}; {cost.words}"
+        return case.finding("stage_imbalance", culprit("stage", str(stage)), window.first, window.last,
+                            lost_s=cost.lost_s, score=score, evidence=evidence)  # fmt: skip
+    evidence = (
+        f"answers {100 * mean:.1f} % later than before {steps} while the others answer as ever and wait; {cost.words}"
+    )
+    return case.finding("slow_compute", case.name_worker(members), window.first, window.last, lost_s=cost.lost_s,
+                        score=score, evidence=evidence)  # fmt: skip
 
 
 def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int]) -> list[Finding]:
-    """Ranks and stages that are slow for a while, or ranks that are slow throughout."""
-    by_replica = _suspects(table, table.against_replicas)
-    by_past = [s for s in _suspects(table, table.against_past) if s.window.length <= 0.8 * case.steps.height]
-    alone = _whole_stages(table, by_past)
-    if len({int(table.stage[s.row]) for s in alone}) > max(1, table.num_stages // 2):
-        alone = []  # All stages at once: nothing that a rank or a stage could be blamed for.
-    suspects = [s for s in by_replica + alone if _is_felt(case, s.window)]
-    groups = _group(case, table, suspects)
+    """Ranks that were slower than their replicas all along."""
+    suspects = [s for s in _suspects(table.against_replicas) if s.window.length > 0.8 * case.steps.height]
+    groups = _group(case, table, [s for s in suspects if _is_felt(case, s.window)])
     return [_blame(case, table, group) for group in groups if not _wait_for_nic(case, table, group, slow_nics)]
 
 
@@ -65,8 +133,8 @@ def _wait_for_nic(case: Case, table: WorkTable, group: list[Suspect], slow_nics:
     return any(case.host(e) in hosts and e not in members for e in slow_nics) and len(hosts) == 1
 
 
-def _suspects(table: WorkTable, excess: Floats) -> list[Suspect]:
-    noise = table.noise_of(excess)
+def _suspects(excess: Floats) -> list[Suspect]:
+    noise = noise_of(excess)
     threshold = max(_SLOWER, 2.5 * noise)
     often = np.flatnonzero((np.where(np.isnan(excess), 0.0, excess) > threshold).sum(axis=1) >= 2)
     found = []
@@ -78,17 +146,6 @@ def _suspects(table: WorkTable, excess: Floats) -> list[Suspect]:
         if sure >= _SURE:
             found.append(Suspect(row, window, float(sure)))
     return found
-
-
-def _whole_stages(table: WorkTable, suspects: list[Suspect]) -> list[Suspect]:
-    """Those that no replica could have been compared with: all ranks of their stage became slow together."""
-    kept = []
-    for s in range(table.num_stages):
-        rows = np.flatnonzero(table.stage == s)
-        own = [x for x in suspects if table.stage[x.row] == s]
-        if len(own) >= 0.9 * len(rows) and own and _at_one_time(own):
-            kept += own
-    return kept
 
 
 def _at_one_time(suspects: list[Suspect]) -> bool:

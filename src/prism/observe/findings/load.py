@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe.findings.answers import Answers
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_uneven_work
 from prism.observe.findings.windows import Floats, Window, find_window
@@ -29,6 +30,15 @@ def find_load_imbalance(case: Case, table: WorkTable) -> list[Finding]:
             if found is not None and (best is None or found.score > best.score):
                 best = found
     return [best] if best is not None else []
+
+
+def find_uneven_answers(case: Case, answers: Answers, table: WorkTable) -> list[Finding]:
+    """The same, told by how late each worker answers in each step; others' waiting does not blur that."""
+    seen = ~np.isnan(answers.out).all(axis=1)
+    hosts = np.array([case.host(int(e)) for e in answers.endpoints[seen]], dtype=str)
+    block = _workers(hosts, 1 + answers.out[seen])
+    found = _judge(case, table, block) if block.shape[0] >= 2 else None
+    return [found] if found is not None else []
 
 
 def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:

@@ -53,15 +53,16 @@ class WorkTable:
             out[rows] = values[rows] / quantile_rows(values[rows], 0.25, axis=0) - 1
         return out
 
-    def noise_of(self, excess: Floats) -> float:
-        """Spread of an excess from step to step within ranks: what chance alone does."""
-        moves = np.abs(np.diff(excess, axis=1)) / np.sqrt(2)
-        known = moves[~np.isnan(moves)]
-        return max(float(1.4826 * np.median(known)) if len(known) else 0.0, 0.002)
-
     def spread(self) -> float:
         """Usual spread between replicas."""
         return spread_of(self.against_replicas)
+
+
+def noise_of(excess: Floats) -> float:
+    """Spread of an excess from step to step within ranks: what chance alone does."""
+    moves = np.abs(np.diff(excess, axis=1)) / np.sqrt(2)
+    known = moves[~np.isnan(moves)]
+    return max(float(1.4826 * np.median(known)) if len(known) else 0.0, 0.002)
 
 
 def tabulate_work(case: Case) -> WorkTable:
