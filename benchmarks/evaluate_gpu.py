@@ -114,7 +114,7 @@ def run_one(model: Path, dataset: Dataset, device: str) -> dict[str, Any]:
     loaded = time.monotonic()
     outputs = adapter.infer(dataset, model, bench, 0, dataset.samples, 0)
     inferred = time.monotonic()
-    scores = json.loads(json.dumps(adapter.score(dataset, outputs, 0)))
+    scores = json.loads(json.dumps(adapter.score(dataset, bench, outputs, 0)))
     return {"metrics": adapter.combine(dataset, scores), "load_s": loaded - start, "infer_s": inferred - loaded,
             "score_s": time.monotonic() - inferred}  # fmt: skip
 

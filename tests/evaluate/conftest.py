@@ -26,7 +26,7 @@ def open_any_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     from prism.evaluate.engines.ray_engine import RayEngine
 
-    return lambda: RayEngine(None, 4)
+    return lambda: RayEngine(None, 1)  # fewer CPUs than the tests start workers
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def test_metrics_do_not_depend_on_the_cut(name: str, model: Path) -> None:
         bench, scores = Bench(), []
         for first, last in itertools.pairwise(cuts):
             outputs = adapter.infer(dataset, model, bench, first, last, 0)
-            scores += adapter.score(dataset, outputs, first)
+            scores += adapter.score(dataset, bench, outputs, first)
         found.append(adapter.combine(dataset, scores))
     assert found[0] == found[1]
 
@@ -64,7 +64,7 @@ def test_a_model_on_the_bench_is_kept_until_another_is_asked_for(model: Path) ->
 
 def test_outputs_that_do_not_fit_name_their_sample() -> None:
     with pytest.raises(SampleError, match="sample 41: KeyError"):
-        open_adapter("builtin").score(BUILTIN_DATASETS["order"], [{"wrong": 1}], 41)
+        open_adapter("builtin").score(BUILTIN_DATASETS["order"], Bench(), [{"wrong": 1}], 41)
 
 
 def test_the_live_table_tells_trials_gpus_and_time_left() -> None:

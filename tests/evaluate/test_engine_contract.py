@@ -81,3 +81,7 @@ def test_the_whole_contract(engine: Any) -> None:
     time.sleep(0.3)
     os.kill(pid, signal.SIGKILL)
     assert isinstance(collect(engine, 1)["c"], Gone)
+
+    # A job for one that is gone is no mistake: the news may be on its way.
+    engine.submit("c", Act("echo", "anyone?"))
+    assert isinstance(collect(engine, 1)["c"], Gone)

@@ -113,7 +113,7 @@ def test_any_cut_gives_the_numbers_of_the_harness(parts: Any) -> None:
         scores: list[dict[str, Any]] = []
         for first, last in ((0, 1), (1, 6), (6, adapter.survey(dataset).samples)):
             outputs = json.loads(json.dumps(adapter.infer(dataset, base / "step-7", bench, first, last, 0)))
-            scores += json.loads(json.dumps(adapter.score(dataset, outputs, first)))
+            scores += json.loads(json.dumps(adapter.score(dataset, bench, outputs, first)))
         assert adapter.combine(dataset, scores) == plain[name]
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from prism.evaluate import actions, events
 from prism.evaluate.assignments import Assignments
-from prism.evaluate.crew import Crew, Duty
+from prism.evaluate.crew import Crew
 from prism.evaluate.engines.engine import Outcome
 from prism.evaluate.events import Event, Failure
 from prism.evaluate.jobs import Inferred, Pulled
 from prism.evaluate.run_log import RunLog
 from prism.evaluate.scheduler import Scheduler
+from prism.evaluate.stations import Duty
 from prism.evaluate.store import Store
 from prism.evaluate.trials import Checkpoint, Kept, Part, Trial
 
@@ -71,7 +72,7 @@ class Coordinator:
         self._folder = assignments.config.folder
         self._runs: dict[str, _Run] = {}
         self._offers: dict[tuple[str, str], str] = {}  # by node and checkpoint
-        self._combining: dict[tuple[str, str], tuple[Part, ...]] = {}
+        self._combining: set[tuple[str, str]] = set()
         self._finished = False
         self._started = time.monotonic()
 
@@ -144,8 +145,9 @@ class Coordinator:
         for duty, outcome in self._crew.wait(0.0 if found else _TICK_S / 5):
             found += self._translate(duty, outcome)
         found += self._crew.changes(self.now_s)
-        if any(isinstance(event, events.NodeLost) for event in found):
+        if lost := {event.node for event in found if isinstance(event, events.NodeLost)}:
             self._runs = {worker: run for worker, run in self._runs.items() if self._crew.worker(worker) is not None}
+            self._offers = {key: address for key, address in self._offers.items() if key[0] not in lost}
         return found
 
     def _take(self, *seen: Event) -> None:
@@ -203,7 +205,7 @@ class Coordinator:
         if kept is not None:
             self.found.metrics[key] = kept
             return
-        self._combining[key] = action.parts
+        self._combining.add(key)
         limit_s = self._jobs.config.score_timeout_s
         self._crew.score(None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s))
 
@@ -255,7 +257,7 @@ class Coordinator:
         return [part_done, events.InferenceFinished(now_s=self.now_s, trial=run.trial.id)]
 
     def _end_combining(self, key: tuple[str, str], outcome: Outcome) -> None:
-        self._combining.pop(key, None)
+        self._combining.discard(key)
         if outcome.failure is None:
             self.found.metrics[key] = outcome.value
         else:

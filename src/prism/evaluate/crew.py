@@ -5,56 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from prism.evaluate import events
 from prism.evaluate.engines.engine import Engine, EngineNode, Gone, Job, Outcome, Returned, WorkerSpec
 from prism.evaluate.events import Event, Failure
-from prism.evaluate.trials import Node, Part, Worker
+from prism.evaluate.stations import Duty, Layout, Station
+from prism.evaluate.trials import Node, Worker
 
 _NODE_CHECK_S = 1.0
 _MAX_ATTEMPTS = 3  # to combine scores
 _MAX_REPLACEMENTS = 8  # of one worker's process, before its place is left empty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How a node's processors are used."""
-
-    gpus_per_worker: int = 1
-    cpu_workers: int | None = None  # None: half of the cores, where a node has no GPU
-    score_cpus: int | None = None  # None: what the workers leave
-    use_gpus: bool = True
-    max_workers: int | None = None  # over all nodes
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duty:
-    """What a process is busy with."""
-
-    kind: str  # warm, load, release, infer, score, combine
-    worker: str = ""
-    node: str = ""
-    checkpoint: str = ""
-    part: Part | None = None
-    limit_s: float | None = None
-    attempt: int = 1
-    start_s: float = 0.0
-    start_ns: int = 0
-    lost: bool = False
-
-
-@dataclass(slots=True)
-class _Station:
-    """A node: its workers, the process that loads, the processes that score, and what waits for them."""
-
-    node: EngineNode
-    score_cpus: int
-    loader: str = ""
-    scorers: list[str] = field(default_factory=list)
-    load_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
-    score_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
 
 
 class Crew:
@@ -66,7 +27,7 @@ class Crew:
         self._layout = layout
         self._warm_up = warm_up
         self._held: dict[str, tuple[Job, Duty]] = {}  # first jobs of workers that are warming up
-        self._stations: dict[str, _Station] = {}
+        self._stations: dict[str, Station] = {}
         self._workers: dict[str, WorkerSpec] = {}
         self._duties: dict[str, Duty] = {}
         self._news: deque[Event] = deque()
@@ -219,13 +180,8 @@ class Crew:
                 station.scorers.remove(worker)
 
     def _open_station(self, node: EngineNode, now_s: float) -> Iterator[Event]:
-        gpus = node.gpus if self._layout.use_gpus else 0
-        each = self._layout.gpus_per_worker
-        count = gpus // each if gpus else self._layout.cpu_workers or max(1, node.cpus // 2)
-        if self._layout.max_workers is not None:
-            count = min(count, self._layout.max_workers - len(self._workers))
-        rest = node.cpus - count
-        station = _Station(node=node, score_cpus=self._layout.score_cpus or max(1, rest))
+        places = self._layout.find_places(node, len(self._workers))
+        station = Station(node=node, score_cpus=self._layout.score_cpus or max(1, node.cpus - len(places)))
         if (scorer := self._adopted.pop(node.id, None)) is not None:
             station.scorers.append(scorer)
         self._stations[node.id] = station
@@ -233,9 +189,8 @@ class Crew:
             now_s=now_s,
             node=Node(id=node.id, cpus=station.score_cpus, memory_bytes=self._layout.memory_bytes),
         )
-        for place in range(max(0, count)):
-            mine = tuple(range(place * each, (place + 1) * each)) if gpus else ()
-            yield replace(self._start_worker(node.id, mine), now_s=now_s)
+        for gpus in places:
+            yield replace(self._start_worker(node.id, gpus), now_s=now_s)
 
     def _close_station(self, node: str) -> None:
         station = self._stations.pop(node)
@@ -260,7 +215,7 @@ class Crew:
             self._begin(spec.id, self._warm_up, Duty(kind="warm", node=node))
         return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
 
-    def _feed(self, station: _Station) -> None:
+    def _feed(self, station: Station) -> None:
         """Hand queued jobs to idle processes; a process is started when first needed."""
         if station.load_queue:
             if not station.loader:

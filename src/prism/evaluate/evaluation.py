@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.assignments import Assignments, Model, RunConfig
 from prism.evaluate.coordinator import Arrival, Coordinator, Findings
-from prism.evaluate.crew import Crew, Layout
+from prism.evaluate.crew import Crew
 from prism.evaluate.engines import Engine, EngineNode
+from prism.evaluate.failures import is_disk_full
 from prism.evaluate.fingerprint import make_fingerprint
 from prism.evaluate.jobs import WarmUpJob
 from prism.evaluate.loading.source import identify, open_source
@@ -24,6 +24,7 @@ from prism.evaluate.models.model import is_tiny
 from prism.evaluate.priors import Priors, read_priors, write_priors
 from prism.evaluate.run_log import RunLog
 from prism.evaluate.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.stations import Layout
 from prism.evaluate.store import Store
 from prism.evaluate.surveying import Surveyed, survey_datasets
 from prism.evaluate.trials import Checkpoint, Dataset, Kept
@@ -66,7 +67,7 @@ def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: Ev
         try:
             return _evaluate(plan, models, engine, config)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(error):
                 raise
             raise PrismError(
                 f"{config.folder}: {error.strerror}; make room and run again, what is finished is kept"

@@ -151,7 +151,7 @@ class ScoreJob:
         store = Store(self.folder)
         outputs = store.read("outputs", self.part)
         dataset = _keep_verdicts(self.dataset, self.folder)
-        scores = open_adapter(dataset.adapter).score(dataset, outputs, self.part.first)
+        scores = open_adapter(dataset.adapter).score(dataset, place.bench, outputs, self.part.first)
         store.write("scores", self.part, self.fingerprint, scores)
         return time.monotonic() - start
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, overload
 
 from prism.errors import BadFileError
+from prism.evaluate.store import replace_file
 from prism.evaluate.trials import Checkpoint, Dataset
 
 SCHEMA = "prism.priors/1"
@@ -239,6 +239,4 @@ def _read_record(entry: Any) -> Record:
 def write_priors(priors: Priors, path: Path) -> None:
     """Keep the run times for the next evaluation; readers never see half a file."""
     document = {"schema": SCHEMA, "records": [asdict(record) for record in priors.records()]}
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    scratch.replace(path)
+    replace_file(path, json.dumps(document, indent=1) + "\n")

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism.evaluate.crew import Duty
 from prism.evaluate.engines.engine import Outcome
+from prism.evaluate.stations import Duty
 from prism.evaluate.store import replace_file
 
 if TYPE_CHECKING:
     from prism.evaluate.coordinator import Findings
-    from prism.evaluate.scheduler import Progress
+    from prism.evaluate.standing import Progress
 
 _PHASES = ("load", "infer", "score")
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from prism.errors import BadConfigError
 from prism.evaluate import events
 from prism.evaluate.actions import Action, CancelInference, Finish, StartScore
-from prism.evaluate.bound import Supply, lower_bound_s
 from prism.evaluate.cutting import CuttingConfig
 from prism.evaluate.dispatch import Dispatcher
 from prism.evaluate.ledger import Ledger, Retry
@@ -18,6 +17,7 @@ from prism.evaluate.pools import Pool
 from prism.evaluate.priors import Priors
 from prism.evaluate.roster import Desk, Roster, RunningTrial
 from prism.evaluate.score_queue import ScoreQueue
+from prism.evaluate.standing import Progress, find_bound_s, measure_progress
 from prism.evaluate.transfers import TransferPolicy
 from prism.evaluate.trials import Checkpoint, Dataset, Part, Trial
 
@@ -49,23 +49,6 @@ class SchedulerConfig:
             transfers=TransferPolicy(storage_readers=readers, pass_on=hardware.peer_gbps is not None),
             storage_bytes_per_s=min(speeds) * 1e9 / 8 if speeds else None,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Where the evaluation stands; samples are counted per checkpoint and dataset."""
-
-    samples: int
-    inferred: int
-    scored: int
-    failed: int
-    trials_done: int
-    trials_running: int
-    scores_waiting: int
-    workers: int
-    gpus: int
-    gpus_busy: int
-    time_left_s: float
 
 
 class Scheduler:
@@ -139,46 +122,13 @@ class Scheduler:
         return actions
 
     def lower_bound_s(self) -> float:
-        """No schedule of this run on its hardware could end earlier.
-
-        By what is expected before anything has run; then by what was measured alone, and nothing where nothing was.
-        """
-        nodes = self._roster.most_nodes
-        policy = self.config.transfers
-        measured = self.priors.has_measured
-        works = self._planner.all_works(measured=measured)
-        loads_s = self._loads_s.values() if measured else map(self._load_s, self._ledger.checkpoints.values())
-        load_s = min(loads_s, default=0.0)
-        # Nodes that pass a model on while they receive it may all have it at once; without, they take turns.
-        in_turns = policy.storage_readers and not policy.pass_on
-        turns = {node: i // policy.storage_readers + 1 if in_turns else 1 for i, node in enumerate(nodes)}
-        starts_s = [
-            self.priors.prior(pool.dataset, pool.checkpoint, measured=measured).start_s for pool in self._ledger
-        ]
-        supply = Supply(
-            ready_s=tuple(turns[worker.node] * load_s for worker in self._roster.most_workers.values()),
-            start_s=min(starts_s, default=0.0),
-            cpus=sum(node.cpus for node in nodes.values()),
-        )
-        return lower_bound_s(works, supply)
+        """No schedule of this run on its hardware could end earlier, by what is known of run times so far."""
+        return find_bound_s(self._planner, self.config.transfers, self._loads_s.values())
 
     def progress(self, now_s: float) -> Progress:
         """Where the evaluation stands."""
-        desks = self._roster.desks.values()
-        pools = list(self._ledger)
-        return Progress(
-            samples=sum(pool.dataset.samples for pool in pools),
-            inferred=sum(part.samples for pool in pools for part in pool.outputs | pool.scored),
-            scored=sum(part.samples for pool in pools for part in pool.scored),
-            failed=sum(part.samples for pool in pools for part in pool.failed),
-            trials_done=self._num_done,
-            trials_running=len(self._roster.trials),
-            scores_waiting=len(self._scores.waiting) + len(self._scores.running),
-            workers=len(desks),
-            gpus=sum(len(desk.worker.gpus) for desk in desks),
-            gpus_busy=sum(len(desk.worker.gpus) for desk in desks if desk.running is not None),
-            time_left_s=max(0.0, self._planner.end_s - now_s, self._scores.expected_s) if not self.over else 0.0,
-        )
+        left_s = self._planner.end_s - now_s
+        return measure_progress(self._ledger, self._roster, self._scores, trials_done=self._num_done, left_s=left_s)
 
     # -- what happened
 

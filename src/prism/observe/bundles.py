@@ -8,26 +8,21 @@ from itertools import pairwise
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS, connect
-from prism.observe.lanes import Lane, ends_as_one, match_times, measure_bond, read_lane
+from prism.observe.lanes import Lane, begin_as_one, ends_as_one, measure_bond, read_lane
+from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
-_MOST_EVENTS = 300  # messages of a connection that are compared
+_MOST_LANES = 32  # of two hosts that are compared
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 # Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
 # the jitter of all they computed since, 1 % of each operation.
 _IN_STEP = (1e-4, 4.5e-4)
 _AS_RIGID = 3.0  # times the scatter of ranks of other groups, which are bound by tensor parallelism
 _KNOWN = 1e-4  # of the silence: sampling that moves starts by more hides who is bound to whom
-_JUMP = 4.0  # times: distances of ranks that act as one and of others lie at least this far apart
-_RIGID = 5e-3  # of the time between messages: replicas differ by more than this, ranks that act as one by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +110,8 @@ def _count_stages(firsts: list[Lane], period_ns: float) -> int:
 
 def _count_in_step(group: list[Lane], groups: list[list[Lane]]) -> int:
     """Lanes of one group that begin as one with its first, once per step; a share of all of them."""
+    if len(group) == 1:
+        return 1
     bound = 1
     beside = [b for g in groups if g is not group for lane in g if (b := measure_bond(group[0], lane)) is not None]
     rigid = min((b.scatter_ns for b in beside), default=0.0)
@@ -144,59 +141,26 @@ def _span(units: pl.DataFrame) -> int:
     return int(np.bincount(labels).max())
 
 
-def _times_of(traffic: Traffic, voice: int) -> tuple[Ints, Ints]:
-    own = traffic.rows_of_voice(voice)[:_MOST_EVENTS]
-    return traffic.messages["start_ns"].to_numpy()[own], traffic.messages["end_ns"].to_numpy()[own]
+def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> int | None:
+    """Ranks of a host whose first messages of a step to the next stage leave at once, as tensor-parallel ones do.
 
-
-def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, rank_key: str) -> int | None:
-    """Ranks of one host and stage whose pipeline messages leave at the same moments, as tensor-parallel ones do.
-
-    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`.
+    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
+    up until gradients of replicas are summed, and then leaves at once too.
     """
-    pipe = voices.filter(pl.col("kind") == "pp")
-    pipe = pipe.sort("num", "voice", descending=[True, False]).group_by(rank_key, maintain_order=True).first()
-    ways = pipe.group_by("src_host", "dst_host").len().sort("src_host", "dst_host")
-    ways = ways.filter(pl.col("len") > 1)
+    pipe = voices.filter(pl.col("kind") == "pp").sort("num", "voice", descending=[True, False])
+    pipe = pipe.group_by(rank_key, maintain_order=True).first()
+    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
+    onward = pipe.filter(pl.Series(src < dst))
+    pipe = onward if onward.height else pipe
+    ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
     if ways.is_empty():
         return 1 if pipe.height else None
     chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
-    tables: list[Floats] = []
-    for s, d, _ in chosen.iter_rows():
-        own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d))
-        times = [_times_of(traffic, int(v))[0] for v in own["voice"].to_numpy()[:32]]
-        spacing = max((float(np.median(np.diff(t))) for t in times if len(t) > 1), default=1.0)
-        tables.append(_distances(times) / max(spacing, 1.0))
-    limit = _find_limit(np.concatenate([t[np.triu_indices(len(t), 1)] for t in tables]))
-    # What leaves a rank may be held up by the other side's, so the way that is more in step tells.
-    tightest = sorted(tables, key=lambda t: float(np.median(t)))[: max(1, len(tables) // 2)]
     sizes = Counter[int]()
-    for table in tightest:
-        sizes.update((table <= limit).sum(axis=1).tolist())
-    members = Counter(len(t) for t in tables).most_common(1)[0][0]
+    for s, d, _ in chosen.iter_rows():
+        own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d)).sort("voice")
+        lanes = [read_lane(traffic, int(v)) for v in own["voice"].to_list()[:_MOST_LANES]]
+        sizes.update(sum(begin_as_one(a, b) for b in lanes) for a in lanes)
+    members = ways["len"].mode().max()
     size = sizes.most_common(1)[0][0]
-    return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))
-
-
-def _find_limit(distances: Floats) -> float:
-    """Up to which distance two connections act as one: below a wide gap between near and far ones, or a usual one."""
-    known = np.sort(np.maximum(distances[np.isfinite(distances)], 1e-5))
-    known = known[known < 0.2]
-    if len(known) < 4:
-        return _RIGID
-    jumps = known[1:] / known[:-1]
-    at = int(np.argmax(jumps))
-    if jumps[at] >= _JUMP and known[at + 1] > 1e-4:
-        return float(np.sqrt(known[at] * known[at + 1]))
-    return _RIGID
-
-
-def _distances(times: list[Ints]) -> Floats:
-    """How far the messages of each two connections scatter around their usual distance; 0 to itself."""
-    n = len(times)
-    table = np.full((n, n), np.inf)
-    np.fill_diagonal(table, 0.0)
-    for i in range(n):
-        for k in range(i + 1, n):
-            table[i, k] = table[k, i] = match_times(times[i], times[k])[1]
-    return table
+    return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))  # type: ignore[operator, arg-type]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -205,13 +205,24 @@ def after_synchronisation(
 
 
 def _keep_apart(times: Times, weights: Times, distance: float) -> NDArray[np.int64]:
-    """Which of the times to keep, the heaviest first, so that no two are closer than `distance`; in order of time."""
-    kept: list[int] = []
-    where: list[int] = []
-    for i in np.argsort(-weights, kind="stable"):
-        time = int(times[i])
-        at = bisect.bisect(kept, time)
-        if (at == 0 or time - kept[at - 1] > distance) and (at == len(kept) or kept[at] - time > distance):
-            kept.insert(at, time)
-            where.insert(at, int(i))
-    return np.array(where, np.int64)
+    """Which of the times, in order, to keep, the heaviest first, so that no two are closer than `distance`."""
+    return np.flatnonzero(_mark_apart(times, np.argsort(-weights, kind="stable"), distance))
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark_apart(times: Times, order: Times, distance: float) -> NDArray[np.bool_]:
+    kept = np.zeros(len(times), np.bool_)
+    taken = np.zeros(len(times), np.bool_)  # too close to one that is kept
+    for i in order:
+        if taken[i]:
+            continue
+        kept[i] = True
+        k = i
+        while k < len(times) and times[k] - times[i] <= distance:
+            taken[k] = True
+            k += 1
+        k = i
+        while k >= 0 and times[i] - times[k] <= distance:
+            taken[k] = True
+            k -= 1
+    return kept

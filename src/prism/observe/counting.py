@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prism.observe.period import Streams, Times, find_group_starts, find_rhythm
+from prism.observe.period import Streams, Times, find_group_starts, find_rhythm, usual_spacing
 
 _LEAST_STEPS = 4
 _MOST_MARKS = 2000
@@ -17,6 +17,9 @@ _ALIKE = 0.1  # of the usual count; at least exactly equal
 _REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
 _NEARLY = 0.8  # of the most regular marks
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
+_SAME_SPACING = (0.85, 1.15)
+_TOO_SHORT = 0.65  # of the time between rests
+_ODD = 0.2  # of the time between rests that they may be off
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
 
@@ -28,17 +31,69 @@ class Stream:
     klass: int
 
 
-def choose_period(streams: Streams, heavy: list[Stream], slack_ns: int) -> float | None:
-    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
+def choose_period(
+    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+) -> float | None:
+    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise.
+
+    `streams` are made of the `single` ones; `pauses` are when the job began to write to storage.
+    """
     rhythm = find_rhythm(streams, slack_ns)
-    if rhythm is not None and rhythm.clarity >= _CLEAR:
-        return rhythm.period_ns
+    period = _without_pauses(rhythm.period_ns, streams, pauses) if rhythm is not None else None
+    rests = time_rests(single)
+    if rests is not None and (period is None or period < _TOO_SHORT * rests):
+        return rests
+    if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(rhythm.period_ns, streams)):
+        return period
     counted = count_steps(heavy)
-    if counted is None:
-        return rhythm.period_ns if rhythm is not None else None
-    if rhythm is not None and _SAME[0] < rhythm.period_ns / counted < _SAME[1]:
-        return rhythm.period_ns
+    if counted is None or (rests is not None and counted < _TOO_SHORT * rests):
+        return period
+    if period is not None and _SAME[0] < period / counted < _SAME[1]:
+        return period
     return counted
+
+
+def _is_grouped(period_ns: float, streams: Streams) -> bool:
+    """Whether groups of messages come after each other as a period says."""
+    grouped = usual_spacing(streams)
+    return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
+
+
+def _without_pauses(period_ns: float, streams: Streams, pauses: Times) -> float:
+    """The time between groups of messages, where the period is that of checkpoints: a few steps and a pause."""
+    grouped = usual_spacing(streams)
+    if grouped is None or period_ns < _SAME[1] * grouped or len(pauses) < 2:
+        return period_ns
+    apart = pauses[1:][np.diff(pauses) > _SAME[0] * grouped]
+    between = float(np.median(np.diff(np.concatenate([pauses[:1], apart])))) if len(apart) else 0.0
+    return grouped if _SAME_SPACING[0] < between / period_ns < _SAME_SPACING[1] else period_ns
+
+
+def time_rests(streams: list[Stream]) -> float | None:
+    """The time between the rests that a stream spends most of its time in; of the class that rests longest.
+
+    Every stream speaks in every step, so a step is no shorter. Pauses between steps do not take most of the time.
+    """
+    found: dict[int, list[float]] = {}
+    for stream in streams:
+        found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
+    usual = [float(np.median(times)) for times in found.values()]
+    return max(usual) if usual and max(usual) > 0 else None
+
+
+def _time_rests_of(times: Times) -> float:
+    """The time between long rests of one stream; 0 where they come at odd times."""
+    gaps = np.diff(times)
+    if len(gaps) < _LEAST_STEPS:
+        return 0.0
+    longest = np.sort(gaps)[::-1]
+    half = longest[np.searchsorted(np.cumsum(longest), 0.5 * float(longest.sum()))]
+    rested = times[1:][gaps >= 0.5 * half]
+    between = np.diff(rested)
+    if len(between) < _LEAST_STEPS - 1:
+        return 0.0
+    usual = float(np.median(between))
+    return usual if float(np.median(np.abs(between - usual))) <= _ODD * usual else 0.0
 
 
 def count_steps(streams: list[Stream]) -> float | None:

@@ -144,21 +144,34 @@ def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_
     src, dst = traffic.pairs["src"].to_numpy(), traffic.pairs["dst"].to_numpy()
     touches = np.isin(src, endpoints) | np.isin(dst, endpoints)
     within = np.isin(src, endpoints) & np.isin(dst, endpoints) & inner
-    pairs = np.flatnonzero(within)
+    pairs, stored = np.flatnonzero(within), np.flatnonzero(touches & ~within)
     return ObservedJob(
         id="",
         endpoints=endpoints,
         pairs=pairs,
-        storage_pairs=np.flatnonzero(touches & ~within),
-        period_ns=listen(traffic, np.concatenate([c.pairs for c in clusters])),
+        storage_pairs=stored,
+        period_ns=listen(
+            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, stored, endpoints)
+        ),
         marks=np.empty(0, np.int64),
         first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
         last_ns=int(traffic.pairs["last_ns"].to_numpy()[pairs].max()),
     )
 
 
-def listen(traffic: Traffic, pairs: Ints) -> float | None:
-    """The period of what some pairs send, from a few streams of every size."""
+def _find_pauses(traffic: Traffic, stored: Ints, endpoints: Ints) -> Times:
+    """When the endpoint that writes most often to storage did so."""
+    src = traffic.pairs["src"].to_numpy()[stored]
+    writes = stored[np.isin(src, endpoints)]
+    if not len(writes):
+        return np.zeros(0, np.int64)
+    busiest = writes[np.argmax(traffic.pairs["num"].to_numpy()[writes])]
+    times: Times = traffic.messages["start_ns"].to_numpy()[traffic.begin[busiest] : traffic.begin[busiest + 1]]
+    return times
+
+
+def listen(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
+    """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
     pairs = np.sort(pairs)
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
     voice = traffic.voices_of(chosen)
@@ -179,7 +192,9 @@ def listen(traffic: Traffic, pairs: Ints) -> float | None:
             parts.append(_starts_of(traffic, own[i]))
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
-    return choose_period(make_streams(parts, classes, slack), _heavy_streams(traffic, heard), slack)
+    single = [Stream(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
+    heavy = _heavy_streams(traffic, heard)
+    return choose_period(make_streams(parts, classes, slack), single, heavy, pauses, slack)
 
 
 def _starts_of(traffic: Traffic, voice: int) -> Times:

@@ -7,6 +7,7 @@ begins when the ranks at its two ends have come: ranks that are bound to each ot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -25,10 +26,12 @@ _FLOOR_NS = 3_000.0
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
 _CHANCE = 0.75  # median distance of two moments that sampling moves, in units of the usual move
 _FRESH = 0.3  # of the longest silences: a message after a shorter one waited for the one before it
+_AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
+_PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
 _LEAST = 3  # messages that tell anything
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Lane:
     """Messages of one size of one connection."""
 
@@ -39,14 +42,37 @@ class Lane:
     length: float  # usual, ns
     noise: float  # by which sampling usually moves a start or an end, ns
 
+    @cached_property
+    def ends(self) -> Ints:
+        """When messages end, in order."""
+        return np.sort(self.end)
+
+    @cached_property
+    def fresh(self) -> Ints:
+        """When messages begin that come after a long silence, and so did not wait for the one before: one per step."""
+        return self.start[self._after_silence]
+
+    @cached_property
+    def usual_silence(self) -> float:
+        """How long it usually is silent before such a message, ns."""
+        return float(np.median(self.silence[self._after_silence]))
+
+    @cached_property
+    def _after_silence(self) -> Ints:
+        known = np.sort(self.silence[1:])
+        if not len(known):
+            return np.zeros(0, np.int64)
+        long = _FRESH * known[-min(_LEAST, len(known))]
+        return 1 + np.flatnonzero(self.silence[1:] >= max(float(long), 1.0))[:_MOST_EVENTS]
+
 
 def read_lane(traffic: Traffic, voice: int) -> Lane:
     """The messages of a voice, and how long its connection was silent before each."""
-    pair, connection = (int(traffic.voices[c][voice]) for c in ("pair", "connection"))
-    part = traffic.messages[int(traffic.begin[pair]) : int(traffic.begin[pair + 1])]
-    voices = part["voice"].to_numpy()
-    start, end, size = (part[c].to_numpy() for c in ("start_ns", "end_ns", "bytes"))
-    beside = traffic.voices["connection"].to_numpy()[voices] == connection
+    pair, connections = int(traffic.voices["pair"][voice]), traffic.voices["connection"].to_numpy()
+    rows = slice(int(traffic.begin[pair]), int(traffic.begin[pair + 1]))
+    columns = ("voice", "start_ns", "end_ns", "bytes")
+    voices, start, end, size = (traffic.messages[c].to_numpy()[rows] for c in columns)
+    beside = connections[voices] == connections[voice]
     start, end, size, voices = start[beside], end[beside], size[beside], voices[beside]
     busy = np.maximum.accumulate(end)
     silence = np.concatenate([[0.0], (start[1:] - busy[:-1]).astype(np.float64)])
@@ -64,7 +90,7 @@ def read_lane(traffic: Traffic, voice: int) -> Lane:
 
 def ends_as_one(a: Lane, b: Lane) -> bool:
     """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks."""
-    at, spread = match_times(np.sort(a.end[:_MOST_EVENTS]), np.sort(b.end))
+    at, spread = match_times(np.sort(a.end[:_MOST_EVENTS]), b.ends)
     if not len(at):
         return False
     limit = np.hypot(_SAME_END * a.length, _CHANCE * max(a.noise, b.noise)) + _FLOOR_NS
@@ -83,25 +109,33 @@ class Bond:
 
 def measure_bond(a: Lane, b: Lane) -> Bond | None:
     """How the second lane begins beside the first; None where too few messages come after a silence."""
-    first, second = _fresh(a), _fresh(b)
-    at, spread = match_times(a.start[first], b.start[second])
+    at, spread = match_times(a.fresh, b.fresh)
     if not len(at):
         return None
     return Bond(
-        offset_ns=float(np.median(b.start[second][at] - a.start[first])),
+        offset_ns=find_median((b.fresh[at] - a.fresh).astype(np.float64)),
         scatter_ns=spread,
-        silence_ns=float(np.median(a.silence[first])),
+        silence_ns=a.usual_silence,
         noise_ns=max(a.noise, b.noise),
     )
 
 
-def _fresh(lane: Lane) -> Ints:
-    """Messages that come after a long silence, so that they did not wait for the one before them: one per step."""
-    known = np.sort(lane.silence[1:])
-    if not len(known):
-        return np.zeros(0, np.int64)
-    long = _FRESH * known[-min(_LEAST, len(known))]
-    return 1 + np.flatnonzero(lane.silence[1:] >= max(float(long), 1.0))[:_MOST_EVENTS]
+def begin_as_one(a: Lane, b: Lane) -> bool:
+    """Whether the first messages of many steps leave both lanes at one moment: their ranks are bound to each other.
+
+    Chance alone puts some near to each other, but then as many lie a little further off.
+    """
+    if a is b:
+        return True
+    at, _ = match_times(a.fresh, b.fresh)
+    if not len(at):
+        return False
+    distance = (b.fresh[at] - a.fresh).astype(np.float64)
+    distance = np.abs(distance - np.median(distance))
+    near = max(_FLOOR_NS, 2 * a.noise, 2 * b.noise)
+    # One of them lies at the median in any case.
+    at_once, around = ((np.sum(distance <= reach) - 1) / max(len(distance) - 1, 1) for reach in (near, 8 * near))
+    return bool(at_once >= _AT_ONCE and at_once >= _PEAK * around)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -150,4 +184,4 @@ def _nearest(times: Ints, wanted: Ints) -> Ints:
 @numba.njit(cache=True, nogil=True)
 def scatter(distance: Ints) -> float:
     """The usual deviation from the usual distance."""
-    return find_median(np.abs(distance - find_median(distance.astype(np.float64))))
+    return float(find_median(np.abs(distance - find_median(distance.astype(np.float64)))))

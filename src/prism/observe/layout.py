@@ -96,16 +96,27 @@ def count_ranks(
 ) -> Ranks:
     """One rank per NIC, unless several connections of one kind and moment show that NICs are shared."""
     hosts = np.unique(host[job.endpoints])
-    nics = len(job.endpoints) / max(len(hosts), 1)
+    count = len(job.endpoints) + _count_silent_nics(traffic, job, voices, hosts, host)
+    nics = count / max(len(hosts), 1)
     if gpus_per_host is not None:
         known = [traffic.nics_of_host.get(int(h), 0) for h in hosts]
         usual = max(Counter(known).most_common(1)[0][0], 1) if known else 1
         share = max(1.0, gpus_per_host / usual)
-        return Ranks(total=round(len(job.endpoints) * share), per_host=nics * share, sure=0.95)
+        return Ranks(total=round(count * share), per_host=nics * share, sure=0.95)
     shared = _ranks_per_nic(voices)
     if shared > 1 and round(nics * shared) == _USUAL_GPUS:
-        return Ranks(total=len(job.endpoints) * shared, per_host=nics * shared, sure=0.8)
-    return Ranks(total=len(job.endpoints), per_host=nics, sure=0.9 if shared == 1 else 0.6)
+        return Ranks(total=count * shared, per_host=nics * shared, sure=0.8)
+    return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6)
+
+
+def _count_silent_nics(traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, hosts: Ints, host: Ints) -> int:
+    """NICs of the job's hosts that nobody uses: where no gradients leave a host, inner stages never speak outside."""
+    if not (voices["kind"] == "pp").any() or (voices["kind"] == "dp").any():
+        return 0
+    heard = np.bincount(host, minlength=int(hosts.max()) + 1)[hosts]
+    known = np.array([traffic.nics_of_host.get(int(h), 0) for h in hosts])
+    alone = heard == np.bincount(host[job.endpoints], minlength=int(hosts.max()) + 1)[hosts]
+    return int(np.maximum(known - heard, 0)[alone].sum())
 
 
 def _ranks_per_nic(voices: pl.DataFrame) -> int:
@@ -136,7 +147,7 @@ def _tensor_degree(
     """Groups of one stage that sum their gradients apart; where none leave the host, ranks that act as one."""
     if bundles.dense:
         return (1, 0.8) if _shards_by_layer(voices) else (bundles.dense, 0.95)
-    by_time = count_acting_as_one(traffic, voices, key) if stages.chains else None
+    by_time = count_acting_as_one(traffic, voices, stages, key) if stages.chains else None
     return (by_time, 0.85) if by_time is not None else (1, 0.5)
 
 

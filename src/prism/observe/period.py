@@ -130,7 +130,7 @@ def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
             best = found
         if best.clarity >= _CLEAR:
             break
-    grouped = _usual_spacing(streams)
+    grouped = usual_spacing(streams)
     if grouped is not None and (best is None or _is_doubtful(best, grouped)):
         return Rhythm(period_ns=grouped, clarity=0.5, tolerance=_TOLERANCES[-1])
     if best is None:
@@ -139,7 +139,7 @@ def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
     return Rhythm(period_ns=period, clarity=best.clarity, tolerance=best.tolerance)
 
 
-def _usual_spacing(streams: Streams) -> float | None:
+def usual_spacing(streams: Streams) -> float | None:
     """The time between groups of messages that the streams agree on; it holds where steps grow longer and longer."""
     if len(streams.spacing) < 2:
         return None

@@ -82,7 +82,7 @@ def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl
 
 
 def _pipeline_messages(messages: pl.DataFrame, stage_of: Ints, last: int) -> pl.DataFrame:
-    """src dst step start_ns end_ns way: messages between neighbouring stages; the last and the first are neighbours
+    """src dst step start_ns end_ns forward: messages between neighbouring stages; the last and the first are neighbours
     where stages hold several pieces of the model."""
     sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", "start_ns", "end_ns")
     a, b = stage_of[sent["src"].to_numpy()], stage_of[sent["dst"].to_numpy()]
@@ -90,15 +90,14 @@ def _pipeline_messages(messages: pl.DataFrame, stage_of: Ints, last: int) -> pl.
     wrap = last > 1
     forward = (hop == 1) | (wrap & (hop == -last))
     back = (hop == -1) | (wrap & (hop == last))
-    way = np.where(forward, "forward", "backward")
-    return sent.with_columns(pl.Series("way", way)).filter(pl.Series((forward | back) & (a >= 0) & (b >= 0)))
+    return sent.with_columns(pl.Series("forward", forward)).filter(pl.Series((forward | back) & (a >= 0) & (b >= 0)))
 
 
 def _edges(sent: pl.DataFrame, side: str, way: str) -> pl.DataFrame:
     """First and last message of each endpoint and step on one side: when it arrived, or when it left."""
     column = "end_ns" if side == "dst" else "start_ns"
     return (
-        sent.filter(pl.col("way") == way)
+        sent.filter(pl.col("forward") == (way == "forward"))
         .group_by(pl.col(side).alias("endpoint"), "step")
         .agg(pl.col(column).min().alias("first"), pl.col(column).max().alias("last"))
     )

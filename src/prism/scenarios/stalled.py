@@ -1,7 +1,7 @@
 """Transfers that a rank which stands still leaves hanging: what of them reached the wire.
 
-A hop of a collective starts to send once its sender is there, but no further than the buffers of the receiver go while
-others are missing. Where they never come, the exporter closes the record after a while: small, and the last of its kind.
+A hop starts to send once its sender is there, but no further than the buffers of the receiver go while others are
+missing. Where they never come, the exporter closes the record after a while: small, and the last of its kind.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ def find_stalled(
     messages: pl.DataFrame, times: OpTimes, start: Ints, first_op: int, now: int, stop: int,
     slowdowns: Sequence[Slowdown],
 ) -> Stalled | None:  # fmt: skip
-    """Hops that began before `stop` though not all of their group came by then, as a rank stands still; None: none."""
+    """Messages that began before `stop` though not all of their group came by then, as a rank stands still; None: none."""
     if not any(s.target == "rank" and s.speed == 0 and s.start_ns < stop <= s.end_ns for s in slowdowns):
         return None
     rank, seq = messages["rank"].to_numpy(), messages["seq"].to_numpy()
     ready = times.table[times.rows_of(rank, seq + first_op), READY]
-    hop = messages["rank_to"].is_not_null().to_numpy()
-    at = np.flatnonzero(hop & (now + start < stop - _IDLE_NS) & (now + ready > stop))
+    at = np.flatnonzero((now + start < stop - _IDLE_NS) & (now + ready > stop))
     return Stalled(at.astype(np.int32), now + start[at])

@@ -32,7 +32,7 @@ class Survey:
 
 @dataclass(slots=True)
 class Bench:
-    """What a worker keeps between parts: one model on its device, one dataset."""
+    """What a process keeps between parts: one model on its device, one dataset to infer, one to score."""
 
     device: str = "cpu"
     spent_s: dict[str, float] = field(default_factory=dict)  # on making what is in each slot, until taken
@@ -74,7 +74,7 @@ class Adapter(Protocol):
         """Outputs of samples `first` to `last` (not included); the batch is halved `shrink` times."""
         ...
 
-    def score(self, dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
         """What each sample scored; raises SampleError where the metric fails."""
         ...
 

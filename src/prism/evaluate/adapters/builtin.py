@@ -114,7 +114,7 @@ class BuiltinAdapter:
         found = iter(loaded.likelihoods(asked, batch))
         return [{"log_probabilities": [next(found).log_probability for _ in s.choices or (s.answer,)]} for s in samples]
 
-    def score(self, dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
         """Compare with the right answers."""
         scores = []
         for number, output in enumerate(outputs, start=first):

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +26,8 @@ from prism.evaluate.fingerprint import identify_file
 from prism.evaluate.trials import Dataset
 
 _KNOWN = ("infer", "score", "data", "folder", "score_timeout_s", "version")
+# A program must not go on and hold a GPU when its worker is stopped: it is bound to it (PR_SET_PDEATHSIG), then begun.
+_BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "MemoryError")
 
 
@@ -65,7 +69,7 @@ class CommandAdapter:
             )
         return records
 
-    def score(self, dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
         """Run the `score` command on kept outputs."""
         with tempfile.TemporaryDirectory(prefix="prism-metrics-") as folder:
             lines, metrics = Path(folder) / "outputs.jsonl", Path(folder) / "metrics.json"
@@ -104,13 +108,16 @@ class CommandAdapter:
             command = [part.format_map(filled) for part in shlex.split(dataset.settings[key])]
         except (KeyError, ValueError, IndexError) as error:
             raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' cannot be filled in ({error})") from None
-        try:
-            done = subprocess.run(
-                command, cwd=dataset.settings.get("folder", "."), capture_output=True, text=True, errors="replace",
-                env=os.environ | {"PRISM_SHRINK": str(words.get("shrink", 0))},
-            )  # fmt: skip
-        except OSError as error:
-            raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' cannot run: {error}") from None
+        folder = Path(dataset.settings.get("folder", "."))
+        if shutil.which(folder / command[0] if "/" in command[0] else command[0]) is None:
+            raise BadConfigError(
+                f"dataset '{dataset.name}': 'settings.{key}': no program '{command[0]}' can be run here"
+            )
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _BOUND, *command],
+            cwd=folder, capture_output=True, text=True, errors="replace",
+            env=os.environ | {"PRISM_SHRINK": str(words.get("shrink", 0))},
+        )  # fmt: skip
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             if done.returncode == -9 or any(word in done.stderr for word in _OUT_OF_MEMORY):

@@ -17,6 +17,7 @@ from typing import Any
 
 from prism.errors import BadConfigError, BadFileError, MissingExtraError
 from prism.evaluate.adapters.adapter import Bench, Record, SampleError, Survey, batch_of
+from prism.evaluate.failures import first_line
 from prism.evaluate.trials import Dataset
 from prism.version import __version__
 
@@ -66,10 +67,10 @@ class HarnessAdapter:
                 replies[request.doc_id].append([kind, request.idx, reply])
         return [{"replies": replies[number]} for number in range(first, last)]
 
-    def score(self, dataset: Dataset, outputs: Sequence[Record], first: int) -> list[Record]:
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
         """Filter the replies and let the task score each document."""
-        task = open_task(dataset)
-        requests = _requests(task, dataset)
+        task, requests = bench.keep("scoring", _key(dataset), lambda: _open_with_requests(dataset))
+        _seed()
         _give_replies(task, requests, outputs, first)
         task.apply_filters()
         by_document = defaultdict(list)
@@ -118,8 +119,16 @@ class HarnessAdapter:
         return lm
 
     def _requests(self, dataset: Dataset, bench: Bench) -> Any:
-        key = (dataset.name, json.dumps(dict(dataset.settings), sort_keys=True, default=str))
-        return bench.keep("dataset", key, lambda: _requests(open_task(dataset), dataset))
+        return bench.keep("dataset", _key(dataset), lambda: _open_with_requests(dataset)[1])
+
+
+def _key(dataset: Dataset) -> tuple[str, str]:
+    return dataset.name, json.dumps(dict(dataset.settings), sort_keys=True, default=str)
+
+
+def _open_with_requests(dataset: Dataset) -> tuple[Any, Any]:
+    task = open_task(dataset)
+    return task, _requests(task, dataset)
 
 
 def open_task(dataset: Dataset) -> Any:
@@ -144,8 +153,8 @@ def open_task(dataset: Dataset) -> Any:
     try:
         task = manager.load([dataset.task])["tasks"][dataset.task]
     except Exception as error:  # datasets raises its own kinds: files missing, hub not reachable
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadFileError(f"dataset '{dataset.name}': its data cannot be opened ({first}); check the task") from None
+        why = first_line(error)
+        raise BadFileError(f"dataset '{dataset.name}': its data cannot be opened ({why}); check the task") from None
     _configure(task, settings)
     return task
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 from prism.errors import BadFileError, InputError, PrismError
 from prism.evaluate.events import Failure
+from prism.evaluate.failures import first_line, is_disk_full
 from prism.evaluate.workplace import Workplace
 
 
@@ -83,7 +83,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, worker: str, job: Job) -> None:
-        """Hand a worker its next job; it must be idle."""
+        """Hand a worker its next job; it must be idle. One that is gone by now is told of by `wait`."""
         ...
 
     def wait(self, timeout_s: float) -> list[Report]:
@@ -111,18 +111,12 @@ def run_job(job: Job, place: Workplace) -> Outcome:
     except (InputError, PrismError) as error:
         return Outcome(failure=Failure.OTHER, text=str(error))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-        return Outcome(
-            failure=Failure.DISK if full else Failure.OTHER, text=f"{error.strerror}: {error.filename or ''}"
-        )
+        failure = Failure.DISK if is_disk_full(error) else Failure.OTHER
+        return Outcome(failure=failure, text=f"{error.strerror}: {error.filename or ''}")
     except Exception as error:  # the outermost loop of a worker: told, counted and retried by the scheduler
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which must not be imported here
             place.bench.clear()
-            return Outcome(failure=Failure.MEMORY, text=_first_line(error))
+            return Outcome(failure=Failure.MEMORY, text=first_line(error))
         if os.environ.get("PRISM_DEBUG"):
             raise
-        return Outcome(failure=Failure.OTHER, text=f"{type(error).__name__}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Outcome(failure=Failure.OTHER, text=f"{type(error).__name__}: {first_line(error)}")

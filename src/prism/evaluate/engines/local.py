@@ -29,6 +29,7 @@ class LocalEngine:
         self._nodes = tuple(nodes) if nodes is not None else (describe_machine(),)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lines: dict[str, Connection[Any, Any]] = {}
+        self._lost: list[str] = []  # given a job after they were gone
         self._log = log or Path(os.devnull)
 
     def nodes(self) -> Sequence[EngineNode]:
@@ -53,11 +54,17 @@ class LocalEngine:
 
     def submit(self, worker: str, job: Job) -> None:
         """Send a job; a worker that is gone is found by `wait`."""
+        if (line := self._lines.get(worker)) is None:
+            self._lost.append(worker)
+            return
         with contextlib.suppress(OSError):
-            self._lines[worker].send(job)
+            line.send(job)
 
     def wait(self, timeout_s: float) -> list[Report]:
         """Collect what the sockets have, at the latest after `timeout_s`."""
+        if self._lost:
+            lost, self._lost = self._lost, []
+            return [Gone(worker=worker, text="before its job") for worker in lost]
         names = {line: worker for worker, line in self._lines.items()}
         reports: list[Report] = []
         for line in multiprocessing.connection.wait(list(names), timeout_s):

@@ -18,6 +18,7 @@ from prism.errors import PrismError
 from prism.evaluate.engines.engine import EngineNode, Gone, Job, Outcome, Report, Returned, WorkerSpec, run_job
 from prism.evaluate.engines.local import count_gpus
 from prism.evaluate.events import Failure
+from prism.evaluate.failures import first_line
 from prism.evaluate.workplace import Workplace
 
 _ATTEMPTS = 3  # to start an embedded Ray
@@ -51,6 +52,8 @@ class RayEngine:
         self._address = address
         self._num_slots = num_slots
         self._hands: dict[str, Any] = {}
+        self._counted: dict[str, WorkerSpec] = {}  # workers whose CPUs Ray counts
+        self._num_cpus: dict[str, int] = {}  # by node
         self._running: dict[Any, str] = {}
         self._lost: list[str] = []  # given a job after they were gone with a node
         self._connect()
@@ -58,19 +61,23 @@ class RayEngine:
     def nodes(self) -> Sequence[EngineNode]:
         """Nodes that Ray counts as alive; none where Ray cannot be asked."""
         try:
-            listed = ray.nodes()
+            alive = _list_alive()
         except Exception:  # Ray's client raises whatever its transport does
-            listed = []
-        alive = [_describe(node) for node in listed if node["Alive"]]
+            alive = []
         if not alive and self._address is None:
             self._restart()
-            alive = [_describe(node) for node in ray.nodes() if node["Alive"]]
+            alive = _list_alive()
+        self._num_cpus = {node.id: node.cpus for node in alive}
         return alive
 
     def start(self, spec: WorkerSpec) -> None:
-        """Make an actor on a node."""
+        """Make an actor on a node; one that the node has no CPUs left for is not counted, or it would never begin."""
+        taken = sum(other.cpus for other in self._counted.values() if other.node == spec.node)
+        counts = taken + spec.cpus <= self._num_cpus.get(spec.node, 0)
+        if counts:
+            self._counted[spec.id] = spec
         actor = ray.remote(_Hand).options(
-            num_cpus=spec.cpus,
+            num_cpus=spec.cpus if counts else 0,
             num_gpus=len(spec.gpus),
             max_restarts=0,
             max_task_retries=0,
@@ -89,7 +96,7 @@ class RayEngine:
         """Collect calls that have returned, at the latest after `timeout_s`."""
         if self._lost:
             lost, self._lost = self._lost, []
-            return [Gone(worker=worker, text="with its node") for worker in lost]
+            return [Gone(worker=worker, text="before its job") for worker in lost]
         if not self._running:
             time.sleep(timeout_s)
             return []
@@ -103,7 +110,7 @@ class RayEngine:
         """Kill an actor."""
         self._running = {ref: name for ref, name in self._running.items() if name != worker}
         self._lost = [name for name in self._lost if name != worker]
-        if (hand := self._hands.pop(worker, None)) is not None:
+        if (hand := self._forget(worker)) is not None:
             with contextlib.suppress(RayError, ValueError):
                 ray.kill(hand)
 
@@ -130,8 +137,12 @@ class RayEngine:
             cause = f"the worker cannot read its job: {error.cause}"
             return Returned(worker=worker, outcome=Outcome(failure=Failure.OTHER, text=cause))
         except RayError as error:
-            self._hands.pop(worker, None)
+            self._forget(worker)
             return Gone(worker=worker, text=type(error).__name__)
+
+    def _forget(self, worker: str) -> Any:
+        self._counted.pop(worker, None)
+        return self._hands.pop(worker, None)
 
     def _connect(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -164,6 +175,7 @@ class RayEngine:
 
     def _restart(self) -> None:
         self._hands.clear()
+        self._counted.clear()
         self._running.clear()
         with contextlib.suppress(Exception):
             ray.shutdown()
@@ -195,14 +207,14 @@ def _show_token() -> None:
 def _explain(error: Exception, address: str | None) -> str:
     """Why there is no Ray, and what to do."""
     if address is None:
-        return f"an embedded Ray cannot be started ({_first_line(error)}); use --engine local"
+        return f"an embedded Ray cannot be started ({first_line(error)}); use --engine local"
     if "InvalidAuthToken" in f"{error} {error.__cause__}":
         return f"Ray at {address} asks for its token: set RAY_AUTH_TOKEN, or copy ~/.ray/auth_token from its head node"
-    return f"Ray at {address} cannot be used ({_first_line(error)}); check the address, or use --engine local"
+    return f"Ray at {address} cannot be used ({first_line(error)}); check the address, or use --engine local"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _list_alive() -> list[EngineNode]:
+    return [_describe(node) for node in ray.nodes() if node["Alive"]]
 
 
 def _describe(node: dict[str, Any]) -> EngineNode:

@@ -6,6 +6,7 @@ from typing import Any
 
 from prism.errors import BadFileError, MissingExtraError
 from prism.evaluate.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.failures import first_line
 from prism.evaluate.loading.source import SourceFile, read_small, read_sums
 
 _READ_BYTES = 1 << 20
@@ -32,7 +33,7 @@ class S3Source:
                 if name:
                     found[name] = SourceFile(name=name, num_bytes=entry["Size"], version=entry["ETag"])
         except Exception as error:  # botocore makes its error classes on the fly
-            raise BadFileError(f"{self.address}: {_first_line(error)}; check bucket, prefix and credentials") from None
+            raise BadFileError(f"{self.address}: {first_line(error)}; check bucket, prefix and credentials") from None
         if not found:
             raise BadFileError(f"{self.address}: no objects below this prefix; check the address")
         if MANIFEST_NAME in found:
@@ -55,7 +56,7 @@ class S3Source:
                 buffer[: len(chunk)] = chunk
                 buffer = buffer[len(chunk) :]
         except Exception as error:
-            raise OSError(f"{self.address}/{name}: {_first_line(error)}") from None
+            raise OSError(f"{self.address}/{name}: {first_line(error)}") from None
         if buffer:
             raise OSError(f"{self.address}/{name}: ends {len(buffer)} bytes early; is the checkpoint being written?")
 
@@ -67,7 +68,3 @@ def _connect() -> Any:
     except ImportError:
         raise MissingExtraError("a checkpoint at s3://", "evaluate") from None
     return boto3.client("s3", config=Config(retries={"max_attempts": 5, "mode": "standard"}, max_pool_connections=16))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -17,7 +17,7 @@ from prism.observe.findings.case import Case, Floats, Ints
 _MOST_PLACES = 24  # of one voice in a step that are looked at
 _LEAST = 0.002  # of a step: shorter answers are delays of the network, not work
 _LOW = 0.25  # share of an endpoint's places that need not have grown
-_QUICK = 0.25  # of the steps count as undisturbed
+_QUICK = 0.3  # of the steps count as undisturbed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _find_gaps(case: Case) -> pl.DataFrame:
     ends = [known[side].to_numpy().astype(np.int64) for side in ("src", "dst")]
     # One line of time per endpoint, one after the other, so that a single search finds what came before.
     done = np.sort(np.concatenate([e * span + (end - begin) for e in ends]))
-    every = np.maximum(1, -(-known["num"].to_numpy() // _MOST_PLACES))
+    every = np.maximum(1, -(-known["num"].to_numpy().astype(np.int64) // _MOST_PLACES))
     kept = known["place"].to_numpy() % every == 0
     chosen = known.filter(pl.Series(kept))
     gaps = []
@@ -80,7 +80,9 @@ def _against_past(gaps: pl.DataFrame, side: str, step_ns: float) -> pl.DataFrame
     known = gaps.filter(gap >= 0).with_columns(gap.quantile(_QUICK, "lower").over(place).alias("quick"))
     known = known.with_columns(pl.len().over(place).alias("seen"))
     known = known.filter((pl.col("quick") >= _LEAST * step_ns) & (pl.col("seen") >= 3))
-    return known.group_by(side, "step").agg(
-        (gap / pl.col("quick") - 1).quantile(_LOW, "lower").alias("low"),
-        ((gap - pl.col("quick")) * pl.col("every")).sum().alias("extra"),
-    )
+    # What it sends at once to several others is one answer.
+    grown = (gap - pl.col("quick")) * pl.col("every")
+    extra = known.group_by(side, "step", pl.col("start_ns") - gap).agg(grown.min().alias("grown"))
+    extra = extra.group_by(side, "step").agg(pl.col("grown").sum().alias("extra"))
+    low = known.group_by(side, "step").agg((gap / pl.col("quick") - 1).quantile(_LOW, "lower").alias("low"))
+    return low.join(extra, on=[side, "step"])

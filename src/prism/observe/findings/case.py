@@ -142,12 +142,11 @@ def make_case(
     messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
-    known = messages.join(
-        voices.select("pair", "size_class", "src", "dst", "kind", "role", "per_step"),
-        on=["pair", "size_class"],
-        maintain_order="left",
-    )
-    known = known.with_columns(pl.Series("step", find_step(known["start_ns"].to_numpy(), steps), dtype=pl.Int32))
+    row = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    row[voices["voice"].to_numpy()] = np.arange(voices.height)
+    spoken = voices.select("src", "dst", "kind", "role", "per_step")[row[messages["voice"].to_numpy()]]
+    step = pl.Series("step", find_step(messages["start_ns"].to_numpy(), steps), dtype=pl.Int32)
+    known = messages.hstack([*spoken.iter_columns(), step])
     return Case(
         job=job,
         layout=layout,

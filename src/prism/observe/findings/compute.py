@@ -19,6 +19,7 @@ _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
 _SURE = 6.0  # standard errors
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
 _AS_LATE = 0.6  # of how late the latest is: those who are so at the same time are late with it
+_ACCOUNTED = 0.5  # share of what steps are longer by that the answers of a culprit make up
 _FELT = 0.01  # steps of the window are longer than the others by at least this much
 
 
@@ -31,38 +32,55 @@ class Suspect:
     sure: float
 
 
-def find_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
-    """Slow ranks and hosts, heavy stages and uneven load; `slow_nics` are endpoints known to transfer slowly."""
+def find_late(case: Case) -> list[Finding]:
+    """Who began to answer late while others answer as ever: a rank, a host, a stage, or another one in each step."""
     if case.messages.is_empty() or case.steps.height < 3:
         return []
-    answers = measure_answers(case)
+    answers, table = measure_answers(case), tabulate_work(case)
+    return find_uneven_answers(case, answers, table) or _blame_late(case, answers, table)
+
+
+def find_slow_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
+    """Ranks and stages that work longer than others all along; `slow_nics` are endpoints known to transfer slowly."""
+    if case.work.is_empty() or case.steps.height < 3:
+        return []
     table = tabulate_work(case)
-    found = find_uneven_answers(case, answers, table) or _find_late(case, answers, table)
-    if found or not table.phases:
-        return found
+    if not table.phases:
+        return []
     return find_load_imbalance(case, table) or _find_slow(case, table, slow_nics) or find_heavy_stages(case, table)
 
 
-def _find_late(case: Case, answers: Answers, table: WorkTable) -> list[Finding]:
-    """Those who began to answer late: a rank, a host, a stage; nobody where most of the job did."""
-    left = [s for s in _suspects(answers.out) if _is_felt(case, s.window) and s.window.length <= 0.8 * case.steps.height]
+def _blame_late(case: Case, answers: Answers, table: WorkTable) -> list[Finding]:
+    """The latest at any time, with those of its host or stage; nobody where the most of the job is as late."""
+    left = [s for s in _suspects(answers.out) if _is_felt(case, s.window) and _accounts_for(case, answers, s)]
     found: list[Finding] = []
     while left:
         weight = {s.row: _late_by(answers, s) for s in left}
         head = max(left, key=lambda s: weight[s.row])
         near = [s for s in left if _at_one_time([head, s])]
         late = [s for s in near if weight[s.row] >= _AS_LATE * weight[head.row]]
-        members = [int(answers.endpoints[s.row]) for s in late]
-        stage = _stage_of(case, members)
-        hosts = {case.host(e) for e in members}
-        if len(hosts) > 1 and stage is None:
-            on_host = [s for s in late if case.host(int(answers.endpoints[s.row])) == _worst_host(case, answers, late)]
-            if len(hosts) > max(1, 0.5 * len(case.own_by_host)):
-                return found  # Most of the job: the work itself, or what all of them wait for.
-            late, members = on_host, [int(answers.endpoints[s.row]) for s in on_host]
-        found.append(_blame_late(case, table, answers, late, members, stage))
         left = [s for s in left if s not in near]
+        hosts = {case.host(int(answers.endpoints[s.row])) for s in late}
+        stage = _stage_of(case, [int(answers.endpoints[s.row]) for s in late])
+        if stage is None and len(hosts) > 1:
+            if len(hosts) > 0.5 * len(case.own_by_host):
+                continue
+            worst = _worst_host(case, answers, late)
+            late = [s for s in late if case.host(int(answers.endpoints[s.row])) == worst]
+        found.append(_tell_late(case, table, answers, late, stage))
     return found
+
+
+def _accounts_for(case: Case, answers: Answers, suspect: Suspect) -> bool:
+    """Whether what an endpoint answers late adds up to what the steps of the window are longer by."""
+    window = suspect.window
+    outside = np.concatenate([case.length_s[: window.first], case.length_s[window.last + 1 :]])
+    if len(outside) < 2 or window.length > 0.8 * case.steps.height:
+        return False
+    seen = slice(window.first, window.last + 1)
+    extra = answers.extra_s[suspect.row, seen]
+    longer = float(np.median(case.length_s[seen]) - np.median(outside))
+    return bool(np.nanmedian(extra) >= _ACCOUNTED * longer)
 
 
 def _late_by(answers: Answers, suspect: Suspect) -> float:
@@ -95,12 +113,13 @@ def _stage_of(case: Case, members: list[int]) -> int | None:
     return stage if len(whole & set(members)) >= 0.7 * len(whole) else None
 
 
-def _blame_late(
-    case: Case, table: WorkTable, answers: Answers, late: list[Suspect], members: list[int], stage: int | None
+def _tell_late(
+    case: Case, table: WorkTable, answers: Answers, late: list[Suspect], stage: int | None
 ) -> Finding:
     head = max(late, key=lambda s: s.sure)
     mean = float(np.median([s.window.mean for s in late]))
     window = Window(head.window.first, head.window.last, mean, head.window.share)
+    members = [int(answers.endpoints[s.row]) for s in late]
     cost = price_slow_work(case, table, members, window, by_design=False)
     score = 1 - np.exp(-head.sure / 10)
     steps = f"in {window.length} of {case.steps.height} steps"
@@ -111,8 +130,15 @@ def _blame_late(
     evidence = (
         f"answers {100 * mean:.1f} % later than before {steps} while the others answer as ever and wait; {cost.words}"
     )
-    return case.finding("slow_compute", case.name_worker(members), window.first, window.last, lost_s=cost.lost_s,
-                        score=score, evidence=evidence)  # fmt: skip
+    who = case.name_worker(_with_unseen(case, answers, members))
+    return case.finding("slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=score,
+                        evidence=evidence)  # fmt: skip
+
+
+def _with_unseen(case: Case, answers: Answers, members: list[int]) -> list[int]:
+    """The members, and those of their host that nothing can be said of."""
+    silent = {int(e) for e, row in zip(answers.endpoints, answers.out, strict=True) if np.isnan(row).mean() > 0.5}
+    return sorted(set(members) | (silent & case.own_by_host.get(case.host(members[0]), set())))
 
 
 def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int]) -> list[Finding]:

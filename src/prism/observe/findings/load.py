@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,10 +11,13 @@ from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_uneven_work
 from prism.observe.findings.windows import Floats, Window, find_window
 from prism.observe.findings.work_table import WorkTable
+from prism.observe.medians import find_median
 from prism.records.findings import Finding
 
 _SCATTER = 0.10  # spread of work between replicas that is more than noise
 _ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
+_LESS = 0.05  # a change of work worth counting
+_OFTEN = 0.1  # share of steps and workers
 _SAME_TOP = 0.7  # share of steps in which the same replica is slowest, above which it is to blame itself
 
 
@@ -36,8 +40,13 @@ def find_uneven_answers(case: Case, answers: Answers, table: WorkTable) -> list[
     """The same, told by how late each worker answers in each step; others' waiting does not blur that."""
     seen = ~np.isnan(answers.out).all(axis=1)
     hosts = np.array([case.host(int(e)) for e in answers.endpoints[seen]], dtype=str)
-    block = _workers(hosts, 1 + answers.out[seen])
-    found = _judge(case, table, block) if block.shape[0] >= 2 else None
+    block = _workers(hosts, np.maximum(1 + answers.out[seen], _LESS))
+    if block.shape[0] < 2:
+        return []
+    # Some get less to do than before, not only more.
+    with np.errstate(invalid="ignore"):
+        less, more = np.nanmean(block < 1 - _LESS), np.nanmean(block > 1 + _LESS)
+    found = _judge(case, table, block) if min(less, more) >= _OFTEN else None
     return [found] if found is not None else []
 
 
@@ -84,13 +93,27 @@ def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:
                         score=score, evidence=evidence)  # fmt: skip
 
 
-def _workers(hosts: np.ndarray, values: Floats) -> Floats:
+def _workers(hosts: NDArray[np.str_], values: Floats) -> Floats:
     """Work by worker: endpoints of one host that always take the same time count once."""
-    rows: list[int] = []
-    for i in range(len(hosts)):
-        same = [r for r in rows if hosts[r] == hosts[i]]
-        alike = np.abs(values[same] / values[i] - 1) if same else np.empty((0, 0))
-        if any(len(a := row[~np.isnan(row)]) and np.median(a) < _ONE_WORKER for row in alike):
-            continue
-        rows.append(i)
-    return values[rows]
+    place = np.unique(hosts, return_inverse=True)[1].astype(np.int64)
+    workers: Floats = values[_tell_apart(place, values)]
+    return workers
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _tell_apart(place: NDArray[np.int64], values: Floats) -> NDArray[np.bool_]:
+    """Rows that differ from every row of the same place before them that does so too."""
+    kept = np.ones(len(values), np.bool_)
+    apart = np.empty(values.shape[1])
+    for i in range(len(values)):
+        for k in range(i):
+            if not kept[k] or place[k] != place[i]:
+                continue
+            known = 0
+            for step in range(values.shape[1]):
+                apart[known] = abs(values[k, step] / values[i, step] - 1)
+                known += not np.isnan(apart[known])
+            if known and find_median(apart[:known]) < _ONE_WORKER:
+                kept[i] = False
+                break
+    return kept

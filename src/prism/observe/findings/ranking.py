@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from prism.observe.findings.case import Case
-from prism.observe.findings.compute import find_compute
+from prism.observe.findings.compute import find_late, find_slow_compute
 from prism.observe.findings.contention import find_contention
 from prism.observe.findings.network import find_network
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
@@ -22,10 +22,13 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
     found: list[Finding] = []
     for case in cases:
         job = case.job.id
+        late = find_late(case)
         shared = contended.get(job, [])
-        # What is slow because of another tenant needs no broken link to explain it.
+        # What is slow because of another tenant needs no broken link to explain it, and whoever waits for a late rank
+        # seems to transfer slowly.
         network = [] if shared else find_network(case, transfers[job], slow[job], routes)
-        causes = find_hang(case) + find_compute(case, _nics_of(case, network)) + network + shared
+        network = [n for n in network + shared if not any(_covers(x, n) or _covers(n, x) for x in late)]
+        causes = find_hang(case) + (late or find_slow_compute(case, _nics_of(case, network))) + network
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         found += causes + steps + pauses

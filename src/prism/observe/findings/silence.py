@@ -14,6 +14,9 @@ _SILENT_AT_END = 3.0  # usual steps without a message before the observation end
 _SILENT_BETWEEN = 1.0  # the same where messages follow
 _TOLERANCE = 0.02  # of a step: messages due so close together are due at once
 _WHOLE = 0.03  # share of a step's messages that may be missing or extra in a clean stop
+_SMALL = 0.7  # of a pair's smallest message: one that was cut short
+_STALLED = 0.25  # share of the endpoints that have sent one when a job stands still
+_AT_ONCE = 0.003  # of a step: what is due so close together is due at the same moment
 _TEMPLATES = 3  # steps that tell when each message is due
 
 
@@ -56,7 +59,7 @@ def _is_ever_silent(case: Case, usual: float) -> bool:
 
 def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
-    if usual <= 0 or not _is_ever_silent(case, usual):
+    if usual <= 0 or not (_is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), usual)):
         return []
     ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
     start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
@@ -67,7 +70,7 @@ def _find_silences(case: Case) -> list[Silence]:
         (int(reach[i]), int(start[i + 1]), True)
         for i in np.flatnonzero(gaps > max(_SILENT_BETWEEN * usual, 1.5 * min(often, 20 * usual)))
     ]
-    if case.observed_until_ns - int(reach[-1]) >= _SILENT_AT_END * usual:
+    if case.observed_until_ns - int(reach[-1]) >= _SILENT_AT_END * usual or _is_cut_short(case, int(reach[-1]), usual):
         found.append((int(reach[-1]), case.observed_until_ns, False))
     steady = np.sort(case.messages.filter(pl.col("role") != "rare")["start_ns"].to_numpy())
     starts = case.steps["start_ns"].to_numpy()
@@ -83,6 +86,25 @@ def _find_silences(case: Case) -> list[Silence]:
         if before >= 0:
             out.append(Silence(begin, end, before, followed))
     return out
+
+
+def _last_end(case: Case) -> int:
+    return int(case.messages["end_ns"].max())  # type: ignore[arg-type]
+
+
+def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
+    """Whether the last that many endpoints sent are transfers that never got anywhere: the exporter gave them up."""
+    cut = find_stalled(case, end_ns - round(usual), end_ns)
+    return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
+
+
+def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
+    """src dst start_ns: the last message of a pair, begun in a stretch of time and far smaller than the pair's others."""
+    last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
+    last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
+    usual = case.messages.filter(pl.col("role") != "rare").group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
+    return cut.select("src", "dst", "start_ns")
 
 
 def _is_whole(steady: Ints, start_ns: int, end_ns: int, per_step: float) -> bool:
@@ -121,7 +143,8 @@ def _due_messages(case: Case, silence: Silence, begin: int) -> pl.DataFrame | No
     counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
     usual = float(np.median(counts))
     sent = steady.filter((pl.col("start_ns") >= begin) & (pl.col("start_ns") <= silence.start_ns))
-    if sent.height <= _WHOLE * usual:
+    begun = find_stalled(case, begin, silence.start_ns)
+    if sent.height + begun.height <= _WHOLE * usual:
         return None
     like = np.flatnonzero(np.abs(counts[: silence.last + 1] - usual) <= 0.05 * usual)[-_TEMPLATES:]
     if not len(like):
@@ -137,11 +160,17 @@ def _due_messages(case: Case, silence: Silence, begin: int) -> pl.DataFrame | No
     due = due.join(done, on=voice, how="left").with_columns(missing=pl.col("k") >= pl.col("done").fill_null(0))
     if float(due["missing"].mean()) <= _WHOLE:  # type: ignore[arg-type]
         return None
-    return due.select("src", "dst", "due", "missing")
+    # A transfer that was cut short stands for the first one that its pair owes.
+    owed = due.filter("missing").sort("due").group_by("src", "dst", maintain_order=True).agg(pl.col("due").first())
+    owed = owed.join(begun.select("src", "dst"), on=["src", "dst"], how="semi").with_columns(begun=pl.lit(True))
+    due = due.join(owed, on=["src", "dst", "due"], how="left").with_columns(pl.col("begun").fill_null(False))
+    return due.select("src", "dst", "due", "missing", "begun")
 
 
 def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> tuple[Culprit, str]:
     """The worker that the earliest missing messages have in common; the job where they point at no one."""
+    if due["begun"].any():
+        return _who_did_not_begin(case, due, usual)
     missing = due.filter("missing").sort("due")
     earliest = float(missing["due"][0])
     first = missing.filter(pl.col("due") <= earliest + _TOLERANCE * usual)
@@ -164,6 +193,25 @@ def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> t
     if _is_lost(case, host, begin + earliest, usual):
         return culprit("host", host), f"{why}, and all of {host} fell silent with it"
     return case.name_worker(sorted(touched)), why
+
+
+def _who_did_not_begin(case: Case, due: pl.DataFrame, usual: float) -> tuple[Culprit, str]:
+    """The worker that owes the first message which was not even begun, while others began theirs and were stuck."""
+    owed = due.filter(pl.col("missing") & ~pl.col("begun"))
+    stuck = set(due.filter("begun")["src"])
+    idle = owed.filter(~pl.col("src").is_in(sorted(stuck)))
+    if idle.is_empty():
+        return culprit("job", case.job.id), "all ranks stopped at once"
+    first = idle.filter(pl.col("due") <= float(idle["due"].min()) + _AT_ONCE * usual)  # type: ignore[arg-type]
+    by_host: dict[str, set[int]] = {}
+    for e in first["src"].unique().to_list():
+        by_host.setdefault(case.host(int(e)), set()).add(int(e))
+    host = max(by_host, key=lambda h: len(by_host[h]))
+    if len(by_host) > max(1, 0.5 * len(case.own_by_host)):
+        return culprit("job", case.job.id), "all ranks stopped at once"
+    why = f"{len(stuck)} endpoints began transfers that got stuck, and these owe the first that was not begun"
+    silent = {int(e) for e in idle["src"]} & case.own_by_host[host]
+    return case.name_worker(sorted(by_host[host] if len(silent) < len(case.own_by_host[host]) else silent)), why
 
 
 def _owes_an_answer(case: Case, host: str, until_ns: float) -> bool:

@@ -22,6 +22,7 @@ _MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
 _PEERS = 4  # pairs with like messages that make a comparison
 _LIKE = 0.03  # sizes that differ by less, as a share, are alike
 _USUAL = 0.25  # of like pairs this share is surely not slow
+_UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for nobody
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
 _WARM_UP = 3  # first steps of an observation, which may be those of the job
 
@@ -84,18 +85,16 @@ def measure_transfers(case: Case) -> Transfers | None:
 
 
 def _by_step(case: Case) -> pl.DataFrame:
-    """pair src dst kind step num took usual past peers weight: mean duration by pair, size and step."""
+    """pair src dst kind step num took usual past peers weight: usual duration by pair, size and step, less waiting."""
     known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
-    table = known.group_by("pair", "size_class", "step").agg(
-        pl.col("src", "dst", "kind").first(),
+    known = _number_sizes(known.sort("pair", "size_class", "start_ns"))
+    table = _leave_waiting_out(known).group_by("pair", "size_class", "step").agg(
+        pl.col("src", "dst", "kind", "like_size").first(),
         pl.len().alias("num"),
-        pl.col("start_ns").mean().alias("start"),
-        pl.col("end_ns").mean().alias("end"),
-        pl.col("bytes").mean(),
+        # A message that finds its receiver busy waits; of several in a step, one or the other does not.
+        pl.col("took").quantile(_UNHINDERED, "lower"),
     )
-    table = table.with_columns((pl.col("end") - pl.col("start")).alias("took"))
-    table = _number_sizes(table.filter(pl.col("took") > max(0, 10 * case.resolution_ns)))
-    table = _leave_waiting_out(table)
+    table = table.filter(pl.col("took") > max(0, 10 * case.resolution_ns))
     peers = ["kind", "like_size", "step"]
     own = ["pair", "size_class"]
     return table.with_columns(
@@ -113,19 +112,19 @@ def _number_sizes(table: pl.DataFrame) -> pl.DataFrame:
     return table.join(sizes.with_columns(number).drop("size"), on=["pair", "size_class"])
 
 
-def _leave_waiting_out(table: pl.DataFrame) -> pl.DataFrame:
-    """Hops of a collective that start apart wait for a late rank: they are counted from the last start."""
-    collective = ~pl.col("kind").is_in(POINT_TO_POINT)
-    units = table.select("pair", "src", "dst", "kind").unique()
-    units = units.with_columns(pl.Series("unit", _units(units)))
-    table = table.join(units.select("pair", "kind", "unit"), on=["pair", "kind"])
-    group = ["unit", "like_size", "step", "num"]
-    last = pl.col("start").max().over(group)
+def _leave_waiting_out(known: pl.DataFrame) -> pl.DataFrame:
+    """Add `took`: hops of a collective that start apart wait for a late rank, so they count from the last start."""
+    pairs = known.select("pair", "src", "dst", "kind").unique()
+    pairs = pairs.with_columns(pl.Series("unit", _units(pairs)))
+    place = pl.int_range(pl.len()).over("pair", "size_class", "step").alias("place")
+    known = known.join(pairs.select("pair", "kind", "unit"), on=["pair", "kind"], maintain_order="left")
+    call = ["unit", "like_size", "step", "place"]
+    last = pl.col("start_ns").max().over(call)
     # All under way when the last one starts: one collective, and not one transfer after the other.
-    together = pl.col("end").min().over(group) > last
-    since = pl.col("end") - last
-    apart = collective & together
-    return table.with_columns(pl.when(apart).then(since).otherwise("took").alias("took"))
+    together = pl.col("end_ns").min().over(call) > last
+    apart = ~pl.col("kind").is_in(POINT_TO_POINT) & together
+    begin = pl.when(apart).then(last).otherwise("start_ns")
+    return known.with_columns(place).with_columns((pl.col("end_ns") - begin).cast(pl.Float64).alias("took"))
 
 
 def _units(rows: pl.DataFrame) -> Ints:
@@ -157,7 +156,8 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         return []
     step_s = float(np.median(case.length_s))
     best: dict[int, SlowPair] = {}
-    for excess, partly in ((transfers.against_like, False), (transfers.against_past, True)):
+    both_ways = _slower_way_back(transfers, transfers.against_like)
+    for excess, partly in ((both_ways, False), (transfers.against_past, True)):
         noise = _noise(excess)
         threshold = max(_SLOWER, 4 * noise)
         above = np.where(np.isnan(excess), False, excess > threshold)
@@ -171,6 +171,15 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
             if row not in best or slow.sure > best[row].sure:
                 best[row] = slow
     return list(best.values())
+
+
+def _slower_way_back(transfers: Transfers, excess: Floats) -> Floats:
+    """The excess of point-to-point pairs, both ways: one way may be slow by design, where a receiver is mostly busy."""
+    rows = transfers.rows
+    row_of = {(s, d, k): r for r, (s, d, k) in enumerate(rows.select("src", "dst", "kind").iter_rows())}
+    back = np.array([row_of.get((d, s, k), r) if k in POINT_TO_POINT else r
+                     for r, (s, d, k) in enumerate(rows.select("src", "dst", "kind").iter_rows())])  # fmt: skip
+    return np.minimum(excess, excess[back]) if len(back) else excess
 
 
 def _noise(excess: Floats) -> float:
