@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_runs import finish, inferred_twice, phases, start, wait_for_first_part, wait_until
 from ray_nodes import RayNodes
-from test_sources import RangeHandler, serve
+from web_storage import RangeHandler, serve
 
 from prism.evaluate.models.tiny import write_tiny
 

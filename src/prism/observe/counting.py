@@ -19,6 +19,10 @@ _NEARLY = 0.8  # of the most regular marks
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
 _SAME_SPACING = (0.85, 1.15)
 _TOO_SHORT = 0.65  # of the time between rests
+_OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another length
+_MOST_CHANGES = 3  # of length: when a fault begins and ends
+_RARELY = 0.05  # of the steps
+_MOST_OF = 0.7  # of the messages that the groups between rests hold
 _ODD = 0.2  # of the time between rests that they may be off
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
@@ -39,8 +43,10 @@ def choose_period(
     `streams` are made of the `single` ones; `pauses` are when the job began to write to storage.
     """
     rhythm = find_rhythm(streams, slack_ns)
-    period = _without_pauses(rhythm.period_ns, streams, pauses) if rhythm is not None else None
+    period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
+    if rests is not None and _is_between_pauses(rests, rests, pauses):
+        rests = None
     if rests is not None and (period is None or period < _TOO_SHORT * rests):
         return rests
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(rhythm.period_ns, streams)):
@@ -59,14 +65,36 @@ def _is_grouped(period_ns: float, streams: Streams) -> bool:
     return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
 
 
-def _without_pauses(period_ns: float, streams: Streams, pauses: Times) -> float:
-    """The time between groups of messages, where the period is that of checkpoints: a few steps and a pause."""
+def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], pauses: Times) -> float:
+    """The time between groups of messages, where the period is one of several steps.
+
+    A few steps and a checkpoint repeat, and so do three short steps of a job whose later steps are half as long again.
+    """
     grouped = usual_spacing(streams)
-    if grouped is None or period_ns < _SAME[1] * grouped or len(pauses) < 2:
+    if grouped is None or period_ns < _SAME[1] * grouped:
         return period_ns
-    apart = pauses[1:][np.diff(pauses) > _SAME[0] * grouped]
-    between = float(np.median(np.diff(np.concatenate([pauses[:1], apart])))) if len(apart) else 0.0
-    return grouped if _SAME_SPACING[0] < between / period_ns < _SAME_SPACING[1] else period_ns
+    several = _is_between_pauses(period_ns, grouped, pauses) or _changes_rarely(single)
+    return grouped if several else period_ns
+
+
+def _changes_rarely(single: list[Stream]) -> bool:
+    """Whether groups follow each other at one distance for long: parts of a step would not across its end."""
+    shares = []
+    for stream in single:
+        for starts in find_group_starts(stream.times)[-1:]:
+            between = np.diff(starts).astype(np.float64)
+            changes = np.abs(np.diff(between)) > _OTHER_LENGTH * between[1:]
+            shares.append(changes.sum() <= max(_MOST_CHANGES, _RARELY * len(changes)))
+    return len(shares) > 0 and float(np.mean(shares)) > 0.5
+
+
+def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
+    """Whether a period is that of writing to storage; writes closer than about a step belong to one checkpoint."""
+    if len(pauses) < 2:
+        return False
+    first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
+    between = np.diff(first)
+    return len(between) > 0 and _SAME_SPACING[0] < float(np.median(between)) / period_ns < _SAME_SPACING[1]
 
 
 def time_rests(streams: list[Stream]) -> float | None:
@@ -82,15 +110,16 @@ def time_rests(streams: list[Stream]) -> float | None:
 
 
 def _time_rests_of(times: Times) -> float:
-    """The time between long rests of one stream; 0 where they come at odd times."""
+    """The time between long rests of one stream; 0 where they come at odd times or leave most messages out."""
     gaps = np.diff(times)
     if len(gaps) < _LEAST_STEPS:
         return 0.0
     longest = np.sort(gaps)[::-1]
     half = longest[np.searchsorted(np.cumsum(longest), 0.5 * float(longest.sum()))]
-    rested = times[1:][gaps >= 0.5 * half]
+    after = 1 + np.flatnonzero(gaps >= 0.5 * half)
+    rested = times[after]
     between = np.diff(rested)
-    if len(between) < _LEAST_STEPS - 1:
+    if len(between) < _LEAST_STEPS - 1 or np.median(np.diff(after)) * len(after) < _MOST_OF * len(times):
         return 0.0
     usual = float(np.median(between))
     return usual if float(np.median(np.abs(between - usual))) <= _ODD * usual else 0.0

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe.clock_offsets import align_clocks
+from prism.observe.crew import do_each
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
@@ -73,8 +74,8 @@ class Diagnosis:
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
-    """Study every job here, one after the other; `gpus_per_host` helps where several ranks share a NIC."""
-    return [study_job(traffic, job, gpus_per_host) for job in jobs]
+    """Study every job here; `gpus_per_host` helps where several ranks share a NIC."""
+    return do_each(lambda job: study_job(traffic, job, gpus_per_host), jobs)
 
 
 def diagnose(
@@ -88,7 +89,7 @@ def diagnose(
     traffic = prepare_traffic(flows, topology)
     jobs = tuple(study(traffic, recognise_jobs(traffic)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
-    cases = [open_case(traffic, job, until) for job in jobs]
+    cases = do_each(lambda job: open_case(traffic, job, until), jobs)
     return Diagnosis(
         jobs=jobs,
         findings=find_all(cases, find_routes(flows, traffic)),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe.company import keep_company
 from prism.observe.counting import Stream, choose_period
+from prism.observe.crew import do_each
 from prism.observe.period import Times, make_streams
 from prism.observe.storage import find_hubs
 from prism.observe.traffic import Traffic
@@ -23,7 +24,7 @@ _SAME_SIZE = 0.05  # of the logarithm of bytes
 CLOCK_ERROR_NS = 50_000  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
 _LISTENED_PAIRS = 96
-_HEAVY = 0.1  # of the bytes of the heaviest voice
+_HEAVY = 0.01  # of the bytes of the heaviest voice
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
@@ -59,7 +60,8 @@ def recognise_jobs(traffic: Traffic) -> list[ObservedJob]:
     inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     steady = inner & _is_steady(traffic, src, dst)
     clusters = _make_clusters(traffic, src, dst, steady)
-    jobs = [_make_job(traffic, [clusters[i] for i in f], inner) for f in _join_clusters(clusters, traffic)]
+    families = _join_clusters(clusters, traffic)
+    jobs = do_each(lambda family: _make_job(traffic, [clusters[i] for i in family], inner), families)
     jobs.sort(key=lambda j: (-len(j.endpoints), j.first_ns, int(j.endpoints[0])))
     return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
 
@@ -151,7 +153,7 @@ def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_
         pairs=pairs,
         storage_pairs=stored,
         period_ns=listen(
-            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, stored, endpoints)
+            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)
         ),
         marks=np.empty(0, np.int64),
         first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
@@ -159,10 +161,11 @@ def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_
     )
 
 
-def _find_pauses(traffic: Traffic, stored: Ints, endpoints: Ints) -> Times:
-    """When the endpoint that writes most often to storage did so."""
-    src = traffic.pairs["src"].to_numpy()[stored]
-    writes = stored[np.isin(src, endpoints)]
+def _find_pauses(traffic: Traffic, served: NDArray[np.bool_], endpoints: Ints) -> Times:
+    """When the NIC of the job's hosts that writes most often to storage did so; it need not be one that trains."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    own = np.isin(host, host[endpoints])
+    writes = np.flatnonzero(served & own[traffic.pairs["src"].to_numpy()])
     if not len(writes):
         return np.zeros(0, np.int64)
     busiest = writes[np.argmax(traffic.pairs["num"].to_numpy()[writes])]

@@ -1,10 +1,12 @@
-"""Medians inside of compiled passes: numpy's takes longer to call than a few hundred values take to order."""
+"""Medians and quantiles in compiled passes: numpy's take longer to call than a few hundred values take to order."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from prism.observe.numbering import group_by_number
 
 
 @numba.njit(cache=True, nogil=True)
@@ -15,6 +17,20 @@ def find_median(values: NDArray[np.float64]) -> float:
     if len(values) % 2:
         return upper
     return float((values[:half].max() + upper) / 2.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def quantile_groups(
+    values: NDArray[np.float64], number: NDArray[np.int64], count: int, share: float
+) -> NDArray[np.float64]:
+    """The value at a quantile of each group, the lower of two; `number` is the group of each value."""
+    order, begin = group_by_number(number, count)
+    found = np.full(count, np.nan)
+    for g in range(count):
+        own = values[order[begin[g] : begin[g + 1]]]
+        if len(own):
+            found[g] = _select(own, int(share * (len(own) - 1)))
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

@@ -67,6 +67,34 @@ def number_again(old: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
+def number_places(group: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
+    """The place of each record among those of its group and part, and how many these are; groups run part by part."""
+    now = np.full(count, -(2**62), np.int64)
+    first = np.zeros(count, np.int64)  # record of the part that a group is in
+    place = np.zeros(len(group), np.int64)
+    opened = np.empty(len(group), np.int64)
+    total = np.zeros(len(group), np.int64)
+    for i in range(len(group)):
+        g = group[i]
+        if part[i] != now[g]:
+            now[g], first[g] = part[i], i
+        opened[i] = first[g]
+        place[i] = total[first[g]]
+        total[first[g]] += 1
+    return place, total[opened]
+
+
+@numba.njit(cache=True, nogil=True)
+def span_groups(number: Ints, count: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The last start and the first end of each group."""
+    last, first = np.full(count, -(2**62), np.int64), np.full(count, 2**62, np.int64)
+    for i in range(len(number)):
+        last[number[i]] = max(last[number[i]], start[i])
+        first[number[i]] = min(first[number[i]], end[i])
+    return last, first
+
+
+@numba.njit(cache=True, nogil=True)
 def mark_repeated(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints) -> NDArray[np.bool_]:
     """Records that equal the one before of the same number in every way."""
     before = np.full(count, _FREE, np.int64)

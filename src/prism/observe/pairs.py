@@ -13,6 +13,7 @@ _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from g
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
 _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
 _DENSER = 0.7  # of the gradients' silence: layer-wise traffic is silent for less
+_AT_ONCE = 0.2  # share of messages that begin while another one is under way: a ring sends one after the other
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
 _PIPELINE_FIRST = 2.0  # weight of a pipeline's bytes
 _NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
@@ -67,6 +68,7 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         pl.col("per_step").sum(),
         pl.col("longest_gap").min(),
         ((pl.col("role") == "routed").cast(pl.Float64) * load).sum().alias("routed") / load.sum(),
+        pl.col("overlap").max(),
         pl.col("bytes").n_unique().alias("sizes"),
         (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
     )
@@ -76,8 +78,10 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
     )
     denser = pl.col("longest_gap") < _DENSER * pl.col("lowest_gap")
     frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & denser
+    # All ranks of a host send to all of another: several at once over one connection, or to several others.
+    many = (pl.col("overlap") >= _AT_ONCE) | (pl.col("peers") >= _CROWD)
     kind = (
-        pl.when((pl.col("routed") > 0.5) & (pl.col("longest_gap") < _THROUGHOUT))
+        pl.when((pl.col("routed") > 0.5) & (pl.col("longest_gap") < _THROUGHOUT) & many)
         .then(pl.lit("ep"))
         .when(frequent & (pl.col("peers") >= _CROWD))
         .then(pl.lit("ep"))

@@ -28,7 +28,7 @@ def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """One row per voice of a job: how often it speaks per step, how large, and whether it is answered.
 
     Columns: voice pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
-    presence longest_gap together answered family unit. `answered` is whether messages of the same size come back
+    presence longest_gap overlap together answered family unit. `answered` is whether messages of one size come back
     between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
     are measured on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the period;
     `unit` is the connection, where connections are told apart, else the voice.
@@ -73,7 +73,18 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
         per_step=count / max(steps, 1),
         presence=np.minimum(own_steps / max(steps, 1), 1.0),
         longest_gap=gap / period,
+        overlap=_share_overlapping(start, end, first, count),
     )
+
+
+def _share_overlapping(start: Ints, end: Ints, first: Ints, count: Ints) -> Floats:
+    """The share of each voice's messages that begin before the one before has ended."""
+    if not len(first):
+        return np.zeros(0)
+    begun = np.concatenate([[False], start[1:] < end[:-1]])
+    begun[first] = False
+    share: Floats = np.add.reduceat(begun.astype(np.float64), first) / count
+    return share
 
 
 def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_bytes: float) -> Floats:

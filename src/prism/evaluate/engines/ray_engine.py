@@ -186,7 +186,7 @@ def _knock(address: str) -> None:
     """Raise at once where nothing listens: Ray itself would try for minutes, telling of each try."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
 
 
 def _show_token() -> None:

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.medians import quantile_groups
+from prism.observe.numbering import number_keys
 
 _MOST_PLACES = 24  # of one voice in a step that are looked at
 _LEAST = 0.002  # of a step: shorter answers are delays of the network, not work
@@ -49,17 +51,14 @@ def measure_answers(case: Case) -> Answers:
 def _find_gaps(case: Case) -> pl.DataFrame:
     """voice src dst step place num gap_src gap_dst: nanoseconds since anything last ended at either side."""
     known = case.messages.filter((pl.col("step") >= 0) & (pl.col("role") != "rare"))
-    known = known.select("pair", "size_class", "src", "dst", "step", "start_ns", "end_ns")
-    known = known.sort("pair", "size_class", "start_ns")
-    voice = ["pair", "size_class", "step"]
-    known = known.with_columns(pl.int_range(pl.len()).over(voice).alias("place"), pl.len().over(voice).alias("num"))
+    known = known.select("voice", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
     begin = int(start.min()) if len(start) else 0
     span = int(end.max()) - begin + 1 if len(end) else 1
     ends = [known[side].to_numpy().astype(np.int64) for side in ("src", "dst")]
     # One line of time per endpoint, one after the other, so that a single search finds what came before.
     done = np.sort(np.concatenate([e * span + (end - begin) for e in ends]))
-    every = np.maximum(1, -(-known["num"].to_numpy().astype(np.int64) // _MOST_PLACES))
+    every = np.maximum(1, -(-known["num"].to_numpy() // _MOST_PLACES))
     kept = known["place"].to_numpy() % every == 0
     chosen = known.filter(pl.Series(kept))
     gaps = []
@@ -76,10 +75,13 @@ def _find_gaps(case: Case) -> pl.DataFrame:
 def _against_past(gaps: pl.DataFrame, side: str, step_ns: float) -> pl.DataFrame:
     """endpoint step low extra: the growth that nearly all places share, and nanoseconds beyond quick steps."""
     gap = pl.col(f"gap_{side}")
-    place = ["pair", "size_class", "place"]
-    known = gaps.filter(gap >= 0).with_columns(gap.quantile(_QUICK, "lower").over(place).alias("quick"))
-    known = known.with_columns(pl.len().over(place).alias("seen"))
-    known = known.filter((pl.col("quick") >= _LEAST * step_ns) & (pl.col("seen") >= 3))
+    known = gaps.filter(gap >= 0)
+    place = known["place"].to_numpy()
+    number, found = number_keys(known["voice"].to_numpy().astype(np.int64) * (int(place.max(initial=0)) + 1) + place)
+    quick = quantile_groups(known[f"gap_{side}"].to_numpy().astype(np.float64), number, len(found), _QUICK)
+    seen = np.bincount(number, minlength=len(found))
+    compared = (quick >= _LEAST * step_ns) & (seen >= 3)
+    known = known.with_columns(pl.Series("quick", quick[number])).filter(pl.Series(compared[number]))
     # What it sends at once to several others is one answer.
     grown = (gap - pl.col("quick")) * pl.col("every")
     extra = known.group_by(side, "step", pl.col("start_ns") - gap).agg(grown.min().alias("grown"))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from prism.observe.jobs import ObservedJob
 from prism.observe.layout import StageMap
+from prism.observe.numbering import number_places
 from prism.observe.work import measure_work
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
 from prism.records.layout import Layout
@@ -22,13 +23,17 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One job as observed: its messages with their kind and step, where its endpoints sit, how it is laid out."""
+    """One job as observed: its messages with their kind and step, where its endpoints sit, how it is laid out.
+
+    The step of a message is -1 where it is in none; `place` counts the messages of one voice in a step, `num` is how
+    many these are.
+    """
 
     job: ObservedJob
     layout: Layout
     stages: StageMap
     steps: pl.DataFrame
-    messages: pl.DataFrame  # pair size_class src dst kind role per_step start_ns end_ns bytes step (-1: in none)
+    messages: pl.DataFrame  # pair size_class voice src dst kind role per_step start_ns end_ns bytes step place num
     work: pl.DataFrame
     endpoints: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
@@ -58,7 +63,10 @@ class Case:
     def resolution_ns(self) -> int:
         """What the times of messages are rounded to."""
         times = self.messages["start_ns"].head(1000).to_numpy()
-        return next((r for r in (10**9, 10**8, 10**7, 10**6) if len(times) and not (times % r).any()), 0)
+        return next(
+            (r for r in (10**9, 10**8, 10**7, 10**6) if len(times) and not (times % r).any()),
+            0,
+        )
 
     @property
     def gpus(self) -> int:
@@ -117,7 +125,15 @@ class Case:
         return float(np.median(inside) / np.median(outside) - 1)
 
     def finding(
-        self, kind: FindingKind, culprit: Culprit, first: int, last: int, *, lost_s: float, score: float, evidence: str
+        self,
+        kind: FindingKind,
+        culprit: Culprit,
+        first: int,
+        last: int,
+        *,
+        lost_s: float,
+        score: float,
+        evidence: str,
     ) -> Finding:
         """A finding over the steps `first` to `last`; `lost_s` is what each of the job's GPUs lost, in seconds."""
         return Finding(
@@ -145,8 +161,16 @@ def make_case(
     row = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
     row[voices["voice"].to_numpy()] = np.arange(voices.height)
     spoken = voices.select("src", "dst", "kind", "role", "per_step")[row[messages["voice"].to_numpy()]]
-    step = pl.Series("step", find_step(messages["start_ns"].to_numpy(), steps), dtype=pl.Int32)
-    known = messages.hstack([*spoken.iter_columns(), step])
+    step = find_step(messages["start_ns"].to_numpy(), steps)
+    place, num = number_places(row[messages["voice"].to_numpy()], step.astype(np.int64), voices.height)
+    known = messages.hstack(
+        [
+            *spoken.iter_columns(),
+            pl.Series("step", step),
+            pl.Series("place", place.astype(np.int32)),
+            pl.Series("num", num.astype(np.int32)),
+        ]
+    )
     return Case(
         job=job,
         layout=layout,

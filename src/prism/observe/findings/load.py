@@ -18,6 +18,7 @@ _SCATTER = 0.10  # spread of work between replicas that is more than noise
 _ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
 _LESS = 0.05  # a change of work worth counting
 _OFTEN = 0.1  # share of steps and workers
+_CALM = 0.3  # spread in calm steps, as a share of that in others
 _SAME_TOP = 0.7  # share of steps in which the same replica is slowest, above which it is to blame itself
 
 
@@ -46,8 +47,18 @@ def find_uneven_answers(case: Case, answers: Answers, table: WorkTable) -> list[
     # Some get less to do than before, not only more.
     with np.errstate(invalid="ignore"):
         less, more = np.nanmean(block < 1 - _LESS), np.nanmean(block > 1 + _LESS)
-    found = _judge(case, table, block) if min(less, more) >= _OFTEN else None
+    if min(less, more) < _OFTEN or not _began(block):
+        return []
+    found = _judge(case, table, block)
     return [found] if found is not None else []
+
+
+def _began(block: Floats) -> bool:
+    """Whether workers differ far more in some steps than in others: what differs all along is not told by answers."""
+    spread = np.nanmax(np.abs(block / np.nanmedian(block, axis=0) - 1), axis=0)
+    known = np.sort(spread[~np.isnan(spread)])
+    quarter = max(1, len(known) // 4)
+    return len(known) >= 4 and bool(np.median(known[:quarter]) < _CALM * np.median(known[-quarter:]))
 
 
 def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:

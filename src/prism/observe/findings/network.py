@@ -26,6 +26,7 @@ _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch"
 _COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
+_OUTWEIGHS = 0.5  # share of what steps are longer by
 _MOST = 3  # findings of one job
 _FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
@@ -57,6 +58,18 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
         return slower is None or slower > _FELT
     inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
     return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
+
+
+def outweighs(case: Case, slow: list[SlowPair]) -> bool:
+    """Whether transfers that no late rank explains are most of what steps became longer by."""
+    for pair in (p for p in slow if p.sound):
+        outside = np.delete(case.length_s, list(pair.slow_steps))
+        if len(outside) < 2:
+            continue
+        longer = float(np.median(case.length_s[list(pair.slow_steps)]) - np.median(outside))
+        if 0 < _OUTWEIGHS * longer <= pair.extra_s:
+            return True
+    return False
 
 
 def _set_scene(case: Case, transfers: Transfers, slow: list[SlowPair], routes: pl.DataFrame | None) -> Scene:
@@ -171,7 +184,12 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
         f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
         f"{where.get(kind, 'of this NIC')}{moved}"
     )
-    if kind in ("out", "in", "nic", "host") and len(same) > 2:
+    ends = [s for s in same if s[0] == "nic"]
+    if kind == "pair" or (kind != "switch" and kind != "link" and len(same) > 2 and len(ends) == 2):
+        # Two NICs that only talk to each other: nothing tells which of them it is.
+        who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
+        evidence += f"; or at its other end, {other.id}"
+    elif kind in ("out", "in", "nic", "host") and len(same) > 2:
         members = sorted({e for p in chosen for e in (p.src, p.dst)})
         who = culprit("group", ",".join(case.address(e) for e in members))
         evidence += "; all hops of the group are alike slow, so any of its links may be the cause"

@@ -15,8 +15,9 @@ _SILENT_BETWEEN = 1.0  # the same where messages follow
 _TOLERANCE = 0.02  # of a step: messages due so close together are due at once
 _WHOLE = 0.03  # share of a step's messages that may be missing or extra in a clean stop
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
-_STALLED = 0.25  # share of the endpoints that have sent one when a job stands still
+_STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 _AT_ONCE = 0.003  # of a step: what is due so close together is due at the same moment
+_SENDER = 1.6  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
 _TEMPLATES = 3  # steps that tell when each message is due
 
 
@@ -99,10 +100,11 @@ def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
 
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
-    """src dst start_ns: the last message of a pair, begun in a stretch of time and far smaller than the pair's others."""
+    """src dst start_ns: last messages of pairs, begun in a stretch of time and far smaller than the pair's others."""
     last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
     last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
-    usual = case.messages.filter(pl.col("role") != "rare").group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    steady = case.messages.filter(pl.col("role") != "rare")
+    usual = steady.group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
     cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
     return cut.select("src", "dst", "start_ns")
 
@@ -128,7 +130,8 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
     kind: FindingKind = "restart" if silence.ends and stopped.type == "job" else "hang"
     finding = case.finding(
-        kind, stopped, silence.last, silence.last, lost_s=length, score=0.95 if stopped.type != "job" else 0.8,
+        kind, stopped, silence.last, silence.last, lost_s=length if silence.ends else max(length, usual),
+        score=0.95 if stopped.type != "job" else 0.8,
         evidence=evidence,
     )  # fmt: skip
     return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
@@ -176,9 +179,9 @@ def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> t
     first = missing.filter(pl.col("due") <= earliest + _TOLERANCE * usual)
     votes: dict[str, float] = {}
     for s, d, at in first.select("src", "dst", "due").iter_rows():
-        # Both ends of a missing message may be the one that does not come; the sender is a little more likely to be.
+        # Both ends of a missing message may be the one that does not come; the sender is more likely to be.
         near = 1.0 - 0.5 * (at - earliest) / (_TOLERANCE * usual + 1)
-        votes[case.host(s)] = votes.get(case.host(s), 0.0) + 1.1 * near
+        votes[case.host(s)] = votes.get(case.host(s), 0.0) + _SENDER * near
         votes[case.host(d)] = votes.get(case.host(d), 0.0) + near
     for h in votes:
         votes[h] *= 1.5 if _owes_an_answer(case, h, begin + earliest + _TOLERANCE * usual) else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
 from prism.observe.findings.windows import Floats, Window, find_window
+from prism.observe.medians import quantile_groups
+from prism.observe.numbering import number_keys, span_groups
 
 Ints = NDArray[np.int64]
 
@@ -23,6 +25,8 @@ _PEERS = 4  # pairs with like messages that make a comparison
 _LIKE = 0.03  # sizes that differ by less, as a share, are alike
 _USUAL = 0.25  # of like pairs this share is surely not slow
 _UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for nobody
+_AT_ONCE = 2.0  # a single step is enough where transfers take three times as long
+_EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
 _WARM_UP = 3  # first steps of an observation, which may be those of the job
 
@@ -39,6 +43,7 @@ class SlowPair:
     sure: float
     extra_s: float  # a step, on all its transfers
     steady: bool  # in nearly all steps of the window, not now and then
+    sound: bool  # no wait for a late receiver explains it
     slow_steps: tuple[int, ...]
 
 
@@ -50,6 +55,7 @@ class Transfers:
     against_like: Floats  # by row and step; nan where there is nothing to compare with
     against_past: Floats
     extra_s: Floats
+    ends_late: Floats  # how long it took, as a share of the longest hop of the same collective
 
 
 def measure_transfers(case: Case) -> Transfers | None:
@@ -70,29 +76,34 @@ def measure_transfers(case: Case) -> Transfers | None:
         (pl.col("like") * pl.col("weight")).sum() / pl.col("weight").filter(pl.col("like").is_not_null()).sum(),
         (pl.col("own") * pl.col("weight")).sum() / pl.col("weight").sum(),
         ((pl.col("took") - base) * pl.col("num")).sum().alias("extra"),
+        (pl.col("late") * pl.col("weight")).sum() / pl.col("weight").sum(),
     )
     rows = merged.select("pair", "src", "dst", "kind").unique().sort("pair", "kind").with_row_index("row")
     merged = merged.join(rows.select("row", "pair", "kind"), on=["pair", "kind"])
     shape = rows.height, case.steps.height
     at = merged["row"].to_numpy(), merged["step"].to_numpy()
     tables = []
-    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0)):
+    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0), ("late", np.nan)):
         values = np.full(shape, empty)
         values[at] = merged[column].fill_null(empty).fill_nan(empty).to_numpy()
         tables.append(values)
     units = _units(rows)
-    return Transfers(rows.with_columns(pl.Series("unit", units)), tables[0], tables[1], tables[2] / 1e9)
+    return Transfers(rows.with_columns(pl.Series("unit", units)), tables[0], tables[1], tables[2] / 1e9, tables[3])
 
 
 def _by_step(case: Case) -> pl.DataFrame:
     """pair src dst kind step num took usual past peers weight: usual duration by pair, size and step, less waiting."""
     known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
-    known = _number_sizes(known.sort("pair", "size_class", "start_ns"))
-    table = _leave_waiting_out(known).group_by("pair", "size_class", "step").agg(
-        pl.col("src", "dst", "kind", "like_size").first(),
-        pl.len().alias("num"),
-        # A message that finds its receiver busy waits; of several in a step, one or the other does not.
-        pl.col("took").quantile(_UNHINDERED, "lower"),
+    known = _number_sizes(known)
+    voice, step = known["voice"].to_numpy().astype(np.int64), known["step"].to_numpy()
+    number, found = number_keys(voice * case.steps.height + step)
+    # A message that finds its receiver busy waits; of several in a step, one or the other does not.
+    each, longest = _leave_waiting_out(known)
+    took = quantile_groups(each, number, len(found), _UNHINDERED)
+    late = np.bincount(number, each, len(found)) / np.maximum(np.bincount(number, longest, len(found)), 1.0)
+    first = known.select("pair", "size_class", "step", "src", "dst", "kind", "like_size", "num", "place")
+    table = first.filter(pl.col("place") == 0).drop("place").with_columns(
+        pl.Series("took", took), pl.Series("late", late)
     )
     table = table.filter(pl.col("took") > max(0, 10 * case.resolution_ns))
     peers = ["kind", "like_size", "step"]
@@ -107,24 +118,34 @@ def _by_step(case: Case) -> pl.DataFrame:
 
 def _number_sizes(table: pl.DataFrame) -> pl.DataFrame:
     """Add `like_size`: a number that messages of nearly equal size share, over all pairs."""
-    sizes = table.group_by("pair", "size_class").agg(pl.col("bytes").median().alias("size")).sort("size")
-    number = (((pl.col("size") + 1).log().diff() > _LIKE).fill_null(False)).cum_sum().alias("like_size")
-    return table.join(sizes.with_columns(number).drop("size"), on=["pair", "size_class"])
+    sizes = table.group_by("voice").agg(pl.col("bytes").median().alias("size")).sort("size")
+    number = (((pl.col("size") + 1).log().diff() > _LIKE).fill_null(False)).cum_sum()
+    like = np.zeros(int(sizes["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    like[sizes["voice"].to_numpy()] = sizes.select(number).to_series().to_numpy()
+    return table.with_columns(pl.Series("like_size", like[table["voice"].to_numpy()]))
 
 
-def _leave_waiting_out(known: pl.DataFrame) -> pl.DataFrame:
-    """Add `took`: hops of a collective that start apart wait for a late rank, so they count from the last start."""
-    pairs = known.select("pair", "src", "dst", "kind").unique()
-    pairs = pairs.with_columns(pl.Series("unit", _units(pairs)))
-    place = pl.int_range(pl.len()).over("pair", "size_class", "step").alias("place")
-    known = known.join(pairs.select("pair", "kind", "unit"), on=["pair", "kind"], maintain_order="left")
-    call = ["unit", "like_size", "step", "place"]
-    last = pl.col("start_ns").max().over(call)
+def _leave_waiting_out(known: pl.DataFrame) -> tuple[Floats, Floats]:
+    """What each message took, and the longest hop of its collective.
+
+    Hops of a collective that start apart wait for a late rank, so they count from the last start.
+    """
+    voices = known.select("voice", "pair", "src", "dst", "kind").unique("voice", maintain_order=True)
+    unit = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    unit[voices["voice"].to_numpy()] = _units(voices)
+    start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
+    call = unit[known["voice"].to_numpy()]
+    for column in ("like_size", "step", "place"):
+        values = known[column].to_numpy().astype(np.int64)
+        call = call * (int(values.max(initial=0)) + 1) + values
+    number, found = number_keys(call)
+    last, first = span_groups(number, len(found), start, end)
     # All under way when the last one starts: one collective, and not one transfer after the other.
-    together = pl.col("end_ns").min().over(call) > last
-    apart = ~pl.col("kind").is_in(POINT_TO_POINT) & together
-    begin = pl.when(apart).then(last).otherwise("start_ns")
-    return known.with_columns(place).with_columns((pl.col("end_ns") - begin).cast(pl.Float64).alias("took"))
+    collective = ~known["kind"].is_in(POINT_TO_POINT).to_numpy()
+    together = collective & (first > last)[number]
+    final, _ = span_groups(number, len(found), end, start)
+    begin = np.where(together, last[number], start)
+    return (end - begin).astype(np.float64), (np.where(together, final[number], end) - begin).astype(np.float64)
 
 
 def _units(rows: pl.DataFrame) -> Ints:
@@ -161,7 +182,7 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         noise = _noise(excess)
         threshold = max(_SLOWER, 4 * noise)
         above = np.where(np.isnan(excess), False, excess > threshold)
-        for row in np.flatnonzero(above.sum(axis=1) >= 2).tolist():
+        for row in np.flatnonzero(above.any(axis=1)).tolist():
             slow = _judge(transfers, excess[row], row, threshold, noise)
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue
@@ -170,16 +191,30 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
                 continue
             if row not in best or slow.sure > best[row].sure:
                 best[row] = slow
-    return list(best.values())
+    back = _rows_back(transfers)
+    sound = {r: p.kind not in POINT_TO_POINT or (back[r] != r and back[r] in best) for r, p in best.items()}
+    return [replace(p, sound=sound[r]) for r, p in best.items() if not _ends_early(transfers, best, r)]
+
+
+def _ends_early(transfers: Transfers, best: dict[int, SlowPair], row: int) -> bool:
+    """Whether a slow hop is done before others of its collectives: these hold it up."""
+    unit = transfers.rows["unit"].to_numpy()
+    steps = list(best[row].slow_steps)
+    ends = {r: float(np.nanmedian(transfers.ends_late[r, steps])) for r in best if unit[r] == unit[row]}
+    return ends[row] < max(ends.values()) - _EARLY
 
 
 def _slower_way_back(transfers: Transfers, excess: Floats) -> Floats:
     """The excess of point-to-point pairs, both ways: one way may be slow by design, where a receiver is mostly busy."""
-    rows = transfers.rows
-    row_of = {(s, d, k): r for r, (s, d, k) in enumerate(rows.select("src", "dst", "kind").iter_rows())}
-    back = np.array([row_of.get((d, s, k), r) if k in POINT_TO_POINT else r
-                     for r, (s, d, k) in enumerate(rows.select("src", "dst", "kind").iter_rows())])  # fmt: skip
-    return np.minimum(excess, excess[back]) if len(back) else excess
+    return np.minimum(excess, excess[_rows_back(transfers)])
+
+
+def _rows_back(transfers: Transfers) -> Ints:
+    """For each row of a point-to-point pair that of the other direction; itself where there is none."""
+    ends = list(transfers.rows.select("src", "dst", "kind").iter_rows())
+    row_of = {key: r for r, key in enumerate(ends)}
+    back = (row_of.get((d, s, k), r) if k in POINT_TO_POINT else r for r, (s, d, k) in enumerate(ends))
+    return np.fromiter(back, np.int64, len(ends))
 
 
 def _noise(excess: Floats) -> float:
@@ -192,7 +227,7 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     window = find_window(values, threshold)
     if window is None:
         return None
-    steady = window.length >= 2 and window.share >= 0.7
+    steady = (window.length >= 2 or window.mean >= _AT_ONCE) and window.share >= 0.7
     known = ~np.isnan(values)
     high = known & (values > threshold)
     if not steady or high.sum() > 1.3 * window.length * window.share:
@@ -212,4 +247,4 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
     slow_steps = tuple(np.flatnonzero(high).tolist())
     return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra,
-                    steady=steady, slow_steps=slow_steps)  # fmt: skip
+                    steady=steady, sound=False, slow_steps=slow_steps)  # fmt: skip
