@@ -70,9 +70,10 @@ class RunLog:
 
     def write_plan(self, progress: Progress, lower_bound_s: float) -> None:
         """Tell what is planned, beside the shortest that any plan could take."""
-        gpus = f" with {progress.gpus} GPUs" if progress.gpus else ""
+        gpus = f" with {_count(progress.gpus, 'GPU')}" if progress.gpus else ""
         self.say(
-            f"{len(self.steps)} checkpoints x {self._num_datasets} datasets on {progress.workers} workers{gpus}: "
+            f"{_count(len(self.steps), 'checkpoint')} x {_count(self._num_datasets, 'dataset')} on "
+            f"{_count(progress.workers, 'worker')}{gpus}: "
             f"planned to end in {progress.time_left_s:.0f} s, at best in {lower_bound_s:.0f} s"
         )
 
@@ -94,3 +95,7 @@ class RunLog:
         }
         replace_file(self._folder / "progress.json", json.dumps(document) + "\n")
         self._show(document)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

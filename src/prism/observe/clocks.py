@@ -37,7 +37,9 @@ class Clock:
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
 
 
-def list_clocks(start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float) -> list[Clock]:
+def list_clocks(
+    start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_]
+) -> list[Clock]:
     """All clocks of a job; `row` is the voice of each message, as a row of `voices`."""
     micro = (voices["role"].to_numpy() == "pp")[row]
     closing = voices["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
@@ -50,26 +52,37 @@ def list_clocks(start: Times, end: Times, row: Times, voices: pl.DataFrame, peri
             found += _strike_by_kind(start[own], end[own], voices["bytes"].to_numpy()[row[own]], period_ns, kind)
             if kind in ("dp", "pp"):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
+    if micro.any() and not opening.all():
+        # Where a backward pass has the pipeline for itself, its end is that of a step.
+        found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     clocks = [_judge(name, marks, period_ns, start) for name, marks in trimmed if len(marks) >= 2]
     return [c for c in clocks if c is not None]
 
 
-def choose_clock(clocks: list[Clock], start: Times) -> Clock | None:
+def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
     """The steadiest of the clocks that strike in every step: what is not the same moment of each step adds jitter.
 
-    Of those about as steady it is one of gradients, with the longest silence after it: where a step ends.
+    Of those about as steady it is one of gradients, with the longest silence after it: where a step ends. `opening`
+    says which messages may be the first of a step.
     """
     if not clocks:
         return None
     fullest = max(c.complete for c in clocks)
     full = [c for c in clocks if c.complete >= _NEARLY * fullest]
+    full = [c for c in full if _opens(c, start, opening)] or full
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = [c for c in steady if c.closing] or steady
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)
+
+
+def _opens(clock: Clock, start: Times, opening: NDArray[np.bool_]) -> bool:
+    """Whether what comes after a mark may be the first message of a step."""
+    at = np.searchsorted(start, clock.marks, side="left")
+    return bool(np.mean(opening[at[at < len(start)]]) > 0.5) if len(at) and at[0] < len(start) else True
 
 
 def _silence_after(clock: Clock, start: Times) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe.counting import find_rest_ends
 from prism.observe.period import Times, find_group_starts, nearest
 from prism.observe.traffic import Traffic
 
@@ -17,6 +18,7 @@ _NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or n
 _LONG_GAP = 4.0  # times the usual one
 _SCATTERED = 0.6  # of what two strangers' distances would be
 _OVERLAP = 0.3  # of the shorter one's time in which both must be there
+_LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = 0.05
 _STEADY = 0.02  # of the usual number of messages of a voice
@@ -46,8 +48,9 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if float(np.median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
     apart = abs(offset) > _APART * gap
-    if apart and not _send_alike(traffic, a, b):
-        return False  # Replicas of one model send tensors of one size.
+    locked = float(np.median(np.abs(distance))) < _LOCKED * gap
+    if apart and not locked and not _send_alike(traffic, a, b):
+        return False  # Replicas of one model send tensors of one size; its stages may not, but keep time.
     return not (_runs_free(distance, few) and _drifts(distance))
 
 
@@ -123,7 +126,7 @@ def mark_both(traffic: Traffic, a: Heard, b: Heard) -> tuple[Times, Times]:
     i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
     start = traffic.messages["start_ns"].to_numpy()
     single = [np.unique(start[traffic.rows_of_voice(int(v))[:_MOST_EVENTS]]) for v in (a.voice[i], b.voice[k])]
-    for split in (find_group_starts, _after_long_gaps):
+    for split in (find_group_starts, _after_long_gaps, _after_rests):
         found = [split(times) for times in single]
         if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
             return found[0][-1], found[1][-1]  # The first of each group of messages: once per step.
@@ -135,3 +138,9 @@ def _after_long_gaps(times: Times) -> list[Times]:
     gaps = np.diff(times)
     wide = np.flatnonzero(gaps > _LONG_GAP * np.median(gaps)) if len(gaps) else np.zeros(0, np.int64)
     return [times[wide + 1]] if len(wide) >= _MIN_EVENTS else []
+
+
+def _after_rests(times: Times) -> list[Times]:
+    """The messages that end the rests which take most of the time, where there are enough of them."""
+    after = find_rest_ends(times)
+    return [times[after]] if len(after) >= _MIN_EVENTS else []

@@ -22,7 +22,7 @@ _TOO_SHORT = 0.65  # of the time between rests
 _OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another length
 _MOST_CHANGES = 3  # of length: when a fault begins and ends
 _RARELY = 0.05  # of the steps
-_MOST_OF = 0.7  # of the messages that the groups between rests hold
+_MOST_OF = 0.8  # of the messages that the groups between rests hold
 _ODD = 0.2  # of the time between rests that they may be off
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
@@ -110,19 +110,28 @@ def time_rests(streams: list[Stream]) -> float | None:
 
 
 def _time_rests_of(times: Times) -> float:
-    """The time between long rests of one stream; 0 where they come at odd times or leave most messages out."""
+    """The time between long rests of one stream; 0 where they come at odd times."""
+    after = find_rest_ends(times)
+    if len(after) < _LEAST_STEPS:
+        return 0.0
+    between = np.diff(times[after])
+    usual = float(np.median(between))
+    return usual if float(np.median(np.abs(between - usual))) <= _ODD * usual else 0.0
+
+
+def find_rest_ends(times: Times) -> Times:
+    """Which messages of a stream end a rest; half of the time passes in such rests and longer ones.
+
+    None where groups of equal number between rests leave many messages out, as where steps are of two lengths.
+    """
     gaps = np.diff(times)
     if len(gaps) < _LEAST_STEPS:
-        return 0.0
+        return np.zeros(0, np.int64)
     longest = np.sort(gaps)[::-1]
     half = longest[np.searchsorted(np.cumsum(longest), 0.5 * float(longest.sum()))]
     after = 1 + np.flatnonzero(gaps >= 0.5 * half)
-    rested = times[after]
-    between = np.diff(rested)
-    if len(between) < _LEAST_STEPS - 1 or np.median(np.diff(after)) * len(after) < _MOST_OF * len(times):
-        return 0.0
-    usual = float(np.median(between))
-    return usual if float(np.median(np.abs(between - usual))) <= _ODD * usual else 0.0
+    whole = len(after) > 1 and np.median(np.diff(after)) * len(after) >= _MOST_OF * len(times)
+    return after if whole else np.zeros(0, np.int64)
 
 
 def count_steps(streams: list[Stream]) -> float | None:

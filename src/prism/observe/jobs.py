@@ -27,6 +27,7 @@ _LISTENED_PAIRS = 96
 _HEAVY = 0.01  # of the bytes of the heaviest voice
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
+_MOST_VOTES = 5  # of clusters on whether two families are one
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
 
@@ -124,17 +125,18 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
             x = family[x]
         return x
 
-    apart: set[tuple[int, int]] = set()
+    votes: dict[tuple[int, int], list[bool]] = {}
     for members in on_host.values():
         for k, a in enumerate(members):
             for b in members[k + 1 :]:
-                ra, rb = root(a), root(b)
-                if ra == rb or (ra, rb) in apart or (rb, ra) in apart:
+                ra, rb = sorted((root(a), root(b)))
+                asked = votes.setdefault((ra, rb), [])
+                if ra == rb or len(asked) >= _MOST_VOTES:
                     continue
-                if keep_company(traffic, clusters[a].pairs, clusters[b].pairs):
-                    family[max(ra, rb)] = min(ra, rb)
-                else:
-                    apart.add((ra, rb))
+                asked.append(keep_company(traffic, clusters[a].pairs, clusters[b].pairs))
+                # One that says no may have heard too little; then most of the others must say yes.
+                if sum(asked) > len(asked) - sum(asked):
+                    family[rb] = ra
     families: dict[int, list[int]] = {}
     for i in range(len(clusters)):
         families.setdefault(root(i), []).append(i)

@@ -13,9 +13,11 @@ import polars as pl
 
 from prism.observe.diagnose import Diagnosis, JobDiagnosis, diagnose
 from prism.observe.sources import open_source, read_packets
+from prism.observe.sources.assembler import BurstConfig
 from prism.records.findings import Finding
 from prism.testbed.lab import LabConfig, LabRun, Phase, Tenant, run_lab
 
+_BURSTS = BurstConfig(gap_ns=20_000_000)  # Processes that share cores pause for longer in a message than machines do.
 _STEP_TOLERANCE = 0.03  # of the mean step; the program's own clock is read before its first packet leaves
 
 
@@ -37,7 +39,7 @@ def check_lab(config: LabConfig, folder: Path, tell: Callable[[str], None]) -> l
     tell("diagnosing the capture")
     topology = _topology(run)
     topology.write_csv(folder / "topology.csv")
-    flows = read_packets(run.capture).flows
+    flows = read_packets(run.capture, _BURSTS).flows
     flows.write_parquet(folder / "flows.parquet")
     checks = []
     for phase in run.phases:

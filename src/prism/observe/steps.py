@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from prism.observe.clocks import choose_clock, list_clocks
 from prism.observe.period import Times
+from prism.observe.stages import find_forward_ways
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 
@@ -29,10 +31,25 @@ def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -
     if len(order) < 4:
         return pl.DataFrame(schema=STEPS)
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
-    clock = choose_clock(list_clocks(start, end, row, steady, period_ns), start)
+    opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
+    clock = choose_clock(list_clocks(start, end, row, steady, period_ns, opening), start, opening)
     if clock is None:
         return pl.DataFrame(schema=STEPS)
     return _to_frame(clock.marks, start, end, period_ns)
+
+
+def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
+    """Which messages may be the first of a step: those of a forward pass, where these are known, else all."""
+    pipe = voices["role"].to_numpy() == "pp"
+    src, dst = (voices[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
+    row = sent["row"].to_numpy()
+    own = pl.DataFrame({"voice": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})
+    hosts = np.arange(int(max(src.max(), dst.max())) + 1)
+    forward = find_forward_ways(own.filter(pl.Series(pipe[row])), hosts)
+    if not forward:
+        return np.ones(len(row), np.bool_)
+    onward = np.array([(int(a), int(b)) in forward for a, b in zip(src, dst, strict=True)])
+    return np.asarray((onward | ~pipe)[row])
 
 
 def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -> pl.DataFrame:

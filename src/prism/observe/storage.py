@@ -10,13 +10,15 @@ from prism.observe.traffic import Traffic
 
 _LOPSIDED = 0.7  # share of a host's bytes that go one way only
 _PURE = 0.98
+_EVEN = 0.8  # of what goes one way between two hosts that comes back in messages of one size
 _STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
 
 
 def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
     """Endpoints that serve others rather than train with them: storage, management, inference front ends."""
     # Checkpoints make training hosts give more than they take, so what only gives or only takes is set apart first.
-    clear = np.union1d(_one_sided_hosts(traffic, _PURE, np.empty(0, np.int64)), _stars(traffic))
+    pure = _one_sided_hosts(traffic, _PURE, np.empty(0, np.int64))
+    clear = np.union1d(pure, _stars(traffic, pure))
     return np.union1d(clear, _one_sided_hosts(traffic, _LOPSIDED, clear))
 
 
@@ -41,7 +43,22 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     friends = np.zeros(num, np.int64)
     np.maximum.at(friends, giver, peers[taker])
     np.maximum.at(friends, taker, peers[giver])
-    return np.nonzero(((np.minimum(*uneven) > share) & (np.maximum(peers, friends) >= 2))[host])[0]
+    known = (np.maximum(peers, friends) >= 2) & ~_exchange_evenly(giver, taker, np.floor(size), load[kept], num)
+    return np.nonzero(((np.minimum(*uneven) > share) & known)[host])[0]
+
+
+def _exchange_evenly(
+    giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int
+) -> NDArray[np.bool_]:
+    """Hosts that give to some other host what they take from it, as stages of a pipeline do whatever they save."""
+    low, high = np.minimum(giver, taker), np.maximum(giver, taker)
+    table = pl.DataFrame({"low": low, "high": high, "klass": klass, "onward": np.where(giver == low, load, 0.0)})
+    table = table.with_columns(pl.Series("back", np.where(giver == low, 0.0, load)))
+    sums = table.group_by("low", "high", "klass").agg(pl.col("onward", "back").sum())
+    even = pl.min_horizontal("onward", "back") > _EVEN * pl.max_horizontal("onward", "back")
+    ends = sums.filter(even).select("low", "high").to_numpy().ravel()
+    found: NDArray[np.bool_] = np.isin(np.arange(num), ends)
+    return found
 
 
 def _imbalance(
@@ -61,9 +78,10 @@ def _count_peers(a: NDArray[np.int64], b: NDArray[np.int64], num: int) -> NDArra
     return np.bincount(both // max(num, 1), minlength=num)
 
 
-def _stars(traffic: Traffic) -> NDArray[np.int64]:
-    """Endpoints that many others talk to and whose peers do not talk to each other."""
-    pairs = traffic.pairs.select("src", "dst")
+def _stars(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Endpoints that many others, but for those of `without`, talk to and whose peers do not talk to each other."""
+    src, dst = (traffic.pairs[c].to_numpy() for c in ("src", "dst"))
+    pairs = traffic.pairs.select("src", "dst").filter(pl.Series(~(np.isin(src, without) | np.isin(dst, without))))
     both = pl.concat([pairs, pairs.select(src="dst", dst="src")]).unique()
     degree = both.group_by("src").len().rename({"src": "e", "len": "degree"})
     typical = float(degree["degree"].median() or 0)  # type: ignore[arg-type]

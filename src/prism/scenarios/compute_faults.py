@@ -67,8 +67,16 @@ def unbalance_stage(fault: Fault, site: Site, start: int, end: int) -> Planted:
     slow = tuple(Slowdown(target="rank", id=r, speed=fault.speed, start_ns=start, end_ns=end) for r in ranks)
     culprit = Culprit(type="stage", id=str(fault.stage))
     host = _hosts_of_stages(plan).get(fault.stage if fault.stage is not None else -1)
-    accepted = (Culprit(type="host", id=host_name(host)),) if host is not None else ()
+    accepted = (Culprit(type="host", id=host_name(host)),) if host is not None else _name_worker(site, plan, ranks)
     return slow_down(fault, start, end, "stage_imbalance", culprit, accepted, {plan.index: slow})
+
+
+def _name_worker(site: Site, plan: JobPlan, ranks: Sequence[int]) -> tuple[Culprit, ...]:
+    """The endpoints of ranks that are all on one host: a worker, whose work and whose speed are one."""
+    if len(np.unique(plan.layout.host[list(ranks)])) > 1:
+        return ()
+    endpoints = sorted({site.endpoint_of(plan, r) for r in ranks})
+    return tuple(Culprit(type="endpoint", id=site.names[e]) for e in endpoints)
 
 
 def unbalance_load(fault: Fault, site: Site, start: int, end: int) -> Planted:

@@ -38,7 +38,7 @@ def slow_nic(fault: Fault, site: Site, start: int, end: int) -> Planted:
 
 
 def _name_twin(site: Site, endpoint: int) -> tuple[Culprit, ...]:
-    """The NIC at the other end where two only talk to each other: nothing that they send tells which of them is slow."""
+    """The NIC at the other end where two only talk to each other: nothing that they send tells which one is slow."""
     ends = pl.concat([plan.connections.select("src", "dst") for plan in site.plans])
     peers = set(ends.filter(pl.col("src") == endpoint)["dst"]) | set(ends.filter(pl.col("dst") == endpoint)["src"])
     if len(peers) != 1:

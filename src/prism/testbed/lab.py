@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.errors import PrismError
-from prism.testbed.cpu_share import limit_cpu, why_no_cpu_limits
+from prism.testbed.cpu_share import limit_cpu, run_first, why_no_cpu_limits
 from prism.testbed.namespaces import Namespaces, why_no_namespaces
 
 PROGRAM = Path(__file__).with_name("training_program.py")
@@ -26,9 +26,9 @@ class LabConfig:
     """How large the lab is and how hard it is harmed."""
 
     hosts: int = 8  # 4: one job, dp 2 x pp 2; 8: beside it a sharded one
-    link_kbit: int = 200_000  # every cable
-    slow_link_kbit: int = 30_000
-    slow_host_share: float = 0.15  # of one core
+    link_kbit: int = 1_000_000  # every cable
+    slow_link_kbit: int = 120_000
+    slow_host_share: float = 0.1  # of one core
     steps: int = 30  # healthy steps before each harm, and steps under it
     patience_s: float = 420.0
 
@@ -39,6 +39,7 @@ class Tenant:
 
     name: str
     layout: str  # pipeline or sharded
+    blocks: int  # of a stage, or of the whole sharded model
     hosts: tuple[str, ...]
     dp: int
     pp: int
@@ -99,9 +100,11 @@ def run_lab(config: LabConfig, folder: Path, exporter_port: int | None = None,
 
 def _tenants(config: LabConfig) -> tuple[Tenant, ...]:
     hosts = tuple(f"h{number}" for number in range(1, config.hosts + 1))
-    first = Tenant(name="job-1", layout="pipeline", hosts=hosts[:4], dp=2, pp=2)
+    first = Tenant(name="job-1", layout="pipeline", blocks=1, hosts=hosts[:4], dp=2, pp=2)
     rest = hosts[4:]
-    return (first, Tenant(name="job-2", layout="sharded", hosts=rest, dp=len(rest), pp=1)) if rest else (first,)
+    return (
+        (first, Tenant(name="job-2", layout="sharded", blocks=3, hosts=rest, dp=len(rest), pp=1)) if rest else (first,)
+    )
 
 
 def _harm(config: LabConfig, network: Namespaces, victim: Tenant, ranks: dict[str, list[subprocess.Popen[bytes]]],
@@ -163,6 +166,7 @@ def _running(
         for rank, host in enumerate(tenant.hosts):
             words = [word.format(host=host) for word in network.prefix]
             words += [sys.executable, str(PROGRAM), "--layout", tenant.layout, "--pp", str(tenant.pp),
+                      "--blocks", str(tenant.blocks),
                       "--steps", str(many), "--truth", str(folder / f"{tenant.name}-{rank}.jsonl")]  # fmt: skip
             environment = os.environ | {
                 "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(tenant.hosts)), "MASTER_PORT": "29400",
@@ -170,7 +174,8 @@ def _running(
             }  # fmt: skip
             (folder / f"{tenant.name}-{rank}.jsonl").unlink(missing_ok=True)
             with (folder / f"{tenant.name}-{rank}.log").open("wb") as log:
-                ranks.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log))
+                ranks.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True))
+            run_first(ranks[-1].pid)
         yield ranks
     finally:
         for process in ranks:

@@ -75,8 +75,10 @@ class Namespaces:
         name, cable = self._name(host), self._cable(host)
         _ip(f"netns add {name}")
         _ip(f"link add {cable} type veth peer name eth0 netns {name}")
-        _ip(f"link set {cable} master {self.bridge} up")
-        for command in (f"addr add {self._net}.{number}/24 dev eth0", "link set eth0 up", "link set lo up"):
+        # Packets as a cable between machines carries them: no larger ones for the other end to cut.
+        packets = "mtu 9000 gso_max_segs 1"
+        _ip(f"link set {cable} {packets} master {self.bridge} up")
+        for command in (f"addr add {self._net}.{number}/24 dev eth0", f"link set eth0 {packets} up", "link set lo up"):
             _run(f"ip -n {name} {command}")
 
     def _remove(self) -> None:

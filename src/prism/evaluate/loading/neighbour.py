@@ -8,7 +8,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from prism.evaluate.loading.source import SourceFile
 
 
 class Neighbour:
-    """Serves the copies of a shelf until closed; `address(key)` is a source for another node."""
+    """Serves the copies of a shelf until closed; what `offer` returns is a source for other nodes."""
 
     def __init__(self, locate: Callable[[str], Path | None], host: str = "127.0.0.1") -> None:
         self._secret = secrets.token_hex(16)
@@ -111,13 +110,3 @@ def _parse_range(text: str | None, size: int) -> tuple[int, int]:
         return 0, size
     last = int(match[2]) if match[2] else size - 1
     return min(int(match[1]), size), min(last + 1, size)
-
-
-def own_address() -> str:
-    """The address by which other machines reach this one; 127.0.0.1 where there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("10.255.255.255", 1))  # sends nothing: it only asks for the route
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

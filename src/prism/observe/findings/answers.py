@@ -32,12 +32,12 @@ class Answers:
     extra_s: Floats  # of all that it sends, seconds
 
 
-def measure_answers(case: Case) -> Answers:
-    """The answers of every endpoint of a case, step by step."""
+def measure_answers(case: Case, *, of_hosts: bool = False) -> Answers:
+    """The answers of every endpoint of a case, step by step; `of_hosts` counts from what ended anywhere on its host."""
     endpoints = np.asarray(case.job.endpoints, np.int64)
     shape = len(endpoints), case.steps.height
     out, into, extra = (np.full(shape, np.nan) for _ in range(3))
-    gaps = _find_gaps(case)
+    gaps = _find_gaps(case, _number_hosts(case) if of_hosts else np.arange(len(case.hosts)))
     step_ns = float(np.median(case.length_s)) * 1e9
     for side, table in (("src", out), ("dst", into)):
         known = _against_past(gaps, side, step_ns)
@@ -48,15 +48,20 @@ def measure_answers(case: Case) -> Answers:
     return Answers(endpoints, out, into, extra)
 
 
-def _find_gaps(case: Case) -> pl.DataFrame:
+def _number_hosts(case: Case) -> Ints:
+    """A number by endpoint that those of one host share."""
+    return np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
+def _find_gaps(case: Case, line_of: Ints) -> pl.DataFrame:
     """voice src dst step place num gap_src gap_dst: nanoseconds since anything last ended at either side."""
     known = case.messages.filter((pl.col("step") >= 0) & (pl.col("role") != "rare"))
     known = known.select("voice", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
     begin = int(start.min()) if len(start) else 0
     span = int(end.max()) - begin + 1 if len(end) else 1
-    ends = [known[side].to_numpy().astype(np.int64) for side in ("src", "dst")]
-    # One line of time per endpoint, one after the other, so that a single search finds what came before.
+    ends = [line_of[known[side].to_numpy()] for side in ("src", "dst")]
+    # One line of time per endpoint or host, one after the other, so that a single search finds what came before.
     done = np.sort(np.concatenate([e * span + (end - begin) for e in ends]))
     every = np.maximum(1, -(-known["num"].to_numpy() // _MOST_PLACES))
     kept = known["place"].to_numpy() % every == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,15 +12,18 @@ from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.load import find_load_imbalance, find_uneven_answers
 from prism.observe.findings.stages import find_heavy_stages
+from prism.observe.findings.transfers import SlowPair
 from prism.observe.findings.windows import Floats, Window, find_window
 from prism.observe.findings.work_table import WorkTable, noise_of, tabulate_work
 from prism.records.findings import Finding
 
 _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
+_MOST_SLOWER = 2.0  # beyond, replicas do different things
 _SURE = 6.0  # standard errors
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
 _AS_LATE = 0.6  # of how late the latest is: those who are so at the same time are late with it
 _ACCOUNTED = 0.5  # share of what steps are longer by that the answers of a culprit make up
+_WITH_IT = 0.25  # the same on its own host
 _FELT = 0.01  # steps of the window are longer than the others by at least this much
 
 
@@ -32,12 +36,15 @@ class Suspect:
     sure: float
 
 
-def find_late(case: Case) -> list[Finding]:
-    """Who began to answer late while others answer as ever: a rank, a host, a stage, or another one in each step."""
+def find_late(case: Case, slow: Sequence[SlowPair] = ()) -> list[Finding]:
+    """Who began to answer late while others answer as ever: a rank, a host, a stage, or another one in each step.
+
+    `slow` are pairs whose transfers seem slow: a rank may wait for that of another NIC of its host.
+    """
     if case.messages.is_empty() or case.steps.height < 3:
         return []
     answers, table = measure_answers(case), tabulate_work(case)
-    return find_uneven_answers(case, answers, table) or _blame_late(case, answers, table)
+    return find_uneven_answers(case, answers, table) or _blame_late(case, answers, table, slow)
 
 
 def find_slow_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
@@ -50,15 +57,16 @@ def find_slow_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> li
     return find_load_imbalance(case, table) or _find_slow(case, table, slow_nics) or find_heavy_stages(case, table)
 
 
-def _blame_late(case: Case, answers: Answers, table: WorkTable) -> list[Finding]:
+def _blame_late(case: Case, answers: Answers, table: WorkTable, slow: Sequence[SlowPair]) -> list[Finding]:
     """The latest at any time, with those of its host or stage; nobody where the most of the job is as late."""
     left = [s for s in _suspects(answers.out) if _is_felt(case, s.window) and _accounts_for(case, answers, s)]
+    left = _without_waiting(case, left, answers, slow)
     found: list[Finding] = []
     while left:
         weight = {s.row: _late_by(answers, s) for s in left}
         head = max(left, key=lambda s: weight[s.row])
         near = [s for s in left if _at_one_time([head, s])]
-        late = [s for s in near if weight[s.row] >= _AS_LATE * weight[head.row]]
+        late = [s for s in near if weight[s.row] >= _how_late(case, answers, head, s) * weight[head.row]]
         left = [s for s in left if s not in near]
         hosts = {case.host(int(answers.endpoints[s.row])) for s in late}
         stage = _stage_of(case, [int(answers.endpoints[s.row]) for s in late])
@@ -71,7 +79,26 @@ def _blame_late(case: Case, answers: Answers, table: WorkTable) -> list[Finding]
     return found
 
 
-def _accounts_for(case: Case, answers: Answers, suspect: Suspect) -> bool:
+def _without_waiting(
+    case: Case, suspects: list[Suspect], answers: Answers, slow: Sequence[SlowPair]
+) -> list[Suspect]:
+    """Those that do not wait for a slow transfer of another NIC of their host: the ranks of a worker go on together."""
+    hosts = {case.host(e) for p in slow if p.sound for e in (p.src, p.dst)}
+    doubtful = [s for s in suspects if case.host(int(answers.endpoints[s.row])) in hosts]
+    if not doubtful:
+        return suspects
+    since_host = measure_answers(case, of_hosts=True)
+    waits = {s.row for s in doubtful if not _accounts_for(case, since_host, s, _ACCOUNTED / 2)}
+    return [s for s in suspects if s.row not in waits]
+
+
+def _how_late(case: Case, answers: Answers, head: Suspect, other: Suspect) -> float:
+    """The share of the latest one's lateness at which another is late with it: those of its host wait for it."""
+    hosts = {case.host(int(answers.endpoints[s.row])) for s in (head, other)}
+    return _AS_LATE if len(hosts) > 1 else _WITH_IT
+
+
+def _accounts_for(case: Case, answers: Answers, suspect: Suspect, share: float = _ACCOUNTED) -> bool:
     """Whether what an endpoint answers late adds up to what the steps of the window are longer by."""
     window = suspect.window
     outside = np.concatenate([case.length_s[: window.first], case.length_s[window.last + 1 :]])
@@ -80,7 +107,8 @@ def _accounts_for(case: Case, answers: Answers, suspect: Suspect) -> bool:
     seen = slice(window.first, window.last + 1)
     extra = answers.extra_s[suspect.row, seen]
     longer = float(np.median(case.length_s[seen]) - np.median(outside))
-    return bool(np.nanmedian(extra) >= _ACCOUNTED * longer)
+    known = extra[~np.isnan(extra)]
+    return bool(len(known)) and bool(np.median(known) >= share * longer)
 
 
 def _late_by(answers: Answers, suspect: Suspect) -> float:
@@ -130,20 +158,26 @@ def _tell_late(
     evidence = (
         f"answers {100 * mean:.1f} % later than before {steps} while the others answer as ever and wait; {cost.words}"
     )
-    who = case.name_worker(_with_unseen(case, answers, members))
+    who = case.name_worker(_with_mates(case, answers, members, window))
     return case.finding("slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=score,
                         evidence=evidence)  # fmt: skip
 
 
-def _with_unseen(case: Case, answers: Answers, members: list[int]) -> list[int]:
-    """The members, and those of their host that nothing can be said of."""
-    silent = {int(e) for e, row in zip(answers.endpoints, answers.out, strict=True) if np.isnan(row).mean() > 0.5}
-    return sorted(set(members) | (silent & case.own_by_host.get(case.host(members[0]), set())))
+def _with_mates(case: Case, answers: Answers, members: list[int], window: Window) -> list[int]:
+    """The members, and those of their host that are late too, if less, or of which nothing can be said."""
+    own = case.own_by_host.get(case.host(members[0]), set())
+    found = set(members)
+    for e, row in zip(answers.endpoints.tolist(), answers.out[:, window.first : window.last + 1], strict=True):
+        known = row[~np.isnan(row)]
+        if e in own and (not len(known) or np.median(known) > _WITH_IT * window.mean):
+            found.add(int(e))
+    return sorted(found)
 
 
 def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int]) -> list[Finding]:
     """Ranks that were slower than their replicas all along."""
     suspects = [s for s in _suspects(table.against_replicas) if s.window.length > 0.8 * case.steps.height]
+    suspects = [s for s in suspects if s.window.mean <= _MOST_SLOWER]
     groups = _group(case, table, [s for s in suspects if _is_felt(case, s.window)])
     return [_blame(case, table, group) for group in groups if not _wait_for_nic(case, table, group, slow_nics)]
 

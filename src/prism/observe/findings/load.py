@@ -18,6 +18,8 @@ _SCATTER = 0.10  # spread of work between replicas that is more than noise
 _ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
 _LESS = 0.05  # a change of work worth counting
 _OFTEN = 0.1  # share of steps and workers
+_MANY = 0.6  # share of the workers that are late at one time or another
+_PARTLY = 0.85  # of the steps: unevenness that began, as answers are compared with the past
 _CALM = 0.3  # spread in calm steps, as a share of that in others
 _SAME_TOP = 0.7  # share of steps in which the same replica is slowest, above which it is to blame itself
 
@@ -47,9 +49,10 @@ def find_uneven_answers(case: Case, answers: Answers, table: WorkTable) -> list[
     # Some get less to do than before, not only more.
     with np.errstate(invalid="ignore"):
         less, more = np.nanmean(block < 1 - _LESS), np.nanmean(block > 1 + _LESS)
-    if min(less, more) < _OFTEN or not _began(block):
+    late_once = np.nanmax(block, axis=1) > 1 + _SCATTER
+    if min(less, more) < _OFTEN or late_once.mean() < _MANY or not _began(block):
         return []
-    found = _judge(case, table, block)
+    found = _judge(case, table, block, most=_PARTLY * case.steps.height)
     return [found] if found is not None else []
 
 
@@ -61,7 +64,7 @@ def _began(block: Floats) -> bool:
     return len(known) >= 4 and bool(np.median(known[:quarter]) < _CALM * np.median(known[-quarter:]))
 
 
-def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:
+def _judge(case: Case, table: WorkTable, block: Floats, most: float = np.inf) -> Finding | None:
     known: NDArray[np.bool_] = np.asarray(~np.isnan(block).any(axis=0))
     if known.sum() < 4:
         return None
@@ -69,7 +72,7 @@ def _judge(case: Case, table: WorkTable, block: Floats) -> Finding | None:
     relative = block / usual
     scatter = np.where(known, relative.max(axis=0) - 1, np.nan)
     window = find_window(scatter, _SCATTER)
-    if window is None or window.length < 3 or window.share < 0.6:
+    if window is None or not 3 <= window.length <= most or window.share < 0.6:
         return None
     inside = relative[:, window.first : window.last + 1][:, known[window.first : window.last + 1]]
     if inside.shape[1] < 3:

@@ -26,7 +26,6 @@ _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch"
 _COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
-_OUTWEIGHS = 0.5  # share of what steps are longer by
 _MOST = 3  # findings of one job
 _FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
@@ -58,18 +57,6 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
         return slower is None or slower > _FELT
     inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
     return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
-
-
-def outweighs(case: Case, slow: list[SlowPair]) -> bool:
-    """Whether transfers that no late rank explains are most of what steps became longer by."""
-    for pair in (p for p in slow if p.sound):
-        outside = np.delete(case.length_s, list(pair.slow_steps))
-        if len(outside) < 2:
-            continue
-        longer = float(np.median(case.length_s[list(pair.slow_steps)]) - np.median(outside))
-        if 0 < _OUTWEIGHS * longer <= pair.extra_s:
-            return True
-    return False
 
 
 def _set_scene(case: Case, transfers: Transfers, slow: list[SlowPair], routes: pl.DataFrame | None) -> Scene:
@@ -140,8 +127,8 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
         if hits < 2 and hits < _EXPLAINED * num_units:
             break  # Slow here and there: no one place is to blame.
         alone = [p for r, p in left.items() if best in scene.touches[r]]
-        if best[0] == "pair" and not any(p.steady and p.window.mean >= _ALONE for p in alone):
-            break  # A single pair that is a little slow, or now and then, is no link's fault.
+        if best[0] == "pair" and not any(p.sound and p.steady and p.window.mean >= _ALONE for p in alone):
+            break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
         same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
         chosen = [r for r in left if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
@@ -184,8 +171,8 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
         f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
         f"{where.get(kind, 'of this NIC')}{moved}"
     )
-    ends = [s for s in same if s[0] == "nic"]
-    if kind == "pair" or (kind != "switch" and kind != "link" and len(same) > 2 and len(ends) == 2):
+    ends = {e for p in chosen for e in (p.src, p.dst)}
+    if kind == "pair" or (kind not in ("switch", "link") and len(same) > 2 and len(ends) == 2):
         # Two NICs that only talk to each other: nothing tells which of them it is.
         who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
         evidence += f"; or at its other end, {other.id}"

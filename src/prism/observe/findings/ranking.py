@@ -8,7 +8,7 @@ from prism.observe.crew import do_each
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_late, find_slow_compute
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.network import find_network, outweighs
+from prism.observe.findings.network import find_network
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
@@ -23,13 +23,15 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
     def explain(case: Case) -> list[Finding]:
         job = case.job.id
         transfers, slow = measured[job]
-        late = [] if outweighs(case, slow) else find_late(case)
+        stops = find_hang(case)
+        late = _apart_from(stops, find_late(case, slow))
         shared = contended.get(job, [])
         # What is slow because of another tenant needs no broken link to explain it, and whoever waits for a late rank
         # seems to transfer slowly.
         network = [] if shared else find_network(case, transfers, slow, routes)
         network = [n for n in network + shared if not any(_covers(x, n) or _covers(n, x) for x in late)]
-        causes = find_hang(case) + (late or find_slow_compute(case, _nics_of(case, network))) + network
+        network = _apart_from(stops, network)
+        causes = stops + (late or find_slow_compute(case, _nics_of(case, network))) + network
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         return causes + steps + pauses
@@ -51,6 +53,11 @@ def _covers(cause: Finding, effect: Finding) -> bool:
     """Whether a named cause already accounts for most of a slow stretch."""
     overlap = min(cause.end_ns, effect.end_ns) - max(cause.start_ns, effect.start_ns)
     return overlap > 0.5 * (effect.end_ns - effect.start_ns)
+
+
+def _apart_from(stops: list[Finding], findings: list[Finding]) -> list[Finding]:
+    """Findings whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
+    return [f for f in findings if not any(_covers(s, f) for s in stops)]
 
 
 def _nics_of(case: Case, network: list[Finding]) -> frozenset[int]:

@@ -128,6 +128,8 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     stopped, why = _first_to_stop(case, due, begin, usual * 1e9)
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
+    if silence.ends and stopped.type == "endpoint":  # what came back was started again, and a host is what is replaced
+        stopped = culprit("host", next(h for h in case.own_by_host if _has(case, h, stopped.id)))
     kind: FindingKind = "restart" if silence.ends and stopped.type == "job" else "hang"
     finding = case.finding(
         kind, stopped, silence.last, silence.last, lost_s=length if silence.ends else max(length, usual),
@@ -135,6 +137,10 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
         evidence=evidence,
     )  # fmt: skip
     return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
+
+
+def _has(case: Case, host: str, addresses: str) -> bool:
+    return addresses.split(",")[0] in {case.address(e) for e in case.own_by_host[host]}
 
 
 def _due_messages(case: Case, silence: Silence, begin: int) -> pl.DataFrame | None:
@@ -147,7 +153,7 @@ def _due_messages(case: Case, silence: Silence, begin: int) -> pl.DataFrame | No
     usual = float(np.median(counts))
     sent = steady.filter((pl.col("start_ns") >= begin) & (pl.col("start_ns") <= silence.start_ns))
     begun = find_stalled(case, begin, silence.start_ns)
-    if sent.height + begun.height <= _WHOLE * usual:
+    if sent.height <= _WHOLE * usual and begun.is_empty():
         return None
     like = np.flatnonzero(np.abs(counts[: silence.last + 1] - usual) <= 0.05 * usual)[-_TEMPLATES:]
     if not len(like):
@@ -176,11 +182,11 @@ def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> t
         return _who_did_not_begin(case, due, usual)
     missing = due.filter("missing").sort("due")
     earliest = float(missing["due"][0])
-    first = missing.filter(pl.col("due") <= earliest + _TOLERANCE * usual)
+    first = missing.filter(pl.col("due") <= earliest + _AT_ONCE * usual)
     votes: dict[str, float] = {}
     for s, d, at in first.select("src", "dst", "due").iter_rows():
         # Both ends of a missing message may be the one that does not come; the sender is more likely to be.
-        near = 1.0 - 0.5 * (at - earliest) / (_TOLERANCE * usual + 1)
+        near = 1.0 - 0.5 * (at - earliest) / (_AT_ONCE * usual + 1)
         votes[case.host(s)] = votes.get(case.host(s), 0.0) + _SENDER * near
         votes[case.host(d)] = votes.get(case.host(d), 0.0) + near
     for h in votes:
@@ -195,7 +201,14 @@ def _first_to_stop(case: Case, due: pl.DataFrame, begin: int, usual: float) -> t
     touched = {int(e) for side in ("src", "dst") for e in first[side] if case.host(int(e)) == host}
     if _is_lost(case, host, begin + earliest, usual):
         return culprit("host", host), f"{why}, and all of {host} fell silent with it"
-    return case.name_worker(sorted(touched)), why
+    return _name_stopped(case, host, touched), why
+
+
+def _name_stopped(case: Case, host: str, members: set[int]) -> Culprit:
+    """A single endpoint where only one owes something, otherwise the host: its ranks stop together."""
+    if len(members) == 1 or host in {case.address(e) for e in members}:
+        return case.name_worker(sorted(members))
+    return culprit("host", host)
 
 
 def _who_did_not_begin(case: Case, due: pl.DataFrame, usual: float) -> tuple[Culprit, str]:
@@ -213,8 +226,7 @@ def _who_did_not_begin(case: Case, due: pl.DataFrame, usual: float) -> tuple[Cul
     if len(by_host) > max(1, 0.5 * len(case.own_by_host)):
         return culprit("job", case.job.id), "all ranks stopped at once"
     why = f"{len(stuck)} endpoints began transfers that got stuck, and these owe the first that was not begun"
-    silent = {int(e) for e in idle["src"]} & case.own_by_host[host]
-    return case.name_worker(sorted(by_host[host] if len(silent) < len(case.own_by_host[host]) else silent)), why
+    return _name_stopped(case, host, by_host[host]), why
 
 
 def _owes_an_answer(case: Case, host: str, until_ns: float) -> bool:

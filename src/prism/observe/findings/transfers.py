@@ -28,6 +28,7 @@ _UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for n
 _AT_ONCE = 2.0  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
+_LASTING_ALONE = 2.0  # the same of messages between two, which wait for busy receivers here and there by design
 _WARM_UP = 3  # first steps of an observation, which may be those of the job
 
 
@@ -134,18 +135,22 @@ def _leave_waiting_out(known: pl.DataFrame) -> tuple[Floats, Floats]:
     unit = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
     unit[voices["voice"].to_numpy()] = _units(voices)
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
-    call = unit[known["voice"].to_numpy()]
-    for column in ("like_size", "step", "place"):
-        values = known[column].to_numpy().astype(np.int64)
-        call = call * (int(values.max(initial=0)) + 1) + values
-    number, found = number_keys(call)
-    last, first = span_groups(number, len(found), start, end)
-    # All under way when the last one starts: one collective, and not one transfer after the other.
     collective = ~known["kind"].is_in(POINT_TO_POINT).to_numpy()
-    together = collective & (first > last)[number]
-    final, _ = span_groups(number, len(found), end, start)
-    begin = np.where(together, last[number], start)
-    return (end - begin).astype(np.float64), (np.where(together, final[number], end) - begin).astype(np.float64)
+    kind = known["kind"].rank("dense").to_numpy().astype(np.int64)
+    begin, final = start, end
+    # A group works on several lanes that share no NIC: what is under way at the same time is first taken to be one.
+    for group in (unit[known["voice"].to_numpy()], kind):
+        call = group
+        for column in ("like_size", "step", "place"):
+            values = known[column].to_numpy().astype(np.int64)
+            call = call * (int(values.max(initial=0)) + 1) + values
+        number, found = number_keys(call)
+        last, first = span_groups(number, len(found), start, end)
+        # All under way when the last one starts: one collective, and not one transfer after the other.
+        together = collective & (first > last)[number]
+        longest, _ = span_groups(number, len(found), end, start)
+        begin, final = np.where(together, last[number], begin), np.where(together, longest[number], final)
+    return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
 
 
 def _units(rows: pl.DataFrame) -> Ints:
@@ -187,21 +192,33 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue
             lasting = slow.steady and slow.window.length > 0.8 * case.steps.height
-            if (lasting and (partly or slow.window.mean < _LASTING)) or (partly and slow.window.last < _WARM_UP):
+            least = _LASTING_ALONE if slow.kind in POINT_TO_POINT else _LASTING
+            if (lasting and (partly or slow.window.mean < least)) or (partly and slow.window.last < _WARM_UP):
                 continue
             if row not in best or slow.sure > best[row].sure:
                 best[row] = slow
     back = _rows_back(transfers)
-    sound = {r: p.kind not in POINT_TO_POINT or (back[r] != r and back[r] in best) for r, p in best.items()}
+    sound = {r: p.kind not in POINT_TO_POINT or (back[r] != r and _at_one_time(p, best.get(back[r]))) for r, p in
+             best.items()}  # fmt: skip
     return [replace(p, sound=sound[r]) for r, p in best.items() if not _ends_early(transfers, best, r)]
+
+
+def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:
+    return other is not None and 2 * pair.window.overlap(other.window) > pair.window.length
 
 
 def _ends_early(transfers: Transfers, best: dict[int, SlowPair], row: int) -> bool:
     """Whether a slow hop is done before others of its collectives: these hold it up."""
     unit = transfers.rows["unit"].to_numpy()
     steps = list(best[row].slow_steps)
-    ends = {r: float(np.nanmedian(transfers.ends_late[r, steps])) for r in best if unit[r] == unit[row]}
-    return ends[row] < max(ends.values()) - _EARLY
+    mates = [r for r in best if unit[r] == unit[row]]
+    ends = np.array([_middle(transfers.ends_late[r, steps]) for r in mates])
+    return bool(ends[mates.index(row)] < np.max(ends) - _EARLY)
+
+
+def _middle(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 1.0
 
 
 def _slower_way_back(transfers: Transfers, excess: Floats) -> Floats:
