@@ -16,6 +16,7 @@ from prism.observe.traffic import Traffic
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
+_FAR_CLOSER = 0.1  # of how far replicas of a stage scatter
 _MOST_LANES = 32  # of two hosts that are compared
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 # Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
@@ -109,18 +110,20 @@ def _count_stages(firsts: list[Lane], period_ns: float) -> int:
 
 
 def _count_in_step(group: list[Lane], groups: list[list[Lane]]) -> int:
-    """Lanes of one group that begin as one with its first, once per step; a share of all of them."""
-    if len(group) == 1:
-        return 1
-    bound = 1
-    beside = [b for g in groups if g is not group for lane in g if (b := measure_bond(group[0], lane)) is not None]
-    rigid = min((b.scatter_ns for b in beside), default=0.0)
-    for lane in group[1:]:
-        bond = measure_bond(group[0], lane)
-        if bond is None or bond.noise_ns > _KNOWN * bond.silence_ns:
-            return 1
-        stray = bond.scatter_ns / max(bond.silence_ns, 1.0)
-        bound += stray < _IN_STEP[0] or (stray < _IN_STEP[1] and bond.scatter_ns < _AS_RIGID * rigid)
+    """Lanes of one group that begin as one, link by link: ranks that share a sequence hand it on in a ring."""
+    others = [lane for g in groups if g is not group for lane in g]
+    family = list(range(len(group)))
+    for i, a in enumerate(group):
+        beside = [bond.scatter_ns for lane in others if (bond := measure_bond(a, lane)) is not None]
+        rigid = min(beside, default=0.0)
+        for k in range(i):
+            bond = measure_bond(a, group[k])
+            if bond is None or bond.noise_ns > _KNOWN * bond.silence_ns:
+                return 1
+            stray = bond.scatter_ns / max(bond.silence_ns, 1.0)
+            if stray < _IN_STEP[0] or (stray < _IN_STEP[1] and bond.scatter_ns < _AS_RIGID * rigid):
+                family = [family[k] if f == family[i] else f for f in family]
+    bound = Counter(Counter(family).values()).most_common(1)[0][0]
     return bound if len(group) % bound == 0 else 1
 
 
@@ -139,6 +142,14 @@ def _span(units: pl.DataFrame) -> int:
     hosts = np.unique(np.concatenate([src, dst]))
     labels = connect(len(hosts), np.searchsorted(hosts, src), np.searchsorted(hosts, dst))
     return int(np.bincount(labels).max())
+
+
+def _count_bound(lane: Lane, lanes: list[Lane]) -> int:
+    """Lanes that leave with one at once, or far closer to it than others do."""
+    bonds = [measure_bond(lane, other) for other in lanes]
+    widest = max(b.scatter_ns for b in bonds if b is not None) if any(bonds) else 0.0
+    closer = [b is not None and b.scatter_ns < _FAR_CLOSER * widest for b in bonds]
+    return sum(near or begin_as_one(lane, other) for near, other in zip(closer, lanes, strict=True))
 
 
 def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> int | None:
@@ -160,7 +171,7 @@ def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap
     for s, d, _ in chosen.iter_rows():
         own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d)).sort("voice")
         lanes = [read_lane(traffic, int(v)) for v in own["voice"].to_list()[:_MOST_LANES]]
-        sizes.update(sum(begin_as_one(a, b) for b in lanes) for a in lanes)
+        sizes.update(_count_bound(lane, lanes) for lane in lanes)
     members = ways["len"].mode().max()
     size = sizes.most_common(1)[0][0]
     return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))  # type: ignore[operator, arg-type]

@@ -23,13 +23,16 @@ _APART = 0.15  # of a step: channels of one collective and ranks of one stage ar
 _SAME_SIZE = 0.05
 _STEADY = 0.02  # of the usual number of messages of a voice
 _FREE = 0.7  # times the jitter of steps
-_WALK = 1.5  # times the jump from step to step that a random walk spreads
+_LATER = 8  # steps
+_UNMOVED = 0.3  # share of the steps that a fault does not move
+_WALK = 1.5  # times what a distance changes from step to step; a random walk strays by the root of the steps
 _MIN_DRIFT = 16  # steps that show a drift
 
 
 def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
-    first, second = mark_both(traffic, *(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
+    marks = mark_both(traffic, *(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
+    first, second = min(marks, key=_looseness)
     if min(len(first), len(second)) < _MIN_EVENTS:
         return True
     begin, end = max(first[0], second[0]), min(first[-1], second[-1])
@@ -88,8 +91,15 @@ def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
 
 
 def _drifts(distance: NDArray[np.float64]) -> bool:
-    """Two clocks of one job differ by noise that is new in every step; two jobs drift apart like a random walk."""
-    return len(distance) >= _MIN_DRIFT and float(distance.std()) > _WALK * float(np.diff(distance).std())
+    """Two clocks of one job differ by noise that is new in every step; two jobs drift apart like a random walk.
+
+    A fault that holds up one of them moves the distance once and back again, which some of the steps do not see.
+    """
+    if len(distance) < _MIN_DRIFT:
+        return False
+    later = min(_LATER, len(distance) // 3)
+    near, far = (float(np.quantile(np.abs(distance[by:] - distance[:-by]), _UNMOVED)) for by in (1, later))
+    return far > _WALK * near
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +128,33 @@ def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> Heard:
     return heard.take(np.lexsort((heard.voice, heard.num)))
 
 
-def mark_both(traffic: Traffic, a: Heard, b: Heard) -> tuple[Times, Times]:
-    """The times of the rarest messages of one size that both send as often, or of the rarest of each."""
+def mark_both(traffic: Traffic, a: Heard, b: Heard) -> list[tuple[Times, Times]]:
+    """The times of the rarest messages of one size that both send as often, or of the rarest of each.
+
+    Where messages come in groups, those of the first of each group, once per step; there may be several such ways.
+    """
     near = np.abs(a.size[:, None] - b.size[None, :]) < _SAME_SIZE
     ratio = a.num[:, None] / b.num[None, :]
     rows, columns = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
     i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
     start = traffic.messages["start_ns"].to_numpy()
     single = [np.unique(start[traffic.rows_of_voice(int(v))[:_MOST_EVENTS]]) for v in (a.voice[i], b.voice[k])]
+    both = []
     for split in (find_group_starts, _after_long_gaps, _after_rests):
         found = [split(times) for times in single]
         if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
-            return found[0][-1], found[1][-1]  # The first of each group of messages: once per step.
-    return single[0], single[1]
+            both.append((found[0][-1], found[1][-1]))
+    return both or [(single[0], single[1])]
+
+
+def _looseness(marks: tuple[Times, Times]) -> float:
+    """How far the distance of two sets of marks scatters, as a share of the time between marks."""
+    few, many = sorted(marks, key=len)
+    if len(few) < 2:
+        return np.inf
+    gap = float(np.median(np.diff(many)))
+    _, distance = _centre((few - many[nearest(many, few)]).astype(np.float64), gap)
+    return float(np.median(np.abs(distance))) / gap
 
 
 def _after_long_gaps(times: Times) -> list[Times]:

@@ -134,8 +134,8 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
                 if ra == rb or len(asked) >= _MOST_VOTES:
                     continue
                 asked.append(keep_company(traffic, clusters[a].pairs, clusters[b].pairs))
-                # One that says no may have heard too little; then most of the others must say yes.
-                if sum(asked) > len(asked) - sum(asked):
+                # Strangers are strangers whoever is asked; where answers differ, those that say no heard too little.
+                if asked[0] or sum(asked) > 1:
                     family[rb] = ra
     families: dict[int, list[int]] = {}
     for i in range(len(clusters)):

@@ -20,11 +20,16 @@ from prism.observe.traffic import Traffic
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MOST_EVENTS = 300  # messages that are compared
+_MOST_EVENTS = 300  # beginnings that are compared
+_MOST_ENDS = 1500
 _MOST_SHIFTS = 6  # differences of clocks that are tried
 _FLOOR_NS = 3_000.0
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
-_CHANCE = 0.75  # median distance of two moments that sampling moves, in units of the usual move
+_CHANCE = 0.7  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
+_SURE = 3.0  # deviations by which an estimate of it may be off
+_OFTEN = 1.6  # times the usual move: what still is chance where two collectives would differ by more
+_OTHER_END = 0.012  # of a transfer's length
+_UNDELAYED = 0.1  # of the messages
 _FRESH = 0.3  # of the longest silences: a message after a shorter one waited for the one before it
 _AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
 _PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
@@ -39,7 +44,7 @@ class Lane:
     start: Ints
     end: Ints
     silence: Floats  # of the connection before each message, ns
-    length: float  # usual, ns
+    shortest: float  # that a message takes where nobody is waited for, ns
     noise: float  # by which sampling usually moves a start or an end, ns
 
     @cached_property
@@ -83,18 +88,24 @@ def read_lane(traffic: Traffic, voice: int) -> Lane:
         start=start[own],
         end=end[own],
         silence=silence[own],
-        length=float(np.median(length)),
+        shortest=float(np.quantile(length, _UNDELAYED)),
         noise=float(np.median(length * traffic.sample_bytes / np.maximum(size[own], 1))),
     )
 
 
 def ends_as_one(a: Lane, b: Lane) -> bool:
-    """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks."""
-    at, spread = match_times(np.sort(a.end[:_MOST_EVENTS]), b.ends)
+    """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks.
+
+    Of the lane with fewer messages each is asked for: sampling may have put those of two sizes together in the other.
+    """
+    few, many = (a, b) if len(a.end) <= len(b.end) else (b, a)
+    at, spread = match_times(few.ends[:_MOST_ENDS], many.ends)
     if not len(at):
         return False
-    limit = np.hypot(_SAME_END * a.length, _CHANCE * max(a.noise, b.noise)) + _FLOOR_NS
-    return bool(spread <= limit)
+    noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
+    chance = _CHANCE * (1 + _SURE / np.sqrt(len(at))) * noise
+    limit = max(float(np.hypot(_SAME_END * length, chance)), min(_OFTEN * noise, _OTHER_END * length))
+    return bool(spread <= limit + _FLOOR_NS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
-_PERIOD_US = 10_000  # short, so that a limited process is slow evenly rather than in fits
+_PERIOD_US = 20_000  # short, so that a limited process is slow evenly rather than in fits
 _FIRST = -15  # niceness
 _numbers = count()
 

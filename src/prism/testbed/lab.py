@@ -27,8 +27,8 @@ class LabConfig:
 
     hosts: int = 8  # 4: one job, dp 2 x pp 2; 8: beside it a sharded one
     link_kbit: int = 1_000_000  # every cable
-    slow_link_kbit: int = 120_000
-    slow_host_share: float = 0.1  # of one core
+    slow_link_kbit: int = 60_000
+    slow_host_share: float = 0.12  # of one core
     steps: int = 30  # healthy steps before each harm, and steps under it
     patience_s: float = 420.0
 
@@ -40,6 +40,7 @@ class Tenant:
     name: str
     layout: str  # pipeline or sharded
     blocks: int  # of a stage, or of the whole sharded model
+    passes: int  # of a block's matrices: how much the hosts' own cores have to do
     hosts: tuple[str, ...]
     dp: int
     pp: int
@@ -100,10 +101,12 @@ def run_lab(config: LabConfig, folder: Path, exporter_port: int | None = None,
 
 def _tenants(config: LabConfig) -> tuple[Tenant, ...]:
     hosts = tuple(f"h{number}" for number in range(1, config.hosts + 1))
-    first = Tenant(name="job-1", layout="pipeline", blocks=1, hosts=hosts[:4], dp=2, pp=2)
+    first = Tenant(name="job-1", layout="pipeline", blocks=1, passes=3, hosts=hosts[:4], dp=2, pp=2)
     rest = hosts[4:]
     return (
-        (first, Tenant(name="job-2", layout="sharded", blocks=3, hosts=rest, dp=len(rest), pp=1)) if rest else (first,)
+        (first, Tenant(name="job-2", layout="sharded", blocks=3, passes=1, hosts=rest, dp=len(rest), pp=1))
+        if rest
+        else (first,)
     )
 
 
@@ -166,7 +169,7 @@ def _running(
         for rank, host in enumerate(tenant.hosts):
             words = [word.format(host=host) for word in network.prefix]
             words += [sys.executable, str(PROGRAM), "--layout", tenant.layout, "--pp", str(tenant.pp),
-                      "--blocks", str(tenant.blocks),
+                      "--blocks", str(tenant.blocks), "--passes", str(tenant.passes),
                       "--steps", str(many), "--truth", str(folder / f"{tenant.name}-{rank}.jsonl")]  # fmt: skip
             environment = os.environ | {
                 "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(tenant.hosts)), "MASTER_PORT": "29400",

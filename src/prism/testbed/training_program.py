@@ -42,16 +42,19 @@ class Kernel(torch.autograd.Function):
 
 
 class Block(nn.Module):
-    """Two matrix products and a kernel."""
+    """Matrix products and a kernel."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes: int) -> None:
         super().__init__()
+        self.passes = passes
         self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One block."""
         waited: torch.Tensor = Kernel.apply(x)  # type: ignore[no-untyped-call]
-        hidden: torch.Tensor = self.down(torch.relu(self.up(waited)))
+        hidden = waited
+        for _ in range(self.passes):
+            hidden = self.down(torch.relu(self.up(hidden)))
         return x + hidden
 
 
@@ -61,6 +64,7 @@ def main() -> None:
     parser.add_argument("--layout", choices=["pipeline", "sharded"], required=True)
     parser.add_argument("--pp", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=2, help="per pipeline stage, or of the whole sharded model")
+    parser.add_argument("--passes", type=int, default=1, help="of a block's matrices: work for the host's own cores")
     parser.add_argument("--microbatches", type=int, default=4, help="of a step of the pipeline")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--truth", type=Path, required=True, help="file to write the steps to")
@@ -84,7 +88,7 @@ def _pipeline(options: argparse.Namespace) -> Callable[[], None]:
     world = dist.get_world_size()
     mesh: DeviceMesh = init_device_mesh("cpu", (options.pp, world // options.pp), mesh_dim_names=("pp", "dp"))
     stage_index = mesh.get_local_rank("pp")
-    module = DistributedDataParallel(_blocks(options.blocks), process_group=mesh.get_group("dp"))
+    module = DistributedDataParallel(_blocks(options), process_group=mesh.get_group("dp"))
     stage = PipelineStage(module, stage_index, options.pp, torch.device("cpu"), group=mesh.get_group("pp"))
     schedule = Schedule1F1B(stage, options.microbatches, loss_fn=lambda out, goal: ((out - goal) ** 2).mean())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
@@ -104,7 +108,7 @@ def _pipeline(options: argparse.Namespace) -> Callable[[], None]:
 
 
 def _sharded(options: argparse.Namespace) -> Callable[[], None]:
-    module = _blocks(options.blocks)
+    module = _blocks(options)
     for block in module:
         fully_shard(block)
     fully_shard(module)
@@ -120,8 +124,8 @@ def _sharded(options: argparse.Namespace) -> Callable[[], None]:
     return run
 
 
-def _blocks(count: int) -> nn.Sequential:
-    return nn.Sequential(*(Block() for _ in range(count)))
+def _blocks(options: argparse.Namespace) -> nn.Sequential:
+    return nn.Sequential(*(Block(options.passes) for _ in range(options.blocks)))
 
 
 if __name__ == "__main__":

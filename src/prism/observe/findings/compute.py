@@ -18,7 +18,8 @@ from prism.observe.findings.work_table import WorkTable, noise_of, tabulate_work
 from prism.records.findings import Finding
 
 _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
-_MOST_SLOWER = 2.0  # beyond, replicas do different things
+_MOST_SLOWER = 3.5  # beyond, replicas do different things
+_PASSING = 0.08  # share of the steps: what is over sooner is chance
 _SURE = 6.0  # standard errors
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
 _AS_LATE = 0.6  # of how late the latest is: those who are so at the same time are late with it
@@ -71,8 +72,10 @@ def _blame_late(case: Case, answers: Answers, table: WorkTable, slow: Sequence[S
         hosts = {case.host(int(answers.endpoints[s.row])) for s in late}
         stage = _stage_of(case, [int(answers.endpoints[s.row]) for s in late])
         if stage is None and len(hosts) > 1:
-            if len(hosts) > 0.5 * len(case.own_by_host):
-                continue
+            # Where a transfer begins once both sides are ready, those around a late rank seem late with it.
+            seen = _find_slow(case, table) if table.phases else []
+            if seen or len(hosts) > 0.5 * len(case.own_by_host):
+                return seen
             worst = _worst_host(case, answers, late)
             late = [s for s in late if case.host(int(answers.endpoints[s.row])) == worst]
         found.append(_tell_late(case, table, answers, late, stage))
@@ -174,12 +177,26 @@ def _with_mates(case: Case, answers: Answers, members: list[int], window: Window
     return sorted(found)
 
 
-def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int]) -> list[Finding]:
-    """Ranks that were slower than their replicas all along."""
-    suspects = [s for s in _suspects(table.against_replicas) if s.window.length > 0.8 * case.steps.height]
-    suspects = [s for s in suspects if s.window.mean <= _MOST_SLOWER]
-    groups = _group(case, table, [s for s in suspects if _is_felt(case, s.window)])
+def _find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
+    """Ranks that work longer than their replicas on the way of the first and last micro-batch, or stages than before."""
+    by_replica = [s for s in _suspects(table.against_replicas) if s.window.mean <= _MOST_SLOWER]
+    by_past = [s for s in _suspects(table.against_past) if s.window.length <= 0.8 * case.steps.height]
+    alone = _whole_stages(table, by_past)
+    if len({int(table.stage[s.row]) for s in alone}) > max(1, table.num_stages // 2):
+        alone = []  # All stages at once: nothing that a rank or a stage could be blamed for.
+    groups = _group(case, table, [s for s in by_replica + alone if _is_felt(case, s.window)])
     return [_blame(case, table, group) for group in groups if not _wait_for_nic(case, table, group, slow_nics)]
+
+
+def _whole_stages(table: WorkTable, suspects: list[Suspect]) -> list[Suspect]:
+    """Those that no replica could have been compared with: all ranks of their stage became slow together."""
+    kept = []
+    for s in range(table.num_stages):
+        rows = np.flatnonzero(table.stage == s)
+        own = [x for x in suspects if table.stage[x.row] == s]
+        if len(own) >= 0.9 * len(rows) and own and _at_one_time(own):
+            kept += own
+    return kept
 
 
 def _wait_for_nic(case: Case, table: WorkTable, group: list[Suspect], slow_nics: frozenset[int]) -> bool:
@@ -200,7 +217,7 @@ def _suspects(excess: Floats) -> list[Suspect]:
     found = []
     for row in often.tolist():
         window = find_window(excess[row], threshold)
-        if window is None or window.length < 2 or window.share < 0.75:
+        if window is None or window.length < max(2, _PASSING * excess.shape[1]) or window.share < 0.75:
             continue
         sure = window.mean * np.sqrt(window.length) / noise
         if sure >= _SURE:

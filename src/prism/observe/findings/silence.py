@@ -15,9 +15,10 @@ _SILENT_BETWEEN = 1.0  # the same where messages follow
 _TOLERANCE = 0.02  # of a step: messages due so close together are due at once
 _WHOLE = 0.03  # share of a step's messages that may be missing or extra in a clean stop
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
+_USUAL_SIZE = 4  # messages of a pair of one size
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 _AT_ONCE = 0.003  # of a step: what is due so close together is due at the same moment
-_SENDER = 1.6  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
+_SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
 _TEMPLATES = 3  # steps that tell when each message is due
 
 
@@ -103,6 +104,9 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     """src dst start_ns: last messages of pairs, begun in a stretch of time and far smaller than the pair's others."""
     last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
     last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
+    # What is always as small, such as the acknowledgements of a transport, was not cut.
+    seen = case.messages.group_by("voice").agg(pl.len().alias("seen"))
+    last = last.join(seen, on="voice").filter(pl.col("seen") < _USUAL_SIZE)
     steady = case.messages.filter(pl.col("role") != "rare")
     usual = steady.group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
     cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))

@@ -10,6 +10,9 @@ import polars as pl
 from prism.observe.sources.assembler import BurstConfig, FlowAssembler
 from prism.observe.sources.counts import SourceCounts
 from prism.observe.sources.pcap import Capture
+from prism.observe.sources.torn_bursts import join_torn
+
+_PATIENCE = 10  # gaps that end a burst, within which the rest of a transfer may follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +25,14 @@ class PacketsRead:
 
 
 def read_packets(path: str | Path, config: BurstConfig | None = None) -> PacketsRead:
-    """Read a pcap or pcapng file: RoCEv2 messages, and bursts of everything else."""
+    """Read a pcap or pcapng file: RoCEv2 messages, and bursts of everything else, torn ones joined."""
     capture = Capture(Path(path))
-    assembler = FlowAssembler(SourceCounts(), config or BurstConfig())
+    config = config or BurstConfig()
+    assembler = FlowAssembler(SourceCounts(), config)
     frames = [assembler.take(data, index) for data, index in capture.batches()]
     frames.append(assembler.finish())
-    return PacketsRead(flows=pl.concat(frames), counts=assembler.counts, notes=tuple(capture.notes))
+    flows = join_torn(pl.concat(frames), _PATIENCE * config.gap_ns)
+    return PacketsRead(flows=flows, counts=assembler.counts, notes=tuple(capture.notes))
 
 
 class PacketFileSource:
