@@ -18,6 +18,9 @@ _NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or n
 _LONG_GAP = 4.0  # times the usual one
 _SCATTERED = 0.6  # of what two strangers' distances would be
 _OVERLAP = 0.3  # of the shorter one's time in which both must be there
+_MANY = 200  # messages
+_IN_PHASE = 0.1  # of the time between messages; strangers are a quarter off
+_TOGETHER = 0.9  # share of the messages
 _LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = 0.05
@@ -50,10 +53,12 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     offset, distance = _centre(distance, gap)
     if float(np.median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
-    apart = abs(offset) > _APART * gap
-    locked = float(np.median(np.abs(distance))) < _LOCKED * gap
-    if apart and not locked and not _send_alike(traffic, a, b):
-        return False  # Replicas of one model send tensors of one size; its stages may not, but keep time.
+    scattered = float(np.median(np.abs(distance))) / gap
+    if abs(offset) > _APART * gap and not _send_alike(traffic, a, b):
+        # Replicas of one model send tensors of one size; only its stages may not, each in collectives of its own.
+        return scattered < _LOCKED and _only_exchange(traffic, a) and _only_exchange(traffic, b)
+    if len(few) >= _MANY and scattered < _IN_PHASE:
+        return True  # So many messages do not meet by chance; within a step ranks may still stray.
     return not (_runs_free(distance, few) and _drifts(distance))
 
 
@@ -79,6 +84,18 @@ def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) ->
     """Whether two clusters send any messages of one size."""
     sizes = [_hear(traffic, pairs).size for pairs in (a, b)]
     return bool((np.abs(sizes[0][:, None] - sizes[1][None, :]) < _SAME_SIZE).any())
+
+
+def _only_exchange(traffic: Traffic, pairs: NDArray[np.int64]) -> bool:
+    """Whether what goes one way between two endpoints goes the other way at the same time, as collectives do."""
+    src, dst = (traffic.pairs[c].to_numpy() for c in ("src", "dst"))
+    back = pairs[(src[pairs] == dst[pairs[0]]) & (dst[pairs] == src[pairs[0]])]
+    if not len(back):
+        return False
+    start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    own, other = (slice(int(traffic.begin[p]), int(traffic.begin[p + 1])) for p in (pairs[0], back[0]))
+    distance = np.abs(start[other][nearest(start[other], start[own])] - start[own])
+    return bool(np.mean(distance <= np.maximum(end[own] - start[own], 0)) > _TOGETHER)
 
 
 def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:

@@ -23,7 +23,7 @@ _OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another leng
 _MOST_CHANGES = 3  # of length: when a fault begins and ends
 _RARELY = 0.05  # of the steps
 _MOST_OF = 0.8  # of the messages that the groups between rests hold
-_ODD = 0.2  # of the time between rests that they may be off
+_ODD = 0.1  # of the time between rests that they may be off
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
 
@@ -47,12 +47,20 @@ def choose_period(
     rests = time_rests(single)
     if rests is not None and _is_between_pauses(rests, rests, pauses):
         rests = None
+    if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
+        period, rhythm = None, None
     if rests is not None and (period is None or period < _TOO_SHORT * rests):
         return rests
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(rhythm.period_ns, streams)):
         return period
     counted = count_steps(heavy)
-    if counted is None or (rests is not None and counted < _TOO_SHORT * rests):
+    if counted is not None and any(
+        _SAME_SPACING[0] < counted / one < _SAME_SPACING[1] for one in _rests_by_class(single)
+    ):
+        return counted  # Some rest as long as others count.
+    if rests is not None and (counted is None or counted < _TOO_SHORT * rests):
+        return period if period is not None and period < _SAME[1] * rests else rests
+    if counted is None:
         return period
     if period is not None and _SAME[0] < period / counted < _SAME[1]:
         return period
@@ -102,11 +110,16 @@ def time_rests(streams: list[Stream]) -> float | None:
 
     Every stream speaks in every step, so a step is no shorter. Pauses between steps do not take most of the time.
     """
+    return max(_rests_by_class(streams), default=None)
+
+
+def _rests_by_class(streams: list[Stream]) -> list[float]:
+    """The usual time between rests of every class that has any."""
     found: dict[int, list[float]] = {}
     for stream in streams:
         found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
     usual = [float(np.median(times)) for times in found.values()]
-    return max(usual) if usual and max(usual) > 0 else None
+    return [one for one in usual if one > 0]
 
 
 def _time_rests_of(times: Times) -> float:

@@ -60,7 +60,7 @@ class Lane:
     @cached_property
     def usual_silence(self) -> float:
         """How long it usually is silent before such a message, ns."""
-        return float(np.median(self.silence[self._after_silence]))
+        return float(find_median(self.silence[self._after_silence]))
 
     @cached_property
     def _after_silence(self) -> Ints:
@@ -89,7 +89,7 @@ def read_lane(traffic: Traffic, voice: int) -> Lane:
         end=end[own],
         silence=silence[own],
         shortest=float(np.quantile(length, _UNDELAYED)),
-        noise=float(np.median(length * traffic.sample_bytes / np.maximum(size[own], 1))),
+        noise=float(find_median(length * traffic.sample_bytes / np.maximum(size[own], 1))),
     )
 
 
@@ -142,7 +142,7 @@ def begin_as_one(a: Lane, b: Lane) -> bool:
     if not len(at):
         return False
     distance = (b.fresh[at] - a.fresh).astype(np.float64)
-    distance = np.abs(distance - np.median(distance))
+    distance = np.abs(distance - find_median(distance.copy()))
     near = max(_FLOOR_NS, 2 * a.noise, 2 * b.noise)
     # One of them lies at the median in any case.
     at_once, around = ((np.sum(distance <= reach) - 1) / max(len(distance) - 1, 1) for reach in (near, 8 * near))

@@ -144,11 +144,16 @@ def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: 
 def _tensor_degree(
     traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str
 ) -> tuple[int, float]:
-    """Groups of one stage that sum their gradients apart; where none leave the host, ranks that act as one."""
-    if bundles.dense:
-        return (1, 0.8) if _shards_by_layer(voices) else (bundles.dense, 0.95)
-    by_time = count_acting_as_one(traffic, voices, stages, key) if stages.chains else None
-    return (by_time, 0.85) if by_time is not None else (1, 0.5)
+    """Groups of one stage that sum their gradients apart, or ranks that act as one towards the next stage.
+
+    Where all wait for the same late rank their groups end together; where experts exchange, replicas act as one too.
+    """
+    if bundles.dense and _shards_by_layer(voices):
+        return 1, 0.8
+    if not stages.chains or bundles.expert > bundles.dense or (voices["kind"] == "ep").any():
+        return (bundles.dense, 0.95) if bundles.dense else (1, 0.5)
+    by_time = count_acting_as_one(traffic, voices, stages, key) or 1
+    return max(by_time, bundles.dense), 0.97 if by_time == bundles.dense else 0.85
 
 
 def _shards_by_layer(voices: pl.DataFrame) -> bool:

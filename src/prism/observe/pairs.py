@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 _HEARD = 0.5  # share of the steps in which training traffic is there
 _ALONE = 0.6  # messages per step without a simultaneous answer that make an exchange a pipeline
+_PASSED = 0.6  # share of a job's hosts that a pipeline passes through, at least
 _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
@@ -54,6 +55,23 @@ def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("exchange"))
         .otherwise(pl.lit("oneway"))
     )
+    return _without_strays(_by_connection(voices.with_columns(role.alias("role"))))
+
+
+def _by_connection(voices: pl.DataFrame) -> pl.DataFrame:
+    """A connection of a pipeline carries nothing else, so one that mostly carries collectives is none of a pipeline."""
+    load, piped = pl.col("bytes") * pl.col("num"), pl.col("role") == "pp"
+    mixed = piped & ((load * piped).sum().over("unit") < 0.5 * load.sum().over("unit"))
+    return voices.with_columns(pl.when(mixed).then(pl.lit("exchange")).otherwise("role").alias("role"))
+
+
+def _without_strays(voices: pl.DataFrame) -> pl.DataFrame:
+    """A pipeline passes through every host; what only some of them seem to have is a collective out of step."""
+    pipe, heard = voices.filter(pl.col("role") == "pp"), voices.filter(pl.col("role") != "rare")
+    passed, hosts = (pl.concat([v["src_host"], v["dst_host"]]).n_unique() for v in (pipe, heard))
+    if pipe.is_empty() or passed >= _PASSED * hosts:
+        return voices
+    role = pl.when(pl.col("role") == "pp").then(pl.lit("exchange")).otherwise("role")
     return voices.with_columns(role.alias("role"))
 
 

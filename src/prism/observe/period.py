@@ -33,6 +33,7 @@ _MIN_REPEATS = 2.5
 _JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
 _LONG_GAP = 1.8  # times the usual gap
 _LEVELS = 4  # of messages and groups of them
+_AGREE = 0.6  # share of the streams whose groups are as far apart as is usual
 _MIN_GROUPS = 5  # fewer long gaps may be pauses between steps
 
 
@@ -144,7 +145,7 @@ def usual_spacing(streams: Streams) -> float | None:
     if len(streams.spacing) < 2:
         return None
     usual = float(np.median(streams.spacing))
-    return usual if np.mean(np.abs(streams.spacing / usual - 1) < 0.08) >= 0.7 else None
+    return usual if np.mean(np.abs(streams.spacing / usual - 1) < 0.08) >= _AGREE else None
 
 
 def _is_doubtful(found: Rhythm, grouped: float) -> bool:

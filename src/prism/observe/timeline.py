@@ -75,13 +75,17 @@ def _verb() -> pl.Expr:
 
 
 def _pauses(busy: pl.DataFrame) -> pl.DataFrame:
-    """What lies between a rank's messages: rank start_ns end_ns, and what the pause comes after."""
+    """What lies between a rank's messages: rank start_ns end_ns, what it comes after and since when that was there."""
     ordered = busy.sort("rank", "start_ns")
     reach = pl.col("end_ns").cum_max().shift(1).over("rank")
     return (
-        ordered.with_columns(reach.alias("from_ns"), pl.col("name").shift(1).over("rank").alias("after"))
+        ordered.with_columns(
+            reach.alias("from_ns"),
+            pl.col("name").shift(1).over("rank").alias("after"),
+            pl.col("start_ns").shift(1).over("rank").alias("since_ns"),
+        )
         .filter(pl.col("start_ns") - pl.col("from_ns") > _SHORTEST_NS)
-        .select("rank", pl.col("from_ns").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "after",
+        .select("rank", pl.col("from_ns").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "since_ns", "after",
                 pl.col("name").alias("before"))
     )  # fmt: skip
 
@@ -107,12 +111,16 @@ def _is_late(diagnosis: Diagnosis, job: JobDiagnosis, case: Case) -> pl.Expr:
 def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     """Compute, and the wait that follows it: a rank that was idle for longer than it needs in quick steps waited.
 
-    Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work.
+    Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work. Where
+    work goes on beneath messages a short message makes a long pause, so from message to message it must be late too.
     """
     place = pl.int_range(pl.len()).over("rank", "step", "after", "before").alias("place")
-    known = pauses.with_columns(place, (pl.col("end_ns") - pl.col("start_ns")).alias("took"))
-    quick = pl.col("took").quantile(0.25, "lower").cast(pl.Int64).over("rank", "after", "before", "place")
-    works = pl.when((pl.col("took") > (1 + _WAITED) * quick) & ~late).then(quick).otherwise(pl.col("took"))
+    known = pauses.with_columns(place, (pl.col("end_ns") - pl.col("start_ns")).alias("took"),
+                                (pl.col("end_ns") - pl.col("since_ns")).alias("cycle"))  # fmt: skip
+    alike = ("rank", "after", "before", "place")
+    quick, round_trip = (pl.col(c).quantile(0.25, "lower").cast(pl.Int64).over(*alike) for c in ("took", "cycle"))
+    longer = (pl.col("took") > (1 + _WAITED) * quick) & (pl.col("cycle") > (1 + _WAITED) * round_trip)
+    works = pl.when(longer & ~late).then(quick).otherwise(pl.col("took"))
     split = known.with_columns(pl.col("start_ns").add(works).alias("until_ns"))
     empty = pl.lit(None, pl.Int64).alias("bytes")
 

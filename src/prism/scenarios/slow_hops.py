@@ -34,15 +34,15 @@ def end_hops_apart(run: JobRun, planted: Sequence[Planted]) -> JobRun:
 
 def _end_apart(run: JobRun, slow: frozenset[int], windows: Sequence[Slowdown]) -> JobRun:
     plan = run.plan
-    group = plan.connections["group"].to_numpy()[run.connection]
+    groups = plan.connections["group"].to_numpy()[run.connection]
     collective = ~plan.connections["kind"].cast(pl.String).is_in(["pp", "cp"]).to_numpy()[run.connection]
     begin, end = min(w.start_ns for w in windows), max(w.end_ns for w in windows)
-    touched = collective & np.isin(group, [w.id for w in windows]) & (run.end_ns > begin) & (run.start_ns < end)
+    touched = collective & np.isin(groups, [w.id for w in windows]) & (run.end_ns > begin) & (run.start_ns < end)
     at = np.flatnonzero(touched)
     if not len(at):
         return run
     hops = pl.DataFrame(
-        {"at": at, "connection": run.connection[at], "group": group[at], "start": run.start_ns[at],
+        {"at": at, "connection": run.connection[at], "group": groups[at], "start": run.start_ns[at],
          "end": run.end_ns[at], "bytes": run.bytes[at]}
     )  # fmt: skip
     # All hops of one call of a group end at the same nanosecond.
@@ -51,7 +51,7 @@ def _end_apart(run: JobRun, slow: frozenset[int], windows: Sequence[Slowdown]) -
     )
     calls = calls.filter(_is_slowed(calls, windows))
     shapes = calls.select("group", "shape").unique().with_row_index("number")
-    leads = [_leads(plan, *row[1:], slow) for row in shapes.iter_rows()]
+    leads = [_leads(plan, group, shape, slow) for group, shape in shapes.select("group", "shape").iter_rows()]
     table = shapes.select("number").with_columns(pl.Series("lead", leads, pl.List(_LEAD))).explode("lead")
     table = table.filter(pl.col("lead").is_not_null()).unnest("lead")
     if table.is_empty():

@@ -268,9 +268,9 @@ def _finish(found: _Collected, plan: JobPlan, seed: int) -> JobRun:
     cut_start = [s.start_ns for s in found.stalled]
     return JobRun(
         plan=plan,
-        connection=plan.messages["connection"].to_numpy().astype(np.int32)[
-            np.concatenate([message, *(s.message for s in found.stalled)])
-        ],
+        connection=plan.messages["connection"]
+        .to_numpy()
+        .astype(np.int32)[np.concatenate([message, *(s.message for s in found.stalled)])],
         start_ns=np.concatenate([*found.start, *cut_start, none]),
         end_ns=np.concatenate([*found.end, *(b + take_ns(n) for b, n in zip(cut_start, cut, strict=True)), none]),
         bytes=np.concatenate([size, *cut]),

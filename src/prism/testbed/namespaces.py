@@ -54,8 +54,8 @@ class Namespaces:
 
     def slow(self, host: str, kbit_per_s: int) -> None:
         """Let the cable carry only so much, in both directions; called again, it changes the rate."""
-        # A bucket holds 5 ms of traffic: enough for one timer tick, too little to hide the rate.
-        burst = max(4096, kbit_per_s * 5 // 8)
+        # A bucket holds 5 ms of traffic: enough for one timer tick, too little to hide the rate; and at least one packet.
+        burst = max(10_000, kbit_per_s * 5 // 8)
         shape = f"root tbf rate {kbit_per_s}kbit burst {burst}b latency 400ms"
         _run(f"tc qdisc replace dev {self._cable(host)} {shape}")
         _run(f"ip netns exec {self._name(host)} tc qdisc replace dev eth0 {shape}")

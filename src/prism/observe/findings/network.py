@@ -26,6 +26,7 @@ _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch"
 _COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
+_ALONE_ALWAYS = 2.0  # the same where it was never quicker
 _MOST = 3  # findings of one job
 _FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
@@ -44,7 +45,7 @@ def find_network(
     case: Case, transfers: Transfers | None, slow: list[SlowPair], routes: pl.DataFrame | None = None
 ) -> list[Finding]:
     """Slow links and switches of one job, from its slow pairs."""
-    felt = [p for p in slow if _is_felt(case, p)]
+    felt = [p for p in slow if p.sound and _is_felt(case, p)]
     if transfers is None or not felt:
         return []
     return _explain(case, _set_scene(case, transfers, felt, routes))
@@ -127,7 +128,7 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
         if hits < 2 and hits < _EXPLAINED * num_units:
             break  # Slow here and there: no one place is to blame.
         alone = [p for r, p in left.items() if best in scene.touches[r]]
-        if best[0] == "pair" and not any(p.sound and p.steady and p.window.mean >= _ALONE for p in alone):
+        if best[0] == "pair" and not any(_stands_alone(case, p) for p in alone):
             break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
         same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
         chosen = [r for r in left if best in scene.touches[r]]
@@ -135,6 +136,12 @@ def _explain(case: Case, scene: Scene) -> list[Finding]:
         found.append(_to_finding(case, scene, best, [scene.slow[r] for r in chosen], same))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
+
+
+def _stands_alone(case: Case, pair: SlowPair) -> bool:
+    """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
+    least = _ALONE_ALWAYS if pair.window.length > 0.8 * case.steps.height else _ALONE
+    return pair.steady and pair.window.mean >= least
 
 
 def _rank(scene: Scene, left: dict[int, SlowPair]) -> list[tuple[float, int, Suspect]]:

@@ -6,8 +6,9 @@ import polars as pl
 
 from prism.observe.crew import do_each
 from prism.observe.findings.case import Case
-from prism.observe.findings.compute import find_late, find_slow_compute
+from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
+from prism.observe.findings.late import find_late
 from prism.observe.findings.network import find_network
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang

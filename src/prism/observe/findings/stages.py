@@ -12,7 +12,7 @@ from prism.observe.findings.work_table import WorkTable
 from prism.records.findings import Finding
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
-_UNEVEN_LAST = 0.35  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
+_UNEVEN_LAST = 0.39  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
 
 
 def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:

@@ -98,13 +98,16 @@ def _by_step(case: Case) -> pl.DataFrame:
     known = _number_sizes(known)
     voice, step = known["voice"].to_numpy().astype(np.int64), known["step"].to_numpy()
     number, found = number_keys(voice * case.steps.height + step)
-    # A message that finds its receiver busy waits; of several in a step, one or the other does not.
+    # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
     each, longest = _leave_waiting_out(known)
-    took = quantile_groups(each, number, len(found), _UNHINDERED)
+    between_two = np.zeros(len(found), np.bool_)
+    between_two[number] = known["kind"].is_in(POINT_TO_POINT).to_numpy()
+    quick, middle = (quantile_groups(each, number, len(found), q) for q in (_UNHINDERED, 0.5))
+    took = np.where(between_two, quick, middle)
     late = np.bincount(number, each, len(found)) / np.maximum(np.bincount(number, longest, len(found)), 1.0)
     first = known.select("pair", "size_class", "step", "src", "dst", "kind", "like_size", "num", "place")
-    table = first.filter(pl.col("place") == 0).drop("place").with_columns(
-        pl.Series("took", took), pl.Series("late", late)
+    table = (
+        first.filter(pl.col("place") == 0).drop("place").with_columns(pl.Series("took", took), pl.Series("late", late))
     )
     table = table.filter(pl.col("took") > max(0, 10 * case.resolution_ns))
     peers = ["kind", "like_size", "step"]

@@ -1,0 +1,63 @@
+"""Compiled passes over groups agree with numpy and Polars."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prism.observe.crew import do_each
+from prism.observe.medians import find_median, quantile_groups
+from prism.observe.numbering import number_again, number_places, span_groups
+
+NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NUMBERS)
+def test_medians_are_those_of_numpy(values: list[int]) -> None:
+    assert find_median(np.array(values, np.float64)) == np.median(values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=60), st.floats(0, 1))
+def test_quantiles_of_groups_are_those_of_polars(rows: list[tuple[int, int]], share: float) -> None:
+    group, value = (np.array(c) for c in zip(*rows, strict=True))
+    found = quantile_groups(value.astype(np.float64), group, 5, share)
+    frame = pl.DataFrame({"group": group, "value": value.astype(np.float64)})
+    for g, wanted in frame.group_by("group").agg(pl.col("value").quantile(share, "lower")).iter_rows():
+        assert found[g] == wanted
+    assert np.isnan(found[[g for g in range(5) if g not in group]]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=60))
+def test_places_count_the_records_of_a_group_in_each_part(rows: list[tuple[int, int]]) -> None:
+    group = np.array([g for g, _ in rows], np.int64)
+    part = np.cumsum([p for _, p in rows], dtype=np.int64)
+    place, num = number_places(group, part, 4)
+    frame = pl.DataFrame({"group": group, "part": part})
+    over = ("group", "part")
+    assert place.tolist() == frame.select(pl.int_range(pl.len()).over(over)).to_series().to_list()
+    assert num.tolist() == frame.select(pl.len().over(over)).to_series().to_list()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=60))
+def test_new_numbers_come_in_order_of_appearance(old: list[int]) -> None:
+    numbers, found = number_again(np.array(old, np.int64), 10)
+    assert found.tolist() == list(dict.fromkeys(old))
+    assert found[numbers].tolist() == old
+
+
+def test_spans_hold_the_last_start_and_the_first_end() -> None:
+    last, first = span_groups(np.array([0, 1, 0]), 2, np.array([5, 1, 7]), np.array([9, 4, 8]))
+    assert (last.tolist(), first.tolist()) == ([7, 1], [8, 4])
+
+
+def test_a_crew_keeps_the_order_and_passes_errors_on() -> None:
+    assert do_each(lambda x: x * x, range(50)) == [x * x for x in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        do_each(lambda x: 1 // x, [1, 0])
