@@ -84,8 +84,8 @@ def test_every_step_that_the_lab_program_made_is_on_the_wire(tmp_path: Path) -> 
     h1, h2 = run.addresses["h1"], run.addresses["h2"]
     first, last = run.steps["job-1"][5][0], run.steps["job-1"][-2][1]
     inside = flows.filter(pl.col("src") == h1, pl.col("dst") == h2, pl.col("start_ns").is_between(first, last))
-    # dp 2 of two blocks of two 256 x 256 matrices with their biases: 2 x 2 x (256 x 256 + 256) x 4 bytes a step.
-    gradients = 2 * 2 * (256 * 256 + 256) * 4
+    # dp 2 of a block of two 256 x 256 matrices with their biases: 2 x (256 x 256 + 256) x 4 bytes a step.
+    gradients = run.tenants[0].blocks * 2 * (256 * 256 + 256) * 4
     steps = len(run.steps["job-1"]) - 6
     assert inside["bytes"].sum() == pytest.approx(gradients * steps, rel=0.05)
 

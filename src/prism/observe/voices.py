@@ -145,7 +145,7 @@ def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
                 continue
             own = traffic.rows_of_voice(table["voice"][i])
             twins = traffic.rows_of_voices(table["voice"][back])
-            times = np.sort(start[twins])
+            times = np.sort(end[twins])
             ratio = len(twins) / len(own)
             heard.append((_share_together(start[own], end[own], times), float(ratio >= 0.5)))
         together, answered = np.median(np.array(heard), axis=0).tolist()
@@ -179,15 +179,18 @@ def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
 
 
 def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
-    """The share of messages with a twin at the same time, once the clocks of two exporters are set right."""
-    start, end = start[:_ASKED_MESSAGES], end[:_ASKED_MESSAGES]
-    right = np.clip(np.searchsorted(twins, start), 0, len(twins) - 1)
+    """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
+
+    A collective ends on all its hops at once, though each begins when its own sender comes.
+    """
+    start, end = start[:_ASKED_MESSAGES], np.sort(end[:_ASKED_MESSAGES])
+    right = np.clip(np.searchsorted(twins, end), 0, len(twins) - 1)
     left = np.maximum(right - 1, 0)
-    closer = np.abs(start - twins[left]) <= np.abs(twins[right] - start)
-    distance = (twins[np.where(closer, left, right)] - start).astype(np.float64)
+    closer = np.abs(end - twins[left]) <= np.abs(twins[right] - end)
+    distance = (twins[np.where(closer, left, right)] - end).astype(np.float64)
     shift = float(np.median(distance))
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0
-    length = float(np.median(end - start))
-    spacing = float(np.median(np.diff(start))) if len(start) > 1 else 0.0
+    length = float(np.median(np.sort(end - np.sort(start))))
+    spacing = float(np.median(np.diff(end))) if len(end) > 1 else 0.0
     return float(np.mean(np.abs(distance - shift) <= max(0.5 * length, _BESIDE * spacing, 20_000.0)))

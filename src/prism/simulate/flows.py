@@ -13,7 +13,7 @@ from prism.errors import BadConfigError
 from prism.records.flows import FLOWS
 from prism.simulate.cluster import Cluster
 from prism.simulate.endpoints import choose_spines, hash_columns, list_endpoints, name_paths
-from prism.simulate.kernel import END, RANK_NOTES, READY, START
+from prism.simulate.kernel import END, RANK_NOTES, START
 from prism.simulate.messages import find_messages
 from prism.simulate.solver import Solution
 
@@ -59,26 +59,21 @@ class OpTimes:
 class MessageTimes:
     """When messages are on the wire.
 
-    A hop of a collective begins as soon as its two ends are there, though others may still be missing; a message of
-    a pipeline when both sides are ready for it.
+    A message begins once its sender is there: the receiver's buffers were given out when the call was enqueued (NCCL's
+    proxies, a kernel's socket buffers), so the first bytes leave though the receiver may still compute.
     """
 
     messages: pl.DataFrame
 
     @cached_property
-    def _ops(self) -> tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_]]:
-        table = self.messages
-        hop = table["rank_to"].is_not_null()
-        rank_to, seq_to = (table[to].fill_null(table[own]) for to, own in (("rank_to", "rank"), ("seq_to", "seq")))
-        rank, seq = table["rank"].to_numpy(), table["seq"].to_numpy()
-        return rank, seq, rank_to.to_numpy(), seq_to.to_numpy(), hop.to_numpy()
+    def _ops(self) -> tuple[Ints, Ints]:
+        return self.messages["rank"].to_numpy(), self.messages["seq"].to_numpy()
 
     def look_up(self, times: OpTimes, first_op: int = 0) -> tuple[Ints, Ints]:
         """Start and end of every message in a solution, with the programs starting at op `first_op`."""
-        rank, seq, rank_to, seq_to, hop = self._ops
-        at, at_to = times.rows_of(rank, seq + first_op), times.rows_of(rank_to, seq_to + first_op)
-        met = np.maximum(times.table[at, START], times.table[at_to, START])
-        return np.where(hop, met, times.table[at, READY]), times.table[at, END]
+        rank, seq = self._ops
+        at = times.rows_of(rank, seq + first_op)
+        return times.table[at, START], times.table[at, END]
 
 
 def make_flows(solution: Solution, cluster: Cluster, epoch_ns: int = 0) -> pl.DataFrame:

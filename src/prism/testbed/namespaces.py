@@ -54,7 +54,7 @@ class Namespaces:
 
     def slow(self, host: str, kbit_per_s: int) -> None:
         """Let the cable carry only so much, in both directions; called again, it changes the rate."""
-        # A bucket holds 5 ms of traffic: enough for one timer tick, too little to hide the rate; and at least one packet.
+        # A bucket holds 5 ms of traffic, too little to hide the rate: enough for one timer tick, and for a packet.
         burst = max(10_000, kbit_per_s * 5 // 8)
         shape = f"root tbf rate {kbit_per_s}kbit burst {burst}b latency 400ms"
         _run(f"tc qdisc replace dev {self._cable(host)} {shape}")
