@@ -16,9 +16,7 @@ class FindingScore:
     """Counts of one scenario; scores of many are added up."""
 
     faults: int = 0  # planted, and felt
-    hidden: int = 0  # of these, those that leave no mark of where they are: see `is_hidden`
     culprit_first: int = 0
-    culprit_first_hidden: int = 0
     kind_right: int = 0  # of those named first
     healthy_steps: int = 0
     false_findings: int = 0
@@ -47,20 +45,16 @@ def score_findings(diagnosis: dict[str, Any], truth: dict[str, Any]) -> FindingS
         touched = {job_of.get(j) for j in _jobs_of(fault)}
         told = [f for f in findings if f["job"] in touched and not any(_is_named(f, n, job_of) for n in others)]
         first = told[0] if told else None
-        hidden = is_hidden(fault, truth)
         total.faults += 1
-        total.hidden += hidden
         hit = first is not None and _is_named(first, right, job_of)
         total.culprit_first += hit
-        total.culprit_first_hidden += hit and hidden
         if hit and first is not None:
             total.kind_right += first["kind"] == fault["kind"]
             if fault["lost_gpu_seconds"] > 0:
                 total.cost_ratios.append(first["lost_gpu_seconds"] / fault["lost_gpu_seconds"])
         if not hit or (first is not None and first["kind"] != fault["kind"]):
             said = f"{first['kind']} {first['culprit']['id']}" if first else "nothing"
-            note = " (hidden)" if hidden else ""
-            total.wrong.append(f"{fault['cause']} {fault['culprit']['id']} of {_jobs_of(fault)}{note}: {said}")
+            total.wrong.append(f"{fault['cause']} {fault['culprit']['id']} of {_jobs_of(fault)}: {said}")
     _count_false(total, findings, truth, job_of)
     return total
 
@@ -77,27 +71,6 @@ def _count_false(
         told = [f for f in findings if f["job"] == job_of.get(job["id"]) and f["kind"] != "restart"]
         total.false_findings += len(told)
         total.wrong += [f"{job['id']}: false {f['kind']} {f['culprit']['id']}: {f['evidence']}" for f in told]
-
-
-def is_hidden(fault: dict[str, Any], truth: dict[str, Any]) -> bool:
-    """Whether a slow rank, host or link leaves no mark of where it is.
-
-    A collective of the scenarios starts for all members when the last of them has come, and all its hops take as long.
-    So only messages between two ranks point at one: those of a pipeline over hosts, or of a ring over three or more.
-    """
-    if fault["kind"] not in ("slow_compute", "hang", "slow_link"):
-        return False
-    return not any(_points(job) for job in truth["jobs"] if job["id"] in _jobs_of(fault))
-
-
-def _points(job: dict[str, Any]) -> bool:
-    hosts = {r["endpoint"]: r["host"] for r in job["ranks"]}
-    least = {"pp": 2, "cp": 3}
-    return any(
-        len({hosts[e] for e in group["endpoints"]}) >= least[group["kind"]]
-        for group in job["groups"]
-        if group["kind"] in least
-    )
 
 
 def _jobs_of(fault: dict[str, Any]) -> list[str]:

@@ -115,4 +115,4 @@ def _score_steps(total: Score, job: dict[str, Any], found: dict[str, Any]) -> No
     total.steps_missed += missed
     total.step_errors += errors
     if missed > 1 or (errors and np.mean(errors) > 0.003):
-        total.wrong.append(f"{job['id']}: steps missed {missed}, error {100 * np.mean(errors):.3f} %")
+        total.wrong.append(f"{job['id']}: steps missed {missed}, error {100 * np.mean(errors or [np.nan]):.3f} %")

@@ -80,9 +80,7 @@ class Tally:
     spans_missed: int = 0
     span_error: float = 0.0
     faults: int = 0
-    faults_hidden: int = 0
     culprit_first: int = 0
-    culprit_first_hidden: int = 0
     healthy_steps: int = 0
     false_findings: int = 0
     cpu_s: float = 0.0
@@ -107,14 +105,11 @@ class Tally:
 
     def others(self) -> list[tuple[str, str]]:
         """What else is worth knowing."""
-        seen, hidden = self.faults - self.faults_hidden, self.faults_hidden
-        first = self.culprit_first - self.culprit_first_hidden
         return [
             ("stages right", say(_share(self.stages_right, self.stages))),
             ("steps missed", say(_share(self.steps_missed, self.steps))),
             ("spans missed", say(_share(self.spans_missed, self.spans + self.spans_missed))),
-            ("culprits that leave a mark, named first", f"{first} of {seen}"),
-            ("culprits that leave none, named first", f"{self.culprit_first_hidden} of {hidden}"),
+            ("culprits named first", f"{self.culprit_first} of {self.faults}"),
             ("false findings, healthy steps", f"{self.false_findings}, {self.healthy_steps:,}"),
             ("jobs, pairs, faults", f"{self.jobs:,}, {self.pairs:,}, {self.faults}"),
             ("scenarios that failed", f"{self.failed} of {self.scenarios}"),
@@ -184,9 +179,8 @@ def score_one(made: Any, method: str, with_spans: bool) -> Tally:
     for name in ("jobs", "jobs_exact", "pairs", "pairs_right", "layouts", "layouts_right", "stages", "stages_right",
                  "steps", "steps_missed"):  # fmt: skip
         setattr(tally, name, int(getattr(shape, name)))
-    for name in ("faults", "culprit_first", "culprit_first_hidden", "healthy_steps", "false_findings"):
+    for name in ("faults", "culprit_first", "healthy_steps", "false_findings"):
         setattr(tally, name, int(getattr(found, name)))
-    tally.faults_hidden = int(found.hidden)
     if with_spans:
         draw = build_timeline if method == "prism" else draw_published_timeline
         _score_timeline(tally, draw(diagnosis), made, document)

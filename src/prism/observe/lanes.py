@@ -1,7 +1,7 @@
 """Lanes: what single connections of collectives send, and how the lanes of one host keep time with each other.
 
 All lanes of one collective end at the same moment, whoever comes late; lanes of others end when they please. A lane
-begins when the ranks at its two ends have come: ranks that are bound to each other in every layer come together.
+begins when the rank that sends on it has come: ranks that are bound to each other in every layer come together.
 """
 
 from __future__ import annotations
