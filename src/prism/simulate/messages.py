@@ -21,8 +21,6 @@ MESSAGES = Shape(
         {
             "rank": pl.Int32,  # whose op it is: the sender
             "seq": pl.Int32,  # which op of that rank's program
-            "rank_to": pl.Int32,  # a collective's: whose op receives it
-            "seq_to": pl.Int32,
             "src": pl.Int32,  # endpoint: host x NICs per host + NIC
             "dst": pl.Int32,
             "bytes": pl.Int64,
@@ -30,7 +28,6 @@ MESSAGES = Shape(
             "group": pl.Int32,
         }
     ),
-    nullable=frozenset({"rank_to", "seq_to"}),
 )
 _EXCHANGES = ("all_to_all",)
 _ONE_WAY = tuple(kind for kind in COLLECTIVES if kind not in (*_EXCHANGES, "barrier"))
@@ -40,30 +37,25 @@ def find_messages(graph: Graph, cluster: Cluster) -> pl.DataFrame:
     """Every message of the graph that crosses hosts, as MESSAGES; a barrier carries too little to count."""
     members = _place_members(graph, cluster)
     parts = [
-        _name_ends(_collective_messages(graph, members, cluster), graph, members),
-        _name_ends(_exchange_messages(graph, members, cluster), graph, members),
+        _name_senders(_collective_messages(graph, members, cluster), graph, members),
+        _exchange_messages(graph, members, cluster),
         _point_to_point_messages(graph, members, cluster),
     ]
     return pl.concat(parts).filter(pl.col("bytes") > 0).sort("rank", "seq", "src", "dst")
 
 
-def _name_ends(messages: pl.DataFrame, graph: Graph, members: pl.DataFrame) -> pl.DataFrame:
-    """The ops that send and receive each message of a collective, by the number of the call in its group."""
+def _name_senders(messages: pl.DataFrame, graph: Graph, members: pl.DataFrame) -> pl.DataFrame:
+    """The op that sends each message of a collective, by the number of the call in its group."""
     if messages.is_empty():
         return messages
     calls = graph.ops.filter(pl.col("kind").is_in(COLLECTIVES)).select("class", "seq", "slot")
     calls = calls.with_columns(pl.int_range(pl.len()).over("class", "slot", order_by="seq").alias("call"))
     called = members.select("group", "rank", "class", "slot").join(calls, on=["class", "slot"], how="inner")
     called = called.select("group", "rank", "seq", "call")
-    found = messages.join(called, on=["group", "rank", "seq"], how="left")
-    if found["rank_to"].null_count():
-        seats = members.unique(["group", "nic"], keep="first", maintain_order=True)
-        for end, rank in (("src", "rank"), ("dst", "rank_to")):
-            at_nic = seats.select("group", pl.col("nic").cast(pl.Int32).alias(end), pl.col("rank").alias(rank))
-            found = found.drop(rank).join(at_nic, on=["group", end], how="left")
-    for rank, seq in (("rank", "seq"), ("rank_to", "seq_to")):
-        own = called.rename({"rank": rank, "seq": seq})
-        found = found.drop(seq).join(own, on=["group", rank, "call"], how="left")
+    found = messages.join(called, on=["group", "rank", "seq"], how="left").drop("rank", "seq")
+    seats = members.unique(["group", "nic"], keep="first", maintain_order=True)
+    seats = seats.select("group", pl.col("nic").cast(pl.Int32).alias("src"), "rank")
+    found = found.join(seats, on=["group", "src"], how="left").join(called, on=["group", "rank", "call"], how="left")
     return MESSAGES.conform(found, "collectives")
 
 
@@ -131,7 +123,7 @@ def _exchange_messages(graph: Graph, members: pl.DataFrame, cluster: Cluster) ->
     if ops.is_empty():
         return MESSAGES.empty()
     own = members.filter(pl.col("slot").is_in(ops["slot"].unique().to_list()))
-    other = own.select("group", *(pl.col(c).alias(f"{c}_to") for c in ("position", "host", "rail", "rank")))
+    other = own.select("group", *(pl.col(c).alias(f"{c}_to") for c in ("position", "host", "rail")))
     pairs = own.with_columns(pl.len().over("group").alias("size")).join(other, on="group")
     pairs = _add_nics(pairs.filter(pl.col("host") != pl.col("host_to")), cluster)
     joined = pairs.join(ops, on=["class", "slot"], how="inner")
