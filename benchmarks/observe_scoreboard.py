@@ -4,19 +4,20 @@ Every seed is one cluster (16 to 1,024 GPUs, 1 to 10 tenants, any layout, half o
 measured twice: clean, and with 1 % of the records lost, clocks 1 ms apart and sampling from 1:1 to 1:100. Seeds from
 10000 on are kept for this board and never used while tuning.
 
-    python benchmarks/observe_scoreboard.py --workers 16                 the board
+    python benchmarks/observe_scoreboard.py --workers 16 --keep board.jsonl          the board; goes on where it was
     python benchmarks/observe_scoreboard.py --first-seed 0 --seeds 20 --explain      while tuning
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -231,6 +232,7 @@ class Board:
     workers: int
     settings: Settings
     deadline: float
+    keep: Path | None = None  # a JSON line per scenario, added as it is done
     documents: list[dict[str, Any]] = field(default_factory=list)
     too_large: list[int] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
@@ -239,7 +241,8 @@ class Board:
         """Run seeds until done or until time is up; running ones are waited for."""
         context = get_context("spawn")
         running: dict[Connection, tuple[int, Any]] = {}
-        waiting = list(reversed(seeds))
+        done_before = self._read_kept(seeds)
+        waiting = [seed for seed in reversed(seeds) if seed not in done_before]
         while waiting or running:
             while waiting and len(running) < self.workers and time.monotonic() < self.deadline:
                 receive, send = context.Pipe(duplex=False)
@@ -258,6 +261,13 @@ class Board:
             sys.stderr.flush()
         sys.stderr.write("\n")
 
+    def _read_kept(self, seeds: list[int]) -> set[int]:
+        """Take scenarios that the same code has scored before; what other code scored does not count."""
+        lines = self.keep.read_text().splitlines() if self.keep and self.keep.exists() else []
+        kept = [document for document in map(json.loads, lines) if document.pop("code") == fingerprint()]
+        self.documents += [document for document in kept if document["seed"] in seeds]
+        return {document["seed"] for document in self.documents}
+
     def _take(self, seed: int, connection: Connection) -> None:
         try:
             document = connection.recv()
@@ -265,8 +275,25 @@ class Board:
                 self.too_large.append(seed)
             else:
                 self.documents.append(document)
+                if self.keep:
+                    with self.keep.open("a") as file:
+                        file.write(json.dumps({"code": fingerprint(), **_without_details(document)}) + "\n")
         except EOFError:
             self.broken.append(seed)  # The process died: out of memory, or a scenario that cannot be made.
+
+
+@cache
+def fingerprint() -> str:
+    """What a score depends on: the code that makes scenarios, diagnoses and scores them."""
+    root = Path(__file__).resolve().parents[1]
+    files = [
+        f for part in ("observe", "scenarios", "simulate", "records") for f in (root / "src/prism" / part).rglob("*")
+    ]
+    code = hashlib.sha256()
+    for file in sorted((*files, *root.glob("benchmarks/observe_*score*.py"))):
+        if file.is_file() and "__pycache__" not in file.parts:
+            code.update(file.read_bytes())
+    return code.hexdigest()[:16]
 
 
 def total(documents: list[dict[str, Any]], key: str) -> Tally:
@@ -330,7 +357,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--largest", type=int, default=1024, help="leave clusters of more GPUs out; quicker")
     parser.add_argument("--no-spans", action="store_true", help="leave the timelines out; quicker")
     parser.add_argument("--explain", action="store_true", help="print what was wrong; only while tuning")
-    parser.add_argument("--output", type=Path, help="write all figures as JSON")
+    parser.add_argument(
+        "--keep", type=Path, help="file for the figures of each scenario; those in it are not run again"
+    )
     return parser.parse_args()
 
 
@@ -343,7 +372,8 @@ def main() -> None:
     begin = time.monotonic()
     warm_up()
     settings = Settings(with_spans=not arguments.no_spans, largest=arguments.largest)
-    board = Board(workers=arguments.workers, settings=settings, deadline=begin + arguments.limit_seconds)
+    deadline = begin + arguments.limit_seconds
+    board = Board(workers=arguments.workers, settings=settings, deadline=deadline, keep=arguments.keep)
     board.run(list(range(arguments.first_seed, arguments.first_seed + arguments.seeds)))
     documents = sorted(board.documents, key=lambda d: d["seed"])
     print(
@@ -361,9 +391,6 @@ def main() -> None:
         for document in documents:
             for key in ("clean prism", "degraded prism"):
                 print(*document[key]["wrong"], sep="\n")
-    if arguments.output:
-        kept = documents if arguments.explain else [_without_details(d) for d in documents]
-        arguments.output.write_text(json.dumps({"schema": "prism.observe-scoreboard/1", "scenarios": kept}) + "\n")
 
 
 def _without_details(document: dict[str, Any]) -> dict[str, Any]:
