@@ -183,7 +183,8 @@ def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
 
     A collective ends on all its hops at once, though each begins when its own sender comes.
     """
-    start, end = start[:_ASKED_MESSAGES], np.sort(end[:_ASKED_MESSAGES])
+    length = float(np.median(end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]))
+    end = np.sort(end[:_ASKED_MESSAGES])
     right = np.clip(np.searchsorted(twins, end), 0, len(twins) - 1)
     left = np.maximum(right - 1, 0)
     closer = np.abs(end - twins[left]) <= np.abs(twins[right] - end)
@@ -191,6 +192,5 @@ def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
     shift = float(np.median(distance))
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0
-    length = float(np.median(np.sort(end - np.sort(start))))
     spacing = float(np.median(np.diff(end))) if len(end) > 1 else 0.0
     return float(np.mean(np.abs(distance - shift) <= max(0.5 * length, _BESIDE * spacing, 20_000.0)))
