@@ -28,7 +28,7 @@ def run_lab_command(
 ) -> None:
     """Run real torch jobs over gloo between namespaces, slow a host and a cable, and check the diagnosis of both.
 
-    Needs root, iproute2, tcpdump and softflowd; takes about a minute. Exit 1 when anything came out wrong.
+    Needs root, iproute2, tcpdump and softflowd; takes about two minutes. Exit 1 when anything came out wrong.
     """
     from prism.errors import BadConfigError
     from prism.observe.lab import check_lab
