@@ -58,6 +58,7 @@ class Settings:
 
     with_spans: bool = True
     largest: int = 1024  # GPUs
+    explain: bool = False  # print what was wrong
 
 
 @dataclass
@@ -127,15 +128,19 @@ def say(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if abs(value) < 99.995 else f"{value:.0f}"
 
 
+def count_gpus(seed: int) -> int:
+    """How large the cluster of a seed is."""
+    from prism.scenarios import random_scenario
+
+    return random_scenario(seed).num_gpus
+
+
 def run_seed(seed: int, connection: Connection, settings: Settings) -> None:
-    """Both conditions and methods of one seed; sends one document, or None where the cluster is too large, and ends."""
+    """Both conditions and methods of one seed; sends one document and ends."""
     from prism.scenarios import make_scenario, random_scenario
     from prism.scenarios.measurement import Measurement
 
     scenario = random_scenario(seed)
-    if scenario.num_gpus > settings.largest:
-        connection.send(None)
-        return
     rate = RATES[seed % len(RATES)]
     degraded = Measurement(lost=0.01, clock_offset_ms=1.0, sampling_rate=rate, with_exporter=True)
     document: dict[str, Any] = {"seed": seed, "gpus": scenario.num_gpus, "tenants": len(scenario.jobs), "rate": rate}
@@ -242,7 +247,11 @@ class Board:
         context = get_context("spawn")
         running: dict[Connection, tuple[int, Any]] = {}
         done_before = self._read_kept(seeds)
-        waiting = [seed for seed in reversed(seeds) if seed not in done_before]
+        # The largest first, so that no long one is left for the end.
+        with context.Pool(self.workers) as pool:
+            sizes = dict(zip(seeds, pool.map(count_gpus, seeds, chunksize=1), strict=True))
+        self.too_large = [seed for seed in seeds if sizes[seed] > self.settings.largest]
+        waiting = sorted(set(seeds) - done_before - set(self.too_large), key=lambda seed: sizes[seed])
         while waiting or running:
             while waiting and len(running) < self.workers and time.monotonic() < self.deadline:
                 receive, send = context.Pipe(duplex=False)
@@ -271,13 +280,12 @@ class Board:
     def _take(self, seed: int, connection: Connection) -> None:
         try:
             document = connection.recv()
-            if document is None:
-                self.too_large.append(seed)
-            else:
-                self.documents.append(document)
-                if self.keep:
-                    with self.keep.open("a") as file:
-                        file.write(json.dumps({"code": fingerprint(), **_without_details(document)}) + "\n")
+            self.documents.append(document)
+            if self.settings.explain:
+                print(*document["clean prism"]["wrong"], *document["degraded prism"]["wrong"], sep="\n", flush=True)
+            if self.keep:
+                with self.keep.open("a") as file:
+                    file.write(json.dumps({"code": fingerprint(), **_without_details(document)}) + "\n")
         except EOFError:
             self.broken.append(seed)  # The process died: out of memory, or a scenario that cannot be made.
 
@@ -371,7 +379,7 @@ def main() -> None:
     print(f"{describe_machine()}; {arguments.workers} workers")
     begin = time.monotonic()
     warm_up()
-    settings = Settings(with_spans=not arguments.no_spans, largest=arguments.largest)
+    settings = Settings(with_spans=not arguments.no_spans, largest=arguments.largest, explain=arguments.explain)
     deadline = begin + arguments.limit_seconds
     board = Board(workers=arguments.workers, settings=settings, deadline=deadline, keep=arguments.keep)
     board.run(list(range(arguments.first_seed, arguments.first_seed + arguments.seeds)))
@@ -387,10 +395,6 @@ def main() -> None:
         print(f"seeds whose process died: {sorted(board.broken)}")
     print_board(documents)
     print_rates(documents)
-    if arguments.explain:
-        for document in documents:
-            for key in ("clean prism", "degraded prism"):
-                print(*document[key]["wrong"], sep="\n")
 
 
 def _without_details(document: dict[str, Any]) -> dict[str, Any]:
