@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe.jobs import SKEW_NS, connect
-from prism.observe.lanes import Lane, begin_as_one, ends_as_one, measure_bond, read_lane
+from prism.observe.lanes import Lane, begin_as_one, ends_as_one, measure_bond, part_ends, read_lane
 from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
 
@@ -50,13 +50,16 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     rings = voices.filter(pl.col("kind") == "dp")
     if rings.is_empty():
         return NO_BUNDLES
-    largest = rings.sort("bytes", "voice", descending=[True, False]).group_by("unit", maintain_order=True).first()
+    one = "unit" if traffic.connected else "pair"
+    largest = rings.sort("bytes", "voice", descending=[True, False]).group_by(one, maintain_order=True).first()
     found: list[Bundles] = []
+    sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest["src_host"].unique().sort().to_numpy()
     for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
         own = largest.filter(pl.col("src_host") == place)
-        parts = [_bundle(_read_lanes(traffic, part), period_ns) for part in _join_parts(_by_size(own))]
-        least, most = min(parts, key=lambda p: p.dense), max(parts, key=lambda p: p.dense)
+        parts = [_bundle(_read_lanes(traffic, part), period_ns, sharp_ns) for part in _join_parts(_by_size(own))]
+        # What follows other messages at once does not tell when its rank came.
+        least, most = min(parts, key=lambda p: (p.dense, -p.in_step)), max(parts, key=lambda p: p.dense)
         found.append(replace(least, expert=most.dense))
     usual = Counter(found).most_common(1)[0][0]
     # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
@@ -84,15 +87,30 @@ def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> list[Lane]:
     return [read_lane(traffic, int(v)) for v in own.filter(pl.col("dst_host") == target)["voice"].to_list()]
 
 
-def _bundle(lanes: list[Lane], period_ns: float) -> Bundles:
+def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
+    """How far the ends of two hops scatter that follow each other on a ring, and so surely are of one collective."""
+    onward = rings.select(pl.col("src").alias("dst"), pl.col("voice").alias("next"), pl.col("bytes").alias("next_bytes"))
+    alike = (pl.col("bytes").log() - pl.col("next_bytes").log()).abs() < _OTHER_SIZE
+    hops = rings.select("voice", "dst", "bytes").join(onward, on="dst").filter(alike).sort("voice", "next")
+    if hops.is_empty():
+        return float("inf")
+    chosen = hops[np.unique(np.linspace(0, hops.height - 1, _PLACES).astype(np.int64)).tolist()]
+    ways = zip(chosen["voice"].to_list(), chosen["next"].to_list(), strict=True)
+    return float(np.median([part_ends(read_lane(traffic, one), read_lane(traffic, other))[0] for one, other in ways]))
+
+
+def _bundle(lanes: list[Lane], period_ns: float, sharp_ns: float) -> Bundles:
     """Groups of lanes that end as one, stages of groups that send at other times, and lanes that begin as one."""
     groups: list[list[Lane]] = []
     for lane in lanes:
-        own = next((g for g in groups if ends_as_one(g[0], lane)), None)
+        own = next((g for g in groups if ends_as_one(g[0], lane, sharp_ns)), None)
         if own is None:
             groups.append([lane])
         else:
             own.append(lane)
+    if 1 < len(groups) < len(lanes) / 2 and sorted(map(len, groups))[-2] == 1:
+        # One lane went its own way: the others would have gone with it, were they of one collective.
+        groups = [[lane] for lane in lanes]
     stages = _count_stages([g[0] for g in groups], period_ns)
     in_step = Counter(_count_in_step(g, groups) for g in groups).most_common(1)[0][0]
     size = Counter(len(g) for g in groups).most_common(1)[0][0]

@@ -149,19 +149,24 @@ def mark_both(traffic: Traffic, a: Heard, b: Heard) -> list[tuple[Times, Times]]
     """The times of the rarest messages of one size that both send as often, or of the rarest of each.
 
     Where messages come in groups, those of the first of each group, once per step; there may be several such ways.
+    Hops of one collective begin when their senders come but end at once, so there the ends may tell more.
     """
     near = np.abs(a.size[:, None] - b.size[None, :]) < _SAME_SIZE
     ratio = a.num[:, None] / b.num[None, :]
-    rows, columns = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
-    i, k = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
-    start = traffic.messages["start_ns"].to_numpy()
-    single = [np.unique(start[traffic.rows_of_voice(int(v))[:_MOST_EVENTS]]) for v in (a.voice[i], b.voice[k])]
-    both = []
-    for split in (find_group_starts, _after_long_gaps, _after_rests):
-        found = [split(times) for times in single]
-        if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
-            both.append((found[0][-1], found[1][-1]))
-    return both or [(single[0], single[1])]
+    ours, theirs = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
+    i, k = (int(ours[0]), int(theirs[0])) if len(ours) else (0, 0)
+    rows = [traffic.rows_of_voice(int(v))[:_MOST_EVENTS] for v in (a.voice[i], b.voice[k])]
+    both: list[tuple[Times, Times]] = []
+    for column in ("start_ns", "end_ns"):
+        moments = traffic.messages[column].to_numpy()
+        single = [np.unique(moments[own]) for own in rows]
+        for split in (find_group_starts, _after_long_gaps, _after_rests):
+            found = [split(times) for times in single]
+            if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
+                both.append((found[0][-1], found[1][-1]))
+        if not both or column == "end_ns":
+            both.append((single[0], single[1]))
+    return both
 
 
 def _looseness(marks: tuple[Times, Times]) -> float:

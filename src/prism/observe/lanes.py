@@ -24,6 +24,7 @@ _MOST_EVENTS = 300  # beginnings that are compared
 _MOST_ENDS = 1500
 _MOST_SHIFTS = 6  # differences of clocks that are tried
 _FLOOR_NS = 3_000.0
+_AS_SHARP = 4.0  # times the scatter along a ring
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
 _CHANCE = 0.7  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
 _SURE = 3.0  # deviations by which an estimate of it may be off
@@ -93,19 +94,27 @@ def read_lane(traffic: Traffic, voice: int) -> Lane:
     )
 
 
-def ends_as_one(a: Lane, b: Lane) -> bool:
+def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
     """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks.
+
+    `sharp_ns` is how far the ends of hops scatter that surely are of one collective.
+    """
+    spread, num = part_ends(a, b)
+    noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
+    chance = _CHANCE * (1 + _SURE / np.sqrt(max(num, 1))) * noise
+    same = min(_SAME_END * length, _AS_SHARP * sharp_ns)
+    limit = max(float(np.hypot(same, chance)), min(_OFTEN * noise, _OTHER_END * length))
+    return bool(spread <= limit + _FLOOR_NS)
+
+
+def part_ends(a: Lane, b: Lane) -> tuple[float, int]:
+    """How far the distances of two lanes' ends scatter, and over how many messages; endless where these are few.
 
     Of the lane with fewer messages each is asked for: sampling may have put those of two sizes together in the other.
     """
     few, many = (a, b) if len(a.end) <= len(b.end) else (b, a)
     at, spread = match_times(few.ends[:_MOST_ENDS], many.ends)
-    if not len(at):
-        return False
-    noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
-    chance = _CHANCE * (1 + _SURE / np.sqrt(len(at))) * noise
-    limit = max(float(np.hypot(_SAME_END * length, chance)), min(_OFTEN * noise, _OTHER_END * length))
-    return bool(spread <= limit + _FLOOR_NS)
+    return spread, len(at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,8 @@ def infer_layout(
     cp = _spread_degree(groups, "cp", host, per_block)
     ep = _spread_degree(groups, "ep", host, per_block)
     if cp == ep == 1 and bundles.expert == bundles.dense and bundles.lanes * bundles.dense * bundles.stages == inside:
-        cp = bundles.in_step
+        # Tensor parallelism binds the ranks of a host before context parallelism does.
+        tp, cp = (max(tp, bundles.in_step), 1) if bundles.dense == 1 else (tp, bundles.in_step)
     dp = max(1, ranks.total // (pp * tp * cp))
     if ep == 1 and bundles.expert > bundles.dense > 0 and bundles.expert % bundles.dense == 0:
         ep = min(bundles.expert // bundles.dense, dp)
@@ -110,8 +111,12 @@ def count_ranks(
 
 
 def _count_silent_nics(traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, hosts: Ints, host: Ints) -> int:
-    """NICs of the job's hosts that nobody uses: where no gradients leave a host, inner stages never speak outside."""
-    if not (voices["kind"] == "pp").any() or (voices["kind"] == "dp").any():
+    """NICs of the job's hosts that nobody uses: inner stages never speak outside where no gradients leave a host, nor do
+    inner ranks of a ring that enters a host by one NIC and leaves it by another.
+    """
+    dp = voices.filter(pl.col("kind") == "dp")
+    piped, both = (voices["kind"] == "pp").any(), dp["src"].is_in(dp["dst"].unique()).any()
+    if both or not (piped or dp.height) or (piped and dp.height):
         return 0
     heard = np.bincount(host, minlength=int(hosts.max()) + 1)[hosts]
     known = np.array([traffic.nics_of_host.get(int(h), 0) for h in hosts])

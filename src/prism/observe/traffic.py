@@ -23,6 +23,8 @@ Ints = NDArray[np.int64]
 SIZE_TOLERANCE = 0.02
 """Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
 thousand."""
+_MANY_SIZES = 8  # that chance makes of one
+_CHANCE = 3.0  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
 _MIN_PER_CONNECTION = 3.0
@@ -117,7 +119,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
     grouped, begin = group_by_number(records.connection, num_connections)
-    quantum = _find_quantum(records.size)
+    quantum = _find_quantum(records.size, _read_rate(flows))
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
     voice, found = number_again(classes, len(owners))
@@ -258,12 +260,28 @@ def _describe_pairs(keys: Ints, begin: Ints, records: Records, num_endpoints: in
     )
 
 
-def _find_quantum(sizes: Ints) -> float:
-    """What sampled sizes are multiples of: packets times the sampling rate; 0 where sizes were counted in full."""
-    if not len(sizes):
+def _read_rate(flows: pl.DataFrame) -> int | None:
+    """The largest sampling rate that the records name; None where they name none."""
+    rate = flows["sampling_rate"].max() if "sampling_rate" in flows.columns else None
+    return rate if isinstance(rate, int) else None
+
+
+def _find_quantum(sizes: Ints, rate: int | None) -> float:
+    """What sampled sizes are multiples of: packets times the sampling rate; 0 where sizes were counted in full.
+
+    Tensors have round sizes too; only chance spreads one size over many multiples side by side.
+    """
+    if not len(sizes) or rate == 1:
         return 0.0
-    common = int(np.gcd.reduce(sizes[:: max(1, len(sizes) // 4096)]))
-    return float(common) if common > _LARGEST_PACKET else 0.0
+    some = sizes[:: max(1, len(sizes) // 4096)]
+    common = int(np.gcd.reduce(some))
+    if common <= _LARGEST_PACKET:
+        return 0.0
+    times, count = np.unique(some // common, return_counts=True)
+    apart = np.diff(times, prepend=-np.inf, append=np.inf)
+    beside = np.minimum(apart[:-1], apart[1:]) <= _CHANCE * np.sqrt(times)
+    spread = len(times) >= _MANY_SIZES and count[beside].sum() > 0.5 * len(some)
+    return float(common) if rate is not None or spread else 0.0
 
 
 def find_resolution(times: Ints) -> int:
