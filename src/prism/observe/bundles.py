@@ -89,7 +89,9 @@ def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> list[Lane]:
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     """How far the ends of two hops scatter that follow each other on a ring, and so surely are of one collective."""
-    onward = rings.select(pl.col("src").alias("dst"), pl.col("voice").alias("next"), pl.col("bytes").alias("next_bytes"))
+    onward = rings.select(
+        pl.col("src").alias("dst"), pl.col("voice").alias("next"), pl.col("bytes").alias("next_bytes")
+    )
     alike = (pl.col("bytes").log() - pl.col("next_bytes").log()).abs() < _OTHER_SIZE
     hops = rings.select("voice", "dst", "bytes").join(onward, on="dst").filter(alike).sort("voice", "next")
     if hops.is_empty():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prism.observe.period import Streams, Times, find_group_starts, find_rhythm, make_streams, usual_spacing
+from prism.observe.period import Rhythm, Streams, Times, find_group_starts, find_rhythm, make_streams, usual_spacing
 
 _LEAST_STEPS = 4
 _MOST_MARKS = 2000
@@ -17,6 +17,7 @@ _ALIKE = 0.1  # of the usual count; at least exactly equal
 _REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
 _NEARLY = 0.8  # of the most regular marks
 _HEARD = 0.5  # clarity of a rhythm of one half
+_CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
 _SAME_SPACING = (0.85, 1.15)
@@ -46,9 +47,10 @@ def choose_period(
     """
     rhythm = find_rhythm(streams, slack_ns)
     if rhythm is not None and rhythm.clarity < _CLEAR:
-        halves = time_halves(single, slack_ns)
-        if halves is not None and rhythm.period_ns > _SAME[1] * halves:
-            return halves
+        halves = find_halves(single, slack_ns)
+        clearer = halves is not None and halves.clarity > rhythm.clarity + _CLEARER
+        if halves is not None and (clearer or rhythm.period_ns > _SAME[1] * halves.period_ns):
+            return halves.period_ns
     period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
     if rests is not None and _is_between_pauses(rests, rests, pauses):
@@ -73,8 +75,8 @@ def choose_period(
     return counted
 
 
-def time_halves(single: list[Stream], slack_ns: int) -> float | None:
-    """The time between steps where the two halves of a capture differ in it; a common multiple of both repeats too."""
+def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
+    """The rhythm where the two halves of a capture differ in it; of the whole, a common multiple of both repeats."""
     ends = [(stream.times[0], stream.times[-1]) for stream in single if len(stream.times)]
     middle = (min(first for first, _ in ends) + max(last for _, last in ends)) // 2
     found = []
@@ -83,9 +85,11 @@ def time_halves(single: list[Stream], slack_ns: int) -> float | None:
         rhythm = find_rhythm(make_streams(parts, [stream.klass for stream in single], slack_ns), slack_ns)
         if rhythm is None or rhythm.clarity < _HEARD:
             return None
-        found.append(rhythm.period_ns)
-    ratio = max(found) / min(found)
-    return float(np.sqrt(found[0] * found[1])) if 1 + _OTHER_LENGTH < ratio < _MOST_LONGER else None
+        found.append(rhythm)
+    periods = [rhythm.period_ns for rhythm in found]
+    if not 1 + _OTHER_LENGTH < max(periods) / min(periods) < _MOST_LONGER:
+        return None
+    return Rhythm(period_ns=float(np.sqrt(periods[0] * periods[1])), clarity=min(r.clarity for r in found))
 
 
 def _is_grouped(period_ns: float, streams: Streams) -> bool:

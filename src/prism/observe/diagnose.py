@@ -15,7 +15,7 @@ from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs import ObservedJob, recognise_jobs
-from prism.observe.layout import infer_layout, relabel_ties
+from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.stages import StageMap, find_stages
 from prism.observe.steps import STEPS, find_steps
@@ -115,6 +115,7 @@ def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = No
         pipeline_messages(messages, voices),
         steps["start_ns"].to_numpy(),
         traffic.endpoints["host_id"].to_numpy().astype(np.int64),
+        count_own_nics(traffic, job),
     )
     voices = relabel_ties(voices, stages)
     layout = infer_layout(traffic, job, voices, stages, gpus_per_host)

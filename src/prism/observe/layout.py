@@ -111,17 +111,27 @@ def count_ranks(
 
 
 def _count_silent_nics(traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, hosts: Ints, host: Ints) -> int:
-    """NICs of the job's hosts that nobody uses: inner stages never speak outside where no gradients leave a host, nor do
-    inner ranks of a ring that enters a host by one NIC and leaves it by another.
+    """NICs of the job's hosts that nobody uses, though ranks do: inner stages never speak outside where no gradients
+    leave a host, nor do inner ranks of a ring that enters a host by one NIC and leaves it by another.
     """
     dp = voices.filter(pl.col("kind") == "dp")
-    piped, both = (voices["kind"] == "pp").any(), dp["src"].is_in(dp["dst"].unique()).any()
+    piped, both = (voices["kind"] == "pp").any(), dp["src"].is_in(dp["dst"].implode()).any()
     if both or not (piped or dp.height) or (piped and dp.height):
         return 0
-    heard = np.bincount(host, minlength=int(hosts.max()) + 1)[hosts]
-    known = np.array([traffic.nics_of_host.get(int(h), 0) for h in hosts])
-    alone = heard == np.bincount(host[job.endpoints], minlength=int(hosts.max()) + 1)[hosts]
-    return int(np.maximum(known - heard, 0)[alone].sum())
+    own = count_own_nics(traffic, job)
+    seen = np.bincount(host[job.endpoints], minlength=int(hosts.max()) + 1)
+    return sum(max(own[h] - int(seen[h]), 0) for h in hosts.tolist())
+
+
+def count_own_nics(traffic: Traffic, job: ObservedJob) -> dict[int, int]:
+    """NICs of each of the job's hosts: all that the host has where no other job uses any, else those that are seen."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    heard = np.bincount(host)
+    own = np.bincount(host[job.endpoints], minlength=len(heard))
+    return {
+        h: max(int(own[h]), traffic.nics_of_host.get(h, 0) if own[h] == heard[h] else 0)
+        for h in np.unique(host[job.endpoints]).tolist()
+    }
 
 
 def _ranks_per_nic(voices: pl.DataFrame) -> int:

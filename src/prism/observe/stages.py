@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs import connect
+from prism.observe.passages import find_passages, number_through, pair_ends
 from prism.observe.period import Times
 
 Ints = NDArray[np.int64]
@@ -24,16 +26,19 @@ class StageMap:
     stage: dict[int, int]
     chains: tuple[tuple[int, ...], ...]  # endpoints of each chain in stage order
     confidence: float
+    through: Mapping[int, int] = field(default_factory=dict)  # from who leaves a host to who enters it, where unseen
 
 
 NO_STAGES = StageMap(stage={}, chains=(), confidence=1.0)
 
 
-def find_stages(sent: pl.DataFrame, boundaries: Times, host: Ints) -> StageMap:
+def find_stages(
+    sent: pl.DataFrame, boundaries: Times, host: Ints, ranks_of_host: Mapping[int, int] | None = None
+) -> StageMap:
     """Order the endpoints that pipeline messages connect: forward is who sends first in a step, stage 0 who begins.
 
     `sent` are the pipeline's messages with src, dst and start_ns; `boundaries` are where steps begin; `host` is that of
-    each endpoint: what comes back may leave and enter a host by other NICs.
+    each endpoint: what comes back may leave and enter a host by other NICs. `ranks_of_host` is how many a host has.
     """
     if sent.is_empty():
         return NO_STAGES
@@ -64,8 +69,13 @@ def find_stages(sent: pl.DataFrame, boundaries: Times, host: Ints) -> StageMap:
     for label in np.unique(labels).tolist():
         members = [nodes[i] for i in np.flatnonzero(labels == label)]
         stage.update(_number_stages(members, forward, backward, edges))
-    chains = _list_chains(stage, forward)
-    return StageMap(stage=stage, chains=chains, confidence=max(0.5, 0.97 - doubtful / max(len(edges), 1)))
+    passages = find_passages(forward, backward, host, ranks_of_host or {})
+    if passages:
+        starts = {s: min(t for (a, _), t in edges.items() if a == s) for s, _ in edges}
+        stage = number_through(passages, forward, starts)
+    chains = _list_chains(stage, forward, backward)
+    sure = max(0.5, 0.97 - doubtful / max(len(edges), 1))
+    return StageMap(stage=stage, chains=chains, confidence=sure, through=pair_ends(passages))
 
 
 def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
@@ -126,13 +136,17 @@ def _number_stages(
     return {e: stage.get(e, 0) for e in members}
 
 
-def _list_chains(stage: dict[int, int], forward: dict[int, set[int]]) -> tuple[tuple[int, ...], ...]:
-    """From each endpoint of stage 0 along the links to the next stage."""
+def _list_chains(
+    stage: dict[int, int], forward: dict[int, set[int]], backward: dict[int, set[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """From each endpoint that no earlier stage is seen to send to, along the links to the next stage."""
     chains = []
-    for begin in sorted(e for e, s in stage.items() if s == 0):
+    for begin in sorted(stage):
+        if any(stage[b] == stage[begin] - 1 for b in backward.get(begin, ())):
+            continue
         chain = [begin]
         while True:
-            onward = [d for d in sorted(forward.get(chain[-1], ())) if stage[d] == len(chain)]
+            onward = [d for d in sorted(forward.get(chain[-1], ())) if stage[d] == stage[chain[-1]] + 1]
             if not onward:
                 break
             chain.append(onward[0])

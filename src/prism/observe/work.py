@@ -8,6 +8,8 @@ are read by how long they are silent between turns, ranks that only take part in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -34,7 +36,7 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) 
     stage_of = np.full(max(size, max(stages.stage, default=-1) + 1), -1, np.int64)
     stage_of[list(stages.stage)] = list(stages.stage.values())
     inside = messages.filter(pl.col("step") >= 0)
-    work = _work_in_pipeline(inside, stage_of, steps) if stages.chains else pl.DataFrame(schema=_PART)
+    work = _work_in_pipeline(inside, stage_of, steps, stages.through) if stages.chains else pl.DataFrame(schema=_PART)
     if work.is_empty():
         work = _work_in_ring(inside.filter(pl.col("kind") == "cp"))
     if work.is_empty():
@@ -44,10 +46,17 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) 
     return work.select(pl.col(c).cast(t) for c, t in WORK.items()).sort("phase", "endpoint", "step")
 
 
-def _work_in_pipeline(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
-    """First forward, turn at the last stage, backward of every rank and step."""
-    last = int(stage_of.max())
+def _work_in_pipeline(
+    messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame, through: Mapping[int, int]
+) -> pl.DataFrame:
+    """First forward, turn at the last stage, backward of every rank and step.
+
+    Stages that a host keeps to itself count as one rank, the one that the pipeline enters it by.
+    """
+    first, last = int(stage_of[stage_of >= 0].min()), int(stage_of.max())
     sent = _pipeline_messages(messages, stage_of, last)
+    if through:
+        sent = sent.with_columns(pl.col("src", "dst").replace(dict(through)))
     first_start = steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("ready"))
     ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
     outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
@@ -58,9 +67,9 @@ def _work_in_pipeline(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFram
     )
     passed = _between(ins["forward"], outs["forward"], "first")
     returned = pl.concat([_between(ins["backward"], outs["backward"], side) for side in ("first", "last")])
-    passed = passed.filter(~_at_stage(passed, stage_of, 0))
+    passed = passed.filter(~_at_stage(passed, stage_of, first))
     turned = _turns(sent, outs["backward"], stage_of, last)
-    begin = _lift(begin.filter(_at_stage(begin, stage_of, 0)), passed, turned)
+    begin = _lift(begin.filter(_at_stage(begin, stage_of, first)), passed, turned)
     parts = [
         begin.with_columns(phase=pl.lit("forward")),
         passed.with_columns(phase=pl.lit("forward")),

@@ -111,7 +111,7 @@ class Case:
         hosts = {self.hosts[e] for e in members}
         if len(hosts) == 1:
             host = hosts.pop()
-            own = self.own_by_host.get(host, set())
+            own = self.own_by_host.get(host, set()) - set(self.stages.through)  # who leaves is seen through who enters
             if len(members) >= 0.75 * len(own) and host != self.addresses[members[0]]:
                 return Culprit(type="host", id=host)
         return Culprit(type="endpoint", id=",".join(self.addresses[e] for e in sorted(members)))

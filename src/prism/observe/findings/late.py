@@ -46,6 +46,8 @@ def _blame_late(case: Case, answers: Answers, table: WorkTable, slow: Sequence[S
         left = [s for s in left if s not in near]
         hosts = {case.host(int(answers.endpoints[s.row])) for s in late}
         stage = _stage_of(case, [int(answers.endpoints[s.row]) for s in late])
+        if stage is None and (heavy := _find_whole_stage(case, table, answers, late)):
+            return heavy
         if stage is None and len(hosts) > 1:
             worst, clear = _worst_host(case, answers, late)
             # Where a transfer begins once both sides are ready, those around a late rank seem late with it.
@@ -118,6 +120,14 @@ def _stage_of(case: Case, members: list[int]) -> int | None:
     (stage,) = stages
     whole = {e for e, s in case.stages.stage.items() if s == stage}
     return stage if len(whole & set(members)) >= 0.7 * len(whole) else None
+
+
+def _find_whole_stage(case: Case, table: WorkTable, answers: Answers, late: list[Suspect]) -> list[Finding]:
+    """Stages that the late ones belong to and that work longer on all their hosts: the work itself grew."""
+    if not table.phases:
+        return []
+    stages = {str(case.stages.stage.get(int(answers.endpoints[s.row]))) for s in late}
+    return [f for f in find_slow(case, table) if f.culprit.type == "stage" and stages == {f.culprit.id}]
 
 
 def _tell_late(case: Case, table: WorkTable, answers: Answers, late: list[Suspect], stage: int | None) -> Finding:

@@ -1,0 +1,79 @@
+"""Passages: where a pipeline goes on inside a host, unseen, from the ranks it enters to the ranks it leaves by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Links = Mapping[int, set[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One host: the endpoints that a pipeline enters and leaves it by, and the stages it holds."""
+
+    entered: frozenset[int]
+    left: frozenset[int]
+    stages: int
+
+
+def find_passages(forward: Links, backward: Links, host: Ints, ranks_of_host: Mapping[int, int]) -> list[Passage]:
+    """The hosts of a pipeline, where it enters and leaves each by other ranks; none where any rank does both."""
+    if set(forward) & set(backward):
+        return []
+    entered: dict[int, set[int]] = {}
+    left: dict[int, set[int]] = {}
+    for ends, table in ((backward, entered), (forward, left)):
+        for endpoint in ends:
+            table.setdefault(int(host[endpoint]), set()).add(endpoint)
+    if not set(entered) & set(left):
+        return []
+    return [
+        Passage(
+            entered=frozenset(entered.get(h, ())),
+            left=frozenset(left.get(h, ())),
+            stages=_count_stages(len(entered.get(h, ())), len(left.get(h, ())), ranks_of_host.get(h, 0)),
+        )
+        for h in sorted(set(entered) | set(left))
+    ]
+
+
+def _count_stages(entered: int, left: int, ranks: int) -> int:
+    """As many as its ranks make, where each stage has as many of them as the ones that are seen."""
+    seen = (entered > 0) + (left > 0)
+    each = max(entered, left)
+    return max(seen, ranks // each) if ranks % each == 0 else seen
+
+
+def number_through(passages: list[Passage], forward: Links, first_sent: Mapping[int, float]) -> dict[int, int]:
+    """The stage of every endpoint, counted through the hosts; `first_sent` tells where a pipeline in a ring begins."""
+    into = {e: p for p in passages for e in p.entered}
+    begin = [p for p in passages if not p.entered]
+    if not begin:
+        begin = [min(passages, key=lambda p: min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))]
+    stage: dict[int, int] = {}
+    here, reached = [(p, 0) for p in begin], set(map(id, begin))
+    while here:
+        passage, first = here.pop()
+        stage |= dict.fromkeys(passage.entered, first)
+        stage |= dict.fromkeys(passage.left, first + passage.stages - 1)
+        for endpoint in sorted(passage.left):
+            for after in sorted(forward[endpoint]):
+                onward = into[after]
+                if id(onward) not in reached:
+                    reached.add(id(onward))
+                    here.append((onward, first + passage.stages))
+    return stage
+
+
+def pair_ends(passages: list[Passage]) -> dict[int, int]:
+    """For each rank that a pipeline leaves a host by the one that it entered by: ranks of a stage in their order."""
+    pairs: dict[int, int] = {}
+    for passage in passages:
+        if len(passage.entered) == len(passage.left):
+            pairs |= dict(zip(sorted(passage.left), sorted(passage.entered), strict=True))
+    return pairs
