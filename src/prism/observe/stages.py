@@ -49,14 +49,17 @@ def find_stages(
     for (s, d), at in edges.items():
         ends = (int(host[s]), int(host[d]))
         between[ends] = min(at, between.get(ends, np.inf))
+    both_ways = _ways_by_lane(edges, host)
     forward: dict[int, set[int]] = {}
     backward: dict[int, set[int]] = {}
     doubtful = 0
     for s, d in edges:
-        ahead, back = between[int(host[s]), int(host[d])], between.get((int(host[d]), int(host[s])), np.inf)
+        way, turned = (int(host[s]), int(host[d])), (int(host[d]), int(host[s]))
+        lanes = way in both_ways
+        ahead, back = (edges[s, d], edges[d, s]) if lanes else (between[way], between.get(turned, np.inf))
         onward = ahead < back or (ahead == back and s < d)
-        if (int(host[d]), int(host[s])) in quick or (int(host[s]), int(host[d])) in quick:
-            onward = (int(host[s]), int(host[d])) in quick
+        if not lanes and (turned in quick or way in quick):
+            onward = way in quick
         doubtful += abs(back - ahead) < 0.01 * abs(ahead)
         a, b = (s, d) if onward else (d, s)
         forward.setdefault(a, set()).add(b)
@@ -76,6 +79,22 @@ def find_stages(
     chains = _list_chains(stage, forward, backward)
     sure = max(0.5, 0.97 - doubtful / max(len(edges), 1))
     return StageMap(stage=stage, chains=chains, confidence=sure, through=pair_ends(passages))
+
+
+def _ways_by_lane(edges: dict[tuple[int, int], float], host: Ints) -> set[tuple[int, int]]:
+    """Pairs of hosts between which some endpoints send forward one way and others the other way.
+
+    Where hosts hold several stages and stages several pieces of the model, the last host leads back to the first.
+    """
+    votes: dict[tuple[int, int], set[bool]] = {}
+    alone: set[tuple[int, int]] = set()
+    for (s, d), at in edges.items():
+        way = (int(host[s]), int(host[d]))
+        if (d, s) in edges:
+            votes.setdefault(way, set()).add(at < edges[d, s])
+        else:
+            alone |= {way, way[::-1]}
+    return {way for way, told in votes.items() if len(told) == 2} - alone
 
 
 def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
