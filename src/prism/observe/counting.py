@@ -48,8 +48,9 @@ def choose_period(
     rhythm = find_rhythm(streams, slack_ns)
     if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)
-        clearer = halves is not None and halves.clarity > rhythm.clarity + _CLEARER
-        if halves is not None and (clearer or rhythm.period_ns > _SAME[1] * halves.period_ns):
+        if halves is not None and halves.clarity > rhythm.clarity + _CLEARER:
+            return halves.period_ns
+        if halves is not None and halves.tolerance > _OTHER_LENGTH and rhythm.period_ns > _SAME[1] * halves.period_ns:
             return halves.period_ns
     period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
@@ -76,7 +77,7 @@ def choose_period(
 
 
 def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
-    """The rhythm where the two halves of a capture differ in it; of the whole, a common multiple of both repeats."""
+    """The rhythm of both halves of a capture, where these may differ; of the whole, a common multiple repeats."""
     ends = [(stream.times[0], stream.times[-1]) for stream in single if len(stream.times)]
     middle = (min(first for first, _ in ends) + max(last for _, last in ends)) // 2
     found = []
@@ -87,9 +88,11 @@ def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
             return None
         found.append(rhythm)
     periods = [rhythm.period_ns for rhythm in found]
-    if not 1 + _OTHER_LENGTH < max(periods) / min(periods) < _MOST_LONGER:
+    longer = max(periods) / min(periods)
+    if longer > _MOST_LONGER:
         return None
-    return Rhythm(period_ns=float(np.sqrt(periods[0] * periods[1])), clarity=min(r.clarity for r in found))
+    usual = float(np.sqrt(periods[0] * periods[1]))
+    return Rhythm(period_ns=usual, clarity=min(r.clarity for r in found), tolerance=longer - 1)
 
 
 def _is_grouped(period_ns: float, streams: Streams) -> bool:
