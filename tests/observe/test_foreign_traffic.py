@@ -72,3 +72,17 @@ def test_round_sizes_are_not_taken_for_samples() -> None:
     packets = pl.Series(rng.poisson((flows["bytes"] / 409_600).to_numpy()).clip(1))
     sampled = flows.with_columns(bytes=packets * 409_600)
     assert prepare_traffic(sampled, topology).sample_bytes == 409_600
+
+
+def test_ranks_that_share_a_nic_are_counted_where_they_send_side_by_side() -> None:
+    flows, topology = make_foreign([ForeignJob(dp=2, pp=2, tp=8)])
+    one_nic = pl.col("src", "dst").str.replace(r"\.\d+$", ".1")
+    assert _degrees(diagnose(_spread(flows).with_columns(one_nic), topology.filter(pl.col("rail") == 0))) == [
+        (2, 2, 8, 1, 1)
+    ]
+
+
+def _spread(flows: pl.DataFrame) -> pl.DataFrame:
+    """Flows that began and ended at one moment, a microsecond or two apart: equal ones would be repeats."""
+    rng = np.random.default_rng(2)
+    return flows.with_columns(pl.col("end_ns") + pl.Series(rng.integers(0, 2000, flows.height)))

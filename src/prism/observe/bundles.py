@@ -50,7 +50,7 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     rings = voices.filter(pl.col("kind") == "dp")
     if rings.is_empty():
         return NO_BUNDLES
-    one = "unit" if traffic.connected else "pair"
+    one = "unit" if traffic.connected else "connection"
     largest = rings.sort("bytes", "voice", descending=[True, False]).group_by(one, maintain_order=True).first()
     found: list[Bundles] = []
     sharp_ns = _measure_sharpness(traffic, largest)

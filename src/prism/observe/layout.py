@@ -30,6 +30,7 @@ class Ranks:
     total: int
     per_host: float
     sure: float
+    shared: bool  # whether NICs are shared by several
 
 
 def relabel_ties(voices: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
@@ -61,9 +62,9 @@ def infer_layout(
     bundles = count_bundles(traffic, voices, job.period_ns or float(job.last_ns - job.first_ns))
     ranks = count_ranks(traffic, job, voices, gpus_per_host, host)
     # Several connections of two NICs are several ranks only where NICs are shared.
-    key = "unit" if ranks.total > len(job.endpoints) else "pair"
+    key = "unit" if ranks.shared else "pair"
     tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles, key)
-    pp = _pipeline_degree(voices, stages, ranks, key) if stages.chains else bundles.stages
+    pp = _pipeline_degree(voices, stages, ranks, key, traffic.connected) if stages.chains else bundles.stages
     inside = max(1.0, ranks.per_host)
     tp = max(1, min(tp_seen, ranks.total // pp))
     tp_across = _spanned_hosts(groups, "tp", host)
@@ -103,11 +104,11 @@ def count_ranks(
         known = [traffic.nics_of_host.get(int(h), 0) for h in hosts]
         usual = max(Counter(known).most_common(1)[0][0], 1) if known else 1
         share = max(1.0, gpus_per_host / usual)
-        return Ranks(total=round(count * share), per_host=nics * share, sure=0.95)
+        return Ranks(total=round(count * share), per_host=nics * share, sure=0.95, shared=share > 1)
     shared = _ranks_per_nic(voices)
     if shared > 1 and round(nics * shared) == _USUAL_GPUS:
-        return Ranks(total=count * shared, per_host=nics * shared, sure=0.8)
-    return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6)
+        return Ranks(total=count * shared, per_host=nics * shared, sure=0.8, shared=True)
+    return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6, shared=False)
 
 
 def _count_silent_nics(traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, hosts: Ints, host: Ints) -> int:
@@ -144,9 +145,11 @@ def _ranks_per_nic(voices: pl.DataFrame) -> int:
     return max(most)
 
 
-def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: str) -> int:
+def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: str, connected: bool) -> int:
     """Stages that are seen, or more where several share a host: fewer ranks send onward than a stage would hold."""
     seen = max(stages.stage.values()) + 1
+    if key == "unit" and not connected:
+        return seen  # Ranks behind one NIC that do not send side by side are not told apart.
     pipe = voices.filter(pl.col("kind") == "pp")
     src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
     onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)

@@ -10,6 +10,8 @@ Ints = NDArray[np.int64]
 
 _MOST_CLASSES = 24  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
+_MOST_LANES = 16  # ranks behind one NIC
+_AS_OFTEN = 0.7  # of the messages of the first lane
 
 
 @numba.njit(cache=True, nogil=True)
@@ -176,6 +178,30 @@ def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quan
         group[total : total + different] = g
         total += different
     return classes, group[:total].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def number_lanes(classes: Ints, count: int, start: Ints, end: Ints) -> Ints:
+    """A lane for every record: like ones of one pair that are under way at once, as often as not, are in several.
+
+    Records of a class are in order of start. Several ranks behind one NIC send side by side, one message each.
+    """
+    busy = np.full((count, _MOST_LANES), -(2**62), np.int64)
+    held = np.zeros((count, _MOST_LANES), np.int64)
+    lanes = np.empty(len(classes), np.int64)
+    for i in range(len(classes)):
+        c = classes[i]
+        lane = 0
+        while lane < _MOST_LANES - 1 and busy[c, lane] > start[i]:
+            lane += 1
+        busy[c, lane] = end[i]
+        held[c, lane] += 1
+        lanes[i] = lane
+    for i in range(len(classes)):
+        c = classes[i]
+        if lanes[i] and held[c, lanes[i]] < _AS_OFTEN * held[c, 0]:
+            lanes[i] = 0
+    return lanes
 
 
 @numba.njit(cache=True, nogil=True)

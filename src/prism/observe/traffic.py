@@ -15,6 +15,7 @@ from prism.observe.numbering import (
     mark_repeated,
     number_again,
     number_keys,
+    number_lanes,
 )
 from prism.records.flow_summary import endpoints_of
 
@@ -122,9 +123,25 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     quantum = _find_quantum(records.size, _read_rate(flows))
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
+    if not connected:
+        classes, owners = _part_lanes(classes, owners, records)
     voice, found = number_again(classes, len(owners))
     traffic = _assemble(records, voice, owners[found], keys, endpoints, tuple(notes), topology, connected)
     return replace(traffic, sample_bytes=quantum)
+
+
+def _part_lanes(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
+    """Classes and their connections, where what pairs send side by side is told apart."""
+    lanes = number_lanes(classes, len(owners), records.start, records.end)
+    most = int(lanes.max(initial=0)) + 1
+    if most == 1:
+        return classes, owners
+    parted, keys = number_keys(classes * most + lanes)
+    order = np.argsort(keys)
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.arange(len(keys))
+    keys = keys[order]
+    return place[parted], owners[keys // most] * most + keys % most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
