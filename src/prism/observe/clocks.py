@@ -115,11 +115,30 @@ def mend_marks(marks: Times, start: Times) -> Times:
             continue
         kept.append(i)
     marks, at = marks[kept], at[kept]
-    added = [marks]
+    added = [at[:0]]
     for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
         missing = round((at[i + 1] - at[i]) / usual) - 1
-        added.append(start[at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1)])
-    return np.sort(np.concatenate(added))
+        added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
+    return np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
+
+
+def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
+    """Marks before the messages `wanted`: as long after the message before it as others are, or before their own.
+
+    Whichever is steadier: the end of a transfer keeps its distance from where it started, however long silence lasts.
+    """
+    known = (at > 0) & (at < len(start))
+    if not known.any():
+        return start[wanted]
+    after = marks[known] - start[at[known] - 1]
+    before = start[at[known]] - marks[known]
+    if _deviation(after) < _deviation(before):
+        return np.asarray(start[wanted - 1] + int(np.median(after)))
+    return np.asarray(start[wanted] - int(np.median(before)))
+
+
+def _deviation(values: Times) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 def _without_parts(marks: Times, start: Times) -> Times:

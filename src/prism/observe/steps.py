@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -13,7 +15,13 @@ from prism.observe.stages import find_forward_ways
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
-_PAUSE = 0.1  # of a step: silence longer than usual by this much is a pause
+_PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
+_UNUSUAL = 8  # times the usual deviation
+_NEARBY = 9  # steps that tell what is usual
+_LIKE = 5  # steps that tell when messages come
+_SPREAD = 0.1  # of a pause: how much longer it may be for one rank than for another
+_OUTAGE = 0.5  # of a step: silence in the middle of a step that is longer than usual by this much
+_GONE = 1.5  # steps: a pause that is longer, and comes once, is no part of a step
 
 
 def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -> pl.DataFrame:
@@ -35,7 +43,9 @@ def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -
     clock = choose_clock(list_clocks(start, end, row, steady, period_ns, opening), start, opening)
     if clock is None:
         return pl.DataFrame(schema=STEPS)
-    return _to_frame(clock.marks, start, end, period_ns)
+    return _to_frame(
+        clock.marks, Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64)), period_ns
+    )
 
 
 def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
@@ -52,30 +62,115 @@ def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
     return np.asarray((onward | ~pipe)[row])
 
 
-def _to_frame(boundaries: Times, starts: Times, ends: Times, period_ns: float) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What a job sent, in the order of starts."""
+
+    start: Times
+    end: Times
+    src: Times
+
+
+def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
     """Steps between boundaries, and the first and last one where all their messages were seen."""
     if len(boundaries) < 2:
         return pl.DataFrame(schema=STEPS)
-    at = np.searchsorted(starts, boundaries)
-    typical = float(np.median(np.diff(at)))
-    # From a boundary to the next message: what passes unseen at the start of a step.
-    leads = (starts[np.minimum(at[:-1], len(starts) - 1)] - boundaries[:-1]).clip(0)
-    lead = float(np.median(leads))
-    # A pause (an evaluation, a checkpoint, a restart) belongs to the step it follows, not to the one that it delays.
-    # Slow compute delays the first message of many steps; a pause comes now and then.
-    late = leads > lead + _PAUSE * period_ns
-    alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
-    paused = np.nonzero(late & alone)[0]
-    boundaries = boundaries.copy()
-    boundaries[paused] = starts[at[paused]] - int(lead)
-    begin, end = boundaries[:-1].tolist(), boundaries[1:].tolist()
-    if at[0] >= (1 - _MISSING) * typical:
-        begin, end = [int(starts[0]) - int(lead), *begin], [int(boundaries[0]), *end]
-    if len(starts) - at[-1] >= (1 - _MISSING) * typical:
+    at = np.searchsorted(sent.start, boundaries)
+    typical = round(float(np.median(np.diff(at))))
+    enough = (1 - _MISSING) * typical
+    closed, opened = _leave_pauses(boundaries, at, sent, typical, period_ns)
+    resumed = _find_resumptions(at, sent, period_ns)
+    begin = opened.tolist()
+    for i, k in enumerate(resumed.tolist()[1:]):
+        until = at[i + 1] if i + 1 < len(at) else len(sent.start)
+        if k > at[i] and until - k >= enough:
+            begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
+    first = int(resumed[0])
+    end = closed[1:].tolist()
+    if at[0] - first >= enough:
+        begin = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin]
+        end = [int(closed[0]), *end]
+    seen = len(sent.start) - max(int(at[-1]), int(resumed[-1]))
+    if seen >= enough:
         # The next step's first messages would have closed it; others show how long after as many messages they came.
-        seen = len(starts) - at[-1]
-        busy = np.maximum.accumulate(ends)
-        rest = float(np.median(boundaries[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
-        begin, end = [*begin, int(boundaries[-1])], [*end, int(ends.max()) + int(max(rest, 0.0))]
-    frame = pl.DataFrame({"start_ns": begin, "end_ns": end}).with_row_index("index")
+        busy = np.maximum.accumulate(sent.end)
+        rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
+        end.append(int(sent.end.max()) + int(max(rest, 0.0)))
+    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
+
+
+def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
+    """The message that the last long silence before each boundary, and before the end, ends with; 0 for none.
+
+    After a silence in the middle of a step that is longer than any usual one a job may have begun its step anew.
+    """
+    gaps = np.concatenate([[0], sent.start[1:] - np.maximum.accumulate(sent.end)[:-1]])
+    longest = np.maximum.reduceat(gaps, at[at < len(gaps)])
+    long = np.flatnonzero(gaps > float(np.median(longest)) + _OUTAGE * period_ns)
+    resumed = np.zeros(len(at) + 1, np.int64)
+    resumed[np.searchsorted(at, long, side="right")] = long
+    return resumed
+
+
+def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period_ns: float) -> tuple[Times, Times]:
+    """When each step closes and the next one opens.
+
+    A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
+    whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then. A silence
+    of several steps that comes once belongs to none: the job was gone.
+    """
+    inside = np.flatnonzero(at < len(sent.start))
+    leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
+    nearby = _list_nearby(leads)
+    lead = np.median(nearby, axis=1)
+    unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
+    late = leads - lead > np.maximum(_PAUSE * period_ns, _UNUSUAL * unsteady)
+    alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
+    chosen = np.flatnonzero(late & alone)
+    paused, length = inside[chosen], (leads - lead)[chosen]
+    closed, opened = boundaries.copy(), boundaries.copy()
+    opened[paused] += length.astype(np.int64)
+    gone = (length > _GONE * period_ns) & ((length[:, None] < 2 * length).sum(axis=1) == 1)
+    spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
+    closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
+    return closed, opened
+
+
+def _list_nearby(values: Times) -> Times:
+    """For each value those around it, in a row."""
+    width = min(_NEARBY, len(values))
+    first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
+    return values[first[:, None] + np.arange(width)]
+
+
+def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:
+    """How much longer than the first sender the last one pauses: each leaves on its own, and is heard when it sends."""
+    steps = np.flatnonzero(at + typical <= len(sent.start))
+    if not len(paused) or not len(steps):
+        return np.zeros(len(paused), np.int64)
+    first = np.full((len(at), int(sent.src.max()) + 1), np.nan)
+    for i in steps.tolist():
+        who, where = np.unique(sent.src[at[i] : at[i] + typical], return_index=True)
+        first[i, who] = sent.start[at[i] + where] - boundaries[i]
+    first = first[:, ~np.isnan(first[steps]).any(axis=0)]
+    if not first.shape[1]:
+        return np.zeros(len(paused), np.int64)
+    spread = np.ptp(first - np.nanmedian(first, axis=0), axis=1)
+    return np.asarray(np.nan_to_num(spread[paused] - np.nanmedian(spread)).clip(0), np.int64)
+
+
+def _find_start(first: int, until: int, opened: Times, at: Times, starts: Times, typical: int) -> int:
+    """When the step of the messages `first` to `until` began: by how long after it each of the early ones comes.
+
+    Usual is what it is in the steps nearby. What is missing or too many is so at the beginning.
+    """
+    more = until - first - typical
+    like = np.flatnonzero(at + typical <= len(starts))
+    like = like[np.argsort(np.abs(at[like] - first), kind="stable")][:_LIKE]
+    like = like[at[like] != first]
+    early = np.arange(max(0, -more), max(1 - more, typical // 2))
+    if not len(like):
+        return int(starts[first])
+    usual = np.median(starts[at[like][:, None] + early] - opened[like][:, None], axis=0)
+    return int(np.median(starts[first + early + more] - usual))
