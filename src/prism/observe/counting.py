@@ -60,8 +60,10 @@ def choose_period(
         period, rhythm = None, None
     if rests is not None and (period is None or period < _TOO_SHORT * rests):
         return rests
-    if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(rhythm.period_ns, streams)):
+    if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
+    if period is not None and rests is not None and _SAME_SPACING[0] < period / rests < _SAME_SPACING[1]:
+        return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
     counted = count_steps(heavy)
     if counted is not None and any(
         _SAME_SPACING[0] < counted / one < _SAME_SPACING[1] for one in _rests_by_class(single)
@@ -95,10 +97,10 @@ def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
     return Rhythm(period_ns=usual, clarity=min(r.clarity for r in found), tolerance=longer - 1)
 
 
-def _is_grouped(period_ns: float, streams: Streams) -> bool:
-    """Whether groups of messages come after each other as a period says."""
+def _is_grouped(period_ns: float | None, streams: Streams) -> bool:
+    """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
-    return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
+    return grouped is not None and period_ns is not None and _SAME[0] < period_ns / grouped < _SAME[1]
 
 
 def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], pauses: Times) -> float:
