@@ -56,7 +56,8 @@ def list_clocks(
         # Where a backward pass has the pipeline for itself, its end is that of a step.
         found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
-    clocks = [_judge(name, marks, period_ns, start) for name, marks in trimmed if len(marks) >= 2]
+    silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
+    clocks = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
     return [c for c in clocks if c is not None]
 
 
@@ -152,11 +153,13 @@ def _without_parts(marks: Times, start: Times) -> Times:
     return marks[first:last]
 
 
-def _judge(name: str, marks: Times, period_ns: float, start: Times) -> Clock | None:
+def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Times) -> Clock | None:
+    """How steadily marks follow each other, pauses aside; `silence` is what lies before each message."""
     spans = np.diff(marks).astype(np.float64)
     usual = float(np.median(spans))
     if abs(usual / period_ns - 1) > 0.6:
         return None
+    spans -= _measure_pauses(np.searchsorted(start, marks), silence)
     # What jitters is the mark, not the step: a late mark makes one step long and the next one short.
     turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
     jitter = float(np.median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
@@ -165,6 +168,13 @@ def _judge(name: str, marks: Times, period_ns: float, start: Times) -> Clock | N
     like = np.abs(sent - np.median(sent[1:-1])) <= _SAME_COUNT * np.median(sent[1:-1])
     closing = name.startswith(_CLOSING)
     return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
+
+
+def _measure_pauses(at: Times, silence: Times) -> Floats:
+    """How much longer than usual the longest silence is between each two marks."""
+    ends = np.minimum(at, len(silence) - 1)
+    longest = np.maximum.reduceat(silence, ends)[:-1] if len(ends) > 1 else np.zeros(0, np.int64)
+    return np.asarray((longest - np.median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
 
 
 def _strike_by_kind(start: Times, end: Times, size: Floats, period_ns: float, kind: str) -> list[tuple[str, Times]]:

@@ -83,7 +83,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
     begin = opened.tolist()
     for i, k in enumerate(resumed.tolist()[1:]):
         until = at[i + 1] if i + 1 < len(at) else len(sent.start)
-        if k > at[i] and until - k >= enough:
+        # A step that stands still and goes on sends as many messages as any; one that is begun anew sends more.
+        if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
             begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
     first = int(resumed[0])
     end = closed[1:].tolist()
