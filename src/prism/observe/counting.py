@@ -27,6 +27,8 @@ _MOST_CHANGES = 3  # of length: when a fault begins and ends
 _RARELY = 0.05  # of the steps
 _MOST_OF = 0.8  # of the messages that the groups between rests hold
 _ODD = 0.1  # of the time between rests that they may be off
+_ALMOST = (0.9, 1.1)
+_OPTIMIZER = (0.02, 0.3)  # of a micro-batch: by how much one that ends a step is longer
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
 
@@ -41,10 +43,34 @@ class Stream:
 def choose_period(
     streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
 ) -> float | None:
-    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise.
+    """The length of a step; `streams` are made of the `single` ones, `pauses` are when the job wrote to storage."""
+    period = _find_period(streams, single, heavy, pauses, slack_ns)
+    both = _join_halves(period, single) if period is not None else None
+    if period is None or both is None or _is_between_pauses(both, period, pauses):
+        return period
+    return both
 
-    `streams` are made of the `single` ones; `pauses` are when the job began to write to storage.
-    """
+
+def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
+    """The time of two, where every second one lasts a little longer: micro-batches, one of them with the optimizer."""
+    found = []
+    for stream in single:
+        for marks in [stream.times, *find_group_starts(stream.times), stream.times[find_rest_ends(stream.times)]]:
+            between = np.diff(marks).astype(np.float64)
+            if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(np.median(between)) / period_ns < _ALMOST[1]:
+                continue
+            unlike = float(np.median(np.abs(between[1:] - between[:-1])))
+            like = float(np.median(np.abs(between[2:] - between[:-2])))
+            alternate = _OPTIMIZER[0] < unlike / period_ns < _OPTIMIZER[1] and like < 0.25 * unlike
+            found.append(float(np.median(between[1:] + between[:-1])) if alternate else 0.0)
+    both = float(np.median(found)) if found else 0.0
+    return both if both > 0 else None
+
+
+def _find_period(
+    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+) -> float | None:
+    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
     if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)

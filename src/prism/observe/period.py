@@ -31,6 +31,7 @@ _COMPLETE = 0.6  # of a stream's own best score that it needs at the period
 _MOST_EVENTS = 4000  # of one stream
 _MIN_REPEATS = 2.5
 _JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
+_EQUAL = 0.6  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
 _LONG_GAP = 1.8  # times the usual gap
 _LEVELS = 4  # of messages and groups of them
 _AGREE = 0.6  # share of the streams whose groups are as far apart as is usual
@@ -107,7 +108,7 @@ def find_group_starts(times: Times) -> list[Times]:
         wide = np.flatnonzero(gaps >= ordered[at])
         sizes = np.diff(wide)
         size = float(np.median(sizes))
-        if size >= 2 and np.mean(np.abs(sizes - size) <= max(1.0, 0.1 * size)) >= 0.7:
+        if size >= 2 and np.mean(np.abs(sizes - size) <= max(1.0, 0.1 * size)) >= _EQUAL:
             found.append(times[wide + 1])
     return sorted(found, key=len)
 

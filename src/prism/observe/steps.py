@@ -174,4 +174,4 @@ def _find_start(first: int, until: int, opened: Times, at: Times, starts: Times,
     if not len(like):
         return int(starts[first])
     usual = np.median(starts[at[like][:, None] + early] - opened[like][:, None], axis=0)
-    return int(np.median(starts[first + early + more] - usual))
+    return int(starts[first]) + int(np.median(starts[first + early + more] - starts[first] - usual))
