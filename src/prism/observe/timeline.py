@@ -10,6 +10,9 @@ from prism.records.spans import SPANS
 
 _SHORTEST_NS = 20_000  # shorter pauses between messages are not worth a span
 _TOUCH_NS = 2_000  # messages of one kind closer than this are one transfer in pieces
+_BETWEEN_TWO = ("pp", "cp")  # kinds of messages that one rank sends to one other
+_ENOUGH = 2  # messages of a voice in a step: one of them found its receiver waiting
+_AT_ONCE_NS = 1_000  # ends so close are one moment
 _WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
 
 
@@ -25,7 +28,7 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
         {"endpoint": job.observed.endpoints, "rank": range(len(job.observed.endpoints))},
         schema={"endpoint": pl.UInt32, "rank": pl.Int32},
     )
-    ends = _both_ends(case.messages, ranks)
+    ends = _both_ends(_begin_together(case.messages), ranks)
     busy = _communication(ends)
     idle = _number_steps(_pauses(busy), job.steps)
     spans = [
@@ -37,6 +40,29 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     columns = ["rank", "lane", "kind", "name", "start_ns", "end_ns", "bytes"]
     numbered = _number_steps(pl.concat([s.select(columns) for s in spans]), job.steps)
     return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id).sort("rank", "lane", "start_ns")
+
+
+def _begin_together(messages: pl.DataFrame) -> pl.DataFrame:
+    """The messages, each from the moment when all who take part had come: what is seen before is waiting.
+
+    A message is seen as soon as its sender is there. The hops of a collective end together, so it began with the last
+    of them. A send between two ranks waited for its receiver where it lasts longer than the quickest like it in the step.
+    """
+    took = pl.col("end_ns") - pl.col("start_ns")
+    like = (4 * pl.col("bytes").clip(1).log()).round().cast(pl.Int32).alias("like")
+    ordered = messages.with_columns(like).sort("kind", "like", "end_ns")
+    apart = (
+        (pl.col("end_ns").diff() > _AT_ONCE_NS)
+        | (pl.col("like").diff() != 0)
+        | (pl.col("kind") != pl.col("kind").shift())
+    )
+    ordered = ordered.with_columns(apart.fill_null(True).cum_sum().alias("call"))
+    together = pl.col("start_ns").max().over("call")
+    quick = pl.col("end_ns") - took.min().over("voice", "step")
+    alone = pl.col("kind").is_in(_BETWEEN_TWO)
+    begun = pl.when(~alone).then(together).when(pl.col("num") >= _ENOUGH).then(pl.max_horizontal("start_ns", quick))
+    begun = pl.when(pl.col("step") >= 0).then(begun.otherwise("start_ns")).otherwise("start_ns")
+    return ordered.with_columns(begun.alias("start_ns"))
 
 
 def _both_ends(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
