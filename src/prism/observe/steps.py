@@ -142,7 +142,7 @@ def _list_nearby(values: Times) -> Times:
     """For each value those around it, in a row."""
     width = min(_NEARBY, len(values))
     first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
-    return values[first[:, None] + np.arange(width)]
+    return np.asarray(values[first[:, None] + np.arange(width)])
 
 
 def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:

@@ -28,7 +28,7 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
         {"endpoint": job.observed.endpoints, "rank": range(len(job.observed.endpoints))},
         schema={"endpoint": pl.UInt32, "rank": pl.Int32},
     )
-    ends = _both_ends(_begin_together(case.messages), ranks)
+    ends = _both_ends(begin_together(case.messages), ranks)
     busy = _communication(ends)
     idle = _number_steps(_pauses(busy), job.steps)
     spans = [
@@ -42,11 +42,11 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id).sort("rank", "lane", "start_ns")
 
 
-def _begin_together(messages: pl.DataFrame) -> pl.DataFrame:
+def begin_together(messages: pl.DataFrame) -> pl.DataFrame:
     """The messages, each from the moment when all who take part had come: what is seen before is waiting.
 
     A message is seen as soon as its sender is there. The hops of a collective end together, so it began with the last
-    of them. A send between two ranks waited for its receiver where it lasts longer than the quickest like it in the step.
+    of them. A send waited for its receiver where it lasts longer than the quickest like it in the step.
     """
     took = pl.col("end_ns") - pl.col("start_ns")
     like = (4 * pl.col("bytes").clip(1).log()).round().cast(pl.Int32).alias("like")
@@ -61,8 +61,8 @@ def _begin_together(messages: pl.DataFrame) -> pl.DataFrame:
     quick = pl.col("end_ns") - took.min().over("voice", "step")
     alone = pl.col("kind").is_in(_BETWEEN_TWO)
     begun = pl.when(~alone).then(together).when(pl.col("num") >= _ENOUGH).then(pl.max_horizontal("start_ns", quick))
-    begun = pl.when(pl.col("step") >= 0).then(begun.otherwise("start_ns")).otherwise("start_ns")
-    return ordered.with_columns(begun.alias("start_ns"))
+    known = pl.when(pl.col("step") >= 0).then(begun.otherwise("start_ns")).otherwise("start_ns")
+    return ordered.with_columns(known.alias("start_ns"))
 
 
 def _both_ends(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

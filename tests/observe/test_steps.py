@@ -1,0 +1,85 @@
+"""Where steps begin and end: pauses, restarts, missing marks, micro-batches; and when transfers begin."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.clocks import mend_marks
+from prism.observe.counting import Stream, choose_period
+from prism.observe.period import make_streams
+from prism.observe.steps import find_steps
+from prism.observe.timeline import begin_together
+
+MS = 1_000_000
+STEP = 100 * MS
+BUCKETS = 5
+VOICES = pl.DataFrame(
+    {"voice": [0, 1], "role": "exchange", "kind": "dp", "src": [0, 1], "dst": [1, 0], "src_host": [0, 1],
+     "dst_host": [1, 0], "bytes": 1e6}, schema_overrides={"voice": pl.UInt32}
+)  # fmt: skip
+
+
+def send_gradients(begins: NDArray[np.int64], buckets: NDArray[np.int64] | None = None) -> pl.DataFrame:
+    """Two ranks that exchange five buckets from 60 to 85 ms after a step begins; `buckets` of it where it is cut."""
+    start = begins[:, None] + 60 * MS + 5 * MS * np.arange(BUCKETS)
+    if buckets is not None:
+        start = np.where(np.arange(BUCKETS) < buckets[:, None], start, -1)
+    times = start[start >= 0]
+    return pl.concat(
+        pl.DataFrame({"voice": np.full(len(times), v, np.uint32), "start_ns": times, "end_ns": times + 4 * MS})
+        for v in (0, 1)
+    )
+
+
+def lengths_ms(steps: pl.DataFrame) -> list[float]:
+    return ((steps["end_ns"] - steps["start_ns"]) / MS).round(3).to_list()
+
+
+def test_a_short_pause_belongs_to_the_step_that_it_follows() -> None:
+    begins = STEP * np.arange(12) + np.where(np.arange(12) > 5, 8 * MS, 0)
+    found = lengths_ms(find_steps(send_gradients(begins), VOICES, STEP))
+    assert found == [100.0] * 5 + [108.0] + [100.0] * 6
+
+
+def test_what_a_job_did_before_it_was_started_again_is_no_step() -> None:
+    begins = np.concatenate([STEP * np.arange(6), 1000 * MS + STEP * np.arange(6)])
+    cut = np.where(np.arange(12) == 5, 2, BUCKETS)
+    steps = find_steps(send_gradients(begins, cut), VOICES, STEP)
+    assert lengths_ms(steps) == [100.0] * 11
+    assert steps["start_ns"][5] - steps["end_ns"][4] == 500 * MS
+
+
+def test_a_missing_mark_is_put_back_where_the_transfer_ended_however_long_the_silence_after_it() -> None:
+    silence = np.array([40, 10, 35, 20, 55, 15, 30, 45]) * MS
+    first = np.concatenate([[0], np.cumsum(20 * MS + silence)[:-1]])
+    start = np.sort((first[:, None] + 5 * MS * np.arange(4)).ravel())
+    marks = first + 20 * MS
+    assert mend_marks(np.delete(marks, 3), start).tolist() == marks.tolist()
+
+
+def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_step() -> None:
+    # The second half of the capture is slower, so that no period repeats throughout.
+    halves = np.where(np.arange(24) % 2, 107, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
+    begins = np.concatenate([[0], np.cumsum(halves)]).astype(np.int64)
+    times = [(begins[:, None] + 2 * MS * np.arange(10) + delay).ravel() for delay in (0, MS)]
+    single = [Stream(times=t, klass=k) for k, t in enumerate(times)]
+    found = choose_period(make_streams(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
+    assert found is not None and abs(found / (207 * MS) - 1) < 0.3
+
+
+def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_receiver_does() -> None:
+    messages = pl.DataFrame(
+        {
+            "kind": ["dp", "dp", "pp", "pp"],
+            "voice": [0, 1, 2, 2],
+            "step": 0,
+            "num": [1, 1, 2, 2],
+            "bytes": [1000, 1000, 500, 500],
+            "start_ns": [0, 7 * MS, 20 * MS, 30 * MS],
+            "end_ns": [10 * MS, 10 * MS, 21 * MS, 35 * MS],
+        }
+    )
+    begun = begin_together(messages).sort("voice", "end_ns")["start_ns"]
+    assert begun.to_list() == [7 * MS, 7 * MS, 20 * MS, 34 * MS]
