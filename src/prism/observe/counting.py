@@ -59,9 +59,11 @@ def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
             between = np.diff(marks).astype(np.float64)
             if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(np.median(between)) / period_ns < _ALMOST[1]:
                 continue
-            unlike = float(np.median(np.abs(between[1:] - between[:-1])))
-            like = float(np.median(np.abs(between[2:] - between[:-2])))
-            alternate = _OPTIMIZER[0] < unlike / period_ns < _OPTIMIZER[1] and like < 0.25 * unlike
+            unlike, like = np.abs(between[1:] - between[:-1]), np.abs(between[2:] - between[:-2])
+            usual = float(np.median(unlike))
+            alternate = _OPTIMIZER[0] < usual / period_ns < _OPTIMIZER[1] and float(np.median(like)) < 0.25 * usual
+            # Pauses make some pairs differ, micro-batches all of them.
+            alternate = alternate and float(np.mean(unlike > _OPTIMIZER[0] * period_ns)) >= _NEARLY
             found.append(float(np.median(between[1:] + between[:-1])) if alternate else 0.0)
     both = float(np.median(found)) if found else 0.0
     return both if both > 0 else None
