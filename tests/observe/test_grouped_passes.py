@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.observe.crew import do_each
-from prism.observe.medians import find_median, quantile_groups
+from prism.observe.medians import find_median, interpolate_quantile, quantile_groups
 from prism.observe.numbering import number_again, number_places, span_groups
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
@@ -19,6 +19,13 @@ NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
 @given(NUMBERS)
 def test_medians_are_those_of_numpy(values: list[int]) -> None:
     assert find_median(np.array(values, np.float64)) == np.median(values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NUMBERS, st.floats(0, 1))
+def test_quantiles_between_two_values_are_those_of_numpy(values: list[int], share: float) -> None:
+    found = interpolate_quantile(np.array(values, np.float64), share)
+    assert found == pytest.approx(np.quantile(np.array(values, np.float64), share), abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS
-from prism.observe.medians import find_median
+from prism.observe.medians import find_median, interpolate_quantile
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
@@ -65,33 +65,66 @@ class Lane:
 
     @cached_property
     def _after_silence(self) -> Ints:
-        known = np.sort(self.silence[1:])
-        if not len(known):
-            return np.zeros(0, np.int64)
-        long = _FRESH * known[-min(_LEAST, len(known))]
-        return 1 + np.flatnonzero(self.silence[1:] >= max(float(long), 1.0))[:_MOST_EVENTS]
+        return _list_fresh(self.silence)
 
 
 def read_lane(traffic: Traffic, voice: int) -> Lane:
     """The messages of a voice, and how long its connection was silent before each."""
-    pair, connections = int(traffic.voices["pair"][voice]), traffic.voices["connection"].to_numpy()
-    rows = slice(int(traffic.begin[pair]), int(traffic.begin[pair + 1]))
-    columns = ("voice", "start_ns", "end_ns", "bytes")
-    voices, start, end, size = (traffic.messages[c].to_numpy()[rows] for c in columns)
-    beside = connections[voices] == connections[voice]
-    start, end, size, voices = start[beside], end[beside], size[beside], voices[beside]
-    busy = np.maximum.accumulate(end)
-    silence = np.concatenate([[0.0], (start[1:] - busy[:-1]).astype(np.float64)])
-    own = voices == voice
-    length = (end - start)[own].astype(np.float64)
-    return Lane(
-        src=int(traffic.pairs["src"][pair]),
-        start=start[own],
-        end=end[own],
-        silence=silence[own],
-        shortest=float(np.quantile(length, _UNDELAYED)),
-        noise=float(find_median(length * traffic.sample_bytes / np.maximum(size[own], 1))),
+    own, columns = traffic.rows_of_voice(voice), traffic.columns
+    pair = int(columns["pair"][own[0]])
+    rows, silence = _hear_connection(
+        columns["voice"], traffic.connection_of, voice, traffic.begin[pair : pair + 2], *_times(columns)
     )
+    shortest, noise = _measure_lane(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
+    return Lane(
+        src=int(traffic.source_of[pair]),
+        start=columns["start_ns"][rows],
+        end=columns["end_ns"][rows],
+        silence=silence,
+        shortest=shortest,
+        noise=noise,
+    )
+
+
+def _times(columns: dict[str, Ints]) -> tuple[Ints, Ints]:
+    return columns["start_ns"], columns["end_ns"]
+
+
+@numba.njit(cache=True, nogil=True)
+def _hear_connection(
+    voices: Ints, connections: Ints, voice: int, span: Ints, start: Ints, end: Ints
+) -> tuple[Ints, Floats]:
+    """The rows of a voice, and how long its connection was silent before each; `span` are the rows of its pair."""
+    rows, silence = np.empty(span[1] - span[0], np.int64), np.empty(span[1] - span[0])
+    count, busy, first = 0, 0, True
+    for i in range(span[0], span[1]):
+        if connections[voices[i]] != connections[voice]:
+            continue
+        if voices[i] == voice:
+            rows[count], silence[count] = i, 0.0 if first else float(start[i] - busy)
+            count += 1
+        busy, first = end[i] if first else max(busy, end[i]), False
+    return rows[:count].copy(), silence[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure_lane(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, float]:
+    """How long an undelayed message takes, and by how much sampling usually moves a start or an end."""
+    length, moved = np.empty(len(rows)), np.empty(len(rows))
+    for k in range(len(rows)):
+        length[k] = end[rows[k]] - start[rows[k]]
+        moved[k] = length[k] * sample_bytes / max(size[rows[k]], 1)
+    return interpolate_quantile(length, _UNDELAYED), find_median(moved)
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_fresh(silence: Floats) -> Ints:
+    """Which messages come after about as long a silence as the longest ones."""
+    known = np.sort(silence[1:])
+    if not len(known):
+        return np.zeros(0, np.int64)
+    long = max(_FRESH * known[-min(_LEAST, len(known))], 1.0)
+    return 1 + np.flatnonzero(silence[1:] >= long)[:_MOST_EVENTS]
 
 
 def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
@@ -129,14 +162,11 @@ class Bond:
 
 def measure_bond(a: Lane, b: Lane) -> Bond | None:
     """How the second lane begins beside the first; None where too few messages come after a silence."""
-    at, spread = match_times(a.fresh, b.fresh)
-    if not len(at):
+    offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
+    if spread == np.inf:
         return None
     return Bond(
-        offset_ns=find_median((b.fresh[at] - a.fresh).astype(np.float64)),
-        scatter_ns=spread,
-        silence_ns=a.usual_silence,
-        noise_ns=max(a.noise, b.noise),
+        offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=max(a.noise, b.noise)
     )
 
 
@@ -147,15 +177,27 @@ def begin_as_one(a: Lane, b: Lane) -> bool:
     """
     if a is b:
         return True
-    at, _ = match_times(a.fresh, b.fresh)
+    return bool(_compare_starts(a.fresh, b.fresh, max(_FLOOR_NS, 2 * a.noise, 2 * b.noise))[2])
+
+
+@numba.njit(cache=True, nogil=True)
+def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
+    """The usual distance of matching starts, how far it scatters, and whether many lie as `near` to it as no chance does.
+
+    The scatter is infinite where there are too few.
+    """
+    at, spread = match_times(a, b)
     if not len(at):
-        return False
-    distance = (b.fresh[at] - a.fresh).astype(np.float64)
-    distance = np.abs(distance - find_median(distance.copy()))
-    near = max(_FLOOR_NS, 2 * a.noise, 2 * b.noise)
-    # One of them lies at the median in any case.
-    at_once, around = ((np.sum(distance <= reach) - 1) / max(len(distance) - 1, 1) for reach in (near, 8 * near))
-    return bool(at_once >= _AT_ONCE and at_once >= _PEAK * around)
+        return 0.0, np.inf, False
+    distance = (b[at] - a).astype(np.float64)
+    offset = find_median(distance.copy())
+    at_once, around = 0, 0
+    for one in distance:
+        at_once += abs(one - offset) <= near
+        around += abs(one - offset) <= 8 * near
+    others = max(len(distance) - 1, 1)  # One of them lies at the median in any case.
+    shares = (at_once - 1) / others, (around - 1) / others
+    return offset, spread, shares[0] >= _AT_ONCE and shares[0] >= _PEAK * shares[1]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -20,6 +20,19 @@ def find_median(values: NDArray[np.float64]) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
+def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
+    """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
+    place = share * (len(values) - 1)
+    low = int(place)
+    below = _select(values, low)
+    if low + 1 == len(values):
+        return below
+    between, above = place - low, values[low + 1 :].min()
+    step = above - below
+    return float(above - step * (1 - between)) if between >= 0.5 else float(below + step * between)
+
+
+@numba.njit(cache=True, nogil=True)
 def quantile_groups(
     values: NDArray[np.float64], number: NDArray[np.int64], count: int, share: float
 ) -> NDArray[np.float64]:

@@ -63,6 +63,23 @@ class Traffic:
         return rows, begin
 
     @cached_property
+    def columns(self) -> dict[str, Ints]:
+        """The columns of the messages as arrays: passes that ask for thousands of voices would else unwrap them anew."""
+        return {name: self.messages[name].to_numpy() for name in self.messages.columns}
+
+    @cached_property
+    def connection_of(self) -> Ints:
+        """The connection of each voice."""
+        connection: Ints = self.voices["connection"].to_numpy()
+        return connection
+
+    @cached_property
+    def source_of(self) -> Ints:
+        """The sender of each pair."""
+        source: Ints = self.pairs["src"].to_numpy()
+        return source
+
+    @cached_property
     def voice_load(self) -> NDArray[np.float64]:
         """The bytes that each voice sent."""
         size, voice = self.messages["bytes"].to_numpy(), self.messages["voice"].to_numpy()
