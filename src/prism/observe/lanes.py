@@ -65,7 +65,8 @@ class Lane:
 
     @cached_property
     def _after_silence(self) -> Ints:
-        return _list_fresh(self.silence)
+        fresh: Ints = _list_fresh(self.silence)
+        return fresh
 
 
 def read_lane(traffic: Traffic, voice: int) -> Lane:
@@ -165,9 +166,7 @@ def measure_bond(a: Lane, b: Lane) -> Bond | None:
     offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
     if spread == np.inf:
         return None
-    return Bond(
-        offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=max(a.noise, b.noise)
-    )
+    return Bond(offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=max(a.noise, b.noise))
 
 
 def begin_as_one(a: Lane, b: Lane) -> bool:
@@ -182,7 +181,7 @@ def begin_as_one(a: Lane, b: Lane) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
-    """The usual distance of matching starts, how far it scatters, and whether many lie as `near` to it as no chance does.
+    """The usual distance of matching starts, how far it scatters, and whether more lie `near` it than by chance.
 
     The scatter is infinite where there are too few.
     """

@@ -24,7 +24,7 @@ def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
     """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
     place = share * (len(values) - 1)
     low = int(place)
-    below = _select(values, low)
+    below = float(_select(values, low))
     if low + 1 == len(values):
         return below
     between, above = place - low, values[low + 1 :].min()

@@ -64,7 +64,7 @@ class Traffic:
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
-        """The columns of the messages as arrays: passes that ask for thousands of voices would else unwrap them anew."""
+        """The columns of the messages as arrays, unwrapped once for passes that ask for thousands of voices."""
         return {name: self.messages[name].to_numpy() for name in self.messages.columns}
 
     @cached_property
