@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.observe.crew import do_each
-from prism.observe.medians import find_median, interpolate_quantile, quantile_groups
-from prism.observe.numbering import number_again, number_places, span_groups
+from prism.observe.medians import find_median, interpolate_quantile, median_groups, quantile_groups
+from prism.observe.numbering import begin_together, number_again, number_calls, number_places
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
 
@@ -59,9 +59,28 @@ def test_new_numbers_come_in_order_of_appearance(old: list[int]) -> None:
     assert found[numbers].tolist() == old
 
 
-def test_spans_hold_the_last_start_and_the_first_end() -> None:
-    last, first = span_groups(np.array([0, 1, 0]), 2, np.array([5, 1, 7]), np.array([9, 4, 8]))
-    assert (last.tolist(), first.tolist()) == ([7, 1], [8, 4])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=60))
+def test_medians_of_groups_are_those_of_numpy(rows: list[tuple[int, int]]) -> None:
+    group, value = (np.array(c) for c in zip(*rows, strict=True))
+    found = median_groups(value.astype(np.float64), group, 5)
+    for g in range(5):
+        assert found[g] == np.median(value[group == g]) if (group == g).any() else np.isnan(found[g])
+
+
+def test_calls_are_those_of_one_group_step_and_place() -> None:
+    voice, step = np.array([0, 1, 0, 0, 1, 2, 0]), np.array([0, 0, 0, 1, 1, 1, 1])
+    place, num = np.array([0, 0, 1, 0, 0, 0, 1]), np.array([2, 1, 2, 2, 1, 1, 2])
+    call, count = number_calls(np.array([0, 0, -1]), voice, step, place, num)
+    assert call.tolist() == [0, 0, 1, 2, 2, -1, 3]
+    assert count == 4
+
+
+def test_only_what_overlaps_begins_with_the_last_of_its_call() -> None:
+    call, start, end = np.array([0, 0, 1, 1, -1]), np.array([5, 7, 0, 9, 3]), np.array([9, 8, 4, 12, 5])
+    begin, final = start.copy(), end.copy()
+    begin_together(call, 2, start, end, begin, final)
+    assert (begin.tolist(), final.tolist()) == ([7, 7, 0, 9, 3], [9, 9, 4, 12, 5])
 
 
 def test_a_crew_keeps_the_order_and_passes_errors_on() -> None:

@@ -47,6 +47,17 @@ def quantile_groups(
 
 
 @numba.njit(cache=True, nogil=True)
+def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """The median of each group, nan where it is empty; `number` is the group of each value."""
+    order, begin = group_by_number(number, count)
+    found = np.full(count, np.nan)
+    for g in range(count):
+        if begin[g + 1] > begin[g]:
+            found[g] = find_median(values[order[begin[g] : begin[g + 1]]])
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
 def _select(values: NDArray[np.float64], k: int) -> float:
     """The value that is at place k once all are in order; those before it are no larger (Hoare's selection)."""
     low, high = 0, len(values) - 1

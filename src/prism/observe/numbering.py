@@ -87,13 +87,39 @@ def number_places(group: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
-def span_groups(number: Ints, count: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """The last start and the first end of each group."""
+def number_calls(group: Ints, voice: Ints, step: Ints, place: Ints, num: Ints) -> tuple[Ints, int]:
+    """A number for each group, step and place of a record, and how many there may be; -1 where it has no group.
+
+    `group` is that of each voice. Of each group and step there are as many places as its fullest voice has.
+    """
+    steps = step.max() + 1 if len(step) else 0
+    first = np.zeros((group.max() + 1 if len(group) else 0) * steps + 1, np.int64)
+    for i in range(len(voice)):
+        if group[voice[i]] >= 0:
+            cell = group[voice[i]] * steps + step[i] + 1
+            first[cell] = max(first[cell], num[i])
+    first = np.cumsum(first)
+    call = np.full(len(voice), _FREE, np.int64)
+    for i in range(len(voice)):
+        if group[voice[i]] >= 0:
+            call[i] = first[group[voice[i]] * steps + step[i]] + place[i]
+    return call, first[-1]
+
+
+@numba.njit(cache=True, nogil=True)
+def begin_together(call: Ints, count: int, start: Ints, end: Ints, begin: Ints, final: Ints) -> None:
+    """Records of one call that all are under way when the last one starts begin there and end with the last one."""
     last, first = np.full(count, -(2**62), np.int64), np.full(count, 2**62, np.int64)
-    for i in range(len(number)):
-        last[number[i]] = max(last[number[i]], start[i])
-        first[number[i]] = min(first[number[i]], end[i])
-    return last, first
+    longest = np.full(count, -(2**62), np.int64)
+    for i in range(len(call)):
+        k = call[i]
+        if k >= 0:
+            last[k], first[k] = max(last[k], start[i]), min(first[k], end[i])
+            longest[k] = max(longest[k], end[i])
+    for i in range(len(call)):
+        k = call[i]
+        if k >= 0 and first[k] > last[k]:
+            begin[i], final[i] = last[k], longest[k]
 
 
 @numba.njit(cache=True, nogil=True)

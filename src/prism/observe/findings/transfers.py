@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
 from prism.observe.findings.windows import Floats, Window, find_window
-from prism.observe.medians import quantile_groups
-from prism.observe.numbering import number_keys, span_groups
+from prism.observe.medians import median_groups, quantile_groups
+from prism.observe.numbering import begin_together, number_again, number_calls
 
 Ints = NDArray[np.int64]
 
@@ -58,6 +59,11 @@ class Transfers:
     extra_s: Floats
     ends_late: Floats  # how long it took, as a share of the longest hop of the same collective
 
+    @cached_property
+    def ends(self) -> list[tuple[int, int, int, str]]:
+        """By row its pair, sender, receiver and kind."""
+        return self.rows.select("pair", "src", "dst", "kind").rows()
+
 
 def measure_transfers(case: Case) -> Transfers | None:
     """Tabulate a case's transfers by pair, kind and step; None where there is nothing to compare."""
@@ -95,11 +101,14 @@ def measure_transfers(case: Case) -> Transfers | None:
 def _by_step(case: Case) -> pl.DataFrame:
     """pair src dst kind step num took usual past peers weight: usual duration by pair, size and step, less waiting."""
     known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
-    known = _number_sizes(known)
-    voice, step = known["voice"].to_numpy().astype(np.int64), known["step"].to_numpy()
-    number, found = number_keys(voice * case.steps.height + step)
+    named = known["voice"].to_numpy().astype(np.int64)
+    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
+    sizes = median_groups(known["bytes"].to_numpy().astype(np.float64), voice, len(found))
+    known = known.with_columns(pl.Series("like_size", _number_sizes(sizes)[voice]))
+    step = known["step"].to_numpy()
+    number, found = number_again(voice * case.steps.height + step, len(found) * case.steps.height)
     # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
-    each, longest = _leave_waiting_out(known)
+    each, longest = _leave_waiting_out(known, voice)
     between_two = np.zeros(len(found), np.bool_)
     between_two[number] = known["kind"].is_in(POINT_TO_POINT).to_numpy()
     quick, middle = (quantile_groups(each, number, len(found), q) for q in (_UNHINDERED, 0.5))
@@ -120,39 +129,33 @@ def _by_step(case: Case) -> pl.DataFrame:
     )
 
 
-def _number_sizes(table: pl.DataFrame) -> pl.DataFrame:
-    """Add `like_size`: a number that messages of nearly equal size share, over all pairs."""
-    sizes = table.group_by("voice").agg(pl.col("bytes").median().alias("size")).sort("size")
-    number = (((pl.col("size") + 1).log().diff() > _LIKE).fill_null(False)).cum_sum()
-    like = np.zeros(int(sizes["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    like[sizes["voice"].to_numpy()] = sizes.select(number).to_series().to_numpy()
-    return table.with_columns(pl.Series("like_size", like[table["voice"].to_numpy()]))
+def _number_sizes(sizes: Floats) -> Ints:
+    """By voice a number that those with messages of nearly equal size share, over all pairs."""
+    order = np.argsort(sizes, kind="stable")
+    like = np.empty(len(sizes), np.int64)
+    like[order] = np.cumsum(np.diff(np.log(sizes[order] + 1), prepend=np.inf) > _LIKE)
+    return like
 
 
-def _leave_waiting_out(known: pl.DataFrame) -> tuple[Floats, Floats]:
-    """What each message took, and the longest hop of its collective.
+def _leave_waiting_out(known: pl.DataFrame, voice: Ints) -> tuple[Floats, Floats]:
+    """What each message took, and the longest hop of its collective; `voice` numbers the voices without gaps.
 
     Hops of a collective that start apart wait for a late rank, so they count from the last start.
     """
-    voices = known.select("voice", "pair", "src", "dst", "kind").unique("voice", maintain_order=True)
-    unit = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    unit[voices["voice"].to_numpy()] = _units(voices)
+    first = np.zeros(int(voice.max(initial=-1)) + 1, np.int64)
+    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
+    voices = known.select("pair", "src", "dst", "kind", "like_size")[first]
+    apart = voices["kind"].is_in(POINT_TO_POINT).to_numpy()
+    kind, like = voices["kind"].rank("dense").to_numpy().astype(np.int64), voices["like_size"].to_numpy()
+    step, place, num = (known[c].to_numpy() for c in ("step", "place", "num"))
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
-    collective = ~known["kind"].is_in(POINT_TO_POINT).to_numpy()
-    kind = known["kind"].rank("dense").to_numpy().astype(np.int64)
-    begin, final = start, end
+    begin, final = start.copy(), end.copy()
     # A group works on several lanes that share no NIC: what is under way at the same time is first taken to be one.
-    for group in (unit[known["voice"].to_numpy()], kind):
-        call = group
-        for column in ("like_size", "step", "place"):
-            values = known[column].to_numpy().astype(np.int64)
-            call = call * (int(values.max(initial=0)) + 1) + values
-        number, found = number_keys(call)
-        last, first = span_groups(number, len(found), start, end)
-        # All under way when the last one starts: one collective, and not one transfer after the other.
-        together = collective & (first > last)[number]
-        longest, _ = span_groups(number, len(found), end, start)
-        begin, final = np.where(together, last[number], begin), np.where(together, longest[number], final)
+    for group in (_units(voices), kind):
+        sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
+        sized[apart] = -1
+        call, count = number_calls(sized, voice, step, place, num)
+        begin_together(call, count, start, end, begin, final)
     return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
 
 
@@ -262,7 +265,7 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     sure = window.mean * np.sqrt(high.sum()) / noise
     if sure < _SURE:
         return None
-    pair, src, dst, kind = transfers.rows.select("pair", "src", "dst", "kind").row(row)
+    pair, src, dst, kind = transfers.ends[row]
     slow = slice(window.first, window.last + 1)
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
     slow_steps = tuple(np.flatnonzero(high).tolist())
