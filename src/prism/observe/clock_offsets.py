@@ -44,27 +44,39 @@ class ClockOffsets:
 
 def align_clocks(flows: pl.DataFrame, topology: pl.DataFrame | None) -> tuple[pl.DataFrame, ClockOffsets]:
     """FLOWS on one clock, and what was taken off."""
-    exporter = _exporter_of(flows.head(0), topology)
-    if exporter is None or flows.height < 100:
+    named = _name_exporters(flows, topology)
+    if named is None or flows.height < 100:
         return flows, ClockOffsets({})
     sample = flows.head(_SAMPLE)
-    found = estimate_offsets(sample.with_columns(_exporter_of(sample, topology).alias("_exporter")), topology)  # type: ignore[union-attr]
+    exporter = sample[named.column].replace_strict(named.values, named.exporters, default="", return_dtype=pl.String)
+    found = estimate_offsets(sample.with_columns(exporter.alias("_exporter")), topology)
     if not found.offsets_ns:
         return flows, found
-    shift = _exporter_of(flows, topology).replace_strict(found.offsets_ns, default=0, return_dtype=pl.Int64)  # type: ignore[union-attr]
+    offsets = named.exporters.replace_strict(found.offsets_ns, default=0, return_dtype=pl.Int64)
+    shift = flows[named.column].replace_strict(named.values, offsets, default=0, return_dtype=pl.Int64)
     return flows.with_columns(pl.col("start_ns") - shift, pl.col("end_ns") - shift), found
 
 
-def _exporter_of(flows: pl.DataFrame, topology: pl.DataFrame | None) -> pl.Series | None:
-    """Who stamped each flow: named, or the first switch on its path, or that of its sender."""
-    if "exporter" in flows.columns and (not flows.height or flows["exporter"].null_count() == 0):
-        return flows["exporter"]
-    if "path" in flows.columns and (not flows.height or flows["path"].null_count() == 0):
+@dataclass(frozen=True, slots=True)
+class Exporters:
+    """Who stamped each flow, by the value of one of its columns."""
+
+    column: str
+    values: pl.Series
+    exporters: pl.Series
+
+
+def _name_exporters(flows: pl.DataFrame, topology: pl.DataFrame | None) -> Exporters | None:
+    """Exporters as flows name them, or the first switches on their paths, or those of their senders."""
+    if "exporter" in flows.columns and flows["exporter"].null_count() == 0:
+        named = flows["exporter"].unique()
+        return Exporters("exporter", named, named)
+    if "path" in flows.columns and flows["path"].null_count() == 0:
         paths = flows["path"].unique()
-        return flows["path"].replace_strict(paths, paths.str.split(">").list.first(), return_dtype=pl.String)
+        return Exporters("path", paths, paths.str.split(">").list.first())
     if topology is not None and topology["switch"].null_count() == 0:
         table = topology.unique("address")
-        return flows["src"].replace_strict(table["address"], table["switch"], default="", return_dtype=pl.String)
+        return Exporters("src", table["address"], table["switch"])
     return None
 
 

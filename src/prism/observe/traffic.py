@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.crew import do_each
 from prism.observe.numbering import (
     classify_sizes,
     group_by_number,
@@ -117,15 +118,8 @@ def _list_ranges(first: Ints, end: Ints) -> Ints:
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
     """Number the endpoints and pairs of FLOWS and clean the records; without a topology every endpoint is a host."""
     notes: list[str] = []
-    total = flows.height
-    flows = flows.filter(pl.col("src") != pl.col("dst"))
-    if flows.height < total:
-        notes.append(f"{total - flows.height:,} flows from an endpoint to itself were left out")
-    carrying = flows.filter(pl.col("bytes") > 0)
-    if carrying.height < flows.height:
-        notes.append(f"{flows.height - carrying.height:,} flows without bytes were left out")
-        flows = carrying
-    src, dst, addresses = _number_addresses(flows)
+    flows, src, dst = _keep_messages(flows, notes)
+    src, dst, addresses = _number_addresses(src, dst)
     endpoints = _number_endpoints(addresses, topology, notes)
     pair, keys = _number_pairs(src * max(endpoints.height, 1) + dst)
     del src, dst
@@ -182,17 +176,31 @@ class Records:
         )
 
 
-def _number_addresses(flows: pl.DataFrame) -> tuple[Ints, Ints, pl.Series]:
-    """Both ends of each flow, as numbers of addresses in their order, and those addresses."""
+def _keep_messages(flows: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
+    """The flows that carry bytes from one endpoint to another, and their ends as categories; notes tell of the rest."""
     kind = pl.Categorical(pl.Categories.random())  # not the common ones, which grow for as long as a process lives
-    coded = flows.select(pl.col("src", "dst").cast(kind))  # The names live as long as this does.
-    src, dst = (coded[c].to_physical().to_numpy() for c in ("src", "dst"))
-    num = int(max(src.max(initial=0), dst.max(initial=0))) + 1
-    used = np.flatnonzero(np.bincount(src, minlength=num) + np.bincount(dst, minlength=num))
-    names = pl.Series(used.astype(np.uint32)).cat.to(kind).cast(pl.String)
+    src, dst = do_each(lambda column: flows[column].cast(kind), ("src", "dst"))
+    other = src.to_physical() != dst.to_physical()
+    kept = other & (flows["bytes"] > 0)
+    if kept.all():
+        return flows, src, dst
+    if not other.all():
+        notes.append(f"{int((~other).sum()):,} flows from an endpoint to itself were left out")
+    if int((other & ~kept).sum()):
+        notes.append(f"{int((other & ~kept).sum()):,} flows without bytes were left out")
+    return flows.filter(kept), src.filter(kept), dst.filter(kept)
+
+
+def _number_addresses(src: pl.Series, dst: pl.Series) -> tuple[Ints, Ints, pl.Series]:
+    """Both ends of each flow, as numbers of addresses in their order, and those addresses."""
+    codes = [side.to_physical().to_numpy() for side in (src, dst)]
+    num = int(max(code.max(initial=0) for code in codes)) + 1
+    used = np.flatnonzero(sum(do_each(lambda code: np.bincount(code, minlength=num), codes)))
+    names = pl.Series(used.astype(np.uint32)).cat.to(src.dtype).cast(pl.String)
     place = np.zeros(num, np.int64)
     place[used[names.arg_sort().to_numpy()]] = np.arange(len(used))
-    return place[src], place[dst], endpoints_of(pl.DataFrame({"src": names, "dst": names}))
+    ends = do_each(lambda code: place[code], codes)
+    return ends[0], ends[1], endpoints_of(pl.DataFrame({"src": names, "dst": names}))
 
 
 def _number_pairs(pair_key: Ints) -> tuple[Ints, Ints]:
@@ -225,13 +233,10 @@ def _order_records(flows: pl.DataFrame, pair: Ints, connection: Ints, num_pairs:
         order = np.argsort(start, kind="stable")
         rows = order[group_by_number(pair[order], num_pairs)[0]]
     # Some exporters mix the two up; a transfer does not end before it starts.
-    times = flows.select(
-        "start_ns",
-        pl.max_horizontal("start_ns", "end_ns").alias("end_ns"),
-        "bytes",
-        pl.Series("connection", connection),
-    )[rows]
-    start, end, size, ordered = (times[c].to_numpy() for c in times.columns)
+    end = flows.select(pl.max_horizontal("start_ns", "end_ns")).to_series().to_numpy()
+    start, end, size, ordered = do_each(
+        lambda column: column[rows], (start, end, flows["bytes"].to_numpy(), connection)
+    )
     number = np.repeat(np.arange(num_pairs), np.diff(begin))
     return Records(pair=number, connection=ordered, start=start, end=end, size=size)
 
