@@ -13,7 +13,7 @@ from prism.observe.numbering import group_by_number
 def find_median(values: NDArray[np.float64]) -> float:
     """The middle value, or the mean of the two middle ones; puts `values` in another order."""
     half = len(values) // 2
-    upper = float(_select(values, half))
+    upper = float(select_nth(values, half))
     if len(values) % 2:
         return upper
     return float((values[:half].max() + upper) / 2.0)
@@ -24,7 +24,7 @@ def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
     """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
     place = share * (len(values) - 1)
     low = int(place)
-    below = float(_select(values, low))
+    below = float(select_nth(values, low))
     if low + 1 == len(values):
         return below
     between, above = place - low, values[low + 1 :].min()
@@ -42,7 +42,7 @@ def quantile_groups(
     for g in range(count):
         own = values[order[begin[g] : begin[g + 1]]]
         if len(own):
-            found[g] = _select(own, int(share * (len(own) - 1)))
+            found[g] = select_nth(own, int(share * (len(own) - 1)))
     return found
 
 
@@ -58,7 +58,7 @@ def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count:
 
 
 @numba.njit(cache=True, nogil=True)
-def _select(values: NDArray[np.float64], k: int) -> float:
+def select_nth(values: NDArray[np.float64], k: int) -> float:
     """The value that is at place k once all are in order; those before it are no larger (Hoare's selection)."""
     low, high = 0, len(values) - 1
     while low < high:

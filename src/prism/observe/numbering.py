@@ -107,6 +107,16 @@ def number_calls(group: Ints, voice: Ints, step: Ints, place: Ints, num: Ints) -
 
 
 @numba.njit(cache=True, nogil=True)
+def bound_groups(number: Ints, count: int, values: Ints) -> tuple[Ints, Ints]:
+    """The least and the greatest value of each group."""
+    least, most = np.full(count, 2**62, np.int64), np.full(count, -(2**62), np.int64)
+    for i in range(len(number)):
+        k = number[i]
+        least[k], most[k] = min(least[k], values[i]), max(most[k], values[i])
+    return least, most
+
+
+@numba.njit(cache=True, nogil=True)
 def begin_together(call: Ints, count: int, start: Ints, end: Ints, begin: Ints, final: Ints) -> None:
     """Records of one call that all are under way when the last one starts begin there and end with the last one."""
     last, first = np.full(count, -(2**62), np.int64), np.full(count, 2**62, np.int64)

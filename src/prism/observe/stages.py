@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs import connect
+from prism.observe.medians import select_nth
+from prism.observe.numbering import group_by_number, number_again
 from prism.observe.passages import find_passages, number_through, pair_ends
 from prism.observe.period import Times
 
@@ -105,14 +108,31 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
     """
     if sent.is_empty():
         return set()
-    gaps = sent.sort("voice", "start_ns").select(
-        "voice", "src", "dst", pl.col("start_ns").diff().over("voice").alias("gap")
-    )
-    usual = gaps.drop_nulls("gap").group_by("voice").agg(pl.col("src", "dst").first(), pl.col("gap").quantile(_SHORT))
-    src, dst, gap = (usual[c].to_numpy() for c in ("src", "dst", "gap"))
+    named = sent["voice"].to_numpy().astype(np.int64)
+    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
+    gap = _find_short_gaps(sent["start_ns"].to_numpy(), voice, len(found), _SHORT)
+    first = np.zeros(len(found), np.int64)
+    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
+    known = np.flatnonzero(~np.isnan(gap))
+    src, dst, gap = (*(sent[c].to_numpy()[first[known]] for c in ("src", "dst")), gap[known])
     ways = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap}).group_by("a", "b").agg(pl.col("gap").median())
     spacing = {(int(a), int(b)): float(g) for a, b, g in ways.iter_rows()}
     return {(a, b) for (a, b), g in spacing.items() if _TWICE[0] * g < spacing.get((b, a), 0.0) < _TWICE[1] * g}
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_short_gaps(start: Times, voice: Ints, count: int, share: float) -> NDArray[np.float64]:
+    """The gap between messages of each voice at a quantile, the nearest of two; nan where it has a single message."""
+    order, begin = group_by_number(voice, count)
+    found = np.full(count, np.nan)
+    for v in range(count):
+        times = start[order[begin[v] : begin[v + 1]]]
+        gaps = np.diff(times).astype(np.float64)
+        if len(gaps) and gaps.min() < 0:
+            gaps = np.diff(np.sort(times)).astype(np.float64)
+        if len(gaps):
+            found[v] = select_nth(gaps, int(share * (len(gaps) - 1) + 0.5))
+    return found
 
 
 def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:

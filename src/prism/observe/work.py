@@ -15,12 +15,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.layout import StageMap
+from prism.observe.numbering import bound_groups, number_again
 
 WORK = pl.Schema({"endpoint": pl.UInt32, "stage": pl.Int32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64})
 
 Ints = NDArray[np.int64]
 
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
+_TIMES = ("start_ns", "end_ns")
 _MOST_LATE = 0.25  # share of the ranks that may be late in most steps; where more are, it is by design
 _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
 
@@ -28,17 +30,17 @@ _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where wh
 def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) -> pl.DataFrame:
     """WORK of every rank and step: in a pipeline, else in a ring of context blocks, else before collectives.
 
-    `messages` carry src, dst, kind and the index of their step, -1 outside all steps.
+    `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it.
     """
     if steps.is_empty() or messages.is_empty():
         return pl.DataFrame(schema=WORK)
     size = int(max(messages["src"].max(), messages["dst"].max())) + 1  # type: ignore[type-var, arg-type]
     stage_of = np.full(max(size, max(stages.stage, default=-1) + 1), -1, np.int64)
     stage_of[list(stages.stage)] = list(stages.stage.values())
-    inside = messages.filter(pl.col("step") >= 0)
+    inside = messages.lazy().filter(pl.col("step") >= 0)
     work = _work_in_pipeline(inside, stage_of, steps, stages.through) if stages.chains else pl.DataFrame(schema=_PART)
     if work.is_empty():
-        work = _work_in_ring(inside.filter(pl.col("kind") == "cp"))
+        work = _work_in_ring(inside.filter(pl.col("kind") == "cp").select("src", "dst", "step", *_TIMES).collect())
     if work.is_empty():
         work = _work_before_collectives(inside, stage_of, steps)
     work = work.filter(pl.col("work_ns") > 0).group_by("endpoint", "step", "phase").agg(pl.col("work_ns").min())
@@ -47,7 +49,7 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) 
 
 
 def _work_in_pipeline(
-    messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame, through: Mapping[int, int]
+    messages: pl.LazyFrame, stage_of: Ints, steps: pl.DataFrame, through: Mapping[int, int]
 ) -> pl.DataFrame:
     """First forward, turn at the last stage, backward of every rank and step.
 
@@ -90,10 +92,10 @@ def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl
     return begin.with_columns(pl.col("work_ns") + round(float(forward) - float(own)))  # type: ignore[arg-type]
 
 
-def _pipeline_messages(messages: pl.DataFrame, stage_of: Ints, last: int) -> pl.DataFrame:
+def _pipeline_messages(messages: pl.LazyFrame, stage_of: Ints, last: int) -> pl.DataFrame:
     """src dst step start_ns end_ns forward: messages between neighbouring stages; the last and the first are neighbours
     where stages hold several pieces of the model."""
-    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", "start_ns", "end_ns")
+    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", *_TIMES).collect()
     a, b = stage_of[sent["src"].to_numpy()], stage_of[sent["dst"].to_numpy()]
     hop = b - a
     wrap = last > 1
@@ -104,12 +106,24 @@ def _pipeline_messages(messages: pl.DataFrame, stage_of: Ints, last: int) -> pl.
 
 def _edges(sent: pl.DataFrame, side: str, way: str) -> pl.DataFrame:
     """First and last message of each endpoint and step on one side: when it arrived, or when it left."""
-    column = "end_ns" if side == "dst" else "start_ns"
-    return (
-        sent.filter(pl.col("forward") == (way == "forward"))
-        .group_by(pl.col(side).alias("endpoint"), "step")
-        .agg(pl.col(column).min().alias("first"), pl.col(column).max().alias("last"))
-    )
+    own = sent.filter(pl.col("forward") == (way == "forward"))
+    at = own["end_ns" if side == "dst" else "start_ns"].to_numpy()
+    num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
+    cell, found = _number_cells(own, side, num_steps)
+    first, last = bound_groups(cell, len(found), at)
+    return _name_cells(found, num_steps).with_columns(pl.Series("first", first), pl.Series("last", last))
+
+
+def _number_cells(sent: pl.DataFrame, side: str, num_steps: int) -> tuple[Ints, Ints]:
+    """A number for the endpoint at one side and the step of each message, and what each number stands for."""
+    cell = sent[side].to_numpy().astype(np.int64) * num_steps + sent["step"].to_numpy()
+    return number_again(cell, int(cell.max(initial=-1)) + 1)  # type: ignore[no-any-return]
+
+
+def _name_cells(found: Ints, num_steps: int) -> pl.DataFrame:
+    """The endpoint and step of cells."""
+    columns = {"endpoint": (found // num_steps).astype(np.uint32), "step": (found % num_steps).astype(np.int32)}
+    return pl.DataFrame(columns)
 
 
 def _between(arrived: pl.DataFrame, left: pl.DataFrame, side: str) -> pl.DataFrame:
@@ -123,16 +137,16 @@ def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> 
     Where many messages come in before the first answer, all forwards are done before any backward: the last counts.
     """
     answer = out.filter(_at_stage(out, stage_of, last)).select("endpoint", "step", "first")
-    arrived = sent.select(pl.col("dst").alias("endpoint"), "step", pl.col("end_ns").alias("arrived"))
-    both = answer.join(arrived, on=["endpoint", "step"]).filter(pl.col("arrived") <= pl.col("first"))
-    both = both.group_by("endpoint", "step").agg(
-        pl.col("first").first(),
-        pl.len().alias("num"),
-        pl.col("arrived").min().alias("a"),
-        pl.col("arrived").max().alias("z"),
-    )
-    begin = pl.when(pl.col("num") <= 2).then("a").otherwise("z")
-    return both.select("endpoint", "step", work_ns=pl.col("first") - begin)
+    own = sent.filter(_at_stage(sent.select(endpoint="dst"), stage_of, last))
+    num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
+    cell, found = _number_cells(own, "dst", num_steps)
+    cells = _name_cells(found, num_steps).join(answer, on=["endpoint", "step"], how="left", maintain_order="left")
+    arrived = own["end_ns"].to_numpy()
+    asked = np.flatnonzero(arrived <= cells["first"].fill_null(-(2**62)).to_numpy()[cell])
+    earliest, latest = bound_groups(cell[asked], len(found), arrived[asked])
+    num = np.bincount(cell[asked], minlength=len(found))
+    begin = pl.Series(np.where(num <= 2, earliest, latest))
+    return cells.with_columns(work_ns=pl.col("first") - begin).drop("first").filter(pl.Series(num > 0))
 
 
 def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:
@@ -172,7 +186,7 @@ def _work_in_ring(messages: pl.DataFrame) -> pl.DataFrame:
     return both.select(pl.col("endpoint").cast(pl.UInt32), "step", phase.alias("phase"), work.alias("work_ns"))
 
 
-def _work_before_collectives(messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """How late each rank sends for the first time in a step, and half of how late it is first sent to.
 
     Where a hop starts as soon as its two ends have come, the hops into and out of a late rank start late; where the
@@ -180,9 +194,7 @@ def _work_before_collectives(messages: pl.DataFrame, stage_of: Ints, steps: pl.D
     """
     length = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
     like = (pl.col("bytes").log1p() * 20).round().alias("like")
-    first = messages.group_by("src", "dst", "size_class", "step").agg(
-        pl.col("start_ns").min(), pl.col("bytes").first(), pl.col("kind").first()
-    )
+    first = messages.filter(pl.col("place") == 0).select("src", "dst", "step", "start_ns", "bytes", "kind").collect()
     first = first.with_columns(like, pl.Series("stage", stage_of[first["src"].to_numpy()]))
     # Only what nearly every rank sends can be compared.
     common = first.group_by("kind", "like").agg(pl.col("src").n_unique().alias("num"))
