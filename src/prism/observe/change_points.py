@@ -88,4 +88,4 @@ def _step(
 def _likelihood(x: float, mean: float, beta: float, kappa: float, alpha: float, norm: float) -> float:
     """Student's t density of the next value of a run."""
     scale = beta * (kappa + 1) / (alpha * kappa)
-    return math.exp(norm - 0.5 * math.log(scale) - (alpha + 0.5) * math.log1p((x - mean) ** 2 / (2 * alpha * scale)))
+    return math.exp(norm - (alpha + 0.5) * math.log1p((x - mean) ** 2 / (2 * alpha * scale))) / math.sqrt(scale)

@@ -118,11 +118,11 @@ def _list_ranges(first: Ints, end: Ints) -> Ints:
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
     """Number the endpoints and pairs of FLOWS and clean the records; without a topology every endpoint is a host."""
     notes: list[str] = []
-    flows, src, dst = _keep_messages(flows, notes)
-    src, dst, addresses = _number_addresses(src, dst)
+    flows, *ends = _keep_messages(flows, notes)
+    src, dst, addresses = _number_addresses(*ends)
     endpoints = _number_endpoints(addresses, topology, notes)
     pair, keys = _number_pairs(src * max(endpoints.height, 1) + dst)
-    del src, dst
+    del src, dst, ends
     connection, connected = _number_connections(flows, pair, len(keys))
     num_connections = int(connection.max(initial=-1)) + 1
     records = _order_records(flows, pair, connection, len(keys))

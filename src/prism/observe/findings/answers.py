@@ -8,6 +8,7 @@ is for: places in a step are compared with the same places of other steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -24,17 +25,31 @@ _QUICK = 0.3  # of the steps count as undisturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
-    """What came before some messages: the gap is since anything last ended at one side of each, -1 for nothing."""
+class Moments:
+    """When some messages began, and when anything was done at either end of them.
+
+    Endpoints or hosts have lines of time, one after the other, so that a single search finds what came before.
+    """
 
     place: Ints  # a number that one place in a step of one voice has in all steps
     every: Ints  # how many places of its step it stands for
     step: Ints
-    start: Ints
+    since: Ints  # from the begin of a line to that of the message
     src: Ints
     dst: Ints
-    gap_src: Ints
-    gap_dst: Ints
+    line: Ints  # by endpoint
+    done: Ints  # ends of messages on all lines, in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How long answers take that can be compared with quick steps: those before what endpoints send, or are sent."""
+
+    cell: Ints  # endpoint and step
+    origin: Ints  # what it answers
+    gap: Ints
+    quick: Floats
+    every: Ints
 
 
 @dataclass(frozen=True)
@@ -42,22 +57,53 @@ class Answers:
     """By endpoint and step, nan where not seen: how much longer answers take than in quick steps, as a share."""
 
     endpoints: Ints
-    out: Floats  # before what it sends
-    into: Floats  # before what it is sent
-    extra_s: Floats  # of all that it sends, seconds
+    num_steps: int
+    step_ns: float
+    moments: Moments
+
+    @cached_property
+    def out(self) -> Floats:
+        """Before what it sends."""
+        return self._find_low(self._sent)
+
+    @cached_property
+    def into(self) -> Floats:
+        """Before what it is sent."""
+        return self._find_low(self._compare(self.moments.dst))
+
+    @cached_property
+    def extra_s(self) -> Floats:
+        """Of all that it sends, seconds."""
+        grown = (self._sent.gap - self._sent.quick) * self._sent.every
+        extra: Floats = _sum_answers(self._sent.cell, self._num_cells, self._sent.origin, grown)
+        return extra.reshape(len(self.endpoints), self.num_steps) / 1e9
+
+    @property
+    def _num_cells(self) -> int:
+        return len(self.endpoints) * self.num_steps
+
+    @cached_property
+    def _sent(self) -> Growth:
+        return self._compare(self.moments.src)
+
+    def _compare(self, side: Ints) -> Growth:
+        cell = np.searchsorted(self.endpoints, side) * self.num_steps + self.moments.step
+        return _compare_with_past(self.moments, side, cell, _LEAST * self.step_ns)
+
+    def _find_low(self, growth: Growth) -> Floats:
+        """The growth that nearly all places share."""
+        low: Floats = quantile_groups(growth.gap / growth.quick - 1, growth.cell, self._num_cells, _LOW)
+        return low.reshape(len(self.endpoints), self.num_steps)
 
 
 def measure_answers(case: Case, *, of_hosts: bool = False) -> Answers:
     """The answers of every endpoint of a case, step by step; `of_hosts` counts from what ended anywhere on its host."""
-    endpoints = np.asarray(case.job.endpoints, np.int64)
-    gaps = _find_gaps(case, _number_hosts(case) if of_hosts else np.arange(len(case.hosts)))
-    step_ns = float(np.median(case.length_s)) * 1e9
-    tables = []
-    for side, gap in ((gaps.src, gaps.gap_src), (gaps.dst, gaps.gap_dst)):
-        cell = np.searchsorted(endpoints, side) * case.steps.height + gaps.step
-        low, extra = _against_past(gaps, gap, cell, len(endpoints) * case.steps.height, step_ns)
-        tables += [one.reshape(len(endpoints), case.steps.height) for one in (low, extra)]
-    return Answers(endpoints, out=tables[0], into=tables[2], extra_s=tables[1] / 1e9)
+    return Answers(
+        endpoints=np.asarray(case.job.endpoints, np.int64),
+        num_steps=case.steps.height,
+        step_ns=float(np.median(case.length_s)) * 1e9,
+        moments=_list_moments(case, _number_hosts(case) if of_hosts else np.arange(len(case.hosts))),
+    )
 
 
 def _number_hosts(case: Case) -> Ints:
@@ -65,30 +111,26 @@ def _number_hosts(case: Case) -> Ints:
     return np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
-def _find_gaps(case: Case, line_of: Ints) -> Gaps:
-    """The gaps before messages of all voices, a few of each in a step; endpoints of one line share their time."""
-    known = case.messages.filter((pl.col("step") >= 0) & (pl.col("role") != "rare"))
-    voice, src, dst, step, place, num, start, end = (
-        known[c].to_numpy().astype(np.int64, copy=False)
-        for c in ("voice", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
-    )
+def _list_moments(case: Case, line_of: Ints) -> Moments:
+    """The moments of all voices, a few of each in a step; endpoints of one line share their time."""
+    columns = ("voice", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
+    steady = (pl.col("step") >= 0) & (pl.col("role") != "rare")
+    known = case.messages.lazy().filter(steady).select(columns).collect()
+    voice, src, dst, step, place, num, start, end = (known[c].to_numpy().astype(np.int64, copy=False) for c in columns)
     begin = int(start.min()) if len(start) else 0
     span = int(end.max(initial=begin)) - begin + 1
-    # One line of time per endpoint or host, one after the other, so that a single search finds what came before.
-    done = np.sort(np.concatenate([line_of[e] * span + (end - begin) for e in (src, dst)]))
+    line = line_of * span
     every = np.maximum(1, -(-num // _MOST_PLACES))
     kept = np.flatnonzero(place % every == 0)
-    first_place = _number_first_places(voice, place)
-    since = start[kept] - begin
-    return Gaps(
-        place=first_place[voice[kept]] + place[kept],
+    return Moments(
+        place=_number_first_places(voice, place)[voice[kept]] + place[kept],
         every=every[kept],
         step=step[kept],
-        start=start[kept],
+        since=start[kept] - begin,
         src=src[kept],
         dst=dst[kept],
-        gap_src=_look_back(done, line_of[src[kept]] * span, since),
-        gap_dst=_look_back(done, line_of[dst[kept]] * span, since),
+        line=line,
+        done=np.sort(np.concatenate([line[side] + (end - begin) for side in (src, dst)])),
     )
 
 
@@ -123,17 +165,22 @@ def _look_back(done: Ints, line: Ints, since: Ints) -> Ints:
     return gap
 
 
-def _against_past(gaps: Gaps, gap: Ints, cell: Ints, num_cells: int, step_ns: float) -> tuple[Floats, Floats]:
-    """By cell (endpoint and step), nan where unseen: growth that nearly all places share, ns beyond quick steps."""
+def _compare_with_past(moments: Moments, side: Ints, cell: Ints, least_ns: float) -> Growth:
+    """Gaps since anything was done at one side, where quick steps have some at the same place too."""
+    gap = _look_back(moments.done, moments.line[side], moments.since)
     known = np.flatnonzero(gap >= 0)
-    place, num_places = gaps.place[known], int(gaps.place.max(initial=-1)) + 1
+    place, num_places = moments.place[known], int(moments.place.max(initial=-1)) + 1
     quick = quantile_groups(gap[known].astype(np.float64), place, num_places, _QUICK)
-    compared = (quick >= _LEAST * step_ns) & (np.bincount(place, minlength=num_places) >= 3)
+    compared = (quick >= least_ns) & (np.bincount(place, minlength=num_places) >= 3)
     chosen = compared[place]
-    known, place, quick = known[chosen], place[chosen], quick[place[chosen]]
-    low = quantile_groups(gap[known] / quick - 1, cell[known], num_cells, _LOW)
-    grown = (gap[known] - quick) * gaps.every[known]
-    return low, _sum_answers(cell[known], num_cells, gaps.start[known] - gap[known], grown)
+    known, quick = known[chosen], quick[place[chosen]]
+    return Growth(
+        cell=cell[known],
+        origin=moments.since[known] - gap[known],
+        gap=gap[known],
+        quick=quick,
+        every=moments.every[known],
+    )
 
 
 @numba.njit(cache=True, nogil=True)
