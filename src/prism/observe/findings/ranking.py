@@ -38,7 +38,8 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         return causes + steps + pauses
 
     found = [finding for findings in do_each(explain, cases) for finding in findings]
-    return tuple(sorted(found, key=_weight, reverse=True))
+    until = max((case.observed_until_ns for case in cases), default=0)
+    return tuple(sorted(found, key=lambda f: _weight(f, until), reverse=True))
 
 
 def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:
@@ -46,8 +47,10 @@ def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:
     return transfers, find_slow_pairs(case, transfers)
 
 
-def _weight(finding: Finding) -> tuple[float, float]:
-    return finding.lost_gpu_seconds * finding.score, finding.score
+def _weight(finding: Finding, until_ns: int) -> tuple[bool, float, float]:
+    """A job that still stands when the observation ends loses all until someone acts; then by cost and confidence."""
+    stands = finding.kind == "hang" and finding.end_ns >= until_ns
+    return stands, finding.lost_gpu_seconds * finding.score, finding.score
 
 
 def _covers(cause: Finding, effect: Finding) -> bool:

@@ -1,0 +1,188 @@
+"""Who stopped first: the messages of a broken step that never came, and who was free to send the first of them.
+
+A rank sends once all it needs has come. Whoever stands still in a transfer that it began waits for others, and whoever
+has not been sent what it is usually sent before its next message waits too. The one that stopped has all it needs, and
+does not send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from prism.observe.findings.case import Case, culprit
+from prism.records.findings import Culprit
+
+_SMALL = 0.7  # of a pair's smallest message: one that was cut short
+_USUAL_SIZE = 4  # messages of a pair of one size
+_AT_ONCE = 0.003  # of a step: what is due so close together is due at the same moment
+_SMALLEST = 0.05  # quantile: sampled sizes differ by chance
+_TEMPLATES = 3  # steps that tell when each message is due
+_LATE = 0.1  # of a step: how far from when it is due a message may come
+_LONE = 0.2  # of what the host that owes most owes
+_FEW = 2  # endpoints that began a step which is not the end of the one before
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
+
+    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
+    stuck: pl.DataFrame  # src dst start_ns: transfers that were begun and got nowhere
+    until_ns: int  # when the last message was sent
+
+
+def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
+    """src dst start_ns: last messages of pairs, begun in a stretch of time and far smaller than the pair's others."""
+    last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
+    last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
+    # What is always as small, such as the acknowledgements of a transport, was not cut.
+    seen = case.messages.group_by("voice").agg(pl.len().alias("seen"))
+    last = last.join(seen, on="voice").filter(pl.col("seen") < _USUAL_SIZE)
+    steady = case.messages.filter(pl.col("role") != "rare")
+    usual = steady.group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
+    return cut.select("src", "dst", "start_ns")
+
+
+def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
+    """What is owed and stuck at `until`, after the whole step `last`.
+
+    None where nothing of another step was begun: the job came to an end or a pause.
+    """
+    starts = case.steps["start_ns"].to_numpy()
+    usual = round(float(np.median(case.length_s)) * 1e9)
+    while last + 1 < len(starts) and starts[last + 1] <= until and until > starts[last] + 2 * usual:
+        last += 1
+    start_ns = int(starts[last])
+    followed = last + 1 < len(starts) and starts[last + 1] <= until
+    length_ns = int(starts[last + 1]) - start_ns if followed else min(int(case.steps["end_ns"][last]) - start_ns, usual)
+    due = _expect(case, last, usual)
+    if due is None:
+        return None
+    due = pl.concat([due, due.with_columns(pl.col("due") + length_ns, pl.col("over") + length_ns)]).sort("due")
+    sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
+    sent = sent.select("src", "dst", "start_ns", "bytes", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64))
+    sent = sent.sort("offset").join_asof(
+        due.select("src", "dst", "due", "least"), left_on="offset", right_on="due", by=["src", "dst"],
+        strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
+    )  # fmt: skip
+    stuck = _find_stuck(case, sent, start_ns + length_ns, until)
+    if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
+        return None
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, until - start_ns)
+
+
+def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
+    """src dst due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
+    steady = case.messages.filter(pl.col("role") != "rare")
+    counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
+    usual = float(np.median(counts))
+    like = np.flatnonzero(np.abs(counts[: last + 1] - usual) <= 0.05 * usual)[-_TEMPLATES:]
+    if not len(like):
+        return None
+    starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
+    template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
+    due = template.group_by("src", "dst", "voice", "place").agg(
+        (pl.col("start_ns") - pl.col("step_ns")).median().alias("due"),
+        (pl.col("end_ns") - pl.col("step_ns")).median().alias("over"),
+        pl.len().alias("num"),
+    )
+    # Routed tokens have any size.
+    size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
+    due = due.filter(pl.col("num") * 2 > len(like)).join(steady.group_by("voice").agg(size.alias("least")), on="voice")
+    least = pl.col("least").min().over("src", "dst", (pl.col("due") / (_AT_ONCE * usual_ns)).round())
+    return due.select("src", "dst", "due", "over", least)
+
+
+def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
+    """src dst start_ns: last messages of pairs that are far smaller than what was due when they came."""
+    last = sent.group_by("src", "dst", maintain_order=True).tail(1)
+    cut = last.filter(pl.col("bytes") < _SMALL * pl.col("least")).select("src", "dst", "start_ns")
+    return pl.concat([cut, find_stalled(case, begin_ns, until)]).unique(maintain_order=True)
+
+
+def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.DataFrame:
+    """The messages due, and whether their sender still owes them.
+
+    What an endpoint owes is what is due after the last that it sent: a record may be lost, but whoever sent what comes
+    later has sent it, and whoever went on after it would have come has received it.
+    """
+    latest = sent.group_by("src").agg(pl.col("offset").max().alias("sent_at")).sort("sent_at")
+    dues = due.select("src", "due").sort("due")
+    at = latest.join_asof(
+        dues, left_on="sent_at", right_on="due", by="src", strategy="nearest", check_sortedness=False
+    ).select("src", pl.col("due").alias("reached"))  # fmt: skip
+    margin = _AT_ONCE * length_ns
+    known = due.join(at, on="src", how="left").join(
+        at.rename({"src": "dst", "reached": "went_on"}), on="dst", how="left"
+    )
+    owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
+        pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
+    )
+    return known.select("src", "dst", "due", "over", owed=owed)
+
+
+def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
+    """The worker that was free to send and did not, or that others are stuck with; else the job."""
+    usual_ns = float(np.median(case.length_s)) * 1e9
+    num_stuck = stands.stuck["src"].n_unique()
+    free = _find_free(case, stands).sort("first", "src")
+    if free.is_empty():
+        return _name_missed(case, stands)
+    at_once = free.filter(pl.col("first") <= pl.col("first").min() + _AT_ONCE * usual_ns)["host"].n_unique()
+    if at_once > max(2, 0.5 * len(case.own_by_host)):
+        return culprit("job", case.job.id), "all ranks stopped at once"
+    head = int(free["src"][0])
+    members = sorted(int(e) for e in free["src"] if case.hosts[int(e)] == case.hosts[head])
+    row = stands.due.filter(pl.col("owed") & (pl.col("src") == head)).sort("due").row(0, named=True)
+    waits = f"{num_stuck} endpoints are stuck in transfers that they began" if num_stuck else "all others wait"
+    message = f"its message to {case.address(int(row['dst']))}"
+    return _name_stopped(
+        case, members
+    ), f"{case.address(head)} had all it needs for {message} and sent none, and {waits}"
+
+
+def _name_missed(case: Case, stands: Standstill) -> tuple[Culprit, str]:
+    """The receiver of the first transfer that got stuck, where it is not stuck itself."""
+    missed = stands.stuck.filter(~pl.col("dst").is_in(stands.stuck["src"].implode())).sort("start_ns")
+    if missed.is_empty():
+        return culprit("job", case.job.id), "all ranks stopped at once"
+    host = case.hosts[int(missed["dst"][0])]
+    members = sorted({int(e) for e in missed["dst"] if case.hosts[int(e)] == host})
+    return _name_stopped(case, members), f"{missed.height} transfers to it and others were begun and never taken"
+
+
+def _name_stopped(case: Case, members: list[int]) -> Culprit:
+    """A single endpoint, otherwise the host: its ranks stop together."""
+    host = case.hosts[members[0]]
+    if len(members) == 1 or host in {case.address(e) for e in members}:
+        return case.name_worker(members)
+    return culprit("host", host)
+
+
+def _find_free(case: Case, stands: Standstill) -> pl.DataFrame:
+    """src host first: endpoints that owe messages and wait for nobody, with when they owe the first."""
+    hosts = np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1]
+    owed = stands.due.filter("owed")
+    owed = owed.with_columns(
+        pl.Series("host", hosts[owed["src"].to_numpy()]),
+        pl.Series("to", hosts[owed["dst"].to_numpy()]),
+        stuck=pl.col("src").is_in(stands.stuck["src"].implode()),
+    )
+    late = (pl.col("due") <= stands.until_ns).sum()
+    first = (
+        owed.filter(~pl.col("stuck"))
+        .group_by("src", "host")
+        .agg(pl.col("due").min().alias("first"), late.alias("late"))
+    )
+    # What comes to any rank of a host may be what another one waits for: inside, nothing is seen.
+    lacks = owed.filter(~pl.col("stuck") & (pl.col("host") != pl.col("to"))).group_by(pl.col("to").alias("host"))
+    first = first.join(lacks.agg(pl.col("over").min().alias("lacks")), on="host", how="left")
+    free = first.filter((pl.col("lacks") > pl.col("first")).fill_null(True))
+    free = first if free.is_empty() else free
+    # One lost record looks like one message that never came; who stopped owes all that was due since.
+    late = pl.col("late").sum().over("host")
+    return free.filter(late >= _LONE * late.max())
