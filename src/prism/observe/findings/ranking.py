@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from prism.observe.crew import do_each
@@ -9,6 +10,7 @@ from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
 from prism.observe.findings.late import find_late
+from prism.observe.findings.latecomers import find_latecomers
 from prism.observe.findings.network import find_network
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
@@ -25,7 +27,9 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         job = case.job.id
         transfers, slow = measured[job]
         stops = find_hang(case)
-        late = _apart_from(stops, find_late(case, slow))
+        late = _apart_from(stops, find_latecomers(case) or find_late(case, slow))
+        # A job that is held up now and then may be so when the observation ends.
+        stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
         shared = contended.get(job, [])
         # What is slow because of another tenant needs no broken link to explain it, and whoever waits for a late rank
         # seems to transfer slowly.
@@ -62,6 +66,11 @@ def _covers(cause: Finding, effect: Finding) -> bool:
 def _apart_from(stops: list[Finding], findings: list[Finding]) -> list[Finding]:
     """Findings whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
     return [f for f in findings if not any(_covers(s, f) for s in stops)]
+
+
+def _is_long(case: Case, stop: Finding) -> bool:
+    """Whether a standstill is longer than a usual step."""
+    return (stop.end_ns - stop.start_ns) / 1e9 > float(np.median(case.length_s))
 
 
 def _nics_of(case: Case, network: list[Finding]) -> frozenset[int]:

@@ -21,6 +21,8 @@ _AT_ONCE = 0.003  # of a step: what is due so close together is due at the same 
 _SMALLEST = 0.05  # quantile: sampled sizes differ by chance
 _TEMPLATES = 3  # steps that tell when each message is due
 _LATE = 0.1  # of a step: how far from when it is due a message may come
+_SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
+_AS_MUCH = 0.7  # of what the sender of the first missing message owes
 _LONE = 0.2  # of what the host that owes most owes
 _FEW = 2  # endpoints that began a step which is not the end of the one before
 
@@ -31,6 +33,7 @@ class Standstill:
 
     due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
     stuck: pl.DataFrame  # src dst start_ns: transfers that were begun and got nowhere
+    turn: frozenset[int]  # endpoints to which something came after they last sent
     until_ns: int  # when the last message was sent
 
 
@@ -72,7 +75,13 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     stuck = _find_stuck(case, sent, start_ns + length_ns, until)
     if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
         return None
-    return Standstill(_mark_owed(due, sent, length_ns), stuck, until - start_ns)
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, _whose_turn(sent), until - start_ns)
+
+
+def _whose_turn(sent: pl.DataFrame) -> frozenset[int]:
+    out, into = (sent.group_by(pl.col(e).alias("e")).agg(pl.col("offset").max()) for e in ("src", "dst"))
+    both = into.join(out, on="e", how="left").filter(pl.col("offset") > pl.col("offset_right").fill_null(-1.0))
+    return frozenset(both["e"].to_list())
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
@@ -129,20 +138,53 @@ def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
     """The worker that was free to send and did not, or that others are stuck with; else the job."""
     usual_ns = float(np.median(case.length_s)) * 1e9
     num_stuck = stands.stuck["src"].n_unique()
-    free = _find_free(case, stands).sort("first", "src")
+    free = _find_free(case, stands)
     if free.is_empty():
         return _name_missed(case, stands)
-    at_once = free.filter(pl.col("first") <= pl.col("first").min() + _AT_ONCE * usual_ns)["host"].n_unique()
-    if at_once > max(2, 0.5 * len(case.own_by_host)):
+    moment = float(free["first"].min()) + _AT_ONCE * usual_ns  # type: ignore[arg-type]
+    at_once = free.filter(pl.col("first") <= moment)
+    if at_once["host"].n_unique() > max(2, 0.5 * len(case.own_by_host)):
         return culprit("job", case.job.id), "all ranks stopped at once"
-    head = int(free["src"][0])
-    members = sorted(int(e) for e in free["src"] if case.hosts[int(e)] == case.hosts[head])
+    head = _pick_head(case, stands, at_once, moment)
+    if not num_stuck:
+        head = _who_did_not_take(stands, head)
+    members = sorted({head, *(int(e) for e in free["src"] if case.hosts[int(e)] == case.hosts[head])})
     row = stands.due.filter(pl.col("owed") & (pl.col("src") == head)).sort("due").row(0, named=True)
     waits = f"{num_stuck} endpoints are stuck in transfers that they began" if num_stuck else "all others wait"
     message = f"its message to {case.address(int(row['dst']))}"
     return _name_stopped(
         case, members
     ), f"{case.address(head)} had all it needs for {message} and sent none, and {waits}"
+
+
+def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float) -> int:
+    """Of those who stopped at the same moment, the one whose host has most to do with what is missing then.
+
+    A message to a worker that stands still may never be recorded, and where a transfer begins once both sides are ready
+    both seem to owe it: it is then the turn of the one last sent to.
+    """
+    first = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment))
+    ends = [case.hosts[int(e)] for side in ("src", "dst") for e in first[side]]
+    weights = [_SENDER] * first.height + [1.0] * first.height
+    votes: dict[str, float] = {}
+    for host, weight in zip(ends, weights, strict=True):
+        votes[host] = votes.get(host, 0.0) + weight
+    rows = sorted(
+        (-votes.get(case.hosts[int(e)], 0.0), int(e) not in stands.turn, due, int(e))
+        for e, due in free.select("src", "first").iter_rows()
+    )
+    return rows[0][-1]
+
+
+def _who_did_not_take(stands: Standstill, head: int) -> int:
+    """The receiver of the first missing message, where it was its turn to send and the sender's was over.
+
+    Where transfers that were begun leave no record, one that its receiver does not take seems not to have been sent.
+    """
+    owed = stands.due.filter("owed").sort("due")
+    to = int(owed.filter(pl.col("src") == head)["dst"][0])
+    late = [owed.filter((pl.col("src") == e) & (pl.col("due") <= stands.until_ns)).height for e in (head, to)]
+    return to if to in stands.turn and head not in stands.turn and late[1] > _AS_MUCH * late[0] else head
 
 
 def _name_missed(case: Case, stands: Standstill) -> tuple[Culprit, str]:

@@ -1,0 +1,125 @@
+"""Latecomers: whom the collectives of slow steps wait for, always the same worker or another one each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.observe.findings.arrivals import Arrivals, measure_arrivals
+from prism.observe.findings.case import Case, Floats, Ints, culprit
+from prism.observe.findings.cost import settle
+from prism.observe.findings.windows import Window, spread_of
+from prism.records.findings import Culprit, Finding, FindingKind
+
+_SLOW = 0.03  # of a usual step: a step longer by more is a slow one
+_EXPLAINS = 0.3  # of what a slow step is longer by that its last comer is late
+_MOST = 0.6  # of the slow steps
+_AS_LATE = 0.6  # of how late the last comer is: those are late with it
+_ALWAYS = 0.85  # share of the slow steps that the same worker is last in, where it is to blame
+_FELT = 0.05  # of a usual step: uneven work that costs less is usual
+_EVERY = 3  # steps between slow ones that may be meant
+_ALSO = 0.2  # of how late the last one is: those are late on their own account
+_PARTLY = 0.3  # share of those who are late that are so by less than the last, where all have uneven work
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The slow steps that a last comer explains, and how late each endpoint comes in them."""
+
+    steps: Ints
+    longer_s: Floats  # what each is longer by
+    late_s: Floats  # endpoints by these steps
+    window: Window
+
+    @property
+    def top_s(self) -> Floats:
+        """How late the last one comes."""
+        return np.asarray(self.late_s.max(axis=0))
+
+    @property
+    def shares(self) -> Floats:
+        """By endpoint: the share of the time lost in steps that it comes last in, or nearly so."""
+        return np.asarray((self.late_s >= _AS_LATE * self.top_s) @ self.longer_s / self.longer_s.sum())
+
+    @property
+    def next_share(self) -> float:
+        """How late the next comes, as a share of how late those come who are late in nearly all of the steps."""
+        others = self.late_s[self.shares < _ALWAYS]
+        return float(others.max(axis=0) / self.top_s @ self.longer_s / self.longer_s.sum()) if len(others) else 0.0
+
+
+def find_latecomers(case: Case) -> list[Finding]:
+    """The worker that all wait for in the slow steps, or the job where it is another one each time."""
+    if case.steps.height < 4:
+        return []
+    arrivals = measure_arrivals(case)
+    slow = _explain_slow_steps(case, arrivals)
+    if slow is None:
+        return []
+    if slow.shares.max() >= _ALWAYS and slow.next_share < _ALSO:
+        return _blame_worker(case, arrivals, slow)
+    return [_blame_load(case, slow)] if slow.window.mean >= _FELT else []
+
+
+def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
+    usual = float(np.quantile(case.length_s, 0.3, method="lower"))
+    noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
+    longer = case.length_s - usual
+    slow = np.flatnonzero(longer > max(_SLOW * usual, 4 * noise))
+    if len(slow) < 2 or len(slow) > 0.9 * case.steps.height or _is_regular(slow):
+        return None
+    late = np.nan_to_num(arrivals.late_s[:, slow])
+    late = np.where((_stages(case, arrivals) == _stages(case, arrivals)[late.sum(axis=1).argmax()])[:, None], late, 0.0)
+    seen = late.max(axis=0, initial=0.0) >= np.maximum(_EXPLAINS * longer[slow], 0.5 * _SLOW * usual)
+    if seen.sum() < max(2, _MOST * len(slow)):
+        return None
+    steps = slow[seen]
+    window = Window(int(steps[0]), int(steps[-1]), float(np.median(longer[steps]) / usual), float(seen.mean()))
+    return Slow(steps, longer[steps], late[:, seen], window)
+
+
+def _is_regular(steps: Ints) -> bool:
+    """Whether steps come every few steps: what is slow every so often (checkpoints, evaluation) is meant to be."""
+    apart = np.diff(steps)
+    return bool((apart == apart[0]).all() and apart[0] >= _EVERY)
+
+
+def _stages(case: Case, arrivals: Arrivals) -> Ints:
+    return np.array([case.stages.stage.get(int(e), -1) for e in arrivals.endpoints], np.int64)
+
+
+def _blame_worker(case: Case, arrivals: Arrivals, slow: Slow) -> list[Finding]:
+    """The worker that is late in the slow steps; no one where others may have kept it, in a pipeline or elsewhere."""
+    members = [int(e) for e in arrivals.endpoints[slow.shares >= _ALWAYS]]
+    if len({case.host(e) for e in members}) > 1 or len(set(case.stages.stage.values())) > 1:
+        return []
+    cost = settle(case, slow.window, None)
+    evidence = (
+        f"comes {1000 * float(np.median(slow.top_s)):.1f} ms late to the collectives of a step in {len(slow.steps)} of "
+        f"{case.steps.height} steps, and all others wait for it; {cost.words}"
+    )
+    return [_tell(case, slow, "slow_compute", case.name_worker(members), cost.lost_s, evidence)]
+
+
+def _blame_load(case: Case, slow: Slow) -> Finding:
+    """The job: one worker after the other is late."""
+    cost = settle(case, slow.window, None)
+    last = len(np.unique(slow.late_s.argmax(axis=0)))
+    late = slow.late_s >= _ALSO * slow.top_s
+    partly = late & (slow.late_s < (1 - _ALSO) * slow.top_s)
+    uneven = partly.sum() > _PARTLY * late.sum()
+    what = "others come between" if uneven else "all others come as ever"
+    evidence = (
+        f"the last to come to the collectives changes: {last} different ones in {len(slow.steps)} slow steps, by "
+        f"{1000 * float(np.median(slow.top_s)):.1f} ms; {what}; {cost.words}"
+    )
+    kind: FindingKind = "load_imbalance" if uneven else "slow_step"
+    return _tell(case, slow, kind, culprit("job", case.job.id), cost.lost_s, evidence)
+
+
+def _tell(case: Case, slow: Slow, kind: FindingKind, who: Culprit, lost_s: float, evidence: str) -> Finding:
+    score = 0.99 * (1 - np.exp(-len(slow.steps)))
+    return case.finding(
+        kind, who, slow.window.first, slow.window.last, lost_s=lost_s, score=float(score), evidence=evidence
+    )
