@@ -37,13 +37,15 @@ def measure_arrivals(case: Case) -> Arrivals:
     )
     if known.is_empty():
         return Arrivals(endpoints, late)
-    stage = np.full(max(int(known["src"].max()), max(case.stages.stage, default=0)) + 1, -1, np.int64)  # type: ignore[arg-type, call-overload]
+    stage = np.full(max(int(known["src"].max()), max(case.stages.stage, default=0)) + 1, -1, np.int64)  # type: ignore[arg-type]
     stage[list(case.stages.stage)] = list(case.stages.stage.values())
     every = -(-pl.col("num") // _MOST_PLACES)
     like = (pl.col("bytes").log1p().median().over("voice") * 20).round().cast(pl.Int32).alias("like")
     known = known.with_columns(pl.Series("stage", stage[known["src"].to_numpy()]), like, every.alias("every"))
-    known = known.filter(pl.col("place") % pl.col("every") == 0)
-    alike = ["kind", "stage", "like", "num", "place", "step"]
+    # A lost record shifts the places of those after it.
+    whole = pl.col("num") == pl.col("num").median().over("kind", "stage", "like")
+    known = known.filter(whole & (pl.col("place") % pl.col("every") == 0))
+    alike = ["kind", "stage", "like", "place", "step"]
     first = known.group_by("src", *alike, "every").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     after = (pl.col("start_ns") - pl.col("start_ns").quantile(_EARLY, "lower").over(alike)).clip(
         lower_bound=0

@@ -16,6 +16,7 @@ _SLOW = 0.03  # of a usual step: a step longer by more is a slow one
 _EXPLAINS = 0.3  # of what a slow step is longer by that its last comer is late
 _MOST = 0.6  # of the slow steps
 _AS_LATE = 0.6  # of how late the last comer is: those are late with it
+_SEEN = 0.5  # share of the time lost in steps that an endpoint is seen in
 _ALWAYS = 0.85  # share of the slow steps that the same worker is last in, where it is to blame
 _FELT = 0.05  # of a usual step: uneven work that costs less is usual
 _EVERY = 3  # steps between slow ones that may be meant
@@ -35,17 +36,19 @@ class Slow:
     @property
     def top_s(self) -> Floats:
         """How late the last one comes."""
-        return np.asarray(self.late_s.max(axis=0))
+        return np.asarray(np.nanmax(self.late_s, axis=0))
 
     @property
     def shares(self) -> Floats:
-        """By endpoint: the share of the time lost in steps that it comes last in, or nearly so."""
-        return np.asarray((self.late_s >= _AS_LATE * self.top_s) @ self.longer_s / self.longer_s.sum())
+        """By endpoint: the share of the time lost that it comes last in, or nearly so, where it is seen at all."""
+        seen = ~np.isnan(self.late_s) @ self.longer_s
+        last = np.nan_to_num(self.late_s) >= _AS_LATE * self.top_s
+        return np.where(seen > _SEEN * self.longer_s.sum(), last @ self.longer_s / np.maximum(seen, 1e-12), 0.0)
 
     @property
     def next_share(self) -> float:
         """How late the next comes, as a share of how late those come who are late in nearly all of the steps."""
-        others = self.late_s[self.shares < _ALWAYS]
+        others = np.nan_to_num(self.late_s[self.shares < _ALWAYS])
         return float(others.max(axis=0) / self.top_s @ self.longer_s / self.longer_s.sum()) if len(others) else 0.0
 
 
@@ -69,9 +72,11 @@ def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
     slow = np.flatnonzero(longer > max(_SLOW * usual, 4 * noise))
     if len(slow) < 2 or len(slow) > 0.9 * case.steps.height or _is_regular(slow):
         return None
-    late = np.nan_to_num(arrivals.late_s[:, slow])
-    late = np.where((_stages(case, arrivals) == _stages(case, arrivals)[late.sum(axis=1).argmax()])[:, None], late, 0.0)
-    seen = late.max(axis=0, initial=0.0) >= np.maximum(_EXPLAINS * longer[slow], 0.5 * _SLOW * usual)
+    late = arrivals.late_s[:, slow]
+    stage = np.array([case.stages.stage.get(int(e), -1) for e in arrivals.endpoints], np.int64)
+    latest = stage[np.nan_to_num(late).sum(axis=1).argmax()]
+    late = np.where((stage == latest)[:, None], late, np.nan)
+    seen = np.nan_to_num(late).max(axis=0, initial=0.0) >= np.maximum(_EXPLAINS * longer[slow], 0.5 * _SLOW * usual)
     if seen.sum() < max(2, _MOST * len(slow)):
         return None
     steps = slow[seen]
@@ -83,10 +88,6 @@ def _is_regular(steps: Ints) -> bool:
     """Whether steps come every few steps: what is slow every so often (checkpoints, evaluation) is meant to be."""
     apart = np.diff(steps)
     return bool((apart == apart[0]).all() and apart[0] >= _EVERY)
-
-
-def _stages(case: Case, arrivals: Arrivals) -> Ints:
-    return np.array([case.stages.stage.get(int(e), -1) for e in arrivals.endpoints], np.int64)
 
 
 def _blame_worker(case: Case, arrivals: Arrivals, slow: Slow) -> list[Finding]:
@@ -105,7 +106,7 @@ def _blame_worker(case: Case, arrivals: Arrivals, slow: Slow) -> list[Finding]:
 def _blame_load(case: Case, slow: Slow) -> Finding:
     """The job: one worker after the other is late."""
     cost = settle(case, slow.window, None)
-    last = len(np.unique(slow.late_s.argmax(axis=0)))
+    last = len(np.unique(np.nan_to_num(slow.late_s).argmax(axis=0)))
     late = slow.late_s >= _ALSO * slow.top_s
     partly = late & (slow.late_s < (1 - _ALSO) * slow.top_s)
     uneven = partly.sum() > _PARTLY * late.sum()

@@ -148,7 +148,9 @@ def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
     head = _pick_head(case, stands, at_once, moment)
     if not num_stuck:
         head = _who_did_not_take(stands, head)
-    members = sorted({head, *(int(e) for e in free["src"] if case.hosts[int(e)] == case.hosts[head])})
+    # Those who were free with it; where it is another that did not take, all of its host that owe.
+    with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
+    members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
     row = stands.due.filter(pl.col("owed") & (pl.col("src") == head)).sort("due").row(0, named=True)
     waits = f"{num_stuck} endpoints are stuck in transfers that they began" if num_stuck else "all others wait"
     message = f"its message to {case.address(int(row['dst']))}"
