@@ -10,12 +10,16 @@ import polars as pl
 
 from prism.observe.findings.case import Case, Floats, Ints, culprit
 from prism.observe.findings.routes import links_of
-from prism.observe.findings.transfers import SlowPair
+from prism.observe.findings.transfers import Transfers, find_last
+from prism.observe.findings.windows import find_window
 from prism.records.findings import Finding
 
-_SLOWER = 1.15  # times as long while the other sends as when it does not
-_FREE = 1.15  # times the pair's own quick transfers: those that nobody disturbs take no longer
+_SLOWER = 1.3  # times as long while the other sends as when it does not
+_FREE = 1.6  # times the pair's own quickest transfers: those that nobody disturbs take no longer
 _ENOUGH = 5  # transfers with the other, and without
+_MOSTLY = 0.7  # share of those beside the other that are slow, once the two meet
+_TOLD_APART = 0.5  # by how much this share is larger than that of the others
+_HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
 _MATTERS = 0.005  # of all its steps that a job must lose
 
@@ -27,6 +31,7 @@ class Meeting:
     link: str
     other: Case
     ratio: float
+    apart: float  # share of slow transfers beside the other, less that of the others
     num_with: int
     extra_s: float
     first_ns: int
@@ -34,19 +39,38 @@ class Meeting:
 
 
 def find_contention(
-    cases: list[Case], slow: dict[str, list[SlowPair]], routes: pl.DataFrame | None = None
+    cases: list[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
 ) -> dict[str, list[Finding]]:
-    """Findings by job; `slow` are the slow pairs of each."""
-    suspects = [c for c in cases if slow.get(c.job.id) and c.steps.height >= 3]
-    if len(cases) < 2 or not suspects:
+    """Findings by job; `measured` are the transfers of each."""
+    if len(cases) < 2:
+        return {}
+    held = {case.job.id: _find_held_up(measured[case.job.id]) for case in cases}
+    if not any(held.values()):
         return {}
     paths = _paths_of(routes)
     carried = {c.job.id: _pairs_by_link(c, paths) for c in cases}
     found = {}
-    for case in suspects:
-        best = _worst_meeting(case, slow[case.job.id], cases, carried)
+    for case in cases:
+        transfers = measured[case.job.id]
+        if transfers is None or not held[case.job.id]:
+            continue
+        best = _worst_meeting(case, transfers, held[case.job.id], cases, carried, routes)
         if best is not None:
             found[case.job.id] = [_to_finding(case, best)]
+    return found
+
+
+def _find_held_up(transfers: Transfers | None) -> dict[int, bool]:
+    """Pairs that take longer in some steps than in others, and whether they end last of their collectives then."""
+    if transfers is None:
+        return {}
+    high = np.nan_to_num(transfers.against_past, nan=0.0) > _HELD_UP
+    rows = np.flatnonzero(high.sum(axis=1) >= 3)
+    last = find_last(transfers, {int(r): np.flatnonzero(high[r]).tolist() for r in rows})
+    pairs = transfers.rows["pair"].to_list()
+    found: dict[int, bool] = {}
+    for r in rows.tolist():
+        found[pairs[r]] = found.get(pairs[r], False) or r in last
     return found
 
 
@@ -73,57 +97,89 @@ def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]
 
 
 def _worst_meeting(
-    case: Case, slow: list[SlowPair], cases: list[Case], carried: dict[str, dict[str, set[int]]]
+    case: Case,
+    transfers: Transfers,
+    held: dict[int, bool],
+    cases: list[Case],
+    carried: dict[str, dict[str, set[int]]],
+    routes: pl.DataFrame | None,
 ) -> Meeting | None:
-    bad = {p.pair for p in slow}
     own = carried[case.job.id]
     shared = [
-        (len(pairs & bad) - 2 * len(pairs - bad), link, other)
+        (sum(held[p] for p in pairs if p in held), link, other)
         for link, pairs in own.items()
         for other in cases
-        if other is not case and pairs & bad and link in carried[other.job.id]
+        if other is not case and pairs & held.keys() and link in carried[other.job.id]
     ]
     shared.sort(key=lambda s: (-s[0], s[1]))
-    times = _normal_times(case, bad)
+    if not shared:
+        return None
+    times = _normal_times(transfers, set(held))
     met = []
-    for score, link, other in shared[:_MOST_LINKS]:
-        meeting = _meet(case, times, own[link] & bad, link, other, carried[other.job.id][link])
+    for last, link, other in shared[:_MOST_LINKS]:
+        meeting = _meet(case, times, own[link] & held.keys(), link, other, carried[other.job.id][link])
         if meeting is not None:
-            met.append((score, meeting))
-    return max(met, key=lambda m: (m[0], m[1].ratio))[1] if met else None
+            came = _came(case, routes, own[link] & held.keys(), meeting)
+            met.append((round(meeting.apart, 1), came, last, meeting.ratio, meeting))
+    return max(met, key=lambda m: m[:4])[4] if met else None
 
 
-def _normal_times(case: Case, pairs: set[int]) -> pl.DataFrame:
-    """pair start_ns end_ns normal: what each transfer of the pairs takes when it is quick."""
-    took = (pl.col("end_ns") - pl.col("start_ns")).alias("took")
-    known = case.messages.filter(pl.col("pair").is_in(list(pairs)) & (pl.col("role") != "rare"))
-    known = known.select("pair", "size_class", "start_ns", "end_ns", took).filter(pl.col("took") > 0)
-    return known.with_columns(pl.col("took").quantile(0.1, "lower").over("pair", "size_class").alias("normal"))
+def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Meeting) -> bool:
+    """Whether a pair took to the link about when the two met there: hashed anew, it came into the other's way."""
+    if routes is None:
+        return False
+    step = int(np.median(case.length_s) * 1e9)
+    own = routes.filter(pl.col("pair").is_in(list(pairs)))
+    over = pl.format(">{}>", "path").str.contains(f">{meeting.link}>", literal=True)
+    near = (pl.col("first_ns") - meeting.first_ns).abs() < step
+    came = own.filter(over & near)["pair"].implode()
+    return own.filter(pl.col("pair").is_in(came) & (pl.col("first_ns") < meeting.first_ns - step)).height > 0
+
+
+def _normal_times(transfers: Transfers, pairs: set[int]) -> pl.DataFrame:
+    """pair begin_ns end_ns slower: how many times as long each transfer of the pairs takes as when it is quick."""
+    known = transfers.paces.filter(pl.col("pair").is_in(list(pairs)) & (pl.col("end_ns") > pl.col("begin_ns")))
+    slower = pl.col("pace") / pl.col("pace").quantile(0.1, "lower").over("voice")
+    return known.select("pair", "begin_ns", "end_ns", slower.alias("slower"))
 
 
 def _meet(case: Case, times: pl.DataFrame, pairs: set[int], link: str, other: Case, theirs: set[int]) -> Meeting | None:
-    own = times.filter(pl.col("pair").is_in(list(pairs)))
+    own = times.filter(pl.col("pair").is_in(list(pairs))).sort("begin_ns")
     busy = other.messages.filter(pl.col("pair").is_in(list(theirs))).select("start_ns", "end_ns").sort("start_ns")
     if own.height < 2 * _ENOUGH or busy.is_empty():
         return None
-    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    took, normal = own["took"].to_numpy(), own["normal"].to_numpy()
-    beside = _time_beside(start, end, busy["start_ns"].to_numpy(), busy["end_ns"].to_numpy()) / np.maximum(took, 1)
-    slower = took / normal
+    start, end, slower = (own[c].to_numpy() for c in ("begin_ns", "end_ns", "slower"))
+    took = end - start
+    beside = _time_beside(start, end, busy["start_ns"].to_numpy(), busy["end_ns"].to_numpy()) / took
     with_other, without = beside > 0.3, beside < 0.02
-    if min(with_other.sum(), without.sum()) < _ENOUGH:
+    if without.sum() < _ENOUGH or np.median(slower[without]) > _FREE:
         return None
-    ratio = float(np.median(slower[with_other]) / np.median(slower[without]))
-    share = float((slower[with_other] > _SLOWER).mean())
-    if ratio < _SLOWER or float(np.median(slower[without])) > _FREE or share < 0.6:
+    slower = slower / np.median(slower[without])
+    # The two may have met unharmed before, when one of them took another way.
+    stretch = find_window(np.where(with_other, slower > _SLOWER, np.nan), 0.5)
+    if stretch is None:
+        return None
+    inside = slice(stretch.first, stretch.last + 1)
+    beside_it, apart_from_it = slower[inside][with_other[inside]], slower[inside][without[inside]]
+    if len(apart_from_it) < _ENOUGH:
+        apart_from_it = slower[without]
+    if min(len(beside_it), len(apart_from_it)) < _ENOUGH:
+        return None
+    shares = [float((s > _SLOWER).mean()) for s in (beside_it, apart_from_it)]
+    ratio = float(np.median(beside_it) / np.median(apart_from_it))
+    if ratio < _SLOWER or shares[0] < _MOSTLY or shares[0] - shares[1] < _TOLD_APART:
         return None
     # A step waits for the slowest of its transfers on the link, not for the sum of them all.
-    extra = own.select("pair", pl.Series("extra", np.where(with_other, took - normal, 0) / 1e9))
+    hit = np.zeros(len(slower), np.bool_)
+    hit[inside] = with_other[inside]
+    extra = own.select("pair", pl.Series("extra", np.where(hit, took * (1 - 1 / slower), 0).clip(0) / 1e9))
     extra_s = float(extra.group_by("pair").agg(pl.col("extra").sum())["extra"].max())  # type: ignore[arg-type]
     if extra_s < _MATTERS * float(case.length_s.sum()):
         return None
-    hit = start[with_other & (slower > _SLOWER)]
-    return Meeting(link, other, ratio, int(with_other.sum()), extra_s, int(hit.min()), int(hit.max()))
+    times_hit = start[hit & (slower > _SLOWER)]
+    return Meeting(
+        link, other, ratio, shares[0] - shares[1], len(beside_it), extra_s, int(times_hit.min()), int(times_hit.max())
+    )
 
 
 def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Floats:

@@ -61,7 +61,7 @@ def _blame_late(case: Case, answers: Answers, table: WorkTable, slow: Sequence[S
 
 def _without_waiting(case: Case, suspects: list[Suspect], answers: Answers, slow: Sequence[SlowPair]) -> list[Suspect]:
     """Those that do not wait for a slow transfer of another NIC of their host: the ranks of a worker go on together."""
-    hosts = {case.host(e) for p in slow if p.sound for e in (p.src, p.dst)}
+    hosts = {case.host(e) for p in slow if p.sound and not p.early for e in (p.src, p.dst)}
     doubtful = [s for s in suspects if case.host(int(answers.endpoints[s.row])) in hosts]
     if not doubtful:
         return suspects

@@ -1,54 +1,53 @@
-"""What is slow on the network: a pair, a NIC's link, a link between switches, a switch.
-
-Every suspect is weighed by what it touches: a slow one makes all of it slow. Hops of a collective share one fate, for
-a ring is as slow as its slowest hop, and then only the groups and pairs that a suspect is part of point at it.
-"""
+"""What is slow on the network: a pair, a NIC's link, a link between switches, a switch."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_pairs
-from prism.observe.findings.routes import links_of
+from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene
 from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.observe.findings.windows import Window
 from prism.records.findings import Culprit, Finding
 
-Suspect = tuple[str, str]
-"""What it is (pair, nic, link, host, switch) and its name."""
-
-_ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
-_COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
 _ALONE_ALWAYS = 2.0  # the same where it was never quicker
+_ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
+_NOW_AND_THEN = 0.5  # what is slow in some steps only must be slower than this: sizes and waits differ by chance
 _MOST = 3  # findings of one job
 _FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
 
-@dataclass(frozen=True)
-class Scene:
-    """The slow pairs of one job, and what every pair touches."""
-
-    slow: dict[int, SlowPair]  # by row of the transfers
-    touches: list[set[Suspect]]  # by row
-    unit: list[int]  # by row
-    moved: set[Suspect]  # links that a slow pair was moved to about when it became slow
-
-
-def find_network(
-    case: Case, transfers: Transfers | None, slow: list[SlowPair], routes: pl.DataFrame | None = None
-) -> list[Finding]:
-    """Slow links and switches of one job, from its slow pairs."""
-    felt = [p for p in slow if p.sound and _is_felt(case, p)]
+def find_scene(
+    case: Case, transfers: Transfers | None, slow: list[SlowPair], routes: pl.DataFrame | None
+) -> Scene | None:
+    """What is slow in one job and felt, and what it touches; None where nothing is."""
+    felt = [p for p in slow if p.sound and not p.early and _is_felt(case, p)]
     if transfers is None or not felt:
-        return []
-    return _explain(case, _set_scene(case, transfers, felt, routes))
+        return None
+    return set_scene(case, transfers, slow, felt, routes)
+
+
+def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Finding]:
+    """Slow links and switches of one job; `others` are the scenes of other jobs, which may share them."""
+    return _explain(scene.case, scene, [o for o in others if o is not scene and _at_one_time(scene, o)])
+
+
+def _at_one_time(scene: Scene, other: Scene) -> bool:
+    """Whether what is slow in two jobs is slow at the same time, for the most part of the shorter."""
+    (begin, end), (other_begin, other_end) = _span(scene), _span(other)
+    both = min(end, other_end) - max(begin, other_begin)
+    return both > 0.5 * min(end - begin, other_end - other_begin)
+
+
+def _span(scene: Scene) -> tuple[int, int]:
+    window, steps = find_worst(scene.slow.values()).window, scene.case.steps
+    return int(steps["start_ns"][window.first]), int(steps["end_ns"][window.last])
 
 
 def _is_felt(case: Case, pair: SlowPair) -> bool:
@@ -56,110 +55,47 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
     if pair.steady:
         slower = case.slower_by(pair.window.first, pair.window.last)
         return slower is None or slower > _FELT
+    if pair.window.mean < _NOW_AND_THEN:
+        return False
     inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
     return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
 
 
-def _set_scene(case: Case, transfers: Transfers, slow: list[SlowPair], routes: pl.DataFrame | None) -> Scene:
-    row_of = {(p, k): i for i, (p, k) in enumerate(transfers.rows.select("pair", "kind").iter_rows())}
-    by_row = {row_of[p.pair, p.kind]: p for p in slow}
-    unit = transfers.rows["unit"].to_list()
-    members: dict[int, list[int]] = defaultdict(list)
-    for row, u in enumerate(unit):
-        members[u].append(row)
-    # Where only some hops of a group are slow, each speaks for itself.
-    fresh = max(unit) + 1
-    for rows in members.values():
-        bad = sum(r in by_row for r in rows)
-        if 0 < bad < _COUPLED * len(rows):
-            for r in rows:
-                unit[r] = fresh
-                fresh += 1
-    paths, moved = _paths(routes, transfers, by_row, case)
-    touches = [
-        _touched(case, src, dst, paths.get(pair, ()))
-        for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
-    ]
-    return Scene(by_row, touches, unit, moved)
-
-
-def _paths(
-    routes: pl.DataFrame | None, transfers: Transfers, slow: dict[int, SlowPair], case: Case
-) -> tuple[dict[int, list[str]], set[Suspect]]:
-    """The paths of each pair while something was slow, and links that came into use only then."""
-    if routes is None or routes.is_empty():
-        return {}, set()
-    begin = min(int(case.steps["start_ns"][p.window.first]) for p in slow.values())
-    end = max(int(case.steps["end_ns"][p.window.last]) for p in slow.values())
-    own = routes.filter(pl.col("pair").is_in(transfers.rows["pair"].unique().implode()))
-    during = own.filter((pl.col("first_ns") < end) & (pl.col("last_ns") > begin))
-    step = int(np.median(case.length_s) * 1e9)
-    slow_pairs = {p.pair for p in slow.values()}
-    before = own.filter(pl.col("first_ns") < begin - step).select("pair", "path")
-    came = during.filter(pl.col("first_ns") >= begin - step).join(before, on=["pair", "path"], how="anti")
-    came = came.filter(pl.col("pair").is_in(list(slow_pairs)) & pl.col("pair").is_in(before["pair"].implode()))
-    moved: set[Suspect] = {("link", link) for path in came["path"] for link in links_of(path)}
-    paths: dict[int, list[str]] = defaultdict(list)
-    for pair, path in during.select("pair", "path").iter_rows():
-        paths[pair].append(path)
-    return paths, moved
-
-
-def _touched(case: Case, src: int, dst: int, paths: list[str] | tuple[str, ...]) -> set[Suspect]:
-    found: set[Suspect] = {("pair", f"{src}>{dst}"), ("out", str(src)), ("in", str(dst))}
-    for e in (src, dst):
-        found |= {("nic", str(e)), ("host", case.host(e))}
-        if case.switches[e] is not None:
-            found.add(("switch", str(case.switches[e])))
-    for path in paths:
-        found |= {("link", link) for link in links_of(path)} | {("switch", stop) for stop in path.split(">")}
-    return found
-
-
-def _explain(case: Case, scene: Scene) -> list[Finding]:
+def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Finding]:
     """The suspects that account for most of what is slow with least that is not, one after the other."""
     found: list[Finding] = []
     left = dict(scene.slow)
-    num_units = len({scene.unit[r] for r in left})
     while left and len(found) < _MOST:
-        ranked = _rank(scene, left)
-        score, _, best = ranked[0]
-        hits = len({scene.unit[r] for r in left if best in scene.touches[r]})
-        if hits < 2 and hits < _EXPLAINED * num_units:
-            break  # Slow here and there: no one place is to blame.
-        alone = [p for r, p in left.items() if best in scene.touches[r]]
-        if best[0] == "pair" and not any(_stands_alone(case, p) for p in alone):
-            break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
-        same = [s for value, _, s in ranked if value == score and s[0] in ("nic", "host")]
-        chosen = [r for r in left if best in scene.touches[r]]
+        worst = max(p.window.mean for p in left.values())
+        alike = {r: p for r, p in left.items() if p.window.mean >= _ALIKE * worst}
+        ranked = rank_suspects(scene, alike, others)
+        same = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
+        best = _choose(same)
+        chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
+        if len(units) < 2 and len(units) < _EXPLAINED * len({scene.unit[r] for r in alike}):
+            break  # Slow here and there: no one place is to blame.
+        if best[0] == "pair" and not any(_stands_alone(case, alike[r]) for r in chosen):
+            break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
+        if len({s for s in same if s[0] == "nic"}) > 2:
+            chosen = [r for r in alike if scene.unit[r] in units]
         found.append(_to_finding(case, scene, best, [scene.slow[r] for r in chosen], same))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
 
 
+def _choose(same: list[Suspect]) -> Suspect:
+    """The first of suspects that account alike; the switch where several hosts do, of which none is more likely."""
+    switches = [s for s in same if s[0] == "switch"]
+    several = len([s for s in same if s[0] == "host"]) > 1
+    return switches[0] if same[0][0] == "host" and several and switches else same[0]
+
+
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
-    least = _ALONE_ALWAYS if pair.window.length > 0.8 * case.steps.height else _ALONE
-    return pair.steady and pair.window.mean >= least
-
-
-def _rank(scene: Scene, left: dict[int, SlowPair]) -> list[tuple[float, int, Suspect]]:
-    hit: dict[Suspect, set[int]] = defaultdict(set)
-    total: dict[Suspect, set[int]] = defaultdict(set)
-    for row, suspects in enumerate(scene.touches):
-        for suspect in suspects:
-            total[suspect].add(scene.unit[row])
-            if row in left:
-                hit[suspect].add(scene.unit[row])
-    ranked = []
-    for suspect, units in hit.items():
-        misses = len(total[suspect] - {scene.unit[r] for r in scene.slow})
-        score = len(units) - 2.0 * misses
-        if suspect in scene.moved:
-            score = max(score, 0.0) + len(units) + 2.0  # Messages went another way just when they became slow.
-        ranked.append((score, _ORDER[suspect[0]], suspect))
-    return sorted(ranked, key=lambda r: (-r[0], r[1], r[2]))
+    always = pair.window.length > 0.8 * case.steps.height or pair.kind == "ep"  # tokens go now here, now there
+    least = _ALONE_ALWAYS if always else _ALONE
+    return pair.steady and len(pair.slow_steps) > 1 and pair.window.mean >= least
 
 
 def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> Finding:
@@ -167,34 +103,35 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
     last = max(first, int(np.median([p.window.last for p in chosen])))
     mean = float(np.median([p.window.mean for p in chosen]))
     sure = max(p.sure for p in chosen)
-    kind, name = suspect
-    who = _name(case, suspect)
     steady = np.mean([p.steady for p in chosen]) >= 0.5
     share = float(np.median([p.window.share for p in chosen]))
+    who, where = _name_place(case, suspect, chosen, same)
     when = "" if steady else f" in {100 * share:.0f} % of the steps"
-    where = {"switch": f"through {name}", "host": f"of {name}", "link": f"over {name}", "pair": "of this pair"}
     moved = ", some of which took this way only then" if suspect in scene.moved else ""
-    evidence = (
-        f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
-        f"{where.get(kind, 'of this NIC')}{moved}"
-    )
-    ends = {e for p in chosen for e in (p.src, p.dst)}
-    if kind == "pair" or (kind not in ("switch", "link") and len(same) > 2 and len(ends) == 2):
-        # Two NICs that only talk to each other: nothing tells which of them it is.
-        who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
-        evidence += f"; or at its other end, {other.id}"
-    elif kind in ("out", "in", "nic", "host") and len(same) > 2:
-        members = sorted({e for p in chosen for e in (p.src, p.dst)})
-        who = culprit("group", ",".join(case.address(e) for e in members))
-        evidence += "; all hops of the group are alike slow, so any of its links may be the cause"
     cost = price_slow_pairs(
         case, [(p.src, p.dst, p.kind) for p in chosen], Window(first, last, mean, share), max(p.extra_s for p in chosen)
     )
     return case.finding(
-        "slow_switch" if kind == "switch" else "slow_link", who, first, last,
+        "slow_switch" if who.type == "switch" else "slow_link", who, first, last,
         lost_s=cost.lost_s * (1 if steady else share), score=1 - np.exp(-sure / 10),
-        evidence=f"{evidence}; {cost.words}",
+        evidence=f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
+        f"{where}{moved}; {cost.words}",
     )  # fmt: skip
+
+
+def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> tuple[Culprit, str]:
+    """The culprit, and where the slow pairs are in words; `same` are the suspects that account for them as well."""
+    kind, name = suspect
+    ends = sorted({e for p in chosen for e in (p.src, p.dst)})
+    if len({s for s in same if s[0] == "nic"}) > 2:
+        who = culprit("group", ",".join(case.address(e) for e in ends))
+        return who, "of a group, whose hops are all alike slow, so any of its links may be the cause"
+    if kind == "pair" or (kind in ("out", "in", "nic", "host") and len(ends) == 2):
+        # Two NICs that only talk to each other: nothing tells which of them it is.
+        who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
+        return who, f"between these NICs; or at its other end, {other.id}"
+    places = {"switch": f"through {name}", "host": f"of {name}", "link": f"over {name}"}
+    return _name(case, suspect), places.get(kind, "of this NIC")
 
 
 def _name(case: Case, suspect: Suspect) -> Culprit:

@@ -11,9 +11,10 @@ from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
 from prism.observe.findings.late import find_late
 from prism.observe.findings.latecomers import find_latecomers
-from prism.observe.findings.network import find_network
+from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
+from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
 from prism.records.findings import Finding
 
@@ -21,22 +22,26 @@ from prism.records.findings import Finding
 def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Finding, ...]:
     """Findings of every job, ordered by how sure and how costly they are; a cause stands before what it causes."""
     measured = dict(zip((case.job.id for case in cases), do_each(_measure, cases), strict=True))
-    contended = find_contention(cases, {job: slow for job, (_, slow) in measured.items()}, routes)
+    contended = find_contention(cases, {job: transfers for job, (transfers, _) in measured.items()}, routes)
+    scenes = {case.job.id: find_scene(case, *measured[case.job.id], routes) for case in cases}
+    felt = [scene for scene in scenes.values() if scene is not None]
 
     def explain(case: Case) -> list[Finding]:
         job = case.job.id
-        transfers, slow = measured[job]
+        _, slow = measured[job]
+        scene = scenes[job]
         stops = find_hang(case)
         late = _apart_from(stops, find_latecomers(case) or find_late(case, slow))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
         shared = contended.get(job, [])
-        # What is slow because of another tenant needs no broken link to explain it, and whoever waits for a late rank
-        # seems to transfer slowly.
-        network = [] if shared else find_network(case, transfers, slow, routes)
-        network = [n for n in network + shared if not any(_covers(x, n) or _covers(n, x) for x in late)]
-        network = _apart_from(stops, network)
-        causes = stops + (late or find_slow_compute(case, _nics_of(case, network))) + network
+        # What is slow because of another tenant needs no broken link to explain it. Whoever waits for a late rank seems
+        # to transfer slowly; but where all that is slow has one place in common, who is late there waits for it.
+        network = [] if shared or scene is None else _apart_from(stops, find_network(scene, felt))
+        clear = network if scene is not None and points_at_one(scene) else []
+        late = _without(late, clear)
+        network = _without(network + _apart_from(stops, shared), late)
+        causes = stops + (late or _without(find_slow_compute(case, _nics_of(case, network)), clear)) + network
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         return causes + steps + pauses
@@ -71,6 +76,11 @@ def _apart_from(stops: list[Finding], findings: list[Finding]) -> list[Finding]:
 def _is_long(case: Case, stop: Finding) -> bool:
     """Whether a standstill is longer than a usual step."""
     return (stop.end_ns - stop.start_ns) / 1e9 > float(np.median(case.length_s))
+
+
+def _without(findings: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Findings of another time than these others."""
+    return [f for f in findings if not any(_covers(o, f) or _covers(f, o) for o in others)]
 
 
 def _nics_of(case: Case, network: list[Finding]) -> frozenset[int]:

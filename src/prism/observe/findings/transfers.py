@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
-from prism.observe.findings.windows import Floats, Window, find_window
+from prism.observe.findings.windows import Floats, Window, find_window, spread_of
 from prism.observe.medians import median_groups, quantile_groups
 from prism.observe.numbering import begin_together, number_again, number_calls
 
@@ -18,6 +19,9 @@ Ints = NDArray[np.int64]
 
 POINT_TO_POINT = ("pp", "cp")
 """Kinds whose messages run at their own pace; those of collectives end together."""
+
+BY_DESIGN = (*POINT_TO_POINT, "ep")
+"""Kinds whose pairs may differ for good: experts get unequal shares of tokens, receivers are busy here and there."""
 
 _SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = 6.0  # standard errors
@@ -29,7 +33,12 @@ _UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for n
 _AT_ONCE = 2.0  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
-_LASTING_ALONE = 2.0  # the same of messages between two, which wait for busy receivers here and there by design
+_LASTING_ALONE = 2.0  # the same of kinds whose pairs differ by design
+_SLOW_PACE = 1.5  # times the usual time a byte: a message that is slow in a step where others may not be
+_ONE_PACE = 1.8  # upper over lower quartile of the time a byte over one slow link, at most; backward over forward is 2
+_OWN_SPREAD = 1.5  # times what it is at other times, where that is more
+_ANY_PACE = 2.2  # never more
+_FEW = 8  # messages that show no spread
 _WARM_UP = 3  # first steps of an observation, which may be those of the job
 
 
@@ -45,7 +54,8 @@ class SlowPair:
     sure: float
     extra_s: float  # a step, on all its transfers
     steady: bool  # in nearly all steps of the window, not now and then
-    sound: bool  # no wait for a late receiver explains it
+    sound: bool  # no wait for a late rank explains it
+    early: bool  # done before others of its collectives, which hold it up
     slow_steps: tuple[int, ...]
 
 
@@ -57,7 +67,15 @@ class Transfers:
     against_like: Floats  # by row and step; nan where there is nothing to compare with
     against_past: Floats
     extra_s: Floats
-    ends_late: Floats  # how long it took, as a share of the longest hop of the same collective
+    lead_ns: Floats  # how long before the last hop of the same collective it ends
+    longest_ns: Floats  # what that one takes
+    paces: pl.DataFrame  # pair kind voice step begin_ns end_ns pace: every message without waiting, nanoseconds a byte
+
+    @property
+    def tells(self) -> NDArray[np.bool_]:
+        """By row, whether it shows which link is slow: blocks that pass around a ring keep step with each other."""
+        ring = self.rows["kind"].is_in(POINT_TO_POINT).to_numpy() & (_rows_back(self) == np.arange(self.rows.height))
+        return np.asarray(~ring, np.bool_)
 
     @cached_property
     def ends(self) -> list[tuple[int, int, int, str]]:
@@ -69,10 +87,11 @@ def measure_transfers(case: Case) -> Transfers | None:
     """Tabulate a case's transfers by pair, kind and step; None where there is nothing to compare."""
     if case.steps.height < 3 or case.messages.is_empty():
         return None
-    table = _by_step(case)
+    table, paces = _by_step(case)
     if table.is_empty():
         return None
-    like = pl.col("took") / pl.col("usual") - 1
+    # Without waiting a message is timed by the clocks of several exporters, with waiting by its own alone: both count.
+    like = pl.min_horizontal(pl.col("took") / pl.col("usual"), pl.col("whole") / pl.col("usual_whole")) - 1
     enough = (pl.col("peers") >= _PEERS) & (pl.col("usual") > 0)
     table = table.with_columns(
         pl.when(enough).then(like).alias("like"), (pl.col("took") / pl.col("past") - 1).alias("own")
@@ -83,23 +102,25 @@ def measure_transfers(case: Case) -> Transfers | None:
         (pl.col("like") * pl.col("weight")).sum() / pl.col("weight").filter(pl.col("like").is_not_null()).sum(),
         (pl.col("own") * pl.col("weight")).sum() / pl.col("weight").sum(),
         ((pl.col("took") - base) * pl.col("num")).sum().alias("extra"),
-        (pl.col("late") * pl.col("weight")).sum() / pl.col("weight").sum(),
+        *((pl.col(c) * pl.col("weight")).sum() / pl.col("weight").sum() for c in ("lead", "longest")),
     )
     rows = merged.select("pair", "src", "dst", "kind").unique().sort("pair", "kind").with_row_index("row")
     merged = merged.join(rows.select("row", "pair", "kind"), on=["pair", "kind"])
     shape = rows.height, case.steps.height
     at = merged["row"].to_numpy(), merged["step"].to_numpy()
     tables = []
-    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0), ("late", np.nan)):
+    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0), ("lead", np.nan), ("longest", np.nan)):
         values = np.full(shape, empty)
         values[at] = merged[column].fill_null(empty).fill_nan(empty).to_numpy()
         tables.append(values)
     units = _units(rows)
-    return Transfers(rows.with_columns(pl.Series("unit", units)), tables[0], tables[1], tables[2] / 1e9, tables[3])
+    rows = rows.with_columns(pl.Series("unit", units))
+    like_excess, past_excess, extra, lead, longest = tables
+    return Transfers(rows, like_excess, past_excess, extra / 1e9, lead, longest, paces)
 
 
-def _by_step(case: Case) -> pl.DataFrame:
-    """pair src dst kind step num took usual past peers weight: usual duration by pair, size and step, less waiting."""
+def _by_step(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Durations less waiting (pair src dst kind step num took usual past peers weight) and the pace of each message."""
     known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
     named = known["voice"].to_numpy().astype(np.int64)
     voice, found = number_again(named, int(named.max(initial=-1)) + 1)
@@ -111,22 +132,38 @@ def _by_step(case: Case) -> pl.DataFrame:
     each, longest = _leave_waiting_out(known, voice)
     between_two = np.zeros(len(found), np.bool_)
     between_two[number] = known["kind"].is_in(POINT_TO_POINT).to_numpy()
-    quick, middle = (quantile_groups(each, number, len(found), q) for q in (_UNHINDERED, 0.5))
-    took = np.where(between_two, quick, middle)
-    late = np.bincount(number, each, len(found)) / np.maximum(np.bincount(number, longest, len(found)), 1.0)
+    quick = quantile_groups(each, number, len(found), _UNHINDERED)
+    count = np.maximum(np.bincount(number, minlength=len(found)), 1)
+    whole = (known["end_ns"] - known["start_ns"]).to_numpy().astype(np.float64)
+    mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
+    # A link that flaps slows some of a step's collectives, which a median would not show.
+    took = np.where(between_two, quick, mean)
     first = known.select("pair", "size_class", "step", "src", "dst", "kind", "like_size", "num", "place")
     table = (
-        first.filter(pl.col("place") == 0).drop("place").with_columns(pl.Series("took", took), pl.Series("late", late))
+        first.filter(pl.col("place") == 0)
+        .drop("place")
+        .with_columns(
+            pl.Series("took", took),
+            pl.Series("lead", most - mean),
+            pl.Series("longest", most),
+            pl.Series("whole", np.where(between_two, quick, whole)),
+        )
     )
     table = table.filter(pl.col("took") > max(0, 10 * case.resolution_ns))
     peers = ["kind", "like_size", "step"]
     own = ["pair", "size_class"]
-    return table.with_columns(
+    begin = pl.col("end_ns") - pl.Series(each).cast(pl.Int64)
+    paces = known.select(
+        "pair", "kind", "voice", "step", begin.alias("begin_ns"), "end_ns", pace=pl.Series(each) / pl.col("bytes")
+    )
+    table = table.with_columns(
         pl.col("took").quantile(_USUAL, "lower").over(peers).alias("usual"),
+        pl.col("whole").quantile(_USUAL, "lower").over(peers).alias("usual_whole"),
         pl.col("pair").n_unique().over(peers).alias("peers"),
         pl.when(pl.len().over(own) >= 5).then(pl.col("took").quantile(0.25, "lower").over(own)).alias("past"),
         (pl.col("num") * pl.col("took")).alias("weight"),
     )
+    return table, paces
 
 
 def _number_sizes(sizes: Floats) -> Ints:
@@ -198,7 +235,7 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue
             lasting = slow.steady and slow.window.length > 0.8 * case.steps.height
-            least = _LASTING_ALONE if slow.kind in POINT_TO_POINT else _LASTING
+            least = _LASTING_ALONE if slow.kind in BY_DESIGN else _LASTING
             if (lasting and (partly or slow.window.mean < least)) or (partly and slow.window.last < _WARM_UP):
                 continue
             if row not in best or slow.sure > best[row].sure:
@@ -206,25 +243,66 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
     back = _rows_back(transfers)
     sound = {r: p.kind not in POINT_TO_POINT or (back[r] != r and _at_one_time(p, best.get(back[r]))) for r, p in
              best.items()}  # fmt: skip
-    return [replace(p, sound=sound[r]) for r, p in best.items() if not _ends_early(transfers, best, r)]
+    uneven, last = find_uneven(transfers, best), find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
+    return [replace(p, sound=sound[r] and r not in uneven, early=r not in last) for r, p in best.items()]
+
+
+def find_uneven(transfers: Transfers, best: dict[int, SlowPair]) -> set[int]:
+    """Slow hops whose slow messages take unequally long a byte: a slow link has one pace, a late rank has none."""
+    kinds = {row: p for row, p in best.items() if p.kind not in POINT_TO_POINT}
+    if not kinds:
+        return set()
+    steps = pl.DataFrame(
+        [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in kinds.items()],
+        {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
+        orient="row",
+    )
+    paces = transfers.paces.join(steps.select("row", "pair", "kind"), on=["pair", "kind"])
+    paces = paces.join(steps.explode("step").with_columns(slow=True), on=["row", "pair", "kind", "step"], how="left")
+    pace, slow = pl.col("pace"), pl.col("slow").fill_null(False)
+    usual = pace.filter(~slow).median().fill_null(0).over("row")
+    spread = pace.quantile(0.75) / pace.quantile(0.25)
+    own = paces.filter(~slow).group_by("row").agg(spread.alias("own"))
+    found = paces.with_columns(usual.alias("usual")).filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
+    found = found.group_by("row").agg(spread.alias("spread"), pl.len().alias("num")).join(own, on="row", how="left")
+    limit = (_OWN_SPREAD * pl.col("own").fill_null(1.0)).clip(_ONE_PACE, _ANY_PACE)
+    return set(found.filter((pl.col("spread") > limit) & (pl.col("num") >= _FEW))["row"].to_list())
 
 
 def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:
     return other is not None and 2 * pair.window.overlap(other.window) > pair.window.length
 
 
-def _ends_early(transfers: Transfers, best: dict[int, SlowPair], row: int) -> bool:
-    """Whether a slow hop is done before others of its collectives: these hold it up."""
-    unit = transfers.rows["unit"].to_numpy()
-    steps = list(best[row].slow_steps)
-    mates = [r for r in best if unit[r] == unit[row]]
-    ends = np.array([_middle(transfers.ends_late[r, steps]) for r in mates])
-    return bool(ends[mates.index(row)] < np.max(ends) - _EARLY)
+def find_last(transfers: Transfers, slow_steps: dict[int, list[int]]) -> set[int]:
+    """Of rows that are slow in some steps, those that end last of their collectives then: they hold up the others."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for row, unit in zip(slow_steps, transfers.rows["unit"].gather(list(slow_steps)), strict=True):
+        members[unit].append(row)
+    found: set[int] = set()
+    for rows in members.values():
+        steps = sorted({step for row in rows for step in slow_steps[row]})
+        ends, blur = _compare_ends(transfers, rows, steps)
+        found.update(row for row, end in zip(rows, ends, strict=True) if end >= ends.max() - blur)
+    return found
+
+
+def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tuple[Floats, float]:
+    """When each row's hops end in these steps against the other steps, over what the longest takes; and how unsure.
+
+    Clocks that differ by a constant shift a row's ends in all steps alike.
+    """
+    lead, at_rest = transfers.lead_ns[rows][:, steps], np.delete(transfers.lead_ns[rows], steps, axis=1)
+    longest = float(np.nanmedian(transfers.longest_ns[rows][:, steps]))
+    usual = np.array([_middle(values) for values in at_rest])
+    ends = (usual - np.array([_middle(values) for values in lead])) / max(longest, 1.0)
+    few = np.sqrt(1 / len(steps) + 1 / max(at_rest.shape[1], 1))
+    blur = few * spread_of((at_rest - usual[:, None]).ravel()) / max(longest, 1.0)
+    return ends, max(_EARLY, 3 * blur)
 
 
 def _middle(values: Floats) -> float:
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else 1.0
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def _slower_way_back(transfers: Transfers, excess: Floats) -> Floats:
@@ -270,4 +348,4 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
     slow_steps = tuple(np.flatnonzero(high).tolist())
     return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra,
-                    steady=steady, sound=False, slow_steps=slow_steps)  # fmt: skip
+                    steady=steady, sound=False, early=False, slow_steps=slow_steps)  # fmt: skip

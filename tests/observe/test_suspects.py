@@ -1,0 +1,63 @@
+"""Which place accounts for slow transfers: by what it touches, by which hops end last, by their pace."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from prism.observe.findings.transfers import SlowPair, Transfers, find_last, find_uneven
+from prism.observe.findings.windows import Window
+
+RING = 4
+STEPS = 6
+SLOW = [3, 4, 5]
+
+
+def make_ring(lead_ns: np.ndarray, paces: list[float]) -> Transfers:
+    """A ring of four hops that is slow from the fourth step on; `paces` are those of each hop's slow messages."""
+    rows = pl.DataFrame({"pair": range(RING), "src": range(RING), "dst": [1, 2, 3, 0], "kind": "dp", "unit": 0})
+    told = [
+        (pair, "dp", step, pace)
+        for pair in range(RING)
+        for step in range(STEPS)
+        for pace in (paces if step in SLOW else [1.0])
+    ]
+    none = np.full((RING, STEPS), np.nan)
+    return Transfers(
+        rows=rows.with_columns(pl.col("pair").cast(pl.UInt32)),
+        against_like=none,
+        against_past=none,
+        extra_s=none,
+        lead_ns=lead_ns,
+        longest_ns=np.full((RING, STEPS), 1e6),
+        paces=pl.DataFrame(
+            told, {"pair": pl.UInt32, "kind": pl.String, "step": pl.Int32, "pace": pl.Float64}, orient="row"
+        ),
+    )
+
+
+def make_slow(pair: int) -> SlowPair:
+    return SlowPair(
+        pair=pair, src=pair, dst=(pair + 1) % RING, kind="dp", window=Window(3, 5, 3.0, 1.0), sure=50.0, extra_s=1.0,
+        steady=True, sound=True, early=False, slow_steps=tuple(SLOW),
+    )  # fmt: skip
+
+
+def test_hops_that_end_last_are_told_although_an_exporters_clock_is_off() -> None:
+    lead = np.zeros((RING, STEPS))
+    lead[:, 3:] = np.array([[0], [0], [50_000], [90_000]])  # the first two hops hold up the others
+    lead[0] += 200_000  # in every step alike: a clock, not a hop that ends early
+    assert find_last(make_ring(lead, [1.0]), dict.fromkeys(range(RING), SLOW)) == {0, 1}
+
+
+def test_hops_whose_ends_are_blurred_are_not_told_apart() -> None:
+    noise = np.tile([-100_000.0, 0.0, 100_000.0], (RING, 2))
+    noise[:, 3:] = np.array([[0], [0], [20_000], [30_000]])
+    assert find_last(make_ring(noise, [1.0]), dict.fromkeys(range(RING), SLOW)) == set(range(RING))
+
+
+def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
+    slow = {0: make_slow(0)}
+    lead = np.zeros((RING, STEPS))
+    assert find_uneven(make_ring(lead, [4.0, 4.1, 4.2]), slow) == set()
+    assert find_uneven(make_ring(lead, [2.0, 6.0, 12.0]), slow) == {0}
