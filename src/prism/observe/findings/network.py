@@ -17,6 +17,7 @@ from prism.records.findings import Culprit, Finding
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
 _ALONE_ALWAYS = 2.0  # the same where it was never quicker
+_ALONE_ONCE = 4.0  # the same in one step only
 _ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
 _NOW_AND_THEN = 0.5  # what is slow in some steps only must be slower than this: sizes and waits differ by chance
 _MOST = 3  # findings of one job
@@ -95,7 +96,9 @@ def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
     always = pair.window.length > 0.8 * case.steps.height or pair.kind == "ep"  # tokens go now here, now there
     least = _ALONE_ALWAYS if always else _ALONE
-    return pair.steady and len(pair.slow_steps) > 1 and pair.window.mean >= least
+    if len(pair.slow_steps) == 1:
+        least = _ALONE_ONCE
+    return pair.steady and pair.window.mean >= least
 
 
 def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> Finding:
