@@ -17,9 +17,8 @@ Floats = NDArray[np.float64]
 
 _SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
 _ASKED = 12  # voices of a family whose answers are looked at
-_BESIDE = (
-    0.25  # of the time between messages: ranks of a ring are out of step by this much, stages of a pipeline by more
-)
+_UNHURRIED = 0.1  # of a voice's messages take no longer than the transfer itself
+_FLOOR_NS = 20_000.0
 _ASKED_MESSAGES = 400  # of each
 _CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
@@ -147,7 +146,8 @@ def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
             twins = traffic.rows_of_voices(table["voice"][back])
             times = np.sort(end[twins])
             ratio = len(twins) / len(own)
-            heard.append((_share_together(start[own], end[own], times), float(ratio >= 0.5)))
+            noise = traffic.sample_bytes / max(float(table["bytes"][i]), 1.0)
+            heard.append((_share_together(start[own], end[own], times, noise), float(ratio >= 0.5)))
         together, answered = np.median(np.array(heard), axis=0).tolist()
         found.append((family, together, answered))
     return pl.DataFrame(
@@ -178,12 +178,14 @@ def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
     return alike
 
 
-def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
+def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
     """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
 
-    A collective ends on all its hops at once, though each begins when its own sender comes.
+    A collective ends on all its hops at once, though each begins when its own sender comes, and turns of a ring end
+    within the time of a transfer; messages of a pipeline may wait for much longer than that. `noise` is the share of a
+    message's length by which sampling usually moves its end.
     """
-    length = float(np.median(end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]))
+    length = (end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]).astype(np.float64)
     end = np.sort(end[:_ASKED_MESSAGES])
     right = np.clip(np.searchsorted(twins, end), 0, len(twins) - 1)
     left = np.maximum(right - 1, 0)
@@ -192,5 +194,5 @@ def _share_together(start: Ints, end: Ints, twins: Ints) -> float:
     shift = float(np.median(distance))
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0
-    spacing = float(np.median(np.diff(end))) if len(end) > 1 else 0.0
-    return float(np.mean(np.abs(distance - shift) <= max(0.5 * length, _BESIDE * spacing, 20_000.0)))
+    near = max(float(np.quantile(length, _UNHURRIED)), _FLOOR_NS) + 2 * noise * float(np.median(length))
+    return float(np.mean(np.abs(distance - shift) <= near))
