@@ -25,7 +25,9 @@ _LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = 0.05
 _STEADY = 0.02  # of the usual number of messages of a voice
-_FREE = 0.7  # times the jitter of steps
+_FREE = 0.7  # times the jitter of the time between messages
+_FREE_FOR_LONG = 0.5  # times the jitter of the time that many messages take
+_PARTS = (6, 4, 3)  # of all messages that are many
 _LATER = 8  # steps
 _UNMOVED = 0.3  # share of the steps that a fault does not move
 _WALK = 1.5  # times what a distance changes from step to step; a random walk strays by the root of the steps
@@ -99,12 +101,21 @@ def _only_exchange(traffic: Traffic, pairs: NDArray[np.int64]) -> bool:
 
 
 def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
-    """Whether the distance varies as much as the steps themselves: then one clock does not know of the other."""
+    """Whether the distance varies as much as the steps themselves: then one clock does not know of the other.
+
+    Ranks of one job may run free within a step, but not for long: over many messages their distance does not grow,
+    while the time that these take varies ever more.
+    """
     if len(distance) < _MIN_EVENTS:
         return False
-    own = np.diff(few).astype(np.float64)
-    jitter = float(np.median(np.abs(own - np.median(own))))
-    return float(np.median(np.abs(np.diff(distance)))) > _FREE * jitter
+    own = few.astype(np.float64)
+    for later in {1, *(len(few) // part for part in _PARTS)} - {0}:
+        passed = own[later:] - own[:-later]
+        jitter = float(np.median(np.abs(passed - np.median(passed))))
+        limit = _FREE if later == 1 else _FREE_FOR_LONG
+        if float(np.median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
+            return False
+    return True
 
 
 def _drifts(distance: NDArray[np.float64]) -> bool:
