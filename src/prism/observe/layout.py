@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe.bundles import Bundles, count_acting_as_one, count_bundles
 from prism.observe.jobs import ObservedJob, connect
-from prism.observe.stages import StageMap
+from prism.observe.stages import StageMap, spread_over_nics
 from prism.observe.traffic import Traffic
 from prism.records.layout import Degree, Group, Layout
 
@@ -79,6 +79,7 @@ def infer_layout(
     if ep == 1 and bundles.expert > bundles.dense > 0 and bundles.expert % bundles.dense == 0:
         ep = min(bundles.expert // bundles.dense, dp)
     address = traffic.endpoints["address"].to_list()
+    staged = spread_over_nics(stages, voices.filter(pl.col("kind") == "pp"), pp, _list_nics(traffic, job))
     return Layout(
         dp=Degree(dp, min(tp_sure, ranks.sure)),
         pp=Degree(pp, stages.confidence if pp > 1 else 0.95),
@@ -89,7 +90,24 @@ def infer_layout(
         groups=tuple(
             Group(kind=kind, members=tuple(address[e] for e in sorted(m)), confidence=0.9) for kind, m in groups
         ),
-        stages={address[e]: s for e, s in stages.stage.items()},
+        stages={address[e]: s for e, s in staged.items()},
+    )
+
+
+def _list_nics(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    """The job's endpoints with their place among the NICs of their host, or among the job's own on a shared host."""
+    heard = traffic.endpoints.group_by("host_id").agg(pl.len().alias("heard"), pl.col("rail").min().alias("first"))
+    own = traffic.endpoints[job.endpoints].join(heard, on="host_id", maintain_order="left")
+    seen = pl.len().over("host_id")
+    all_nics = pl.col("host_id").replace_strict(traffic.nics_of_host, default=0, return_dtype=pl.Int64)
+    own = own.with_columns(seen.alias("seen"), all_nics.alias("nics"))
+    alone = (pl.col("heard") == pl.col("seen")) & (pl.col("nics") > pl.col("seen")) & pl.col("rail").is_not_null()
+    ranked = pl.struct("rail", "endpoint").rank("ordinal").over("host_id").cast(pl.Int64) - 1
+    return own.select(
+        "endpoint",
+        "host_id",
+        pl.when(alone).then(pl.col("rail").cast(pl.Int64) - int(own["rail"].min() or 0)).otherwise(ranked).alias("place"),
+        pl.when(alone).then("nics").otherwise("seen").alias("places"),
     )
 
 

@@ -192,3 +192,29 @@ def _list_chains(
         if len(chain) > 1:
             chains.append(tuple(chain))
     return tuple(chains)
+
+
+def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.DataFrame) -> dict[int, int]:
+    """The stage of each endpoint where a pipeline of `pp` stages has several on a host, which the network never sees.
+
+    `pipe` are the voices of the pipeline, `nics` the job's endpoints with host_id, place (among the NICs of their host
+    that the job may use) and places (how many these are). Ranks follow the order of NICs, so those of a host fall into
+    one block per stage. A message enters a host by its receiver's NIC, whichever one it left by: activations by a NIC
+    of the first block, gradients by one of the last.
+    """
+    hosts = max(stages.stage.values(), default=0) + 1
+    if not stages.chains or pp <= hosts or pp % hosts:
+        return stages.stage
+    per_host = pp // hosts
+    known = pl.DataFrame({"endpoint": list(stages.stage), "at": list(stages.stage.values())}, schema_overrides={"endpoint": nics.schema["endpoint"]})
+    at = nics.join(known, on="endpoint").group_by("host_id").agg(pl.col("at").min(), pl.col("at").n_unique().alias("ats"))
+    placed = nics.filter(pl.col("places") >= per_host).join(at.filter(pl.col("ats") == 1), on="host_id")
+    placed = placed.with_columns((pl.col("place") * per_host // pl.col("places")).alias("block"))
+    block = dict(placed.select("endpoint", "block").iter_rows())
+    entered: dict[bool, list[int]] = {True: [], False: []}
+    for s, d in pipe.select("src", "dst").iter_rows():
+        if d in block and s in stages.stage and stages.stage[s] != stages.stage[d]:
+            entered[stages.stage[s] < stages.stage[d]].append(block[d])
+    ahead, back = (np.mean(entered[way]) if entered[way] else default for way, default in ((True, 0), (False, per_host)))
+    turned = per_host - 1 - pl.col("block") if ahead > back else pl.col("block")
+    return dict(placed.select("endpoint", pl.col("at") * per_host + turned).iter_rows())
