@@ -136,7 +136,7 @@ def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = No
 def pipeline_messages(messages: pl.DataFrame, voices: pl.DataFrame) -> pl.DataFrame:
     """The messages of voices that carry pipeline traffic, with src and dst."""
     pipe = voices.filter(pl.col("kind") == "pp").select("voice", "src", "dst")
-    return messages.select("voice", "start_ns").join(pipe, on="voice", how="inner")
+    return messages.select("voice", "start_ns", "end_ns").join(pipe, on="voice", how="inner")
 
 
 def _name_pairs(traffic: Traffic, job: ObservedJob, kinds: pl.DataFrame) -> pl.DataFrame:

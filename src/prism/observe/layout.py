@@ -106,7 +106,10 @@ def _list_nics(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     return own.select(
         "endpoint",
         "host_id",
-        pl.when(alone).then(pl.col("rail").cast(pl.Int64) - int(own["rail"].min() or 0)).otherwise(ranked).alias("place"),
+        pl.when(alone)
+        .then(pl.col("rail").cast(pl.Int64) - int(own["rail"].min() or 0))
+        .otherwise(ranked)
+        .alias("place"),
         pl.when(alone).then("nics").otherwise("seen").alias("places"),
     )
 

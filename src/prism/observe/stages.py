@@ -19,6 +19,8 @@ from prism.observe.period import Times
 Ints = NDArray[np.int64]
 
 _SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
+_AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
+_MORE_TURNS, _FEW_TURNS = 3, 2  # times more turns one way than the other, and a few that losses may make
 _TWICE = (1.5, 6.0)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
 
 
@@ -47,6 +49,7 @@ def find_stages(
         return NO_STAGES
     first = _first_sent(sent, boundaries)
     quick = find_forward_ways(sent, host)
+    quick |= {way for way in find_exchanging_ways(sent, host) if way[::-1] not in quick}
     edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
     between: dict[tuple[int, int], float] = {}
     for (s, d), at in edges.items():
@@ -135,6 +138,43 @@ def _find_short_gaps(start: Times, voice: Ints, count: int, share: float) -> NDA
     return found
 
 
+def find_exchanging_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
+    """Pairs of hosts, sender first, between which activations pass where these are exchanged for gradients in one call.
+
+    Such a step begins with an activation that nothing comes back for, and ends with such a gradient. So a lone gradient
+    is followed by a lone activation, and never the other way round.
+    """
+    src, dst = (host[sent[c].to_numpy()] for c in ("src", "dst"))
+    table = sent.select("voice", "end_ns").with_columns(pl.Series("a", src), pl.Series("b", dst))
+    first = table.group_by("a", "b").agg(pl.col("voice").min())
+    chosen = {(int(a), int(b)): int(v) for a, b, v in first.iter_rows()}
+    asked = table.filter(pl.col("voice").is_in(list(chosen.values()))).sort("voice", "end_ns")
+    ends = {int(v[0]): own["end_ns"].to_numpy() for v, own in asked.partition_by("voice", as_dict=True).items()}
+    found = set()
+    for (a, b), voice in chosen.items():
+        if a > b or (b, a) not in chosen:
+            continue
+        turns = _count_turns(ends[voice], ends[chosen[b, a]])
+        if max(turns) > _MORE_TURNS * min(turns) + _FEW_TURNS:
+            found.add((a, b) if turns[1] > turns[0] else (b, a))
+    return found
+
+
+def _count_turns(there: Ints, back: Ints) -> tuple[int, int]:
+    """How often a lone message there is followed by a lone one back, and the other way round."""
+    times = np.concatenate([there, back])
+    order = np.argsort(times, kind="stable")
+    gaps = np.diff(times[order])
+    if len(gaps) < 2:
+        return 0, 0
+    is_back = order >= len(there)
+    near = gaps < _AT_ONCE * float(np.median(np.diff(there))) if len(there) > 1 else gaps < 0
+    met = near & (is_back[1:] != is_back[:-1])
+    lone = ~(np.concatenate([met, [False]]) | np.concatenate([[False], met]))
+    both = lone[1:] & lone[:-1]
+    return int((both & is_back[1:] & ~is_back[:-1]).sum()), int((both & ~is_back[1:] & is_back[:-1]).sum())
+
+
 def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
     """For each directed pair, how long after the start of a step its first message usually leaves."""
     start = sent["start_ns"].to_numpy()
@@ -206,8 +246,15 @@ def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.Dat
     if not stages.chains or pp <= hosts or pp % hosts:
         return stages.stage
     per_host = pp // hosts
-    known = pl.DataFrame({"endpoint": list(stages.stage), "at": list(stages.stage.values())}, schema_overrides={"endpoint": nics.schema["endpoint"]})
-    at = nics.join(known, on="endpoint").group_by("host_id").agg(pl.col("at").min(), pl.col("at").n_unique().alias("ats"))
+    known = pl.DataFrame(
+        {"endpoint": list(stages.stage), "at": list(stages.stage.values())},
+        schema_overrides={"endpoint": nics.schema["endpoint"]},
+    )
+    at = (
+        nics.join(known, on="endpoint")
+        .group_by("host_id")
+        .agg(pl.col("at").min(), pl.col("at").n_unique().alias("ats"))
+    )
     placed = nics.filter(pl.col("places") >= per_host).join(at.filter(pl.col("ats") == 1), on="host_id")
     placed = placed.with_columns((pl.col("place") * per_host // pl.col("places")).alias("block"))
     block = dict(placed.select("endpoint", "block").iter_rows())
@@ -215,6 +262,8 @@ def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.Dat
     for s, d in pipe.select("src", "dst").iter_rows():
         if d in block and s in stages.stage and stages.stage[s] != stages.stage[d]:
             entered[stages.stage[s] < stages.stage[d]].append(block[d])
-    ahead, back = (np.mean(entered[way]) if entered[way] else default for way, default in ((True, 0), (False, per_host)))
+    ahead, back = (
+        np.mean(entered[way]) if entered[way] else default for way, default in ((True, 0), (False, per_host))
+    )
     turned = per_host - 1 - pl.col("block") if ahead > back else pl.col("block")
     return dict(placed.select("endpoint", pl.col("at") * per_host + turned).iter_rows())
