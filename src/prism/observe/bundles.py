@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from prism.observe.jobs import SKEW_NS, connect
-from prism.observe.lanes import Lane, begin_as_one, ends_as_one, measure_bond, part_ends, read_lane
+from prism.observe.lanes import Floats, Ints, Lane, begin_as_one, ends_as_one, measure_bond, part_ends, read_lane
+from prism.observe.period import nearest
 from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
 
@@ -23,6 +24,12 @@ _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at 
 # the jitter of all they computed since, 1 % of each operation.
 _IN_STEP = (1e-4, 4.5e-4)
 _AS_RIGID = 3.0  # times the scatter of ranks of other groups, which are bound by tensor parallelism
+_FEW_HOSTS = 4  # of a group; among many, one that is seen is always close behind the last
+_TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
+_LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
+_WAITS = 0.07  # of the shortest length that lanes wait for each other on average, to tell anything
+_UNSEEN_WAIT = 0.35  # of what each lane waits: less is left where the last to come is always one that sends
+_STEADY = 0.03  # of the shortest length by which sampling may move an end
 _KNOWN = 1e-4  # of the silence: sampling that moves starts by more hides who is bound to whom
 
 
@@ -66,6 +73,48 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     whole = _span(largest)
     partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
     return replace(usual, expert=usual.dense) if partial else usual
+
+
+def waits_for_senders_alone(traffic: Traffic, voices: pl.DataFrame) -> bool:
+    """Whether the last rank to come to a sum of gradients is always one whose lane is seen, or bound to such a one.
+
+    A transfer begins when its sender comes and ends when all have come, so the lane of the last one is as short as a
+    transfer can be. Where replicas inside hosts come when they please, mostly none of the lanes that leave a host is.
+    """
+    rings = voices.filter(pl.col("kind") == "dp").sort("bytes", "voice", descending=[True, False])
+    largest = rings.group_by("unit", maintain_order=True).first()
+    if largest["src_host"].n_unique() > _FEW_HOSTS:
+        return False
+    lanes = [read_lane(traffic, int(v)) for v in largest["voice"].to_list()]
+    group = [lane for lane in lanes if ends_as_one(lanes[0], lane)]
+    shortest = min(lane.shortest for lane in group)
+    hosts = {lane.src: int(h) for lane, h in zip(lanes, largest["src_host"].to_list(), strict=True)}
+    beside = [(a, b) for i, a in enumerate(group) for b in group[:i] if hosts[a.src] == hosts[b.src]]
+    if len(group) < 2 or not all(_are_bound(a, b) for a, b in beside):
+        return False
+    first = max(group, key=lambda lane: len(lane.fresh))
+    if not len(first.fresh) or max(lane.noise for lane in group) > _STEADY * shortest:
+        return False
+    ends = first.end[np.searchsorted(first.start, first.fresh)]
+    waits = np.array([_wait(lane, ends, shortest) for lane in group])
+    each, least = float(np.mean(waits)), float(np.mean(waits.min(axis=0)))
+    return each >= _WAITS and least <= _UNSEEN_WAIT * each
+
+
+def _are_bound(a: Lane, b: Lane) -> bool:
+    """Whether two lanes begin closer to each other than ranks that are free would."""
+    bond = measure_bond(a, b)
+    return bond is not None and bond.scatter_ns < _IN_STEP[1] * bond.silence_ns
+
+
+def _wait(lane: Lane, ends: Ints, shortest: float) -> Floats:
+    """How long a lane's message waited that ended at each of some moments, in units of the shortest length."""
+    order = np.argsort(lane.end, kind="stable")
+    at = order[nearest(lane.end[order], ends)]
+    length = (lane.end - lane.start)[at] / shortest
+    together = np.abs(lane.end[at] - ends) < min(SKEW_NS, 0.4 * shortest)
+    waited: Floats = np.where(together, np.clip(length - _TRANSFER, 0.0, _LONGEST_WAIT), _LONGEST_WAIT)
+    return waited
 
 
 def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:

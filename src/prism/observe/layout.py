@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.bundles import Bundles, count_acting_as_one, count_bundles
+from prism.observe.bundles import Bundles, count_acting_as_one, count_bundles, waits_for_senders_alone
 from prism.observe.jobs import ObservedJob, connect
 from prism.observe.stages import StageMap, spread_over_nics
 from prism.observe.traffic import Traffic
@@ -75,6 +75,8 @@ def infer_layout(
     if cp == ep == 1 and bundles.expert == bundles.dense and bundles.lanes * bundles.dense * bundles.stages == inside:
         # Tensor parallelism binds the ranks of a host before context parallelism does.
         tp, cp = (max(tp, bundles.in_step), 1) if bundles.dense == 1 else (tp, bundles.in_step)
+    if cp == ep == pp == 1 and _has_unseen_ranks(bundles, voices, inside) and waits_for_senders_alone(traffic, voices):
+        cp = int(inside / bundles.dense)
     dp = max(1, ranks.total // (pp * tp * cp))
     if ep == 1 and bundles.expert > bundles.dense > 0 and bundles.expert % bundles.dense == 0:
         ep = min(bundles.expert // bundles.dense, dp)
@@ -96,22 +98,18 @@ def infer_layout(
 
 def _list_nics(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """The job's endpoints with their place among the NICs of their host, or among the job's own on a shared host."""
-    heard = traffic.endpoints.group_by("host_id").agg(pl.len().alias("heard"), pl.col("rail").min().alias("first"))
-    own = traffic.endpoints[job.endpoints].join(heard, on="host_id", maintain_order="left")
-    seen = pl.len().over("host_id")
-    all_nics = pl.col("host_id").replace_strict(traffic.nics_of_host, default=0, return_dtype=pl.Int64)
-    own = own.with_columns(seen.alias("seen"), all_nics.alias("nics"))
-    alone = (pl.col("heard") == pl.col("seen")) & (pl.col("nics") > pl.col("seen")) & pl.col("rail").is_not_null()
+    places = pl.col("host_id").replace_strict(count_own_nics(traffic, job), return_dtype=pl.Int64)
+    own = traffic.endpoints[job.endpoints].with_columns(places.alias("places"), pl.len().over("host_id").alias("seen"))
     ranked = pl.struct("rail", "endpoint").rank("ordinal").over("host_id").cast(pl.Int64) - 1
-    return own.select(
-        "endpoint",
-        "host_id",
-        pl.when(alone)
-        .then(pl.col("rail").cast(pl.Int64) - int(own["rail"].min() or 0))
-        .otherwise(ranked)
-        .alias("place"),
-        pl.when(alone).then("nics").otherwise("seen").alias("places"),
-    )
+    by_rail = pl.col("rail").cast(pl.Int64) - pl.col("rail").min()
+    silent = (pl.col("places") > pl.col("seen")) & pl.col("rail").is_not_null()
+    return own.select("endpoint", "host_id", pl.when(silent).then(by_rail).otherwise(ranked).alias("place"), "places")
+
+
+def _has_unseen_ranks(bundles: Bundles, voices: pl.DataFrame, inside: float) -> bool:
+    """Whether a host has more ranks than lanes, of which nothing else is known."""
+    few = 0 < bundles.lanes * bundles.dense < inside and inside % bundles.dense == 0
+    return few and bundles.expert == bundles.dense and not _shards_by_layer(voices)
 
 
 def count_ranks(
