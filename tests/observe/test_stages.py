@@ -1,0 +1,84 @@
+"""Which stage an endpoint holds, where steps and hosts tell little."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from prism.observe.company import keep_company
+from prism.observe.stages import StageMap, find_exchanging_ways, spread_over_nics
+from prism.observe.traffic import prepare_traffic
+from prism.observe.voices import _share_together
+
+_MS = 1_000_000
+
+
+def _exchanged(num_steps: int, microbatches: int, lost: int | None = None) -> pl.DataFrame:
+    """Two stages that exchange in one call: the first sends an activation alone, the second ends with a gradient."""
+    rows = []
+    for step in range(num_steps):
+        begin = step * (microbatches + 1) * 300
+        rows += [(0, 0, 1, begin + 300 * m) for m in range(microbatches)]
+        rows += [(1, 1, 0, begin + 300 * (m + 1)) for m in range(microbatches)]
+    if lost is not None:
+        del rows[lost]
+    frame = pl.DataFrame(rows, schema=["voice", "src", "dst", "end_ns"], orient="row")
+    return frame.with_columns(pl.col("end_ns") * _MS, (pl.col("end_ns") * _MS - _MS).alias("start_ns"))
+
+
+def test_a_lone_gradient_comes_before_a_lone_activation() -> None:
+    host = np.array([7, 9])
+    assert find_exchanging_ways(_exchanged(8, 4), host) == {(7, 9)}
+    assert find_exchanging_ways(_exchanged(8, 4, lost=13), host) == {(7, 9)}
+
+
+def test_messages_that_go_there_and_back_by_turns_tell_no_way() -> None:
+    assert find_exchanging_ways(_exchanged(8, 1), np.array([7, 9])) == set()
+
+
+def _nics(hosts: int, per_host: int, seen: tuple[int, ...]) -> pl.DataFrame:
+    rows = [(h * per_host + n, h, n, per_host) for h in range(hosts) for n in seen]
+    return pl.DataFrame(rows, schema=["endpoint", "host_id", "place", "places"], orient="row")
+
+
+def test_stages_that_share_a_host_follow_the_order_of_its_nics() -> None:
+    nics = _nics(2, 4, (0, 1, 2, 3))
+    stages = StageMap(stage={0: 0, 3: 0, 4: 1, 7: 1}, chains=((0, 4), (3, 7)), confidence=1.0)
+    # Activations enter by the first NIC of a host, gradients by the last.
+    pipe = pl.DataFrame({"src": [0, 7], "dst": [4, 3]})
+    assert spread_over_nics(stages, pipe, 4, nics) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2, 6: 3, 7: 3}
+
+
+def test_stages_run_from_the_last_nic_to_the_first_where_activations_enter_by_the_last() -> None:
+    nics = _nics(2, 4, (0, 3))
+    stages = StageMap(stage={0: 0, 3: 0, 4: 1, 7: 1}, chains=((0, 4), (3, 7)), confidence=1.0)
+    pipe = pl.DataFrame({"src": [3, 4], "dst": [7, 0]})
+    assert spread_over_nics(stages, pipe, 4, nics) == {3: 0, 0: 1, 7: 2, 4: 3}
+
+
+def test_messages_that_wait_long_are_not_together_with_all_that_ends_meanwhile() -> None:
+    end = np.arange(1, 21) * 100 * _MS
+    waiting = end - np.where(np.arange(20) % 4 == 0, 1, 80) * _MS
+    twins = end + np.where(np.arange(20) % 5 == 0, 20, 0) * _MS
+    assert _share_together(waiting, end, twins, 0.0) == 0.8
+
+
+def test_replicas_that_run_free_within_steps_are_of_one_job() -> None:
+    rng = np.random.default_rng(3)
+    rows = []
+    begin = 0.0
+    for _ in range(20):
+        for nic in (1, 2):
+            at = begin + np.cumsum(rng.normal(100, 1.5, 8))
+            rows += [(f"10.0.0.{nic}", f"10.0.1.{nic}", int(t * _MS)) for t in at]
+        begin += rng.normal(830, 6)
+    flows = pl.DataFrame(rows, schema=["src", "dst", "start_ns"], orient="row").with_columns(
+        end_ns=pl.col("start_ns") + _MS, bytes=pl.lit(8_000_000)
+    )
+    topology = pl.DataFrame(
+        {"address": [f"10.0.{h}.{n}" for h in (0, 1) for n in (1, 2)], "host": ["a", "a", "b", "b"],
+         "rail": [0, 1, 0, 1], "switch": ["s", "t", "s", "t"]},
+        schema_overrides={"rail": pl.Int32},
+    )  # fmt: skip
+    traffic = prepare_traffic(flows, topology)
+    assert keep_company(traffic, np.array([0]), np.array([1]))
