@@ -17,6 +17,7 @@ from prism.observe.findings.windows import quantile_rows
 _MOST_PLACES = 48  # of one voice in a step that are looked at
 _TOGETHER = ("dp", "ep", "embedding")
 _EARLY = 0.25  # share of those that come together before the others
+_ENOUGH = 0.6  # of the collectives that an endpoint is usually seen in
 _USUAL = 0.3  # of the steps count as undisturbed
 
 
@@ -55,7 +56,8 @@ def measure_arrivals(case: Case) -> Arrivals:
     total = (
         first.with_columns(pl.when(waited).then(after).otherwise(0).alias("after"))
         .group_by("src", "step")
-        .agg(pl.col("after").sum() / 1e9)
+        .agg(pl.col("after").sum() / 1e9, pl.len().alias("seen"))
+        .filter(pl.col("seen") >= _ENOUGH * pl.col("seen").median().over("src"))
     )
     late[np.searchsorted(endpoints, total["src"].to_numpy()), total["step"].to_numpy()] = total["after"].to_numpy()
     return Arrivals(endpoints, late - quantile_rows(late, _USUAL, axis=1)[:, None])

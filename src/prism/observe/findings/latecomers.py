@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +19,8 @@ _MOST = 0.6  # of the slow steps
 _AS_LATE = 0.6  # of how late the last comer is: those are late with it
 _SEEN = 0.5  # share of the time lost in steps that an endpoint is seen in
 _ALWAYS = 0.85  # share of the slow steps that the same worker is last in, where it is to blame
+_MANY = 6  # steps
+_BY_TURNS = 0.6  # the same, up to which it is another one each time in a pipeline
 _FELT = 0.05  # of a usual step: uneven work that costs less is usual
 _EVERY = 3  # steps between slow ones that may be meant
 _ALSO = 0.2  # of how late the last one is: those are late on their own account
@@ -26,11 +29,12 @@ _PARTLY = 0.3  # share of those who are late that are so by less than the last, 
 
 @dataclass(frozen=True)
 class Slow:
-    """The slow steps that a last comer explains, and how late each endpoint comes in them."""
+    """The slow steps that a last comer explains, and how late each worker comes in them."""
 
     steps: Ints
     longer_s: Floats  # what each is longer by
-    late_s: Floats  # endpoints by these steps
+    workers: list[list[int]]  # endpoints of each
+    late_s: Floats  # workers by these steps
     window: Window
 
     @property
@@ -40,16 +44,26 @@ class Slow:
 
     @property
     def shares(self) -> Floats:
-        """By endpoint: the share of the time lost that it comes last in, or nearly so, where it is seen at all."""
+        """By worker: the share of the time lost that it comes last in, or nearly so, where it is seen at all."""
         seen = ~np.isnan(self.late_s) @ self.longer_s
         last = np.nan_to_num(self.late_s) >= _AS_LATE * self.top_s
         return np.where(seen > _SEEN * self.longer_s.sum(), last @ self.longer_s / np.maximum(seen, 1e-12), 0.0)
 
     @property
     def next_share(self) -> float:
-        """How late the next comes, as a share of how late those come who are late in nearly all of the steps."""
-        others = np.nan_to_num(self.late_s[self.shares < _ALWAYS])
-        return float(others.max(axis=0) / self.top_s @ self.longer_s / self.longer_s.sum()) if len(others) else 0.0
+        """How late the next comes, as a share of how late those come who are late in most of the steps."""
+        others = np.nan_to_num(self.late_s[self.shares < (_BY_TURNS if self.shares.max() >= _BY_TURNS else np.inf)])
+        return (
+            float(others.max(axis=0) / np.maximum(self.top_s, 1e-12) @ self.longer_s / self.longer_s.sum())
+            if len(others)
+            else 0.0
+        )
+
+    def find_always(self, most_next: float) -> list[int]:
+        """The endpoints that come last in nearly all of the steps; none where the next comes later than a share."""
+        if self.shares.max() < _ALWAYS or self.next_share >= most_next:
+            return []
+        return sorted(e for i in np.flatnonzero(self.shares >= _ALWAYS) for e in self.workers[i])
 
 
 def find_latecomers(case: Case) -> list[Finding]:
@@ -60,9 +74,15 @@ def find_latecomers(case: Case) -> list[Finding]:
     slow = _explain_slow_steps(case, arrivals)
     if slow is None:
         return []
-    if slow.shares.max() >= _ALWAYS and slow.next_share < _ALSO:
-        return _blame_worker(case, arrivals, slow)
-    return [_blame_load(case, slow)] if slow.window.mean >= _FELT else []
+    # In many steps uneven work does not make the same one the last by chance, whoever else is late.
+    looks = [(s, _ALSO) for s in (slow, _by_host(case, slow))] + [(slow, np.inf)] * (len(slow.steps) >= _MANY)
+    members = next((found for look, most in looks if (found := look.find_always(most))), [])
+    if members:
+        return _blame_worker(case, slow, members)
+    # In a pipeline others may be late through one of them, by nearly as much.
+    alone = len(set(case.stages.stage.values())) < 2 or slow.shares.max() <= _BY_TURNS
+    by_turns = alone or slow.next_share >= _ALSO
+    return [_blame_load(case, slow)] if by_turns and slow.window.mean >= _FELT else []
 
 
 def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
@@ -81,7 +101,18 @@ def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
         return None
     steps = slow[seen]
     window = Window(int(steps[0]), int(steps[-1]), float(np.median(longer[steps]) / usual), float(seen.mean()))
-    return Slow(steps, longer[steps], late[:, seen], window)
+    return Slow(steps, longer[steps], [[int(e)] for e in arrivals.endpoints], late[:, seen], window)
+
+
+def _by_host(case: Case, slow: Slow) -> Slow:
+    """The same by host: how late most of its endpoints come."""
+    hosts = np.array([case.host(w[0]) for w in slow.workers], dtype=str)
+    names = np.unique(hosts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a host of which nothing is seen in a step
+        late = np.stack([np.nanmedian(slow.late_s[hosts == h], axis=0) for h in names])
+    workers = [[slow.workers[i][0] for i in np.flatnonzero(hosts == h)] for h in names]
+    return replace(slow, workers=workers, late_s=np.where(np.isnan(late).all(axis=0), 0.0, late))
 
 
 def _is_regular(steps: Ints) -> bool:
@@ -90,9 +121,8 @@ def _is_regular(steps: Ints) -> bool:
     return bool((apart == apart[0]).all() and apart[0] >= _EVERY)
 
 
-def _blame_worker(case: Case, arrivals: Arrivals, slow: Slow) -> list[Finding]:
+def _blame_worker(case: Case, slow: Slow, members: list[int]) -> list[Finding]:
     """The worker that is late in the slow steps; no one where others may have kept it, in a pipeline or elsewhere."""
-    members = [int(e) for e in arrivals.endpoints[slow.shares >= _ALWAYS]]
     if len({case.host(e) for e in members}) > 1 or len(set(case.stages.stage.values())) > 1:
         return []
     cost = settle(case, slow.window, None)
