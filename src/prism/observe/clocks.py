@@ -21,6 +21,7 @@ _MOST_CLOCKS = 12
 _AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
 _QUIET = 0.8  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
+_EXACT = 0.6  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding")
 _MOST_GAPS = 20_000  # that change-point detection looks at
@@ -120,7 +121,26 @@ def mend_marks(marks: Times, start: Times) -> Times:
     for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
         missing = round((at[i + 1] - at[i]) / usual) - 1
         added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
-    return np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
+    marks = np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
+    return _settle(marks, start)
+
+
+def _settle(marks: Times, start: Times) -> Times:
+    """The marks; one that strays, where the others are the same number of messages apart, moves to where it is due."""
+    at = np.searchsorted(start, marks)
+    sent = np.diff(at)
+    usual = int(np.median(sent))
+    if np.mean(sent == usual) < _EXACT:
+        return marks
+    due = at.copy()
+    for i in np.flatnonzero(sent != usual).tolist():
+        wanted = due[i] + usual
+        left = at[i + 2] - wanted if i + 2 < len(at) else usual
+        # What is left over at the very end is no step.
+        if wanted < len(start) and (left == usual or (i + 3 == len(at) and left < usual)):
+            due[i + 1] = wanted
+    moved = due != at
+    return np.sort(np.concatenate([marks[~moved], _mark_before(due[moved], marks[~moved], at[~moved], start)]))
 
 
 def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
