@@ -21,6 +21,8 @@ _MOST_CLOCKS = 12
 _AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
 _QUIET = 0.8  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
+_PAUSE = 0.1  # of a step
+_MOST_PAUSES = 0.8  # of those after another clock
 _EXACT = 0.6  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding")
@@ -75,10 +77,27 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     full = [c for c in full if _opens(c, start, opening)] or full
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
-    closing = [c for c in steady if c.closing] or steady
+    closing = _before_pauses([c for c in steady if c.closing] or steady, start)
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)
+
+
+def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
+    """The clocks after which the job pauses now and then, if there are any: an evaluation, a checkpoint ends a step."""
+    pauses = [_count_pauses(c, start) for c in clocks]
+    most = max(pauses)
+    return [c for c, n in zip(clocks, pauses, strict=True) if n >= _MOST_PAUSES * most] if most >= 2 else clocks
+
+
+def _count_pauses(clock: Clock, start: Times) -> int:
+    """After how many marks, but not after those beside them, silence is longer than usual."""
+    at = np.searchsorted(start, clock.marks, side="left")
+    inside = at < len(start)
+    lead = start[at[inside]] - clock.marks[inside]
+    late = lead > np.median(lead) + _PAUSE * float(np.median(np.diff(clock.marks)))
+    beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
+    return int(np.sum(late & ~beside))
 
 
 def _opens(clock: Clock, start: Times, opening: NDArray[np.bool_]) -> bool:
@@ -140,7 +159,9 @@ def _settle(marks: Times, start: Times) -> Times:
         if wanted < len(start) and (left == usual or (i + 3 == len(at) and left < usual)):
             due[i + 1] = wanted
     moved = due != at
-    return np.sort(np.concatenate([marks[~moved], _mark_before(due[moved], marks[~moved], at[~moved], start)]))
+    more = due[-1] + usual * np.arange(1, (len(start) - 1 - due[-1]) // usual + 1) if usual > 1 else due[:0]
+    wanted = np.concatenate([due[moved], more])
+    return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
 
 
 def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
