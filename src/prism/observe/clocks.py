@@ -23,6 +23,7 @@ _QUIET = 0.8  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
 _PAUSE = 0.1  # of a step
 _MOST_PAUSES = 0.8  # of those after another clock
+_NEAR = 0.01  # of the messages of a step
 _EXACT = 0.6  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding")
@@ -149,19 +150,28 @@ def _settle(marks: Times, start: Times) -> Times:
     at = np.searchsorted(start, marks)
     sent = np.diff(at)
     usual = int(np.median(sent))
-    if np.mean(sent == usual) < _EXACT:
+    if usual < 2 or np.mean(sent == usual) < _EXACT:
         return marks
+    near = np.abs(sent - usual)[np.abs(sent - usual) <= _NEAR * usual]
+    slack = int(near.max())
     due = at.copy()
-    for i in np.flatnonzero(sent != usual).tolist():
+    for i in np.flatnonzero(np.abs(sent - usual) > _NEAR * usual).tolist():
         wanted = due[i] + usual
         left = at[i + 2] - wanted if i + 2 < len(at) else usual
         # What is left over at the very end is no step.
-        if wanted < len(start) and (left == usual or (i + 3 == len(at) and left < usual)):
-            due[i + 1] = wanted
+        if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
+            due[i + 1] = _widest(start, wanted, slack)
     moved = due != at
-    more = due[-1] + usual * np.arange(1, (len(start) - 1 - due[-1]) // usual + 1) if usual > 1 else due[:0]
-    wanted = np.concatenate([due[moved], more])
+    if due[-1] + usual + slack < len(start):
+        due, moved = np.append(due, _widest(start, due[-1] + usual, slack)), np.append(moved, True)
+    wanted, moved = due[moved], moved[: len(marks)]
     return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
+
+
+def _widest(start: Times, wanted: int, slack: int) -> int:
+    """Of the messages that may be the wanted one the one that comes after the longest time."""
+    first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
+    return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
 
 
 def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:

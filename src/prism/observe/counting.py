@@ -74,7 +74,7 @@ def _find_period(
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
-    if rhythm is not None and rhythm.clarity < _CLEAR:
+    if rhythm is not None and rhythm.clarity < _CLEAR and not _repeats_groups(rhythm.period_ns, streams):
         halves = find_halves(single, slack_ns)
         if halves is not None and halves.clarity > rhythm.clarity + _CLEARER:
             return halves.period_ns
@@ -129,6 +129,12 @@ def _is_grouped(period_ns: float | None, streams: Streams) -> bool:
     """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
     return grouped is not None and period_ns is not None and _SAME[0] < period_ns / grouped < _SAME[1]
+
+
+def _repeats_groups(period_ns: float, streams: Streams) -> bool:
+    """Whether groups of messages come after each other exactly as a period says."""
+    grouped = usual_spacing(streams)
+    return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
 
 
 def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], pauses: Times) -> float:
