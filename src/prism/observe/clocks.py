@@ -155,8 +155,10 @@ def _settle(marks: Times, start: Times) -> Times:
     near = np.abs(sent - usual)[np.abs(sent - usual) <= _NEAR * usual]
     slack = int(near.max())
     due = at.copy()
-    for i in np.flatnonzero(np.abs(sent - usual) > _NEAR * usual).tolist():
+    for i in range(len(sent)):
         wanted = due[i] + usual
+        if abs(at[i + 1] - wanted) <= _NEAR * usual:
+            continue
         left = at[i + 2] - wanted if i + 2 < len(at) else usual
         # What is left over at the very end is no step.
         if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
