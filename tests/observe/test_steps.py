@@ -95,9 +95,9 @@ def test_a_mark_that_strays_moves_to_where_as_many_messages_have_been_sent() -> 
 
 
 def test_steps_end_where_the_job_pauses_though_another_silence_is_longer() -> None:
-    # Parameters are gathered from 20 to 40 ms after a step begins, gradients are summed from 70 to 85 ms after it.
+    # Parameters are gathered from 15 to 31 ms after a step begins, gradients are summed from 70 to 81 ms after it.
     begins = STEP * np.arange(20) + 60 * MS * (np.arange(20) // 5)
-    times = [begins[:, None] + 20 * MS + 5 * MS * np.arange(4), begins[:, None] + 70 * MS + 5 * MS * np.arange(3)]
+    times = [begins[:, None] + 15 * MS + 5 * MS * np.arange(4), begins[:, None] + 70 * MS + 5 * MS * np.arange(3)]
     sent = pl.concat(
         pl.DataFrame({"voice": np.full(t.size, 2 * i + v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + MS})
         for i, t in enumerate(times)
@@ -105,4 +105,4 @@ def test_steps_end_where_the_job_pauses_though_another_silence_is_longer() -> No
     )
     other = VOICES.with_columns(pl.col("voice") + 2, bytes=pl.lit(3e6))
     found = lengths_ms(find_steps(sent, pl.concat([VOICES, other]), STEP))
-    assert found[1:-1] == [100.0] * 3 + ([160.0] + [100.0] * 4) * 2 + [160.0] + [100.0] * 3
+    assert found[1:-1] == [100.0] * 3 + ([160.0] + [100.0] * 4) * 2 + [160.0] + [100.0] * 4
