@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
-from prism.observe.findings.windows import Floats, Window, find_window, spread_of
+from prism.observe.findings.windows import Floats, Window, find_window, quantile_rows, spread_of
 from prism.observe.medians import median_groups, quantile_groups
 from prism.observe.numbering import begin_together, number_again, number_calls
 
@@ -291,7 +291,9 @@ def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tu
 
     Clocks that differ by a constant shift a row's ends in all steps alike.
     """
-    lead, at_rest = transfers.lead_ns[rows][:, steps], np.delete(transfers.lead_ns[rows], steps, axis=1)
+    every = transfers.lead_ns[rows]
+    every = every - quantile_rows(every, 0.5, axis=0)  # What all wait for, another lane say, tells none of them apart.
+    lead, at_rest = every[:, steps], np.delete(every, steps, axis=1)
     longest = float(np.nanmedian(transfers.longest_ns[rows][:, steps]))
     usual = np.array([_middle(values) for values in at_rest])
     ends = (usual - np.array([_middle(values) for values in lead])) / max(longest, 1.0)
@@ -334,12 +336,13 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     if not steady or high.sum() > 1.3 * window.length * window.share:
         # Now and then: a link that flaps, or one that another tenant uses at times.
         at = np.flatnonzero(high)
-        if len(at) < 4:
+        if len(at) >= 4:
+            first, last = int(at[0]), int(at[-1])
+            inside = values[first : last + 1][known[first : last + 1]]
+            window = Window(first, last, float(values[high].mean()), float((inside > threshold).mean()))
+            steady = False
+        elif not steady:
             return None
-        first, last = int(at[0]), int(at[-1])
-        inside = values[first : last + 1][known[first : last + 1]]
-        window = Window(first, last, float(values[high].mean()), float((inside > threshold).mean()))
-        steady = False
     sure = window.mean * np.sqrt(high.sum()) / noise
     if sure < _SURE:
         return None
