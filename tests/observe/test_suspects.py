@@ -51,8 +51,8 @@ def test_hops_that_end_last_are_told_although_an_exporters_clock_is_off() -> Non
 
 
 def test_hops_whose_ends_are_blurred_are_not_told_apart() -> None:
-    noise = np.tile([-100_000.0, 0.0, 100_000.0], (RING, 2))
-    noise[:, 3:] = np.array([[0], [0], [20_000], [30_000]])
+    noise = np.random.default_rng(0).normal(0, 100_000, (RING, 30))
+    noise[:, SLOW] = np.array([[0], [0], [20_000], [30_000]])
     assert find_last(make_ring(noise, [1.0]), dict.fromkeys(range(RING), SLOW)) == set(range(RING))
 
 
