@@ -132,8 +132,10 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> list[Lane]:
     """The lanes of units; a host may send on to several others, of which one is enough."""
-    target = own.group_by("dst_host").len().sort("len", "dst_host", descending=[True, False])["dst_host"][0]
-    return [read_lane(traffic, int(v)) for v in own.filter(pl.col("dst_host") == target)["voice"].to_list()]
+    host = own["dst_host"].to_numpy()
+    hosts, num = np.unique(host, return_counts=True)
+    chosen = own["voice"].to_numpy()[host == hosts[np.argmax(num)]]
+    return [read_lane(traffic, int(v)) for v in chosen]
 
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
@@ -237,9 +239,10 @@ def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap
         return 1 if pipe.height else None
     chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
     sizes = Counter[int]()
+    src, dst, voice = (pipe[c].to_numpy() for c in ("src_host", "dst_host", "voice"))
     for s, d, _ in chosen.iter_rows():
-        own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d)).sort("voice")
-        lanes = [read_lane(traffic, int(v)) for v in own["voice"].to_list()[:_MOST_LANES]]
+        own = np.sort(voice[(src == s) & (dst == d)])
+        lanes = [read_lane(traffic, int(v)) for v in own[:_MOST_LANES]]
         sizes.update(_count_bound(lane, lanes) for lane in lanes)
     members = ways["len"].mode().max()
     size = sizes.most_common(1)[0][0]

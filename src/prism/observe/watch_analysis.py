@@ -6,6 +6,8 @@ import multiprocessing
 import signal
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import polars as pl
@@ -85,6 +87,8 @@ class ProcessAnalyst:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._folder = TemporaryDirectory(prefix="prism-watch-")
+        self._num_looks = 0
 
     def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
         """Begin a look."""
@@ -92,12 +96,29 @@ class ProcessAnalyst:
             self._pool = ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), _ignore_interrupts, max_tasks_per_child=_LOOKS_PER_PROCESS
             )
-        return self._pool.submit(look_at, flows, topology, until_ns)
+        # Packing millions of flows for a pipe would hold up the interpreter, and with it the listener; a file does not.
+        self._num_looks += 1
+        path = Path(self._folder.name) / f"{self._num_looks}.arrow"
+        try:
+            flows.write_ipc(path, compression="uncompressed")
+        except (OSError, pl.exceptions.PolarsError) as error:  # No room: told as a look that went wrong.
+            failed: Future[WindowReport] = Future()
+            failed.set_exception(error)
+            return failed
+        return self._pool.submit(_look_at_file, path, topology, until_ns)
 
     def close(self) -> None:
         """Stop the process, after the look it is at."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()
+
+
+def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> WindowReport:
+    """A look at flows that wait in a file, which is removed once it is read."""
+    flows = pl.read_ipc(path)
+    path.unlink()
+    return look_at(flows, topology, until_ns)
 
 
 def _ignore_interrupts() -> None:
