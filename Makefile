@@ -22,6 +22,8 @@ $(READY): pyproject.toml constraints.txt scripts/install_torch.sh
 	@sh scripts/install_torch.sh $(BIN)/python $(TORCH)
 	@echo "setup: prism and its tools"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "setup: compiling once what is compiled on first use"
+	@$(BIN)/python scripts/compile_kernels.py
 	@touch $@
 	@echo "setup: done; the command is $(BIN)/prism"
 
