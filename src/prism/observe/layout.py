@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -61,6 +61,7 @@ def infer_layout(
     groups = find_groups(voices, stages)
     bundles = count_bundles(traffic, voices, job.period_ns or float(job.last_ns - job.first_ns))
     ranks = count_ranks(traffic, job, voices, gpus_per_host, host)
+    bundles = _part_experts(bundles, ranks.per_host)
     # Several connections of two NICs are several ranks only where NICs are shared.
     key = "unit" if ranks.shared else "pair"
     tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles, key)
@@ -94,6 +95,13 @@ def infer_layout(
         ),
         stages={address[e]: s for e, s in staged.items()},
     )
+
+
+def _part_experts(bundles: Bundles, per_host: float) -> Bundles:
+    """One group more than a host has ranks: those of experts, one per rank, and that of all else in like messages."""
+    if bundles.dense == bundles.expert == per_host + 1 and bundles.lanes == bundles.stages == 1:
+        return replace(bundles, dense=1, expert=bundles.dense - 1)
+    return bundles
 
 
 def _list_nics(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
