@@ -74,11 +74,14 @@ def _find_period(
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
-    if rhythm is not None and rhythm.clarity < _CLEAR and not _repeats_groups(rhythm.period_ns, streams):
+    if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)
-        if halves is not None and halves.clarity > rhythm.clarity + _CLEARER:
+        told = (
+            halves is not None and halves.tolerance > _OTHER_LENGTH and not _repeats_groups(rhythm.period_ns, streams)
+        )
+        if halves is not None and told and rhythm.period_ns > _SAME[1] * halves.period_ns:
             return halves.period_ns
-        if halves is not None and halves.tolerance > _OTHER_LENGTH and rhythm.period_ns > _SAME[1] * halves.period_ns:
+        if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
             return halves.period_ns
     period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
