@@ -18,6 +18,8 @@ from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
 from prism.records.findings import Finding
 
+_WORTH = 0.005  # of the time of all GPUs while it lasts
+
 
 def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Finding, ...]:
     """Findings of every job, ordered by how sure and how costly they are; a cause stands before what it causes."""
@@ -41,7 +43,8 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         clear = network if scene is not None and points_at_one(scene) else []
         late = _without(late, clear)
         network = _without(network + _apart_from(stops, shared), late)
-        causes = stops + (late or _without(find_slow_compute(case, _nics_of(case, network)), clear)) + network
+        causes = (late or _without(find_slow_compute(case, _nics_of(case, network)), clear)) + network
+        causes = stops + [c for c in causes if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         return causes + steps + pauses
@@ -60,6 +63,11 @@ def _weight(finding: Finding, until_ns: int) -> tuple[bool, float, float]:
     """A job that still stands when the observation ends loses all until someone acts; then by cost and confidence."""
     stands = finding.kind == "hang" and finding.end_ns >= until_ns
     return stands, finding.lost_gpu_seconds * finding.score, finding.score
+
+
+def _is_worth_telling(case: Case, finding: Finding) -> bool:
+    """Whether mending it would save more than steps differ by anyway."""
+    return finding.lost_gpu_seconds >= _WORTH * case.gpus * (finding.end_ns - finding.start_ns) / 1e9
 
 
 def _covers(cause: Finding, effect: Finding) -> bool:
