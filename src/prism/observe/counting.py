@@ -16,6 +16,7 @@ _MOST_MARKS = 2000
 _ALIKE = 0.1  # of the usual count; at least exactly equal
 _REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
 _NEARLY = 0.8  # of the most regular marks
+_FEW = 8  # of a period that a capture holds
 _HEARD = 0.5  # clarity of a rhythm of one half
 _CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
@@ -91,6 +92,11 @@ def _find_period(
         period, rhythm = None, None
     if rests is not None and (period is None or period < _TOO_SHORT * rests):
         return rests
+    if period is not None and rests is not None and period > _SAME[1] * rests and _is_rare(period, single):
+        # A few long stretches look alike by chance; what rests and counts alike far more often is a step.
+        counted = count_steps(heavy)
+        if counted is not None and _SAME_SPACING[0] < counted / rests < _SAME_SPACING[1]:
+            return counted
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
     if period is not None and rests is not None and _SAME_SPACING[0] < period / rests < _SAME_SPACING[1]:
@@ -107,6 +113,12 @@ def _find_period(
     if period is not None and _SAME[0] < period / counted < _SAME[1]:
         return period
     return counted
+
+
+def _is_rare(period_ns: float, single: list[Stream]) -> bool:
+    """Whether a capture holds only a few of a period."""
+    spans = [float(stream.times[-1] - stream.times[0]) for stream in single if len(stream.times)]
+    return max(spans, default=0.0) < _FEW * period_ns
 
 
 def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:

@@ -22,6 +22,7 @@ _ALWAYS = 0.85  # share of the slow steps that the same worker is last in, where
 _MANY = 6  # steps
 _BY_TURNS = 0.6  # the same, up to which it is another one each time in a pipeline
 _FELT = 0.05  # of a usual step: uneven work that costs less is usual
+_GOES_ON = 0.5  # share of the steps from the first slow one to the last
 _EVERY = 3  # steps between slow ones that may be meant
 _ALSO = 0.2  # of how late the last one is: those are late on their own account
 _PARTLY = 0.3  # share of those who are late that are so by less than the last, where all have uneven work
@@ -82,7 +83,9 @@ def find_latecomers(case: Case) -> list[Finding]:
     # In a pipeline others may be late through one of them, by nearly as much.
     alone = len(set(case.stages.stage.values())) < 2 or slow.shares.max() <= _BY_TURNS
     by_turns = alone or slow.next_share >= _ALSO
-    return [_blame_load(case, slow)] if by_turns and slow.window.mean >= _FELT else []
+    # Machines hiccup now and then; uneven work goes on.
+    goes_on = len(slow.steps) >= _GOES_ON * slow.window.length
+    return [_blame_load(case, slow)] if by_turns and goes_on and slow.window.mean >= _FELT else []
 
 
 def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
