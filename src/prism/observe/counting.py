@@ -17,7 +17,9 @@ _ALIKE = 0.1  # of the usual count; at least exactly equal
 _REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
 _NEARLY = 0.8  # of the most regular marks
 _FEW = 8  # of a period that a capture holds
-_HEARD = 0.5  # clarity of a rhythm of one half
+_DOUBTFUL = 0.8  # clarity of a rhythm that counting may contradict
+_EQUAL_LENGTH = (0.95, 1.05)
+_HEARD = 0.7  # clarity of a rhythm of one half
 _CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
@@ -75,6 +77,10 @@ def _find_period(
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
+    if rhythm is not None and (rhythm.clarity < _DOUBTFUL or _is_rare(rhythm.period_ns, single)):
+        agreed = _rest_and_count(single, heavy)
+        if agreed is not None and rhythm.period_ns > _SAME[1] * agreed:
+            return agreed  # A few long stretches look alike by chance.
     if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)
         told = (
@@ -92,11 +98,6 @@ def _find_period(
         period, rhythm = None, None
     if rests is not None and (period is None or period < _TOO_SHORT * rests):
         return rests
-    if period is not None and rests is not None and period > _SAME[1] * rests and _is_rare(period, single):
-        # A few long stretches look alike by chance; what rests and counts alike far more often is a step.
-        counted = count_steps(heavy)
-        if counted is not None and _SAME_SPACING[0] < counted / rests < _SAME_SPACING[1]:
-            return counted
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
     if period is not None and rests is not None and _SAME_SPACING[0] < period / rests < _SAME_SPACING[1]:
@@ -112,6 +113,14 @@ def _find_period(
         return period
     if period is not None and _SAME[0] < period / counted < _SAME[1]:
         return period
+    return counted
+
+
+def _rest_and_count(single: list[Stream], heavy: list[Stream]) -> float | None:
+    """The time between marks that cut all streams alike, where it also is the time between long rests."""
+    rests, counted = time_rests(single), count_steps(heavy)
+    if rests is None or counted is None or not _EQUAL_LENGTH[0] < counted / rests < _EQUAL_LENGTH[1]:
+        return None
     return counted
 
 
