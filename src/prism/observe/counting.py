@@ -19,7 +19,7 @@ _NEARLY = 0.8  # of the most regular marks
 _FEW = 8  # of a period that a capture holds
 _DOUBTFUL = 0.8  # clarity of a rhythm that counting may contradict
 _EQUAL_LENGTH = (0.95, 1.05)
-_HEARD = 0.7  # clarity of a rhythm of one half
+_HEARD = 0.8  # clarity of a rhythm of one half
 _CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
@@ -77,10 +77,6 @@ def _find_period(
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
-    if rhythm is not None and (rhythm.clarity < _DOUBTFUL or _is_rare(rhythm.period_ns, single)):
-        agreed = _rest_and_count(single, heavy)
-        if agreed is not None and rhythm.period_ns > _SAME[1] * agreed:
-            return agreed  # A few long stretches look alike by chance.
     if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)
         told = (
@@ -90,6 +86,11 @@ def _find_period(
             return halves.period_ns
         if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
             return halves.period_ns
+    if rhythm is not None and (rhythm.clarity < _DOUBTFUL or _is_rare(rhythm.period_ns, single)):
+        # A few long stretches look alike by chance. Micro-batches rest and count alike too, but in groups.
+        agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
+        if agreed is not None and rhythm.period_ns > _SAME[1] * agreed:
+            return agreed
     period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
     if rests is not None and _is_between_pauses(rests, rests, pauses):
