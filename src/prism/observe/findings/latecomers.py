@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -111,11 +110,18 @@ def _by_host(case: Case, slow: Slow) -> Slow:
     """The same by host: how late most of its endpoints come."""
     hosts = np.array([case.host(w[0]) for w in slow.workers], dtype=str)
     names = np.unique(hosts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a host of which nothing is seen in a step
-        late = np.stack([np.nanmedian(slow.late_s[hosts == h], axis=0) for h in names])
+    late = np.stack([_find_usual(slow.late_s[hosts == h]) for h in names])
     workers = [[slow.workers[i][0] for i in np.flatnonzero(hosts == h)] for h in names]
     return replace(slow, workers=workers, late_s=np.where(np.isnan(late).all(axis=0), 0.0, late))
+
+
+def _find_usual(late_s: Floats) -> Floats:
+    """The median of those that are seen in each step; nan where none is."""
+    ordered = np.sort(late_s, axis=0)  # What is not seen comes last.
+    seen = (~np.isnan(late_s)).sum(axis=0)
+    middle = (np.maximum(seen - 1, 0) // 2, np.minimum(seen // 2, len(late_s) - 1))
+    low, high = (np.take_along_axis(ordered, at[None, :], axis=0)[0] for at in middle)
+    return np.asarray(0.5 * (low + high))
 
 
 def _is_regular(steps: Ints) -> bool:
