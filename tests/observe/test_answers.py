@@ -20,7 +20,7 @@ RING = MadeJob(dp=16, pp=1, tp=1, gpus_per_host=1, steps=30, meets=False)
 def open_only_case(job: MadeJob) -> Case:
     traffic = prepare_traffic(*write_job(job))
     (found,) = study_jobs(traffic, recognise_jobs(traffic))
-    return open_case(traffic, found, int(traffic.messages["end_ns"].max()))  # type: ignore[arg-type]
+    return open_case(traffic, found, int(traffic.messages["end_ns"].to_numpy().max()))
 
 
 def test_only_the_late_host_of_a_ring_answers_late() -> None:
@@ -46,5 +46,5 @@ def test_shifting_time_changes_no_answer() -> None:
     for each in (flows, later):
         traffic = prepare_traffic(each, topology)
         (found,) = study_jobs(traffic, recognise_jobs(traffic))
-        tables.append(measure_answers(open_case(traffic, found, int(traffic.messages["end_ns"].max()))).out)  # type: ignore[arg-type]
+        tables.append(measure_answers(open_case(traffic, found, int(traffic.messages["end_ns"].to_numpy().max()))).out)
     assert np.allclose(*tables, equal_nan=True)

@@ -11,7 +11,7 @@ from prism.observe.watch_analysis import InlineAnalyst, ProcessAnalyst
 
 def test_a_look_in_another_process_sees_the_same_and_leaves_no_file() -> None:
     flows, topology = write_job(MadeJob(dp=4, pp=1, tp=1, gpus_per_host=1, steps=12))
-    until = int(flows["end_ns"].max())  # type: ignore[arg-type]
+    until = int(flows["end_ns"].to_numpy().max())
     here = InlineAnalyst().submit(flows, topology, until).result()
     analyst = ProcessAnalyst()
     folder = Path(analyst._folder.name)

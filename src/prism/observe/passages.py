@@ -50,23 +50,23 @@ def _count_stages(entered: int, left: int, ranks: int) -> int:
 
 
 def number_through(passages: list[Passage], forward: Links, first_sent: Mapping[int, float]) -> dict[int, int]:
-    """The stage of every endpoint, counted through the hosts; `first_sent` tells where a pipeline in a ring begins."""
+    """The stage of every endpoint, counted through the hosts; `first_sent` tells where a ring of hosts begins."""
     into = {e: p for p in passages for e in p.entered}
-    begin = [p for p in passages if not p.entered]
-    if not begin:
-        begin = [min(passages, key=lambda p: min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))]
+    # Those that nothing enters begin a pipeline; what they do not lead to is in rings, which begin with who sends first.
+    waiting = sorted(
+        passages, key=lambda p: (bool(p.entered), min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))
+    )
     stage: dict[int, int] = {}
-    here, reached = [(p, 0) for p in begin], set(map(id, begin))
-    while here:
-        passage, first = here.pop()
-        stage |= dict.fromkeys(passage.entered, first)
-        stage |= dict.fromkeys(passage.left, first + passage.stages - 1)
-        for endpoint in sorted(passage.left):
-            for after in sorted(forward[endpoint]):
-                onward = into[after]
-                if id(onward) not in reached:
-                    reached.add(id(onward))
-                    here.append((onward, first + passage.stages))
+    for begin in waiting:
+        here = [(begin, 0)]
+        while here:
+            passage, first = here.pop()
+            if (passage.entered | passage.left) & stage.keys():
+                continue
+            stage |= dict.fromkeys(passage.entered, first)
+            stage |= dict.fromkeys(passage.left, first + passage.stages - 1)
+            after = {id(into[b]): into[b] for a in sorted(passage.left) for b in sorted(forward[a])}
+            here += [(onward, first + passage.stages) for onward in after.values()]
     return stage
 
 
