@@ -52,7 +52,7 @@ def _count_stages(entered: int, left: int, ranks: int) -> int:
 def number_through(passages: list[Passage], forward: Links, first_sent: Mapping[int, float]) -> dict[int, int]:
     """The stage of every endpoint, counted through the hosts; `first_sent` tells where a ring of hosts begins."""
     into = {e: p for p in passages for e in p.entered}
-    # Those that nothing enters begin a pipeline; what they do not lead to is in rings, which begin with who sends first.
+    # What nothing enters begins a pipeline; what these do not lead to is in rings, which begin with the first to send.
     waiting = sorted(
         passages, key=lambda p: (bool(p.entered), min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))
     )
