@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.observe.crew import do_each
-from prism.observe.medians import find_median, interpolate_quantile, median_groups, quantile_groups
+from prism.observe.medians import (
+    find_median,
+    interpolate_quantile,
+    median_groups,
+    quantile_groups,
+    scatter,
+    take_median,
+)
 from prism.observe.numbering import begin_together, number_again, number_calls, number_places
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
@@ -19,6 +26,10 @@ NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
 @given(NUMBERS)
 def test_medians_are_those_of_numpy(values: list[int]) -> None:
     assert find_median(np.array(values, np.float64)) == np.median(values)
+    given_order = np.array(values)
+    assert take_median(given_order) == np.median(values)
+    assert scatter(given_order) == np.median(np.abs(values - np.median(values)))
+    assert given_order.tolist() == values
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.medians import find_median
+from prism.observe.medians import find_median, take_median
 
 Ints = NDArray[np.int64]
 
@@ -122,7 +122,7 @@ def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict
             if exporter == first:
                 continue
             # An answer follows its cause; only messages that overlap are surely both ways at once.
-            reach = min(_FAR_NS, 0.4 * float(np.median(np.diff(times))) if len(times) > 1 else 0.0)
+            reach = min(_FAR_NS, 0.4 * float(take_median(np.diff(times))) if len(times) > 1 else 0.0)
             reach = reach if src == first_src else min(took, reach)
             shift = _same_moments(times, others, reach)
             if not np.isnan(shift):

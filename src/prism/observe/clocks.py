@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.change_points import find_changes
+from prism.observe.medians import scatter, take_median
 from prism.observe.period import Times
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def _count_pauses(clock: Clock, start: Times) -> int:
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     lead = start[at[inside]] - clock.marks[inside]
-    late = lead > np.median(lead) + _PAUSE * float(np.median(np.diff(clock.marks)))
+    late = lead > take_median(lead) + _PAUSE * float(take_median(np.diff(clock.marks)))
     beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
     return int(np.sum(late & ~beside))
 
@@ -111,7 +112,7 @@ def _silence_after(clock: Clock, start: Times) -> float:
     """The usual time from a mark to the next message of any kind, sooner or later."""
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
-    return float(np.median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
+    return float(take_median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
 
 
 def count_periods(start: Times, period_ns: float) -> float:
@@ -125,17 +126,10 @@ def mend_marks(marks: Times, start: Times) -> Times:
     if len(marks) < 4:
         return marks
     at = np.searchsorted(start, marks)
-    usual = float(np.median(np.diff(at)))
+    usual = float(take_median(np.diff(at)))
     if usual < 2:
         return marks
-    kept = [0]
-    for i in range(1, len(marks)):
-        sent = at[i] - at[kept[-1]]
-        onward = at[i + 1] - at[kept[-1]] if i + 1 < len(marks) else np.inf
-        # Whichever of two marks comes nearer to a whole step is the right one.
-        if sent < (1 - 2 * _SAME_COUNT) * usual and abs(onward - usual) < abs(sent - usual):
-            continue
-        kept.append(i)
+    kept = _list_whole(at, usual)
     marks, at = marks[kept], at[kept]
     added = [at[:0]]
     for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
@@ -145,24 +139,32 @@ def mend_marks(marks: Times, start: Times) -> Times:
     return _settle(marks, start)
 
 
+@numba.njit(cache=True, nogil=True)
+def _list_whole(at: Times, usual: float) -> Times:
+    """Which marks to keep so that none cuts a step in two; `at` are the first messages after them."""
+    kept = np.zeros(len(at), np.int64)
+    num, last = 1, 0
+    for i in range(1, len(at)):
+        sent = at[i] - at[last]
+        onward = float(at[i + 1] - at[last]) if i + 1 < len(at) else np.inf
+        # Whichever of two marks comes nearer to a whole step is the right one.
+        if sent < (1 - 2 * _SAME_COUNT) * usual and abs(onward - usual) < abs(sent - usual):
+            continue
+        kept[num] = last = i
+        num += 1
+    return kept[:num]
+
+
 def _settle(marks: Times, start: Times) -> Times:
     """The marks; one that strays, where the others are the same number of messages apart, moves to where it is due."""
     at = np.searchsorted(start, marks)
     sent = np.diff(at)
-    usual = int(np.median(sent))
+    usual = int(take_median(sent))
     if usual < 2 or np.mean(sent == usual) < _EXACT:
         return marks
     near = np.abs(sent - usual)[np.abs(sent - usual) <= _NEAR * usual]
     slack = int(near.max())
-    due = at.copy()
-    for i in range(len(sent)):
-        wanted = due[i] + usual
-        if abs(at[i + 1] - wanted) <= _NEAR * usual:
-            continue
-        left = at[i + 2] - wanted if i + 2 < len(at) else usual
-        # What is left over at the very end is no step.
-        if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
-            due[i + 1] = _widest(start, wanted, slack)
+    due = _find_due(at, usual, slack, start)
     moved = due != at
     if due[-1] + usual + slack < len(start):
         due, moved = np.append(due, _widest(start, due[-1] + usual, slack)), np.append(moved, True)
@@ -170,6 +172,22 @@ def _settle(marks: Times, start: Times) -> Times:
     return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
 
 
+@numba.njit(cache=True, nogil=True)
+def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
+    """The first messages after marks, but where one strays that which is a usual step after the one before."""
+    due = at.copy()
+    for i in range(len(at) - 1):
+        wanted = due[i] + usual
+        if abs(at[i + 1] - wanted) <= _NEAR * usual:
+            continue
+        left = at[i + 2] - wanted if i + 2 < len(at) else usual
+        # What is left over at the very end is no step.
+        if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
+            due[i + 1] = _widest(start, wanted, slack)
+    return due
+
+
+@numba.njit(cache=True, nogil=True)
 def _widest(start: Times, wanted: int, slack: int) -> int:
     """Of the messages that may be the wanted one the one that comes after the longest time."""
     first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
@@ -186,13 +204,9 @@ def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
         return start[wanted]
     after = marks[known] - start[at[known] - 1]
     before = start[at[known]] - marks[known]
-    if _deviation(after) < _deviation(before):
-        return np.asarray(start[wanted - 1] + int(np.median(after)))
-    return np.asarray(start[wanted] - int(np.median(before)))
-
-
-def _deviation(values: Times) -> float:
-    return float(np.median(np.abs(values - np.median(values))))
+    if scatter(after) < scatter(before):
+        return np.asarray(start[wanted - 1] + int(take_median(after)))
+    return np.asarray(start[wanted] - int(take_median(before)))
 
 
 def _without_parts(marks: Times, start: Times) -> Times:
@@ -200,7 +214,7 @@ def _without_parts(marks: Times, start: Times) -> Times:
     sent = np.diff(np.searchsorted(start, marks))
     if len(sent) < 3:
         return marks
-    whole = sent >= (1 - _MISSING) * np.median(sent)
+    whole = sent >= (1 - _MISSING) * take_median(sent)
     first = 0 if whole[0] else 1
     last = len(marks) if whole[-1] else len(marks) - 1
     return marks[first:last]
@@ -209,16 +223,16 @@ def _without_parts(marks: Times, start: Times) -> Times:
 def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Times) -> Clock | None:
     """How steadily marks follow each other, pauses aside; `silence` is what lies before each message."""
     spans = np.diff(marks).astype(np.float64)
-    usual = float(np.median(spans))
+    usual = float(take_median(spans))
     if abs(usual / period_ns - 1) > 0.6:
         return None
     spans -= _measure_pauses(np.searchsorted(start, marks), silence)
     # What jitters is the mark, not the step: a late mark makes one step long and the next one short.
     turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
-    jitter = float(np.median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
+    jitter = float(take_median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
     # Steps differ in length, but every one sends as many messages.
     sent = np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)).astype(np.float64)
-    like = np.abs(sent - np.median(sent[1:-1])) <= _SAME_COUNT * np.median(sent[1:-1])
+    like = np.abs(sent - take_median(sent[1:-1])) <= _SAME_COUNT * take_median(sent[1:-1])
     closing = name.startswith(_CLOSING)
     return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
 
@@ -227,7 +241,7 @@ def _measure_pauses(at: Times, silence: Times) -> Floats:
     """How much longer than usual the longest silence is between each two marks."""
     ends = np.minimum(at, len(silence) - 1)
     longest = np.maximum.reduceat(silence, ends)[:-1] if len(ends) > 1 else np.zeros(0, np.int64)
-    return np.asarray((longest - np.median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
+    return np.asarray((longest - take_median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
 
 
 def _strike_by_kind(start: Times, end: Times, size: Floats, period_ns: float, kind: str) -> list[tuple[str, Times]]:

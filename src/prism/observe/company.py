@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe.counting import find_rest_ends
+from prism.observe.medians import scatter, take_median
 from prism.observe.period import Times, find_group_starts, nearest
 from prism.observe.traffic import Traffic
 
@@ -45,7 +46,7 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if end - begin < _OVERLAP * shorter:
         return False  # One stopped before the other began.
     few, many = (first, second) if len(first) <= len(second) else (second, first)
-    gap = float(np.median(np.diff(many)))
+    gap = float(take_median(np.diff(many)))
     few = few[(few >= begin - gap / 2) & (few <= end + gap / 2)]
     if len(few) < _MIN_EVENTS:
         return True
@@ -53,9 +54,9 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
     offset, distance = _centre(distance, gap)
-    if float(np.median(np.abs(distance))) > _SCATTERED * gap / 4:
+    if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
-    scattered = float(np.median(np.abs(distance))) / gap
+    scattered = float(take_median(np.abs(distance))) / gap
     if abs(offset) > _APART * gap and not _send_alike(traffic, a, b):
         # Replicas of one model send tensors of one size; only its stages may not, each in collectives of its own.
         return scattered < _LOCKED and _only_exchange(traffic, a) and _only_exchange(traffic, b)
@@ -111,9 +112,9 @@ def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
     own = few.astype(np.float64)
     for later in {1, *(len(few) // part for part in _PARTS)} - {0}:
         passed = own[later:] - own[:-later]
-        jitter = float(np.median(np.abs(passed - np.median(passed))))
+        jitter = float(scatter(passed))
         limit = _FREE if later == 1 else _FREE_FOR_LONG
-        if float(np.median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
+        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
             return False
     return True
 
@@ -151,7 +152,7 @@ def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> Heard:
     heard = Heard(voice, num, np.log(np.maximum(load / num, 1.0)))
     large = heard.size > _NUMBERS
     heard = heard.take(large) if large.any() else heard
-    steady = heard.num >= max(_MIN_EVENTS, _STEADY * float(np.median(heard.num)))
+    steady = heard.num >= max(_MIN_EVENTS, _STEADY * float(take_median(heard.num)))
     heard = heard.take(steady) if steady.any() else heard
     return heard.take(np.lexsort((heard.voice, heard.num)))
 
@@ -185,15 +186,15 @@ def _looseness(marks: tuple[Times, Times]) -> float:
     few, many = sorted(marks, key=len)
     if len(few) < 2:
         return np.inf
-    gap = float(np.median(np.diff(many)))
+    gap = float(take_median(np.diff(many)))
     _, distance = _centre((few - many[nearest(many, few)]).astype(np.float64), gap)
-    return float(np.median(np.abs(distance))) / gap
+    return float(take_median(np.abs(distance))) / gap
 
 
 def _after_long_gaps(times: Times) -> list[Times]:
     """The messages that follow a silence far longer than usual, where there are enough of them."""
     gaps = np.diff(times)
-    wide = np.flatnonzero(gaps > _LONG_GAP * np.median(gaps)) if len(gaps) else np.zeros(0, np.int64)
+    wide = np.flatnonzero(gaps > _LONG_GAP * take_median(gaps)) if len(gaps) else np.zeros(0, np.int64)
     return [times[wide + 1]] if len(wide) >= _MIN_EVENTS else []
 
 

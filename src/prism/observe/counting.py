@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.observe.medians import take_median
 from prism.observe.period import Rhythm, Streams, Times, find_group_starts, find_rhythm, make_streams, usual_spacing
 
 _LEAST_STEPS = 4
@@ -60,15 +61,15 @@ def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
     for stream in single:
         for marks in [stream.times, *find_group_starts(stream.times), stream.times[find_rest_ends(stream.times)]]:
             between = np.diff(marks).astype(np.float64)
-            if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(np.median(between)) / period_ns < _ALMOST[1]:
+            if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(take_median(between)) / period_ns < _ALMOST[1]:
                 continue
             unlike, like = np.abs(between[1:] - between[:-1]), np.abs(between[2:] - between[:-2])
-            usual = float(np.median(unlike))
-            alternate = _OPTIMIZER[0] < usual / period_ns < _OPTIMIZER[1] and float(np.median(like)) < 0.25 * usual
+            usual = float(take_median(unlike))
+            alternate = _OPTIMIZER[0] < usual / period_ns < _OPTIMIZER[1] and float(take_median(like)) < 0.25 * usual
             # Pauses make some pairs differ, micro-batches all of them.
             alternate = alternate and float(np.mean(unlike > _OPTIMIZER[0] * period_ns)) >= _NEARLY
-            found.append(float(np.median(between[1:] + between[:-1])) if alternate else 0.0)
-    both = float(np.median(found)) if found else 0.0
+            found.append(float(take_median(between[1:] + between[:-1])) if alternate else 0.0)
+    both = float(take_median(np.array(found))) if found else 0.0
     return both if both > 0 else None
 
 
@@ -191,7 +192,7 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
         return False
     first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
     between = np.diff(first)
-    return len(between) > 0 and _SAME_SPACING[0] < float(np.median(between)) / period_ns < _SAME_SPACING[1]
+    return len(between) > 0 and _SAME_SPACING[0] < float(take_median(between)) / period_ns < _SAME_SPACING[1]
 
 
 def time_rests(streams: list[Stream]) -> float | None:
@@ -207,7 +208,7 @@ def _rests_by_class(streams: list[Stream]) -> list[float]:
     found: dict[int, list[float]] = {}
     for stream in streams:
         found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
-    usual = [float(np.median(times)) for times in found.values()]
+    usual = [float(take_median(np.array(times))) for times in found.values()]
     return [one for one in usual if one > 0]
 
 
@@ -217,8 +218,8 @@ def _time_rests_of(times: Times) -> float:
     if len(after) < _LEAST_STEPS:
         return 0.0
     between = np.diff(times[after])
-    usual = float(np.median(between))
-    return usual if float(np.median(np.abs(between - usual))) <= _ODD * usual else 0.0
+    usual = float(take_median(between))
+    return usual if float(take_median(np.abs(between - usual))) <= _ODD * usual else 0.0
 
 
 def find_rest_ends(times: Times) -> Times:
@@ -232,7 +233,7 @@ def find_rest_ends(times: Times) -> Times:
     longest = np.sort(gaps)[::-1]
     half = longest[np.searchsorted(np.cumsum(longest), 0.5 * float(longest.sum()))]
     after = 1 + np.flatnonzero(gaps >= 0.5 * half)
-    whole = len(after) > 1 and np.median(np.diff(after)) * len(after) >= _MOST_OF * len(times)
+    whole = len(after) > 1 and take_median(np.diff(after)) * len(after) >= _MOST_OF * len(times)
     return after if whole else np.zeros(0, np.int64)
 
 
@@ -246,7 +247,7 @@ def count_steps(streams: list[Stream]) -> float | None:
     for stream in streams:
         others = [s for s in streams if s is not stream]
         found += [
-            (len(marks), _cut_evenly(marks, others), float(np.median(np.diff(marks))))
+            (len(marks), _cut_evenly(marks, others), float(take_median(np.diff(marks))))
             for marks in [stream.times, *find_group_starts(stream.times)]
             if _LEAST_STEPS <= len(marks) <= _MOST_MARKS
         ]
@@ -260,7 +261,7 @@ def _cut_evenly(marks: Times, others: list[Stream]) -> float:
     shares: dict[int, list[float]] = {}
     for stream in others:
         sent = np.diff(np.searchsorted(stream.times, marks))
-        usual = float(np.median(sent))
+        usual = float(take_median(sent))
         even = float(np.mean(np.abs(sent - usual) <= _ALIKE * usual)) if usual >= 1 else 0.0
         shares.setdefault(stream.klass, []).append(even)
-    return float(np.mean([np.median(one) for one in shares.values()])) if shares else 0.0
+    return float(np.mean([take_median(np.array(one)) for one in shares.values()])) if shares else 0.0

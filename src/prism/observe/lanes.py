@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS
-from prism.observe.medians import find_median, interpolate_quantile
+from prism.observe.medians import find_median, interpolate_quantile, scatter
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
@@ -240,9 +240,3 @@ def _nearest(times: Ints, wanted: Ints) -> Ints:
         left = max(right - 1, 0)
         at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
     return at
-
-
-@numba.njit(cache=True, nogil=True)
-def scatter(distance: Ints) -> float:
-    """The usual deviation from the usual distance."""
-    return float(find_median(np.abs(distance - find_median(distance.astype(np.float64)))))

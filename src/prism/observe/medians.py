@@ -20,6 +20,18 @@ def find_median(values: NDArray[np.float64]) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
+def take_median(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
+    """The median of values that all are known, left as they are; nan where there are none."""
+    return float(find_median(values.astype(np.float64))) if len(values) else np.nan
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
+    """The usual deviation from the median."""
+    return float(find_median(np.abs(values - take_median(values))))
+
+
+@numba.njit(cache=True, nogil=True)
 def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
     """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
     place = share * (len(values) - 1)

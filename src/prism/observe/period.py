@@ -12,6 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe.medians import take_median
+
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -74,7 +76,7 @@ def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams
         single = some[apart]
         groups = find_group_starts(single)
         if groups:
-            spacing.append(float(np.median(np.diff(groups[-1]))))
+            spacing.append(float(take_median(np.diff(groups[-1]))))
         for level, stream in enumerate([single, *groups]):
             kept.append(stream)
             kinds.append(_LEVELS * kind + level)
@@ -100,14 +102,14 @@ def find_group_starts(times: Times) -> list[Times]:
     most = len(ordered) // 2
     jumps = ordered[: most - 1] / np.maximum(ordered[1:most], 1.0)
     jumps[: _MIN_GROUPS - 2] = 0.0
-    usual = float(np.median(gaps))
+    usual = float(take_median(gaps))
     found: list[Times] = []
     for at in np.argsort(-jumps)[: _LEVELS - 1]:
         if jumps[at] < _JUMP or ordered[at] < _LONG_GAP * usual:
             continue
         wide = np.flatnonzero(gaps >= ordered[at])
         sizes = np.diff(wide)
-        size = float(np.median(sizes))
+        size = float(take_median(sizes))
         if size >= 2 and np.mean(np.abs(sizes - size) <= max(1.0, 0.1 * size)) >= _EQUAL:
             found.append(times[wide + 1])
     return sorted(found, key=len)
@@ -145,7 +147,7 @@ def usual_spacing(streams: Streams) -> float | None:
     """The time between groups of messages that the streams agree on; it holds where steps grow longer and longer."""
     if len(streams.spacing) < 2:
         return None
-    usual = float(np.median(streams.spacing))
+    usual = float(take_median(streams.spacing))
     return usual if np.mean(np.abs(streams.spacing / usual - 1) < 0.08) >= _AGREE else None
 
 
@@ -264,7 +266,7 @@ def refine_period(streams: Streams, period: float, tolerance: float, slack_ns: i
         distance = (times[at] - times).astype(np.float64)
         distances.append(distance[np.abs(distance - period) <= reach])
     joined = np.concatenate(distances) if distances else np.zeros(0)
-    return float(np.median(joined)) if len(joined) else period
+    return float(take_median(joined)) if len(joined) else period
 
 
 def nearest(sorted_times: Times, wanted: Times) -> NDArray[np.int64]:

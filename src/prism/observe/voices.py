@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs import SKEW_NS, ObservedJob
+from prism.observe.medians import interpolate_quantile, take_median
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
@@ -178,6 +179,7 @@ def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
     return alike
 
 
+@numba.njit(cache=True, nogil=True)
 def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
     """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
 
@@ -186,13 +188,18 @@ def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
     message's length by which sampling usually moves its end.
     """
     length = (end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]).astype(np.float64)
-    end = np.sort(end[:_ASKED_MESSAGES])
-    right = np.clip(np.searchsorted(twins, end), 0, len(twins) - 1)
-    left = np.maximum(right - 1, 0)
-    closer = np.abs(end - twins[left]) <= np.abs(twins[right] - end)
-    distance = (twins[np.where(closer, left, right)] - end).astype(np.float64)
-    shift = float(np.median(distance))
+    ends = np.sort(end[:_ASKED_MESSAGES])
+    distance = np.empty(len(ends))
+    right = 0
+    for k in range(len(ends)):
+        while right < len(twins) - 1 and twins[right] < ends[k]:
+            right += 1
+        left = max(right - 1, 0)
+        closer = abs(ends[k] - twins[left]) <= abs(twins[right] - ends[k])
+        distance[k] = twins[left if closer else right] - ends[k]
+    shift = take_median(distance)
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0
-    near = max(float(np.quantile(length, _UNHURRIED)), _FLOOR_NS) + 2 * noise * float(np.median(length))
+    usual = take_median(length)
+    near = max(interpolate_quantile(length, _UNHURRIED), _FLOOR_NS) + 2 * noise * usual
     return float(np.mean(np.abs(distance - shift) <= near))

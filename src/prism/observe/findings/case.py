@@ -50,8 +50,9 @@ class Case:
         if not self.steps.height:
             return np.empty(0)
         last = np.full(self.steps.height, -1, np.int64)
-        seen = self.messages.filter(pl.col("step") >= 0).group_by("step").agg(pl.col("end_ns").max())
-        last[seen["step"].to_numpy()] = seen["end_ns"].to_numpy()
+        index = self.messages["step"].to_numpy()
+        inside = np.flatnonzero(index >= 0)
+        np.maximum.at(last, index[inside], self.messages["end_ns"].to_numpy()[inside])
         end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
         last = np.where(last < 0, start, np.minimum(last, end))
         silent: Floats = (end - last) / 1e9

@@ -85,7 +85,9 @@ def _paths_of(routes: pl.DataFrame | None) -> dict[int, set[str]]:
 def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]]:
     """The job's pairs on each link: those between switches, and those between a NIC and its switch."""
     found: dict[str, set[int]] = defaultdict(set)
-    for pair, src, dst in case.messages.select("pair", "src", "dst").unique().iter_rows():
+    ends = case.messages.select("pair", "src", "dst")
+    first = np.flatnonzero(np.diff(ends["pair"].to_numpy().astype(np.int64), prepend=-1))  # They come pair by pair.
+    for pair, src, dst in ends[first].iter_rows():
         links = {link for path in paths.get(pair, ()) for link in links_of(path)}
         if case.switches[src] is not None:
             links.add(f"{case.address(src)}>{case.switches[src]}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prism.observe.findings.arrivals import Arrivals, measure_arrivals
+from prism.observe.findings.arrivals import measure_arrivals
 from prism.observe.findings.case import Case, Floats, Ints, culprit
 from prism.observe.findings.cost import settle
 from prism.observe.findings.windows import Window, spread_of
@@ -70,8 +70,7 @@ def find_latecomers(case: Case) -> list[Finding]:
     """The worker that all wait for in the slow steps, or the job where it is another one each time."""
     if case.steps.height < 4:
         return []
-    arrivals = measure_arrivals(case)
-    slow = _explain_slow_steps(case, arrivals)
+    slow = _explain_slow_steps(case)
     if slow is None:
         return []
     # In many steps uneven work does not make the same one the last by chance, whoever else is late.
@@ -87,13 +86,14 @@ def find_latecomers(case: Case) -> list[Finding]:
     return [_blame_load(case, slow)] if by_turns and goes_on and slow.window.mean >= _FELT else []
 
 
-def _explain_slow_steps(case: Case, arrivals: Arrivals) -> Slow | None:
+def _explain_slow_steps(case: Case) -> Slow | None:
     usual = float(np.quantile(case.length_s, 0.3, method="lower"))
     noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
     longer = case.length_s - usual
     slow = np.flatnonzero(longer > max(_SLOW * usual, 4 * noise))
     if len(slow) < 2 or len(slow) > 0.9 * case.steps.height or _is_regular(slow):
         return None
+    arrivals = measure_arrivals(case)
     late = arrivals.late_s[:, slow]
     stage = np.array([case.stages.stage.get(int(e), -1) for e in arrivals.endpoints], np.int64)
     latest = stage[np.nan_to_num(late).sum(axis=1).argmax()]

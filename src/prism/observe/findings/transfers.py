@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
 from prism.observe.findings.windows import Floats, Window, find_window, quantile_rows, spread_of
-from prism.observe.medians import median_groups, quantile_groups
+from prism.observe.medians import median_groups, quantile_groups, take_median
 from prism.observe.numbering import begin_together, number_again, number_calls
 
 Ints = NDArray[np.int64]
@@ -280,6 +280,9 @@ def find_last(transfers: Transfers, slow_steps: dict[int, list[int]]) -> set[int
         members[unit].append(row)
     found: set[int] = set()
     for rows in members.values():
+        if len(rows) == 1:  # It has nobody to wait for.
+            found.update(rows)
+            continue
         steps = sorted({step for row in rows for step in slow_steps[row]})
         ends, blur = _compare_ends(transfers, rows, steps)
         found.update(row for row, end in zip(rows, ends, strict=True) if end >= ends.max() - blur)
@@ -304,7 +307,7 @@ def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tu
 
 def _middle(values: Floats) -> float:
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else 0.0
+    return float(take_median(known)) if len(known) else 0.0
 
 
 def _slower_way_back(transfers: Transfers, excess: Floats) -> Floats:
@@ -323,7 +326,7 @@ def _rows_back(transfers: Transfers) -> Ints:
 def _noise(excess: Floats) -> float:
     moves = np.abs(np.diff(excess, axis=1)) / np.sqrt(2)
     known = moves[~np.isnan(moves)]
-    return max(float(1.4826 * np.median(known)) if len(known) else 0.0, 0.01)
+    return max(float(1.4826 * take_median(known)) if len(known) else 0.0, 0.01)
 
 
 def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noise: float) -> SlowPair | None:

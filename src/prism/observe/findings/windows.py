@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe.medians import scatter
+
 Floats = NDArray[np.float64]
 
 
@@ -46,9 +48,7 @@ def find_window(excess: Floats, threshold: float) -> Window | None:
 def spread_of(values: Floats) -> float:
     """The usual deviation, unmoved by outliers: scaled so that it equals the standard deviation of normal noise."""
     known = values[~np.isnan(values)]
-    if not len(known):
-        return 0.0
-    return float(1.4826 * np.median(np.abs(known - np.median(known))))
+    return float(1.4826 * scatter(known)) if len(known) else 0.0
 
 
 def quantile_rows(values: Floats, share: float, axis: int) -> Floats:
