@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism.observe.clock_offsets import _settle
 from prism.observe.crew import do_each
 from prism.observe.medians import (
     find_median,
@@ -18,6 +19,7 @@ from prism.observe.medians import (
     take_median,
 )
 from prism.observe.numbering import begin_together, number_again, number_calls, number_places
+from prism.observe.spans import join_touching, reach_before
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
 
@@ -98,3 +100,23 @@ def test_a_crew_keeps_the_order_and_passes_errors_on() -> None:
     assert do_each(lambda x: x * x, range(50)) == [x * x for x in range(50)]
     with pytest.raises(ZeroDivisionError):
         do_each(lambda x: 1 // x, [1, 0])
+
+
+def test_messages_of_a_lane_that_touch_are_one_span_with_both_directions() -> None:
+    out, into = np.array([0, 1, 0, 0]), np.array([1, 0, -1, 1])  # 0 sends, 1 answers, 0 sends to a stranger, and again
+    start, end = np.array([0, 5, 12, 30]), np.array([10, 9, 20, 40])
+    lane, begin, final, size, verb = join_touching(out, into, 2, start, end, np.array([1, 2, 4, 8]), 2)
+    assert lane.tolist() == [0, 0, 1, 1]
+    assert list(zip(begin.tolist(), final.tolist(), strict=True)) == [(0, 20), (30, 40), (0, 10), (30, 40)]
+    assert size.tolist() == [7, 8, 3, 8]
+    assert verb.tolist() == [3, 1, 3, 2]
+
+
+def test_what_comes_before_a_row_reaches_to_the_latest_end_of_its_rank() -> None:
+    assert reach_before(np.array([0, 0, 0, 1, 1]), np.array([9, 4, 12, 3, 5])).tolist() == [-1, 9, 9, -1, 3]
+
+
+def test_differences_that_contradict_each_other_are_not_those_of_clocks() -> None:
+    around = {("a", "b"): [4e5], ("b", "c"): [3e5], ("a", "c"): [7e5]}
+    assert _settle(around) == {"a": -4e5, "b": 0.0, "c": 3e5}
+    assert _settle(around | {("a", "c"): [-5e5, 6e5, 1e5], ("c", "b"): [2e5]}) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numba
 import numpy as np
@@ -18,18 +19,26 @@ _PRIOR_KAPPA, _PRIOR_ALPHA, _PRIOR_BETA = 1.0, 1.0, 0.03  # a run is far steadie
 
 def find_changes(values: NDArray[np.float64], begin: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Where a new run begins; series i is values[begin[i]:begin[i + 1]], each scaled to mean 0 and deviation 1."""
-    sizes = np.arange(_LONGEST + 1)
-    alpha = _PRIOR_ALPHA + sizes / 2
-    norm = np.array([math.lgamma(a + 0.5) - math.lgamma(a) - 0.5 * math.log(2 * math.pi * a) for a in alpha])
     out = np.zeros(len(values), np.bool_)
     if len(values):
-        _find_all(values, begin, norm, out)
+        _find_all(values, begin, _list_heights(), out)
     return out
+
+
+@cache
+def _list_heights() -> NDArray[np.float64]:
+    """Student's t density at its middle, times the root of beta, by the size of a run."""
+    found = []
+    for size in range(_LONGEST + 1):
+        alpha, kappa = _PRIOR_ALPHA + size / 2, _PRIOR_KAPPA + size
+        height = math.exp(math.lgamma(alpha + 0.5) - math.lgamma(alpha)) / math.sqrt(2 * math.pi * alpha)
+        found.append(height * math.sqrt(alpha * kappa / (kappa + 1)))
+    return np.array(found)
 
 
 @numba.njit(cache=True, nogil=True)
 def _find_all(
-    values: NDArray[np.float64], begin: NDArray[np.int64], norm: NDArray[np.float64], out: NDArray[np.bool_]
+    values: NDArray[np.float64], begin: NDArray[np.int64], heights: NDArray[np.float64], out: NDArray[np.bool_]
 ) -> None:
     chance = np.empty(_MOST_RUNS + 1)
     mean = np.empty(_MOST_RUNS + 1)
@@ -46,26 +55,28 @@ def _find_all(
         chance[0], mean[0], beta[0], size[0] = 1.0, 0.0, _PRIOR_BETA, 0
         for t in range(low, high):
             x = (values[t] - middle) / spread
-            num, fresh = _step(x, num, chance, mean, beta, size, norm)
+            num, fresh = _step(x, num, chance, mean, beta, size, heights)
             out[t] = t > low and fresh > _SURE
 
 
 @numba.njit(cache=True, nogil=True)
 def _step(
     x: float, num: int, chance: NDArray[np.float64], mean: NDArray[np.float64], beta: NDArray[np.float64],
-    size: NDArray[np.int64], norm: NDArray[np.float64],
+    size: NDArray[np.int64], heights: NDArray[np.float64],
 ) -> tuple[int, float]:  # fmt: skip
     """Take in one value: how many run lengths live on, and the posterior that a run begins with this value."""
     total = 0.0
     for h in range(num):
-        kappa, alpha = _PRIOR_KAPPA + size[h], _PRIOR_ALPHA + size[h] / 2
-        chance[h] *= (1 - _HAZARD) * _likelihood(x, mean[h], beta[h], kappa, alpha, norm[size[h]])
-        beta[h] += kappa * (x - mean[h]) ** 2 / (2 * (kappa + 1))
-        mean[h] = (kappa * mean[h] + x) / (kappa + 1)
+        kappa = _PRIOR_KAPPA + size[h]
+        grown = beta[h] + kappa * (x - mean[h]) ** 2 / (2 * (kappa + 1))
+        chance[h] *= (1 - _HAZARD) * heights[size[h]] * _fall(beta[h], grown, size[h])
+        beta[h] = grown
+        mean[h] += (x - mean[h]) / (kappa + 1)
         if size[h] < _LONGEST:
             size[h] += 1
         total += chance[h]
-    fresh = _HAZARD * _likelihood(x, 0.0, _PRIOR_BETA, _PRIOR_KAPPA, _PRIOR_ALPHA, norm[0])
+    first = _PRIOR_BETA + _PRIOR_KAPPA * x**2 / (2 * (_PRIOR_KAPPA + 1))
+    fresh = _HAZARD * heights[0] * _fall(_PRIOR_BETA, first, 0)
     total += fresh
     kept = 0
     for h in range(num):
@@ -78,14 +89,20 @@ def _step(
         kept -= 1
         chance[worst], mean[worst], beta[worst], size[worst] = chance[kept], mean[kept], beta[kept], size[kept]
     fresh /= total
-    chance[kept], size[kept] = fresh, 1
-    mean[kept] = x / (_PRIOR_KAPPA + 1)
-    beta[kept] = _PRIOR_BETA + _PRIOR_KAPPA * x**2 / (2 * (_PRIOR_KAPPA + 1))
+    chance[kept], mean[kept], beta[kept], size[kept] = fresh, x / (_PRIOR_KAPPA + 1), first, 1
     return kept + 1, fresh
 
 
 @numba.njit(cache=True, nogil=True)
-def _likelihood(x: float, mean: float, beta: float, kappa: float, alpha: float, norm: float) -> float:
-    """Student's t density of the next value of a run."""
-    scale = beta * (kappa + 1) / (alpha * kappa)
-    return math.exp(norm - (alpha + 0.5) * math.log1p((x - mean) ** 2 / (2 * alpha * scale))) / math.sqrt(scale)
+def _fall(beta: float, grown: float, size: int) -> float:
+    """Student's t density of a value over its height; `grown` is what the value makes of beta.
+
+    The density falls with (beta / grown) ** (alpha + 0.5), and twice that power is a whole number.
+    """
+    ratio, power, left = beta / grown, 1.0, size + 3
+    while left:
+        if left & 1:
+            power *= ratio
+        ratio *= ratio
+        left >>= 1
+    return math.sqrt(power / beta)

@@ -25,6 +25,7 @@ _CLOSE = 0.7  # share of the differences that lie within this spread
 _ENOUGH = 8  # messages that make a comparison
 _SMALLEST_NS = 150_000  # offsets below are left alone
 _MOST_STREAMS = 4_000
+_CONSISTENT = 0.6  # share of the differences that the offsets of exporters account for
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +45,36 @@ class ClockOffsets:
 
 def align_clocks(flows: pl.DataFrame, topology: pl.DataFrame | None) -> tuple[pl.DataFrame, ClockOffsets]:
     """FLOWS on one clock, and what was taken off."""
-    named = _name_exporters(flows, topology)
-    if named is None or flows.height < 100:
+    column = _choose_column(flows, topology)
+    if column is None or flows.height < 100:
         return flows, ClockOffsets({})
     sample = flows.head(_SAMPLE)
-    exporter = sample[named.column].replace_strict(named.values, named.exporters, default="", return_dtype=pl.String)
+    values, named = _name_exporters(sample, column, topology)
+    exporter = sample[column].replace_strict(values, named, default="", return_dtype=pl.String)
     found = estimate_offsets(sample.with_columns(exporter.alias("_exporter")), topology)
     if not found.offsets_ns:
         return flows, found
-    offsets = named.exporters.replace_strict(found.offsets_ns, default=0, return_dtype=pl.Int64)
-    shift = flows[named.column].replace_strict(named.values, offsets, default=0, return_dtype=pl.Int64)
+    values, named = _name_exporters(flows, column, topology)
+    offsets = named.replace_strict(found.offsets_ns, default=0, return_dtype=pl.Int64)
+    shift = flows[column].replace_strict(values, offsets, default=0, return_dtype=pl.Int64)
     return flows.with_columns(pl.col("start_ns") - shift, pl.col("end_ns") - shift), found
 
 
-@dataclass(frozen=True, slots=True)
-class Exporters:
-    """Who stamped each flow, by the value of one of its columns."""
+def _choose_column(flows: pl.DataFrame, topology: pl.DataFrame | None) -> str | None:
+    """What tells who stamped a flow: the exporter it names, or its path, or where its sender sits."""
+    for column in ("exporter", "path"):
+        if column in flows.columns and flows[column].null_count() == 0:
+            return column
+    return "src" if topology is not None and topology["switch"].null_count() == 0 else None
 
-    column: str
-    values: pl.Series
-    exporters: pl.Series
 
-
-def _name_exporters(flows: pl.DataFrame, topology: pl.DataFrame | None) -> Exporters | None:
-    """Exporters as flows name them, or the first switches on their paths, or those of their senders."""
-    if "exporter" in flows.columns and flows["exporter"].null_count() == 0:
-        named = flows["exporter"].unique()
-        return Exporters("exporter", named, named)
-    if "path" in flows.columns and flows["path"].null_count() == 0:
-        paths = flows["path"].unique()
-        return Exporters("path", paths, paths.str.split(">").list.first())
-    if topology is not None and topology["switch"].null_count() == 0:
+def _name_exporters(flows: pl.DataFrame, column: str, topology: pl.DataFrame | None) -> tuple[pl.Series, pl.Series]:
+    """The values of a column, and the exporter of each: as named, or the first switch on a path, or the sender's."""
+    if column == "src" and topology is not None:
         table = topology.unique("address")
-        return Exporters("src", table["address"], table["switch"])
-    return None
+        return table["address"], table["switch"]
+    values = flows[column].unique()
+    return values, values if column == "exporter" else values.str.split(">").list.first()
 
 
 def estimate_offsets(flows: pl.DataFrame, topology: pl.DataFrame | None) -> ClockOffsets:
@@ -153,14 +150,18 @@ def _same_moments(times: Ints, others: Ints, reach: float) -> float:
 
 
 def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
-    """One offset per exporter from all differences; exporters that share no messages keep clocks of their own."""
+    """One offset per exporter from all differences; exporters that share no messages keep clocks of their own.
+
+    Clocks make all differences agree, whatever way round; what does not was never stamped at one moment.
+    """
     links: dict[str, dict[str, float]] = defaultdict(dict)
     for (a, b), values in edges.items():
         links[a][b] = float(np.median(values))
         links[b][a] = -links[a][b]
     offsets: dict[str, float] = {}
+    settled: set[str] = set()
     for start in sorted(links, key=lambda n: -len(links[n])):
-        if start in offsets:
+        if start in settled:
             continue
         island = {start: 0.0}
         queue = [start]
@@ -170,6 +171,10 @@ def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
                 if there not in island:
                     island[there] = island[here] + shift
                     queue.append(there)
+        settled |= island.keys()
+        left = [abs(v - island[b] + island[a]) <= _TIGHT_NS for (a, b), vs in edges.items() if a in island for v in vs]
+        if np.mean(left) < _CONSISTENT:
+            continue
         middle = float(np.median(list(island.values())))
         offsets |= {name: value - middle for name, value in island.items()}
     return offsets

@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
+from prism.observe.crew import do_each
 from prism.observe.diagnose import Diagnosis, JobDiagnosis, open_case
-from prism.observe.findings.case import Case, find_step
-from prism.records.spans import SPANS
+from prism.observe.findings.case import Case, Ints, find_step
+from prism.observe.medians import quantile_groups
+from prism.observe.numbering import bound_groups, number_keys, number_places
+from prism.observe.spans import join_touching, reach_before
+from prism.records.spans import SPAN_KINDS, SPANS
 
 _SHORTEST_NS = 20_000  # shorter pauses between messages are not worth a span
 _TOUCH_NS = 2_000  # messages of one kind closer than this are one transfer in pieces
 _BETWEEN_TWO = ("pp", "cp")  # kinds of messages that one rank sends to one other
 _ENOUGH = 2  # messages of a voice in a step: one of them found its receiver waiting
 _AT_ONCE_NS = 1_000  # ends so close are one moment
+_VERBS = ("", "send", "receive", "exchange")  # a bit for each direction
 _WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:
     """SPANS of every job; a rank is the position of its endpoint in the job's list."""
-    parts = [_spans_of(diagnosis, job) for job in diagnosis.jobs]
+    parts = do_each(lambda job: _spans_of(diagnosis, job), diagnosis.jobs)
     return pl.concat(parts) if parts else SPANS.empty()
 
 
 def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     case = open_case(diagnosis.traffic, job, 0)
-    ranks = pl.DataFrame(
-        {"endpoint": job.observed.endpoints, "rank": range(len(job.observed.endpoints))},
-        schema={"endpoint": pl.UInt32, "rank": pl.Int32},
-    )
-    ends = _both_ends(begin_together(case.messages), ranks)
-    busy = _communication(ends)
+    rank_of = np.full(len(case.hosts), -1, np.int64)
+    rank_of[job.observed.endpoints] = np.arange(len(job.observed.endpoints))
+    sent = begin_together(case.messages)
+    busy = _communication(sent, rank_of)
     idle = _number_steps(_pauses(busy), job.steps)
     spans = [
         busy,
         *_split_waits(idle, _is_late(diagnosis, job, case)),
-        _microbatches(ends, case, ranks),
-        _steps(job, len(ranks)),
+        _microbatches(sent, case, rank_of),
+        _steps(job, len(job.observed.endpoints)),
     ]
     columns = ["rank", "lane", "kind", "name", "start_ns", "end_ns", "bytes"]
-    numbered = _number_steps(pl.concat([s.select(columns) for s in spans]), job.steps)
-    return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id).sort("rank", "lane", "start_ns")
+    numbered = _number_steps(_put_in_order(pl.concat([s.select(columns) for s in spans])), job.steps)
+    return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id)
+
+
+def _put_in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """Spans by rank, lane and start."""
+    names = sorted(spans["lane"].unique())
+    lane = spans["lane"].cast(pl.Enum(names)).to_physical().to_numpy()
+    row = spans["rank"].to_numpy().astype(np.int64) * max(len(names), 1) + lane
+    return spans[np.lexsort((spans["start_ns"].to_numpy(), row))]
 
 
 def begin_together(messages: pl.DataFrame) -> pl.DataFrame:
@@ -48,71 +60,66 @@ def begin_together(messages: pl.DataFrame) -> pl.DataFrame:
     A message is seen as soon as its sender is there. The hops of a collective end together, so it began with the last
     of them. A send waited for its receiver where it lasts longer than the quickest like it in the step.
     """
-    took = pl.col("end_ns") - pl.col("start_ns")
-    like = (4 * pl.col("bytes").clip(1).log()).round().cast(pl.Int32).alias("like")
-    ordered = messages.with_columns(like).sort("kind", "like", "end_ns")
-    apart = (
-        (pl.col("end_ns").diff() > _AT_ONCE_NS)
-        | (pl.col("like").diff() != 0)
-        | (pl.col("kind") != pl.col("kind").shift())
-    )
-    ordered = ordered.with_columns(apart.fill_null(True).cum_sum().alias("call"))
-    together = pl.col("start_ns").max().over("call")
-    quick = pl.col("end_ns") - took.min().over("voice", "step")
-    alone = pl.col("kind").is_in(_BETWEEN_TWO)
-    begun = pl.when(~alone).then(together).when(pl.col("num") >= _ENOUGH).then(pl.max_horizontal("start_ns", quick))
-    known = pl.when(pl.col("step") >= 0).then(begun.otherwise("start_ns")).otherwise("start_ns")
-    return ordered.with_columns(known.alias("start_ns"))
+    start, end = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
+    kind = messages["kind"].cast(pl.Enum(SPAN_KINDS))
+    alone = kind.is_in(_BETWEEN_TWO).to_numpy()
+    like = np.round(4 * np.log(np.maximum(messages["bytes"].to_numpy(), 1))).astype(np.int64)
+    begun = _find_last_starts(kind.to_physical().to_numpy() * (int(like.max(initial=0)) + 1) + like, start, end)
+    step, voice = messages["step"].to_numpy(), messages["voice"].to_numpy().astype(np.int64)
+    cell = voice * (int(step.max(initial=-1)) + 2) + step + 1
+    number, found = number_keys(cell)
+    quickest, _ = bound_groups(number, len(found), end - start)
+    own = np.where(messages["num"].to_numpy() >= _ENOUGH, np.maximum(start, end - quickest[number]), start)
+    known = np.where(step >= 0, np.where(alone, own, begun), start)
+    return messages.with_columns(kind.alias("kind"), pl.Series("start_ns", known))
 
 
-def _both_ends(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Every message twice, once for each of its ranks."""
-    sides = [
-        messages.join(ranks, left_on=side, right_on="endpoint").select(
-            "rank", "kind", "start_ns", "end_ns", "bytes", pl.lit(verb).alias("verb")
-        )
-        for side, verb in (("src", "send"), ("dst", "receive"))
-    ]
-    return pl.concat(sides)
+def _find_last_starts(like: Ints, start: Ints, end: Ints) -> Ints:
+    """For each message the last start of those like it that end at the same moment."""
+    order = np.lexsort((end, like))
+    apart = np.flatnonzero(np.diff(like[order], prepend=-1) | (np.diff(end[order], prepend=-(2**62)) > _AT_ONCE_NS))
+    found = np.empty(len(like), np.int64)
+    last = np.maximum.reduceat(start[order], apart) if len(apart) else start
+    found[order] = np.repeat(last, np.diff(apart, append=len(like)))
+    return found
 
 
-def _communication(ends: pl.DataFrame) -> pl.DataFrame:
+def _communication(sent: pl.DataFrame, rank_of: Ints) -> pl.DataFrame:
     """One span per rank for messages of one kind that overlap or touch: channels and directions of one transfer."""
-    ordered = ends.sort("rank", "kind", "start_ns")
-    reach = pl.col("end_ns").cum_max().shift(1).over("rank", "kind")
-    fresh = (pl.col("start_ns") > reach + _TOUCH_NS).fill_null(True)
-    return (
-        ordered.with_columns(fresh.cum_sum().over("rank", "kind").alias("span"))
-        .group_by("rank", "kind", "span", maintain_order=True)
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("bytes").sum(),
-            _verb().alias("verb"),
-        )
-        .select("rank", pl.col("kind").alias("lane"), "kind", (pl.col("kind") + " " + pl.col("verb")).alias("name"),
-                "start_ns", "end_ns", "bytes")
+    kinds = pl.Series(SPAN_KINDS)
+    order = np.argsort(sent["start_ns"].to_numpy(), kind="stable")
+    kind = sent["kind"].to_physical().to_numpy()[order]
+    ends = [rank_of[sent[side].to_numpy()[order]] * len(kinds) + kind for side in ("src", "dst")]
+    lane, begin, end, size, verb = join_touching(
+        *ends, int(rank_of.max(initial=-1) + 1) * len(kinds),
+        *(sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes")), _TOUCH_NS,
     )  # fmt: skip
-
-
-def _verb() -> pl.Expr:
-    both = pl.col("verb").n_unique() > 1
-    return pl.when(both).then(pl.lit("exchange")).otherwise(pl.col("verb").first()).first()
+    number = lane % len(kinds)
+    names = pl.Series([f"{k} {v}" for k in kinds for v in _VERBS])
+    return pl.DataFrame(
+        {
+            "rank": (lane // len(kinds)).astype(np.int32),
+            "lane": kinds.gather(number),
+            "kind": kinds.gather(number),
+            "name": names.gather(number * len(_VERBS) + verb),
+            "what": number * len(_VERBS) + verb,
+            "start_ns": begin,
+            "end_ns": end,
+            "bytes": size,
+        }
+    )
 
 
 def _pauses(busy: pl.DataFrame) -> pl.DataFrame:
     """What lies between a rank's messages: rank start_ns end_ns, what it comes after and since when that was there."""
-    ordered = busy.sort("rank", "start_ns")
-    reach = pl.col("end_ns").cum_max().shift(1).over("rank")
-    return (
-        ordered.with_columns(
-            reach.alias("from_ns"),
-            pl.col("name").shift(1).over("rank").alias("after"),
-            pl.col("start_ns").shift(1).over("rank").alias("since_ns"),
-        )
-        .filter(pl.col("start_ns") - pl.col("from_ns") > _SHORTEST_NS)
-        .select("rank", pl.col("from_ns").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "since_ns", "after",
-                pl.col("name").alias("before"))
+    rank, start, end, what = (busy[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "what"))
+    order = np.lexsort((start, rank))
+    rank, start, end, what = rank[order], start[order], end[order], what[order]
+    reach = reach_before(rank, end)
+    at = np.flatnonzero((reach >= 0) & (start - reach > _SHORTEST_NS))
+    return pl.DataFrame(
+        {"rank": rank[at], "start_ns": reach[at], "end_ns": start[at], "since_ns": start[at - 1],
+         "after": what[at - 1], "before": what[at]}
     )  # fmt: skip
 
 
@@ -140,11 +147,13 @@ def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work. Where
     work goes on beneath messages a short message makes a long pause, so from message to message it must be late too.
     """
-    place = pl.int_range(pl.len()).over("rank", "step", "after", "before").alias("place")
-    known = pauses.with_columns(place, (pl.col("end_ns") - pl.col("start_ns")).alias("took"),
+    known = pauses.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("took"),
                                 (pl.col("end_ns") - pl.col("since_ns")).alias("cycle"))  # fmt: skip
-    alike = ("rank", "after", "before", "place")
-    quick, round_trip = (pl.col(c).quantile(0.25, "lower").cast(pl.Int64).over(*alike) for c in ("took", "cycle"))
+    alike, count = _number_alike(known)
+    quick, round_trip = (
+        pl.Series(quantile_groups(known[c].to_numpy().astype(np.float64), alike, count, 0.25)[alike]).cast(pl.Int64)
+        for c in ("took", "cycle")
+    )
     longer = (pl.col("took") > (1 + _WAITED) * quick) & (pl.col("cycle") > (1 + _WAITED) * round_trip)
     works = pl.when(longer & ~late).then(quick).otherwise(pl.col("took"))
     split = known.with_columns(pl.col("start_ns").add(works).alias("until_ns"))
@@ -158,23 +167,40 @@ def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     return [compute, waits.select("rank", pl.col("until_ns").alias("start_ns"), "end_ns", *name("wait"), empty)]
 
 
-def _microbatches(ends: pl.DataFrame, case: Case, ranks: pl.DataFrame) -> pl.DataFrame:
+def _number_alike(pauses: pl.DataFrame) -> tuple[Ints, int]:
+    """A number that like pauses of all steps share, and how many there are: the same place of a rank's steps."""
+    rank, after, before, step = (
+        pauses[c].fill_null(-1).to_numpy().astype(np.int64) for c in ("rank", "after", "before", "step")
+    )
+    num_names = len(SPAN_KINDS) * len(_VERBS)
+    between = (rank * num_names + after) * num_names + before
+    cell, found = number_keys(between * (int(step.max(initial=-1)) + 2) + step + 1)
+    place, _ = number_places(cell, np.zeros(len(cell), np.int64), len(found))
+    alike, found = number_keys(between * (int(place.max(initial=0)) + 1) + place)
+    return alike, len(found)
+
+
+def _microbatches(sent: pl.DataFrame, case: Case, rank_of: Ints) -> pl.DataFrame:
     """Micro-batches of a pipeline: from each message that brings one in to the next that does."""
-    pipe = ends.filter((pl.col("kind") == "pp") & (pl.col("verb") == "receive"))
-    pipe = pipe.with_columns(pl.Series("step", find_step(pipe["start_ns"].to_numpy(), case.steps))).filter(
-        pl.col("step") >= 0
-    )
-    ordered = pipe.sort("rank", "step", "start_ns").with_columns(
-        pl.int_range(pl.len()).over("rank", "step").alias("number"),
-        pl.col("start_ns").shift(-1).over("rank", "step").alias("until_ns"),
-    )
-    return ordered.drop_nulls("until_ns").select(
+    pipe = sent.filter(pl.col("kind") == "pp")
+    start, rank = pipe["start_ns"].to_numpy(), rank_of[pipe["dst"].to_numpy()]
+    step = find_step(start, case.steps)
+    inside = np.flatnonzero(step >= 0)
+    order = inside[np.lexsort((start[inside], step[inside], rank[inside]))]
+    start, step, rank = start[order], step[order], rank[order]
+    follows = (np.diff(rank) == 0) & (np.diff(step) == 0)
+    first = np.flatnonzero(np.r_[True, ~follows]) if len(order) else np.zeros(0, np.int64)
+    number = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
+    at = np.flatnonzero(follows)
+    return pl.DataFrame(
+        {"rank": rank[at].astype(np.int32), "number": number[at], "start_ns": start[at], "end_ns": start[at + 1]}
+    ).select(
         "rank",
         pl.lit("micro-batches").alias("lane"),
         pl.lit("microbatch").alias("kind"),
         pl.format("micro-batch {}", "number").alias("name"),
         "start_ns",
-        pl.col("until_ns").alias("end_ns"),
+        "end_ns",
         pl.lit(None, pl.Int64).alias("bytes"),
     )
 

@@ -19,7 +19,7 @@ _MOST_SLOWER = 3.5  # beyond, replicas do different things
 _PASSING = 0.08  # share of the steps: what is over sooner is chance
 _SURE = 6.0  # standard errors
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
-_FELT = 0.01  # steps of the window are longer than the others by at least this much
+FELT = 0.01  # steps of the window are longer than the others by at least this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def at_one_time(suspects: list[Suspect]) -> bool:
 def is_felt(case: Case, window: Window) -> bool:
     """Whether steps are longer where the window is; a rank that is slow and delays nobody is nobody's trouble."""
     slower = case.slower_by(window.first, window.last)
-    return slower is None or slower > _FELT
+    return slower is None or slower > FELT
 
 
 def _group(case: Case, table: WorkTable, suspects: list[Suspect]) -> list[list[Suspect]]:

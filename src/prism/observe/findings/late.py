@@ -8,7 +8,7 @@ import numpy as np
 
 from prism.observe.findings.answers import Answers, measure_answers
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.compute import Suspect, at_one_time, find_slow, find_suspects, is_felt
+from prism.observe.findings.compute import FELT, Suspect, at_one_time, find_slow, find_suspects, is_felt
 from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.load import find_load_imbalance, find_uneven_answers
 from prism.observe.findings.transfers import SlowPair
@@ -27,7 +27,8 @@ def find_late(case: Case, slow: Sequence[SlowPair] = ()) -> list[Finding]:
 
     `slow` are pairs whose transfers seem slow: a rank may wait for that of another NIC of its host.
     """
-    if case.messages.is_empty() or case.steps.height < 3:
+    # What does not make some steps longer than others is not told of answers, which begin to be late.
+    if case.messages.is_empty() or case.steps.height < 3 or case.most_longer < FELT:
         return []
     answers, table = measure_answers(case), tabulate_work(case)
     return find_uneven_answers(case, answers, table) or _blame_late(case, answers, table, slow)
