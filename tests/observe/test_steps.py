@@ -106,3 +106,23 @@ def test_steps_end_where_the_job_pauses_though_another_silence_is_longer() -> No
     other = VOICES.with_columns(pl.col("voice") + 2, bytes=pl.lit(3e6))
     found = lengths_ms(find_steps(sent, pl.concat([VOICES, other]), STEP))
     assert found[1:-1] == [100.0] * 3 + ([160.0] + [100.0] * 4) * 2 + [160.0] + [100.0] * 4
+
+
+def pause_once(pause_ms: int) -> NDArray[np.int64]:
+    """Twelve steps with one pause before the seventh."""
+    return STEP * np.arange(12) + np.where(np.arange(12) > 5, pause_ms * MS, 0)
+
+
+def test_a_long_pause_in_which_a_job_saves_belongs_to_the_step_that_it_follows() -> None:
+    saves = pl.DataFrame({"start_ns": [605 * MS], "end_ns": [900 * MS]})
+    found = lengths_ms(find_steps(send_gradients(pause_once(300)), VOICES, STEP, saves))
+    assert found == [100.0] * 5 + [400.0] + [100.0] * 6
+    assert lengths_ms(find_steps(send_gradients(pause_once(300)), VOICES, STEP))[5] == 100.0
+
+
+def test_what_is_saved_after_the_last_step_counts_to_it_if_it_held_the_job_up_before() -> None:
+    after = pl.DataFrame({"start_ns": [1250 * MS], "end_ns": [1280 * MS]})
+    before = pl.DataFrame({"start_ns": [590 * MS], "end_ns": [624 * MS]})
+    sent = send_gradients(pause_once(40))
+    assert lengths_ms(find_steps(sent, VOICES, STEP, pl.concat([before, after])))[-1] == 130.0
+    assert lengths_ms(find_steps(sent, VOICES, STEP, after))[-1] == 100.0

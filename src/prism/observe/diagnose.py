@@ -14,11 +14,12 @@ from prism.observe.crew import do_each
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
+from prism.observe.handover import overlap_steps
 from prism.observe.jobs import ObservedJob, recognise_jobs
 from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.stages import StageMap, find_stages
-from prism.observe.steps import STEPS, find_steps
+from prism.observe.steps import CUT, find_steps
 from prism.observe.traffic import Traffic, prepare_traffic
 from prism.observe.voices import find_voices
 from prism.records.findings import Finding
@@ -108,9 +109,9 @@ def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = No
     """Label the pairs of one job, find its steps and its layout."""
     messages = traffic.messages[traffic.rows_of(job.pairs)]
     voices = label_pairs(find_voices(traffic, job))
-    steps = pl.DataFrame(schema=STEPS)
+    steps = pl.DataFrame(schema=CUT)
     if job.period_ns is not None:
-        steps = find_steps(messages, voices, job.period_ns)
+        steps = find_steps(messages, voices, job.period_ns, list_saves(traffic, job))
     stages = find_stages(
         pipeline_messages(messages, voices),
         steps["start_ns"].to_numpy(),
@@ -126,11 +127,17 @@ def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = No
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
         pairs=_name_pairs(traffic, job, choose_kind(voices)),
-        steps=steps,
+        steps=overlap_steps(steps, voices, layout),
         voices=voices,
         stages=stages,
         observed=job,
     )
+
+
+def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    """What a job writes to storage."""
+    sender = traffic.pairs["src"].to_numpy()[job.storage_pairs]
+    return traffic.messages[traffic.rows_of(job.storage_pairs[np.isin(sender, job.endpoints)])]
 
 
 def pipeline_messages(messages: pl.DataFrame, voices: pl.DataFrame) -> pl.DataFrame:

@@ -13,6 +13,8 @@ from prism.observe.period import Times
 from prism.observe.stages import find_forward_ways
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
+CUT = pl.Schema([*STEPS.items(), ("pause_ns", pl.Int64()), ("lead_ns", pl.Int64())])
+"""Steps, the pause before each, and how long after its start its first message comes."""
 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
@@ -21,13 +23,17 @@ _NEARBY = 9  # steps that tell what is usual
 _LIKE = 5  # steps that tell when messages come
 _SPREAD = 0.1  # of a pause: how much longer it may be for one rank than for another
 _OUTAGE = 0.5  # of a step: silence in the middle of a step that is longer than usual by this much
+_SAVING = 0.5  # of a pause in which a job writes to storage
 _GONE = 1.5  # steps: a pause that is longer, and comes once, is no part of a step
 
 
-def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -> pl.DataFrame:
+def find_steps(
+    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
 
-    `messages` are the job's with voice, start and end; `voices` carry role and kind.
+    `messages` are the job's with voice, start and end; `voices` carry role and kind; `saves` is what the job writes to
+    storage.
     """
     table = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = voices.filter(pl.col("role") != "rare")
@@ -37,15 +43,24 @@ def find_steps(messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float) -
     order = np.flatnonzero(row >= 0)
     order = order[np.argsort(start[order], kind="stable")]
     if len(order) < 4:
-        return pl.DataFrame(schema=STEPS)
+        return pl.DataFrame(schema=CUT)
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
     clock = choose_clock(list_clocks(start, end, row, steady, period_ns, opening), start, opening)
     if clock is None:
-        return pl.DataFrame(schema=STEPS)
-    return _to_frame(
-        clock.marks, Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64)), period_ns
-    )
+        return pl.DataFrame(schema=CUT)
+    sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
+    return _to_frame(clock.marks, sent, period_ns)
+
+
+def _join_saves(saves: pl.DataFrame | None) -> Times:
+    """When a job begins and ends to write to storage, one row each."""
+    if saves is None or saves.is_empty():
+        return np.zeros((0, 2), np.int64)
+    ordered = saves.sort("start_ns")
+    start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    fresh = np.flatnonzero(np.concatenate([[True], start[1:] > reach[:-1]]))
+    return np.stack([start[fresh], reach[np.append(fresh[1:], len(reach)) - 1]], axis=1)
 
 
 def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
@@ -69,36 +84,63 @@ class Sent:
     start: Times
     end: Times
     src: Times
+    saves: Times  # begin and end of what is written to storage, apart and in order
+
+    def share_saving(self, begin: Times, end: Times) -> NDArray[np.float64]:
+        """The share of each stretch of time in which the job writes to storage."""
+        if not len(self.saves):
+            return np.zeros(len(begin))
+        written = np.cumsum(np.diff(self.saves, axis=1).ravel())
+        total = np.stack([np.concatenate([[0], written[:-1]]), written], axis=1).ravel()
+        until = [np.interp(t, self.saves.ravel(), total) for t in (begin, end)]
+        return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
 
 
 def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
     """Steps between boundaries, and the first and last one where all their messages were seen."""
     if len(boundaries) < 2:
-        return pl.DataFrame(schema=STEPS)
+        return pl.DataFrame(schema=CUT)
     at = np.searchsorted(sent.start, boundaries)
     typical = round(float(np.median(np.diff(at))))
     enough = (1 - _MISSING) * typical
     closed, opened = _leave_pauses(boundaries, at, sent, typical, period_ns)
     resumed = _find_resumptions(at, sent, period_ns)
-    begin = opened.tolist()
+    begin, pause = opened.tolist(), np.where(closed > boundaries, opened - boundaries, 0).tolist()
     for i, k in enumerate(resumed.tolist()[1:]):
         until = at[i + 1] if i + 1 < len(at) else len(sent.start)
         # A step that stands still and goes on sends as many messages as any; one that is begun anew sends more.
         if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
-            begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
+            begin[i], pause[i] = _find_start(int(k), int(until), opened, at, sent.start, typical), 0
     first = int(resumed[0])
     end = closed[1:].tolist()
     if at[0] - first >= enough:
-        begin = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin]
+        begin, pause = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin], [0, *pause]
         end = [int(closed[0]), *end]
     seen = len(sent.start) - max(int(at[-1]), int(resumed[-1]))
     if seen >= enough:
         # The next step's first messages would have closed it; others show how long after as many messages they came.
         busy = np.maximum.accumulate(sent.end)
         rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
-        end.append(int(sent.end.max()) + int(max(rest, 0.0)))
-    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
-    return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
+        end.append(int(busy[-1]) + int(max(rest, 0.0)))
+    if end and (seen <= 0 or seen >= enough):
+        end[-1] += _measure_last_save(boundaries, opened, at, sent)
+    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end, "pause_ns": pause[: len(end)]})
+    first_sent = np.searchsorted(sent.start, frame["start_ns"].to_numpy()).clip(max=len(sent.start) - 1)
+    lead = sent.start[first_sent] - frame["start_ns"].to_numpy()
+    return frame.with_row_index("index").with_columns(lead_ns=lead).select(pl.col(c).cast(t) for c, t in CUT.items())
+
+
+def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
+    """How long what is written to storage after all messages holds the job up, if it does as earlier writes did.
+
+    Where none was seen before it does so if it lasts for longer than messages usually take to come.
+    """
+    inside = at < len(sent.start)
+    held = (sent.share_saving(boundaries, opened) >= _SAVING).any()
+    usual = 0.0 if held else float(np.median(sent.start[at[inside]] - boundaries[inside]))
+    done = int(sent.end.max())
+    follows = (sent.saves[:, 0] >= done) & (sent.saves[:, 1] > done + usual)
+    return int(np.diff(sent.saves[follows], axis=1).sum())
 
 
 def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
@@ -119,7 +161,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
     whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then. A silence
-    of several steps that comes once belongs to none: the job was gone.
+    of several steps that comes once, and in which nothing is saved, belongs to none: the job was gone.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
@@ -133,6 +175,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
     gone = (length > _GONE * period_ns) & ((length[:, None] < 2 * length).sum(axis=1) == 1)
+    gone &= sent.share_saving(boundaries[paused], opened[paused]) < _SAVING
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
