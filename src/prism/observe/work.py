@@ -24,6 +24,7 @@ Ints = NDArray[np.int64]
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
 _TIMES = ("start_ns", "end_ns")
 _MOST_LATE = 0.25  # share of the ranks that may be late in most steps; where more are, it is by design
+_WAITED = 0.1  # of what a message takes: one that ends so close before an answer is not what is answered
 _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
 
 
@@ -141,8 +142,9 @@ def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> 
     num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
     cell, found = _number_cells(own, "dst", num_steps)
     cells = _name_cells(found, num_steps).join(answer, on=["endpoint", "step"], how="left", maintain_order="left")
-    arrived = own["end_ns"].to_numpy()
-    asked = np.flatnonzero(arrived <= cells["first"].fill_null(-(2**62)).to_numpy()[cell])
+    arrived, took = own["end_ns"].to_numpy(), (own["end_ns"] - own["start_ns"]).to_numpy()
+    # What waits for its receiver ends when that one turns to the answer, or before it where the last packet is not seen.
+    asked = np.flatnonzero(arrived + _WAITED * took <= cells["first"].fill_null(-(2**62)).to_numpy()[cell])
     earliest, latest = bound_groups(cell[asked], len(found), arrived[asked])
     num = np.bincount(cell[asked], minlength=len(found))
     begin = pl.Series(np.where(num <= 2, earliest, latest))
