@@ -6,6 +6,7 @@ messages are stamped by different exporters, the difference is that of their clo
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -14,18 +15,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.medians import find_median, take_median
+from prism.observe.medians import find_median
 
 Ints = NDArray[np.int64]
 
-_SAMPLE = 80_000  # flows that offsets are estimated from
-_FAR_NS = 20_000_000  # larger differences are not looked for, nor such as come near the distance of messages
+_SAMPLE = 300_000  # flows that offsets are estimated from
+_FAR_NS = 20_000_000  # larger differences are not looked for
 _TIGHT_NS = 100_000  # spread of the differences between messages of one moment
-_CLOSE = 0.7  # share of the differences that lie within this spread
+_CLOSE = 0.7  # share of the messages that have one difference, within this spread
 _ENOUGH = 8  # messages that make a comparison
+_CLEARLY = 0.7  # times the root of how many messages a difference fits: any other one fits fewer by this
 _SMALLEST_NS = 150_000  # offsets below are left alone
-_MOST_STREAMS = 4_000
+_OVERLAP = 0.4  # of what a message takes
 _CONSISTENT = 0.6  # share of the differences that the offsets of exporters account for
+_MOST_STREAMS = 20_000
+_MOST_MESSAGES = 300  # of a stream
+_MOST_TIMES = 5  # that two exporters are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,17 @@ def _name_exporters(flows: pl.DataFrame, column: str, topology: pl.DataFrame | N
     return values, values if column == "exporter" else values.str.split(">").list.first()
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """When the messages from one host to another begin and end, each in order, as one exporter stamps them."""
+
+    src: str
+    exporter: str
+    begun: Ints
+    done: Ints
+    took_ns: float  # as a rule
+
+
 def estimate_offsets(flows: pl.DataFrame, topology: pl.DataFrame | None) -> ClockOffsets:
     """Offsets from a sample of flows with `_exporter`; empty where clocks agree or cannot be compared."""
     if flows["_exporter"].n_unique() < 2:
@@ -90,63 +106,84 @@ def estimate_offsets(flows: pl.DataFrame, topology: pl.DataFrame | None) -> Cloc
 
 
 def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[tuple[str, str], list[float]]:
-    """For pairs of exporters, the differences between their stamps of like messages of one moment."""
-    host = flows
-    if topology is not None:
-        table = topology.unique("address")
-        host = flows.with_columns(
-            pl.col(c).replace_strict(table["address"], table["host"], default=pl.col(c), return_dtype=pl.String)
-            for c in ("src", "dst")
-        )
-    size = ((pl.col("bytes") + 1).log() * 10).round().alias("size")
-    ends = [pl.min_horizontal("src", "dst").alias("a"), pl.max_horizontal("src", "dst").alias("b")]
-    streams = (
-        host.sort("start_ns")
-        .group_by(*ends, size, "src", "_exporter", maintain_order=True)
-        .agg("start_ns", (pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
-        .filter(pl.col("start_ns").list.len() >= _ENOUGH)
-        .head(_MOST_STREAMS)
-    )
-    beside: dict[tuple[str, str, float], list[tuple[str, str, Ints, float]]] = defaultdict(list)
-    for (a, b, size_of, src, exporter, took), starts in zip(
-        streams.drop("start_ns").iter_rows(), streams["start_ns"], strict=True
-    ):
-        beside[a, b, size_of].append((src, exporter, np.unique(starts.to_numpy()), float(took or 0)))
+    """For pairs of exporters, the differences between their stamps of messages of one moment."""
     edges: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for members in beside.values():
-        first_src, first, times, took = max(members, key=lambda m: len(m[2]))
-        for src, exporter, others, _ in members:
-            if exporter == first:
+    for members in _list_streams(flows, topology).values():
+        first = max(members, key=lambda m: len(m.begun))
+        for other in members:
+            known = edges[first.exporter, other.exporter]
+            if other.exporter == first.exporter or len(known) == _MOST_TIMES:
                 continue
-            # An answer follows its cause; only messages that overlap are surely both ways at once.
-            reach = min(_FAR_NS, 0.4 * float(take_median(np.diff(times))) if len(times) > 1 else 0.0)
-            reach = reach if src == first_src else min(took, reach)
-            shift = _same_moments(times, others, reach)
+            shift = _compare_two(first, other)
             if not np.isnan(shift):
-                edges[first, exporter].append(shift)
+                known.append(shift)
     return edges
 
 
+def _compare_two(one: Stream, other: Stream) -> float:
+    """How much later one exporter stamps what another does too; nan where nothing is surely of one moment."""
+    if one.src == other.src:
+        shift: float = find_shift(one.begun, other.begun, _FAR_NS)
+        # Ranks come to a collective one by one, and leave it together.
+        return find_shift(one.done, other.done, _FAR_NS) if np.isnan(shift) else shift
+    # An answer follows its cause; only messages that overlap are surely both ways at once, to the end.
+    shift = find_shift(one.done, other.done, _FAR_NS)
+    return shift if abs(shift) <= _OVERLAP * one.took_ns else np.nan
+
+
+def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[frozenset[str], list[Stream]]:
+    """By two hosts the streams between them, one each way for every exporter."""
+    host = dict(topology.select("address", "host").iter_rows()) if topology is not None else {}
+    times = (pl.col(c).head(_MOST_MESSAGES) for c in ("start_ns", "end_ns"))
+    grouped = flows.group_by("src", "dst", "_exporter", maintain_order=True).agg(*times)
+    grouped = grouped.filter(pl.col("start_ns").list.len() >= _ENOUGH).head(_MOST_STREAMS)
+    found: dict[tuple[str, str, str], Stream] = {}
+    for src, dst, exporter, begun, done in zip(*grouped.iter_columns(), strict=True):
+        key = host.get(src, src), host.get(dst, dst), exporter
+        if key not in found or len(begun) > len(found[key].begun):
+            took = float((done - begun).median())
+            found[key] = Stream(key[0], exporter, np.sort(begun.to_numpy()), np.sort(done.to_numpy()), took)
+    between: dict[frozenset[str], list[Stream]] = defaultdict(list)
+    for (src, dst, _), stream in found.items():
+        between[frozenset((src, dst))].append(stream)
+    return between
+
+
 @numba.njit(cache=True, nogil=True)
-def _same_moments(times: Ints, others: Ints, reach: float) -> float:
-    """The constant difference between two streams of messages; nan where there is none. Both are in order."""
-    near = np.empty(len(others))
-    num = at = 0
-    for k in range(len(others)):
-        while at < len(times) - 1 and times[at] < others[k]:
-            at += 1
-        before, after = others[k] - times[max(at - 1, 0)], others[k] - times[at]
-        nearest = before if abs(before) <= abs(after) else after
-        if abs(nearest) <= reach:
-            near[num] = nearest
-            num += 1
-    if num < max(_ENOUGH, 0.7 * len(others)):
+def find_shift(times: Ints, others: Ints, reach: float) -> float:
+    """The one difference, of at most `reach`, between two streams of messages that nearly all of them have in common.
+
+    Nan where there is none, or where several are as common: messages at even distances fit at each of these. Both
+    streams are in order.
+    """
+    apart = _list_differences(times, others, reach)
+    half = int(reach / _TIGHT_NS) + 1
+    count = np.zeros(2 * half + 2, np.int64)  # by difference, in steps of what is taken as equal
+    for difference in apart:
+        count[int(difference / _TIGHT_NS + half)] += 1
+    both = count[:-1] + count[1:]  # A common difference may lie on both sides of a border.
+    best = int(both.argmax())
+    most = both[best]
+    both[max(best - 1, 0) : best + 2] = 0
+    clear = both.max() <= most - _CLEARLY * np.sqrt(most)
+    if not clear or most < max(_ENOUGH, _CLOSE * min(len(times), len(others))):
         return np.nan
-    middle = find_median(near[:num].copy())
-    tight = 0
-    for k in range(num):
-        tight += abs(near[k] - middle) <= _TIGHT_NS
-    return middle if tight >= _CLOSE * num else np.nan
+    place = (apart / _TIGHT_NS + half).astype(np.int64)
+    return float(find_median(apart[(place == best) | (place == best + 1)]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_differences(times: Ints, others: Ints, reach: float) -> NDArray[np.float64]:
+    """How much later than each time any of the others is, where it is near."""
+    low = np.searchsorted(others, times - int(reach))
+    high = np.searchsorted(others, times + int(reach), side="right")
+    found = np.empty((high - low).sum())
+    num = 0
+    for k in range(len(times)):
+        for j in range(low[k], high[k]):
+            found[num] = others[j] - times[k]
+            num += 1
+    return found
 
 
 def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
@@ -154,23 +191,25 @@ def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
 
     Clocks make all differences agree, whatever way round; what does not was never stamped at one moment.
     """
-    links: dict[str, dict[str, float]] = defaultdict(dict)
+    links: dict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
     for (a, b), values in edges.items():
-        links[a][b] = float(np.median(values))
-        links[b][a] = -links[a][b]
+        middle = np.sort(values)[len(values) // 2] if values else 0.0
+        times = sum(abs(v - middle) <= _TIGHT_NS for v in values)
+        if 2 * times > len(values):
+            links[a][b], links[b][a] = (times, middle), (times, -middle)
     offsets: dict[str, float] = {}
     settled: set[str] = set()
     for start in sorted(links, key=lambda n: -len(links[n])):
         if start in settled:
             continue
-        island = {start: 0.0}
-        queue = [start]
-        while queue:
-            here = queue.pop(0)
-            for there, shift in links[here].items():
-                if there not in island:
-                    island[there] = island[here] + shift
-                    queue.append(there)
+        island: dict[str, float] = {}
+        queue = [(0, start, 0.0)]
+        while queue:  # What was compared most often comes first.
+            _, here, at = heapq.heappop(queue)
+            if here not in island:
+                island[here] = at
+                for there, (times, shift) in links[here].items():
+                    heapq.heappush(queue, (-times, there, at + shift))
         settled |= island.keys()
         left = [abs(v - island[b] + island[a]) <= _TIGHT_NS for (a, b), vs in edges.items() if a in island for v in vs]
         if np.mean(left) < _CONSISTENT:

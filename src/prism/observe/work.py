@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.layout import StageMap
+from prism.observe.medians import median_groups, quantile_groups
 from prism.observe.numbering import bound_groups, number_again
 
 WORK = pl.Schema({"endpoint": pl.UInt32, "stage": pl.Int32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64})
@@ -24,7 +25,8 @@ Ints = NDArray[np.int64]
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
 _TIMES = ("start_ns", "end_ns")
 _MOST_LATE = 0.25  # share of the ranks that may be late in most steps; where more are, it is by design
-_WAITED = 0.1  # of what a message takes: one that ends so close before an answer is not what is answered
+_LONG = 0.9  # quantile: sampled packets make a message look shorter
+_WAITED = 0.5  # of what a message takes: one that ends so close before an answer is not what is answered
 _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
 
 
@@ -94,9 +96,11 @@ def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl
 
 
 def _pipeline_messages(messages: pl.LazyFrame, stage_of: Ints, last: int) -> pl.DataFrame:
-    """src dst step start_ns end_ns forward: messages between neighbouring stages; the last and the first are neighbours
-    where stages hold several pieces of the model."""
-    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", *_TIMES).collect()
+    """src dst step place start_ns end_ns forward: messages between neighbouring stages.
+
+    The last and the first are neighbours where stages hold several pieces of the model.
+    """
+    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", "place", *_TIMES).collect()
     a, b = stage_of[sent["src"].to_numpy()], stage_of[sent["dst"].to_numpy()]
     hop = b - a
     wrap = last > 1
@@ -142,13 +146,24 @@ def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> 
     num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
     cell, found = _number_cells(own, "dst", num_steps)
     cells = _name_cells(found, num_steps).join(answer, on=["endpoint", "step"], how="left", maintain_order="left")
-    arrived, took = own["end_ns"].to_numpy(), (own["end_ns"] - own["start_ns"]).to_numpy()
-    # What waits for its receiver ends when that one turns to the answer, or before it where the last packet is not seen.
-    asked = np.flatnonzero(arrived + _WAITED * took <= cells["first"].fill_null(-(2**62)).to_numpy()[cell])
+    arrived, answered = own["end_ns"].to_numpy(), cells["first"].fill_null(-(2**62)).to_numpy()[cell]
+    asked = np.flatnonzero((arrived <= answered) & ~_wait_for_receiver(own, answered))
     earliest, latest = bound_groups(cell[asked], len(found), arrived[asked])
     num = np.bincount(cell[asked], minlength=len(found))
     begin = pl.Series(np.where(num <= 2, earliest, latest))
     return cells.with_columns(work_ns=pl.col("first") - begin).drop("first").filter(pl.Series(num > 0))
+
+
+def _wait_for_receiver(own: pl.DataFrame, answered: Ints) -> NDArray[np.bool_]:
+    """Messages of places in a step that usually end with the answer: their receiver takes them when it turns to it.
+
+    One such may seem to end long before where its last packets were not seen.
+    """
+    place = own["place"].to_numpy().astype(np.int64)
+    num = int(place.max(initial=-1)) + 1
+    took = quantile_groups((own["end_ns"] - own["start_ns"]).to_numpy().astype(np.float64), place, num, _LONG)
+    left = median_groups((answered - own["end_ns"].to_numpy()).astype(np.float64), place, num)
+    return np.asarray(((left >= 0) & (left < _WAITED * took))[place], np.bool_)
 
 
 def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:
