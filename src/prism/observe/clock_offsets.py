@@ -134,7 +134,7 @@ def _compare_two(one: Stream, other: Stream) -> float:
 def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[frozenset[str], list[Stream]]:
     """By two hosts the streams between them, one each way for every exporter."""
     host = dict(topology.select("address", "host").iter_rows()) if topology is not None else {}
-    times = (pl.col(c).head(_MOST_MESSAGES) for c in ("start_ns", "end_ns"))
+    times = (c.head(_MOST_MESSAGES) for c in (pl.col("start_ns"), pl.coalesce("end_ns", "start_ns").alias("end_ns")))
     grouped = flows.group_by("src", "dst", "_exporter", maintain_order=True).agg(*times)
     grouped = grouped.filter(pl.col("start_ns").list.len() >= _ENOUGH).head(_MOST_STREAMS)
     found: dict[tuple[str, str, str], Stream] = {}

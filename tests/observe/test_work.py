@@ -1,0 +1,30 @@
+"""How long ranks work, read from when messages come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from prism.observe.layout import StageMap
+from prism.observe.work import measure_work
+
+MS = 1_000_000
+STEPS = pl.DataFrame({"index": [0], "start_ns": [0], "end_ns": [100 * MS]})
+
+
+def write_pipeline(seen: float) -> pl.DataFrame:
+    """A first message that is answered after 20 ms, and a second one that waits until then; `seen` of it is seen."""
+    sent = [(0, 1, 10.0, 10.1, 0), (0, 1, 12.0, 12.0 + 18.1 * seen, 1), (1, 0, 30.1, 30.2, 0)]
+    rows = [(s, d, round(a * MS), round(b * MS), p) for s, d, a, b, p in sent]
+    frame = pl.DataFrame(rows, schema=["src", "dst", "start_ns", "end_ns", "place"], orient="row")
+    return frame.with_columns(
+        pl.col("src", "dst").cast(pl.UInt32), kind=pl.lit("pp"), step=pl.lit(0, pl.Int32), bytes=pl.lit(1 << 20)
+    )
+
+
+def test_a_message_that_waits_for_its_receiver_is_not_what_is_answered() -> None:
+    stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
+    for seen in (1.0, 0.8):
+        work = measure_work(write_pipeline(seen), stages, STEPS)
+        turn = work.filter(pl.col("phase") == "turn")["work_ns"].to_numpy()
+        assert np.allclose(turn / MS, 20.0), seen
