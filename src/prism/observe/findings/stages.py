@@ -12,7 +12,8 @@ from prism.observe.findings.work_table import WorkTable
 from prism.records.findings import Finding
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
-_UNEVEN_LAST = 0.39  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
+_UNEVEN_LAST = 0.6  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
+_PER_WEIGHT = 1.5  # times what a stage has more of weights: it may compute its gradients at once, others theirs later
 
 
 def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
@@ -24,10 +25,11 @@ def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
     if len(whole) < 3:
         return []
     found = []
+    expected = _expect_of_last(case, last)
     for s, (seconds, noise) in whole.items():
         others = float(np.median([w for k, (w, _) in whole.items() if k != s]))
         more = seconds / others - 1
-        if more < (_UNEVEN_LAST if s == last else _UNEVEN) + 3 * noise or not _is_slow_forward(table, s, last):
+        if more < (expected if s == last else _UNEVEN) + 3 * noise or not _is_slow_forward(table, s, last):
             continue
         window = Window(0, case.steps.height - 1, more, 1.0)
         cost = price_slow_work(case, table, table.endpoints[table.stage == s].tolist(), window, by_design=True)
@@ -40,6 +42,20 @@ def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
                          score=min(0.95, 0.5 + more), evidence=evidence)
         )  # fmt: skip
     return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
+
+
+def _expect_of_last(case: Case, last: int) -> float:
+    """How much heavier the last stage may be by its output layer: work goes with weights, gradients tell how many."""
+    stage = np.full(len(case.hosts), -1, np.int64)
+    stage[list(case.stages.stage)] = list(case.stages.stage.values())
+    sent = case.messages.lazy().filter((pl.col("kind") == "dp") & (pl.col("step") >= 0)).select("src", "bytes")
+    by_rank = sent.group_by("src").agg(pl.col("bytes").sum()).collect()
+    at, size = stage[by_rank["src"].to_numpy()], by_rank["bytes"].to_numpy()
+    between = (at > 0) & (at < last)
+    if not between.any() or not (at == last).any():
+        return _UNEVEN_LAST
+    more = float(np.median(size[at == last]) / np.median(size[between])) - 1
+    return _UNEVEN + _PER_WEIGHT * max(0.0, more)
 
 
 def _is_slow_forward(table: WorkTable, stage: int, last: int) -> bool:
