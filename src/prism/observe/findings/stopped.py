@@ -34,6 +34,7 @@ class Standstill:
     due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
     stuck: pl.DataFrame  # src dst start_ns: transfers that were begun and got nowhere
     turn: frozenset[int]  # endpoints to which something came after they last sent
+    last_sent: dict[int, float]  # by endpoint, when that was
     until_ns: int  # when the last message was sent
 
 
@@ -77,13 +78,9 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     stuck = _find_stuck(case, sent, start_ns + length_ns, until)
     if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
         return None
-    return Standstill(_mark_owed(due, sent, length_ns), stuck, _whose_turn(sent), until - start_ns)
-
-
-def _whose_turn(sent: pl.DataFrame) -> frozenset[int]:
-    out, into = (sent.group_by(pl.col(e).alias("e")).agg(pl.col("offset").max()) for e in ("src", "dst"))
-    both = into.join(out, on="e", how="left").filter(pl.col("offset") > pl.col("offset_right").fill_null(-1.0))
-    return frozenset(both["e"].to_list())
+    out, into = (dict(sent.group_by(e).agg(pl.col("offset").max()).iter_rows()) for e in ("src", "dst"))
+    turn = frozenset(e for e, at in into.items() if at > out.get(e, -1.0))
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, until - start_ns)
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
@@ -149,7 +146,7 @@ def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
         return culprit("job", case.job.id), "all ranks stopped at once"
     head = _pick_head(case, stands, at_once, moment)
     if not num_stuck:
-        head = _who_did_not_take(stands, head)
+        head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
@@ -180,15 +177,18 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
     return rows[0][-1]
 
 
-def _who_did_not_take(stands: Standstill, head: int) -> int:
+def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
     """The receiver of the first missing message, where it was its turn to send and the sender's was over.
 
     Where transfers that were begun leave no record, one that its receiver does not take seems not to have been sent.
+    But whoever still sent when it was due could have taken it.
     """
     owed = stands.due.filter("owed").sort("due")
-    to = int(owed.filter(pl.col("src") == head)["dst"][0])
+    first = owed.filter(pl.col("src") == head).row(0, named=True)
+    to = int(first["dst"])
     late = [owed.filter((pl.col("src") == e) & (pl.col("due") <= stands.until_ns)).height for e in (head, to)]
-    return to if to in stands.turn and head not in stands.turn and late[1] > _AS_MUCH * late[0] else head
+    silent = stands.last_sent.get(to, -1.0) < first["due"] - margin_ns and to in owed["src"]
+    return to if to in stands.turn and head not in stands.turn and silent and late[1] >= _AS_MUCH * late[0] else head
 
 
 def _name_missed(case: Case, stands: Standstill) -> tuple[Culprit, str]:
