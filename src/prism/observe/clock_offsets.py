@@ -211,8 +211,8 @@ def _settle(edges: dict[tuple[str, str], list[float]]) -> dict[str, float]:
                 for there, (times, shift) in links[here].items():
                     heapq.heappush(queue, (-times, there, at + shift))
         settled |= island.keys()
-        left = [abs(v - island[b] + island[a]) <= _TIGHT_NS for (a, b), vs in edges.items() if a in island for v in vs]
-        if np.mean(left) < _CONSISTENT:
+        inside = [(island[b] - island[a], vs) for (a, b), vs in edges.items() if a in island and b in island]
+        if np.mean([abs(v - apart) <= _TIGHT_NS for apart, vs in inside for v in vs]) < _CONSISTENT:
             continue
         middle = float(np.median(list(island.values())))
         offsets |= {name: value - middle for name, value in island.items()}
