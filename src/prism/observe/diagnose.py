@@ -15,7 +15,8 @@ from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.handover import overlap_steps
-from prism.observe.jobs import ObservedJob, recognise_jobs
+from prism.observe.jobs import Hear, ObservedJob, listen, recognise_jobs
+from prism.observe.known_jobs import Known
 from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.stages import StageMap, find_stages
@@ -84,13 +85,20 @@ def diagnose(
     topology: pl.DataFrame | None = None,
     *,
     study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
+    hear: Hear = listen,
+    doubt: Callable[[JobDiagnosis], bool] | None = None,
 ) -> Diagnosis:
-    """Diagnose every job in FLOWS; `study` may spread the jobs over machines."""
+    """Diagnose every job in FLOWS.
+
+    `study` may spread the jobs over machines, `hear` may know how long steps are, and findings are only drawn of jobs
+    that `doubt` says anything new may be found of.
+    """
     flows, clocks = align_clocks(flows, topology)
     traffic = prepare_traffic(flows, topology)
-    jobs = tuple(study(traffic, recognise_jobs(traffic)))
+    jobs = tuple(study(traffic, recognise_jobs(traffic, hear)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
-    cases = do_each(lambda job: open_case(traffic, job, until), jobs)
+    doubtful = jobs if doubt is None else [job for job in jobs if doubt(job)]
+    cases = do_each(lambda job: open_case(traffic, job, until), doubtful)
     return Diagnosis(
         jobs=jobs,
         findings=find_all(cases, find_routes(flows, traffic)),
@@ -105,28 +113,34 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     return make_case(job.observed, job.layout, job.stages, job.steps, job.voices, own, traffic.endpoints, until_ns)
 
 
-def study_job(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None) -> JobDiagnosis:
-    """Label the pairs of one job, find its steps and its layout."""
+def study_job(
+    traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
+) -> JobDiagnosis:
+    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept."""
     messages = traffic.messages[traffic.rows_of(job.pairs)]
-    voices = label_pairs(find_voices(traffic, job))
+    heard = find_voices(traffic, job)
+    voices = known.label(traffic, heard) if known is not None else None
+    if voices is None:
+        known, voices = None, label_pairs(heard)
     steps = pl.DataFrame(schema=CUT)
     if job.period_ns is not None:
         steps = find_steps(messages, voices, job.period_ns, list_saves(traffic, job))
-    stages = find_stages(
+    stages = known.place(job) if known is not None else find_stages(
         pipeline_messages(messages, voices),
         steps["start_ns"].to_numpy(),
         traffic.endpoints["host_id"].to_numpy().astype(np.int64),
         count_own_nics(traffic, job),
-    )
+    )  # fmt: skip
     voices = relabel_ties(voices, stages)
-    layout = infer_layout(traffic, job, voices, stages, gpus_per_host)
+    layout = known.layout if known is not None else infer_layout(traffic, job, voices, stages, gpus_per_host)
+    pairs = known.name_pairs(traffic, job) if known is not None else None
     own = traffic.endpoints[job.endpoints]
     return JobDiagnosis(
         id=job.id,
         endpoints=tuple(own["address"]),
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
-        pairs=_name_pairs(traffic, job, choose_kind(voices)),
+        pairs=_name_pairs(traffic, job, choose_kind(voices)) if pairs is None else pairs,
         steps=overlap_steps(steps, voices, layout),
         voices=voices,
         stages=stages,

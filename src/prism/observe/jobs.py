@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numba
@@ -17,6 +18,9 @@ from prism.observe.storage import find_hubs
 from prism.observe.traffic import Traffic
 
 Ints = NDArray[np.int64]
+
+Hear = Callable[[Traffic, Ints, Times], float | None]
+"""Tells the period of what some pairs send, given when they wrote to storage; `listen` is one."""
 
 _CLASSES = 10  # sizes of messages that are listened to
 _STREAMS_PER_CLASS = 3
@@ -54,15 +58,15 @@ class Cluster:
     hosts: Ints
 
 
-def recognise_jobs(traffic: Traffic) -> list[ObservedJob]:
-    """Cut the traffic into jobs, the largest first."""
+def recognise_jobs(traffic: Traffic, hear: Hear | None = None) -> list[ObservedJob]:
+    """Cut the traffic into jobs, the largest first; `hear` may know the period of some pairs without listening."""
     hubs = find_hubs(traffic)
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     steady = inner & _is_steady(traffic, src, dst)
     clusters = _make_clusters(traffic, src, dst, steady)
     families = _join_clusters(clusters, traffic)
-    jobs = do_each(lambda family: _make_job(traffic, [clusters[i] for i in family], inner), families)
+    jobs = do_each(lambda family: _make_job(traffic, [clusters[i] for i in family], inner, hear or listen), families)
     jobs.sort(key=lambda j: (-len(j.endpoints), j.first_ns, int(j.endpoints[0])))
     return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
 
@@ -143,7 +147,7 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
     return list(families.values())
 
 
-def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_]) -> ObservedJob:
+def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], hear: Hear) -> ObservedJob:
     endpoints = np.unique(np.concatenate([c.endpoints for c in clusters]))
     src, dst = traffic.pairs["src"].to_numpy(), traffic.pairs["dst"].to_numpy()
     touches = np.isin(src, endpoints) | np.isin(dst, endpoints)
@@ -154,9 +158,7 @@ def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_
         endpoints=endpoints,
         pairs=pairs,
         storage_pairs=stored,
-        period_ns=listen(
-            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)
-        ),
+        period_ns=hear(traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)),
         marks=np.empty(0, np.int64),
         first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
         last_ns=int(traffic.pairs["last_ns"].to_numpy()[pairs].max()),

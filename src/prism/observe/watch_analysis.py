@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
@@ -14,18 +15,27 @@ import polars as pl
 
 from prism.observe.diagnose import Diagnosis, diagnose, open_case
 from prism.observe.findings.silence import find_hang
+from prism.observe.watch_memory import JobMemory
 from prism.observe.watch_state import SeenJob, WindowReport
 from prism.records import Finding
 
 _LOOKS_PER_PROCESS = 500  # A fresh process now and then keeps memory flat whatever libraries hold on to.
 
 
-def look_at(flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> WindowReport:
-    """Diagnose the flows of a window that was observed until a moment, be it silent at its end."""
+def look_at(
+    flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int, memory: JobMemory | None = None
+) -> WindowReport:
+    """Diagnose the flows of a window that was observed until a moment, be it silent at its end.
+
+    `memory` is what earlier looks learned, and takes in what this one does.
+    """
     begin = time.perf_counter()
     if not flows.height:
         return WindowReport(until_ns=until_ns)
-    found = diagnose(flows, topology)
+    memory = memory or JobMemory()
+    memory.begin_look(until_ns)
+    found = diagnose(flows, topology, study=memory.study, hear=memory.hear, doubt=memory.doubt)
+    memory.end_look(found)
     return WindowReport(
         until_ns=until_ns,
         num_flows=flows.height,
@@ -69,11 +79,14 @@ class Analyst(Protocol):
 class InlineAnalyst:
     """Looks at once, in this process: for files, which wait."""
 
+    def __init__(self) -> None:
+        self._memory = JobMemory()
+
     def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
         """A look that is done when this returns."""
         done: Future[WindowReport] = Future()
         try:
-            done.set_result(look_at(flows, topology, until_ns))
+            done.set_result(look_at(flows, topology, until_ns, self._memory))
         except Exception as error:  # Told apart by who asks for the result.
             done.set_exception(error)
         return done
@@ -118,7 +131,13 @@ def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> W
     """A look at flows that wait in a file, which is removed once it is read."""
     flows = pl.read_ipc(path)
     path.unlink()
-    return look_at(flows, topology, until_ns)
+    return look_at(flows, topology, until_ns, _memory_of_process())
+
+
+@cache
+def _memory_of_process() -> JobMemory:
+    """What the looks of this process remember; a fresh process studies all jobs anew."""
+    return JobMemory()
 
 
 def _ignore_interrupts() -> None:
