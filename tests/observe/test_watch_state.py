@@ -11,7 +11,7 @@ from watch_parts import S, make_finding, make_flows, make_report
 from prism.errors import BadFileError
 from prism.observe.exporter_clocks import ExporterClocks
 from prism.observe.watch_state import WatchState, load_state
-from prism.observe.watch_window import FlowWindow
+from prism.observe.watch_window import FlowWindow, fit_length
 from prism.records import FLOWS
 
 
@@ -206,3 +206,21 @@ def test_an_exporter_an_hour_off_is_set_right_and_others_left_alone():
     assert found.filter(exporter="a")["end_ns"].to_list() == right["end_ns"].to_list()
     later = clocks.correct(ahead.with_columns(pl.col("end_ns") + S), now + S)
     assert later["end_ns"].max() == now + S and later["end_ns"][1] - later["end_ns"][0] == S // 2
+
+
+def test_looks_that_take_too_long_go_less_far_back_but_keep_some_steps():
+    assert fit_length(60 * S, 60 * S, 1.0, 2.0) == 72 * S, "quick looks go further back"
+    assert fit_length(60 * S, 20 * S, 8.0, 1.0) == 12 * S, "what counts is how much was looked at"
+    assert fit_length(60 * S, 40 * S, 5.0, 1.0) == 32 * S
+    assert fit_length(60 * S, 60 * S, 40.0, 4.0) == 48 * S, "twelve steps of the slowest job are kept"
+
+
+def test_a_shorter_look_takes_the_end_of_the_window():
+    window = FlowWindow(60 * S, 10_000)
+    for i in range(40):
+        window.add(make_flows([i]))
+        window.seal()
+    assert window.flows(window.newest_ns, 10 * S)["end_ns"].to_list() == [
+        (1_700_000_000 + i) * S for i in range(29, 40)
+    ]
+    assert window.held_ns == 39 * S

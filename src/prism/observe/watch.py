@@ -18,7 +18,7 @@ from prism.observe.watch_alerts import WebhookAlerts
 from prism.observe.watch_analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.observe.watch_metrics import WatchStatus
 from prism.observe.watch_state import WatchState, WindowReport, load_state
-from prism.observe.watch_window import FlowWindow
+from prism.observe.watch_window import FlowWindow, fit_length
 
 _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
@@ -62,6 +62,7 @@ class Watch:
         folder = config.state
         self._state = load_state(folder / "state.json") if folder else WatchState()
         self._window = FlowWindow(int(config.window_s * 1e9), config.max_rows, folder / "window" if folder else None)
+        self._length_ns = self._window.length_ns  # that the next look goes back; files wait for as long as it takes
         self._look: Future[WindowReport] | None = None
         self._piece = 0  # files: which stretch of their time is being read
         self._looked_at = time.monotonic()
@@ -161,7 +162,7 @@ class Watch:
         self._looked_at = time.monotonic()
         self._fresh = False
         self._state.position = self._source.save_position()
-        self._look = self._analyst.submit(self._window.flows(until), self._topology, until)
+        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
 
     def _collect_look(self, *, wait: bool = False, final: bool = False) -> None:
         """Take the result of a look that is done, and tell what is new."""
@@ -177,6 +178,10 @@ class Watch:
         self._looks += 1
         self._look_seconds = report.seconds
         self._say_new(report.notes)
+        if self._source.is_live:
+            longest_s = max((job.step_s or 0.0 for job in report.jobs), default=0.0)
+            fitting = fit_length(self._length_ns, self._window.held_ns, report.seconds, longest_s)
+            self._length_ns = min(fitting, self._window.length_ns)
         if self._source.is_live and report.seconds > _LATE_S and not self._said_late:
             self._said_late = True
             self._say(

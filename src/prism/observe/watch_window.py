@@ -16,8 +16,23 @@ _KEPT = ("start_ns", "end_ns", "src", "dst", "bytes")
 _LONGEST_NS = 24 * 3600 * 10**9  # No transfer lasts a day: such a record is damaged.
 _FAR_AHEAD_NS = 3600 * 10**9
 _SEGMENTS = 32  # that a full window is made of, at least
+_LOOK_S = 4.0  # Two looks that agree, and the wait for the first of them, are over in 15 s.
+_SHRINK, _GROW = 0.6, 1.2  # times the last length, at most
+_STEPS = 12
 _MANY = 20  # flows that must agree before the clock is believed to have jumped
 _moment = pl.coalesce("end_ns", "start_ns")
+
+
+def fit_length(length_ns: int, held_ns: int, took_s: float, longest_step_s: float) -> int:
+    """How far to look back, after a look at `held_ns` of what may be `length_ns` took so long.
+
+    What is told late helps nobody; but findings need some steps of the slowest job, however long a look takes.
+    """
+    if took_s > _LOOK_S:
+        wanted = min(length_ns, held_ns) * max(_LOOK_S / took_s, _SHRINK)
+    else:
+        wanted = length_ns * min(_LOOK_S / max(took_s, 1e-3), _GROW)
+    return int(max(wanted, _STEPS * longest_step_s * 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +64,11 @@ class FlowWindow:
         """Flows held."""
         return self._num_rows
 
+    @property
+    def held_ns(self) -> int:
+        """About how far back the flows go."""
+        return self.newest_ns - self._segments[0].last_ns if self._segments else 0
+
     def add(self, flows: pl.DataFrame) -> int:
         """Take flows, less those too odd or too old; returns how many were kept."""
         kept = self._leave_out(flows.select(_KEPT))
@@ -73,12 +93,11 @@ class FlowWindow:
             self._let_go(self._segments.popleft())
         self._shrink_to_limit()
 
-    def flows(self, until_ns: int) -> pl.DataFrame:
-        """FLOWS that ended inside the window that ends at `until_ns`."""
-        if not self._segments:
-            return FLOWS.empty()
-        held = pl.concat([s.flows for s in self._segments])
-        return held.filter(_moment.is_between(until_ns - self.length_ns, until_ns))
+    def flows(self, until_ns: int, length_ns: int | None = None) -> pl.DataFrame:
+        """FLOWS that ended inside the window that ends at `until_ns`, or in a shorter one that does."""
+        begin_ns = until_ns - min(length_ns or self.length_ns, self.length_ns)
+        held = [s.flows for s in self._segments if s.last_ns >= begin_ns]
+        return pl.concat(held).filter(_moment.is_between(begin_ns, until_ns)) if held else FLOWS.empty()
 
     def restore(self) -> None:
         """Take back what an earlier run wrote down; what cannot be read is removed."""
