@@ -188,6 +188,7 @@ def _score_stream(
 ) -> None:
     """Add what one stream says; `gaps` are those between its times, the shortest first."""
     narrow, covered = 0, 0.0  # gaps that are within reach from both sides, and their sum
+    after = np.arange(len(times))  # for each message the first that a period later may have; it moves on
     for p in range(len(periods)):
         reach = tolerance * periods[p] + slack
         if times[-1] < 1.4 * periods[p]:
@@ -199,13 +200,15 @@ def _score_stream(
         if chance > 0.6:
             continue
         least, most = periods[p] - reach, periods[p] + reach
-        asked, met, j = 0, 0, 0
+        asked, met = 0, 0
         for i in range(len(times)):
             if times[i] + least > times[-1]:
                 break
             asked += 1
+            j = after[i]
             while times[j] < times[i] + least:
                 j += 1
+            after[i] = j
             met += times[j] <= times[i] + most
         if asked >= 2:
             score[p] += met / asked - chance

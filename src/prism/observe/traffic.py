@@ -223,22 +223,29 @@ def _number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tupl
     return connection, True
 
 
+def _list_ends(flows: pl.DataFrame) -> Ints:
+    """When flows end; when they start, where an exporter gave no end."""
+    ends = flows["end_ns"]
+    return (ends if not ends.null_count() else flows.select(pl.coalesce("end_ns", "start_ns")).to_series()).to_numpy()
+
+
 def _order_records(flows: pl.DataFrame, pair: Ints, connection: Ints, num_pairs: int) -> Records:
     """The records pair by pair, those of a pair in order of start."""
     start = flows["start_ns"].to_numpy()
     rows, begin = group_by_number(pair, num_pairs)
-    turns = start[rows[1:]] < start[rows[:-1]]
+    grouped = start[rows]
+    turns = grouped[1:] < grouped[:-1]
     turns[begin[1:-1] - 1] = False  # where the next pair begins
     if turns.any():
         order = np.argsort(start, kind="stable")
         rows = order[group_by_number(pair[order], num_pairs)[0]]
-    # Some exporters mix the two up; a transfer does not end before it starts.
-    end = flows.select(pl.max_horizontal("start_ns", "end_ns")).to_series().to_numpy()
-    start, end, size, ordered = do_each(
-        lambda column: column[rows], (start, end, flows["bytes"].to_numpy(), connection)
+        grouped = start[rows]
+    end, size, ordered = do_each(
+        lambda column: column[rows], (_list_ends(flows), flows["bytes"].to_numpy(), connection)
     )
     number = np.repeat(np.arange(num_pairs), np.diff(begin))
-    return Records(pair=number, connection=ordered, start=start, end=end, size=size)
+    # Some exporters mix the two up; a transfer does not end before it starts.
+    return Records(pair=number, connection=ordered, start=grouped, end=np.maximum(grouped, end), size=size)
 
 
 def _assemble(
