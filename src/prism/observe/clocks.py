@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe.change_points import find_changes
 from prism.observe.medians import scatter, take_median
+from prism.observe.numbering import group_by_number
 from prism.observe.period import Times
 
 Floats = NDArray[np.float64]
@@ -54,7 +55,7 @@ def list_clocks(
     for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
         own = (voices["kind"].to_numpy() == kind)[row]
         if own.any():
-            found += _strike_by_kind(start[own], end[own], voices["bytes"].to_numpy()[row[own]], period_ns, kind)
+            found += _strike_by_kind(start[own], end[own], row[own], voices["bytes"].to_numpy(), period_ns, kind)
             if kind in ("dp", "pp"):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
     if micro.any() and not opening.all():
@@ -244,16 +245,21 @@ def _measure_pauses(at: Times, silence: Times) -> Floats:
     return np.asarray((longest - take_median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
 
 
-def _strike_by_kind(start: Times, end: Times, size: Floats, period_ns: float, kind: str) -> list[tuple[str, Times]]:
-    """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first."""
-    classes = np.round(np.log(np.maximum(size, 1.0)) / 0.05).astype(np.int64)
-    sizes, count = np.unique(classes, return_counts=True)
-    found = []
-    chosen = sizes[np.argsort(count, kind="stable")][:_MOST_CLOCKS]
-    for klass in [None, *chosen.tolist()]:
-        own = slice(None) if klass is None else classes == klass
-        for name, marks in _group_edges(start[own], end[own], period_ns):
-            found.append((f"{kind} {klass} {name}", marks))
+def _strike_by_kind(
+    start: Times, end: Times, row: Times, size: Floats, period_ns: float, kind: str
+) -> list[tuple[str, Times]]:
+    """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first.
+
+    `size` is that of each voice, `row` the voice of each message.
+    """
+    sizes, number = np.unique(np.round(np.log(np.maximum(size, 1.0)) / 0.05).astype(np.int64), return_inverse=True)
+    order, begin = group_by_number(number[row], len(sizes))
+    count = np.diff(begin)
+    heard = np.flatnonzero(count)
+    found = [(f"{kind} None {name}", marks) for name, marks in _group_edges(start, end, period_ns)]
+    for k in heard[np.argsort(count[heard], kind="stable")][:_MOST_CLOCKS].tolist():
+        own = order[begin[k] : begin[k + 1]]
+        found += [(f"{kind} {sizes[k]} {name}", marks) for name, marks in _group_edges(start[own], end[own], period_ns)]
     return found
 
 

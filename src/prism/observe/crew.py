@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -17,3 +17,11 @@ def do_each(task: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answe
     """What `task` makes of every item, in their order; several at once."""
     with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as crew:
         return list(crew.map(task, items))
+
+
+def do_beside(task: Callable[[], Answer]) -> Future[Answer]:
+    """Begin a task that is done while others are."""
+    crew = ThreadPoolExecutor(1)
+    begun = crew.submit(task)
+    crew.shutdown(wait=False)
+    return begun

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe.clock_offsets import align_clocks
-from prism.observe.crew import do_each
+from prism.observe.crew import do_beside, do_each
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
@@ -95,13 +95,14 @@ def diagnose(
     """
     flows, clocks = align_clocks(flows, topology)
     traffic = prepare_traffic(flows, topology)
+    routes = do_beside(lambda: find_routes(flows, traffic))
     jobs = tuple(study(traffic, recognise_jobs(traffic, hear)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
     doubtful = jobs if doubt is None else [job for job in jobs if doubt(job)]
     cases = do_each(lambda job: open_case(traffic, job, until), doubtful)
     return Diagnosis(
         jobs=jobs,
-        findings=find_all(cases, find_routes(flows, traffic)),
+        findings=find_all(cases, routes.result()),
         notes=traffic.notes + ((clocks.note,) if clocks.note else ()),
         traffic=traffic,
     )

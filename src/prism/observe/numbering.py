@@ -18,37 +18,39 @@ _AS_OFTEN = 0.7  # of the messages of the first lane
 def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     """A dense number for every distinct key, in order of first appearance, and the keys by number."""
     bits = 10
-    mask = (1 << bits) - 1
-    slots = np.full(1 << bits, _FREE, np.int64)
+    slots = np.full((1 << bits, 2), _FREE, np.int64)  # of each the key and, where it is taken, its number
     found = np.empty(1 << (bits - 1), np.int64)
     numbers = np.empty(len(keys), np.int64)
     count = 0
     for i in range(len(keys)):
         key = keys[i]
-        at = _scatter(key) & mask
-        while slots[at] >= 0 and found[slots[at]] != key:
-            at = (at + 1) & mask
-        if slots[at] < 0:
+        at = _find_slot(slots, key)
+        if slots[at, 1] < 0:
             if count == len(found):
                 bits += 2
-                mask = (1 << bits) - 1
-                slots = np.full(1 << bits, _FREE, np.int64)
+                slots = np.full((1 << bits, 2), _FREE, np.int64)
                 grown = np.empty(1 << (bits - 1), np.int64)
                 grown[:count] = found
                 found = grown
                 for k in range(count):
-                    place = _scatter(found[k]) & mask
-                    while slots[place] >= 0:
-                        place = (place + 1) & mask
-                    slots[place] = k
-                at = _scatter(key) & mask
-                while slots[at] >= 0:
-                    at = (at + 1) & mask
-            slots[at] = count
+                    place = _find_slot(slots, found[k])
+                    slots[place, 0], slots[place, 1] = found[k], k
+                at = _find_slot(slots, key)
+            slots[at, 0], slots[at, 1] = key, count
             found[count] = key
             count += 1
-        numbers[i] = slots[at]
+        numbers[i] = slots[at, 1]
     return numbers, found[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_slot(slots: Ints, key: int) -> int:
+    """Where a key is, or would be."""
+    mask = len(slots) - 1
+    at = _scatter(key) & mask
+    while slots[at, 1] >= 0 and slots[at, 0] != key:
+        at = (at + 1) & mask
+    return int(at)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -30,6 +30,7 @@ _CHANCE = 3.0  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
 _MIN_PER_CONNECTION = 3.0
+_MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +206,21 @@ def _number_addresses(src: pl.Series, dst: pl.Series) -> tuple[Ints, Ints, pl.Se
 
 def _number_pairs(pair_key: Ints) -> tuple[Ints, Ints]:
     """Numbers of pairs in order of their keys, and the keys."""
-    number, keys = number_keys(pair_key)
+    number, keys = _number_all(pair_key)
     order = np.argsort(keys)
     place = np.empty(len(keys), np.int64)
     place[order] = np.arange(len(keys))
     return place[number] if len(keys) else number, keys[order]
+
+
+def _number_all(keys: Ints) -> tuple[Ints, Ints]:
+    """What `number_keys` makes of them, several parts at once."""
+    parts = np.array_split(keys, _PARTS) if len(keys) > _MANY_KEYS else [keys]
+    done = do_each(number_keys, parts)
+    again, found = number_keys(np.concatenate([own for _, own in done]))
+    ends = np.cumsum([len(own) for _, own in done])
+    table = np.split(again, ends[:-1])
+    return np.concatenate(do_each(lambda k: table[k][done[k][0]], range(len(parts)))), found
 
 
 def _number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple[Ints, bool]:
@@ -217,7 +228,7 @@ def _number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tupl
     named = next((c for c in ("qp", "src_port") if c in flows.columns and flows[c].null_count() == 0), None)
     if named is None or not num_pairs:
         return pair, False
-    connection, found = number_keys(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
+    connection, found = _number_all(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
     if len(found) > _MANY_CONNECTIONS * num_pairs or len(connection) < _MIN_PER_CONNECTION * len(found):
         return pair, False
     return connection, True

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -198,7 +199,19 @@ def find_step(times: Ints, steps: pl.DataFrame) -> NDArray[np.int32]:
     """The index of the step that each time falls into, -1 for none."""
     if not steps.height:
         return np.full(len(times), -1, np.int32)
-    begin, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    at = np.searchsorted(begin, times, side="right") - 1
-    inside = (at >= 0) & (times < end[np.maximum(at, 0)])
-    return np.where(inside, at, -1).astype(np.int32)
+    found: NDArray[np.int32] = _look_up(times, steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _look_up(times: Ints, begin: Ints, end: Ints) -> NDArray[np.int32]:
+    """The last stretch that begins before each time, -1 where it is over; times mostly follow each other."""
+    found = np.empty(len(times), np.int32)
+    at = 0  # stretches that have begun
+    for i in range(len(times)):
+        while at < len(begin) and begin[at] <= times[i]:
+            at += 1
+        while at > 0 and begin[at - 1] > times[i]:
+            at -= 1
+        found[i] = at - 1 if at > 0 and times[i] < end[at - 1] else -1
+    return found

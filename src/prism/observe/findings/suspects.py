@@ -14,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case
+from prism.observe.findings.durations import POINT_TO_POINT
 from prism.observe.findings.routes import links_of
-from prism.observe.findings.transfers import POINT_TO_POINT, SlowPair, Transfers
+from prism.observe.findings.transfers import SlowPair, Transfers
 
 Suspect = tuple[str, str]
 """What it is (pair, out, in, nic, link, host, switch) and its name."""

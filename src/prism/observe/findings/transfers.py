@@ -11,14 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
+from prism.observe.findings.durations import POINT_TO_POINT, compare_with_peers, list_rows, measure_durations
 from prism.observe.findings.windows import Floats, Window, find_window, quantile_rows, spread_of
-from prism.observe.medians import median_groups, quantile_groups, take_median
-from prism.observe.numbering import begin_together, number_again, number_calls
+from prism.observe.medians import quantile_groups, take_median
 
 Ints = NDArray[np.int64]
-
-POINT_TO_POINT = ("pp", "cp")
-"""Kinds whose messages run at their own pace; those of collectives end together."""
 
 BY_DESIGN = (*POINT_TO_POINT, "ep")
 """Kinds whose pairs may differ for good: experts get unequal shares of tokens, receivers are busy here and there."""
@@ -27,9 +24,6 @@ _SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = 6.0  # standard errors
 _MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
 _PEERS = 4  # pairs with like messages that make a comparison
-_LIKE = 0.03  # sizes that differ by less, as a share, are alike
-_USUAL = 0.25  # of like pairs this share is surely not slow
-_UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for nobody
 _AT_ONCE = 2.0  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
@@ -87,136 +81,36 @@ def measure_transfers(case: Case) -> Transfers | None:
     """Tabulate a case's transfers by pair, kind and step; None where there is nothing to compare."""
     if case.steps.height < 3 or case.messages.is_empty():
         return None
-    table, paces = _by_step(case)
-    if table.is_empty():
+    cells, paces = measure_durations(case)
+    if not len(cells.voice):
         return None
     # Without waiting a message is timed by the clocks of several exporters, with waiting by its own alone: both count.
-    like = pl.min_horizontal(pl.col("took") / pl.col("usual"), pl.col("whole") / pl.col("usual_whole")) - 1
-    enough = (pl.col("peers") >= _PEERS) & (pl.col("usual") > 0)
-    table = table.with_columns(
-        pl.when(enough).then(like).alias("like"), (pl.col("took") / pl.col("past") - 1).alias("own")
-    )
-    base = pl.min_horizontal("past", pl.when(enough).then("usual"))
-    merged = table.group_by("pair", "src", "dst", "kind", "step").agg(
-        # Where a pair has messages of several sizes, those that take longest count most.
-        (pl.col("like") * pl.col("weight")).sum() / pl.col("weight").filter(pl.col("like").is_not_null()).sum(),
-        (pl.col("own") * pl.col("weight")).sum() / pl.col("weight").sum(),
-        ((pl.col("took") - base) * pl.col("num")).sum().alias("extra"),
-        *((pl.col(c) * pl.col("weight")).sum() / pl.col("weight").sum() for c in ("lead", "longest")),
-    )
-    rows = merged.select("pair", "src", "dst", "kind").unique().sort("pair", "kind").with_row_index("row")
-    merged = merged.join(rows.select("row", "pair", "kind"), on=["pair", "kind"])
+    usual, usual_whole, peers = compare_with_peers(cells)
+    enough = (peers >= _PEERS) & (usual > 0)
+    like = np.where(enough, np.minimum(cells.took / usual, cells.whole / usual_whole) - 1, np.nan)
+    often = np.bincount(cells.voice)[cells.voice] >= 5
+    quick = quantile_groups(cells.took, cells.voice, cells.voices.height, 0.25)[cells.voice]
+    past = np.where(often, quick, np.nan)
+    base = np.fmin(past, np.where(enough, usual, np.nan))
+    rows, row = list_rows(cells)
     shape = rows.height, case.steps.height
-    at = merged["row"].to_numpy(), merged["step"].to_numpy()
-    tables = []
-    for column, empty in (("like", np.nan), ("own", np.nan), ("extra", 0.0), ("lead", np.nan), ("longest", np.nan)):
-        values = np.full(shape, empty)
-        values[at] = merged[column].fill_null(empty).fill_nan(empty).to_numpy()
-        tables.append(values)
-    units = _units(rows)
-    rows = rows.with_columns(pl.Series("unit", units))
-    like_excess, past_excess, extra, lead, longest = tables
-    return Transfers(rows, like_excess, past_excess, extra / 1e9, lead, longest, paces)
+    at = row[cells.voice] * case.steps.height + cells.step
 
+    def total(values: Floats) -> Floats:
+        return np.asarray(np.bincount(at, np.nan_to_num(values), shape[0] * shape[1]), np.float64).reshape(shape)
 
-def _by_step(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Durations less waiting (pair src dst kind step num took usual past peers weight) and the pace of each message."""
-    known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown"))
-    named = known["voice"].to_numpy().astype(np.int64)
-    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
-    sizes = median_groups(known["bytes"].to_numpy().astype(np.float64), voice, len(found))
-    known = known.with_columns(pl.Series("like_size", _number_sizes(sizes)[voice]))
-    step = known["step"].to_numpy()
-    number, found = number_again(voice * case.steps.height + step, len(found) * case.steps.height)
-    # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
-    each, longest = _leave_waiting_out(known, voice)
-    between_two = np.zeros(len(found), np.bool_)
-    between_two[number] = known["kind"].is_in(POINT_TO_POINT).to_numpy()
-    quick = quantile_groups(each, number, len(found), _UNHINDERED)
-    count = np.maximum(np.bincount(number, minlength=len(found)), 1)
-    whole = (known["end_ns"] - known["start_ns"]).to_numpy().astype(np.float64)
-    mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
-    # A link that flaps slows some of a step's collectives, which a median would not show.
-    took = np.where(between_two, quick, mean)
-    first = known.select("pair", "size_class", "step", "src", "dst", "kind", "like_size", "num", "place")
-    table = (
-        first.filter(pl.col("place") == 0)
-        .drop("place")
-        .with_columns(
-            pl.Series("took", took),
-            pl.Series("lead", most - mean),
-            pl.Series("longest", most),
-            pl.Series("whole", np.where(between_two, quick, whole)),
+    # Where a pair has messages of several sizes, those that take longest count most.
+    weight = cells.num * cells.took
+    with np.errstate(invalid="ignore"):
+        return Transfers(
+            rows,
+            against_like=total(like * weight) / total(weight * ~np.isnan(like)),
+            against_past=total((cells.took / past - 1) * weight) / total(weight),
+            extra_s=total((cells.took - base) * cells.num) / 1e9,
+            lead_ns=total((cells.longest - cells.mean) * weight) / total(weight),
+            longest_ns=total(cells.longest * weight) / total(weight),
+            paces=paces,
         )
-    )
-    table = table.filter(pl.col("took") > max(0, 10 * case.resolution_ns))
-    peers = ["kind", "like_size", "step"]
-    own = ["pair", "size_class"]
-    begin = pl.col("end_ns") - pl.Series(each).cast(pl.Int64)
-    paces = known.select(
-        "pair", "kind", "voice", "step", begin.alias("begin_ns"), "end_ns", pace=pl.Series(each) / pl.col("bytes")
-    )
-    table = table.with_columns(
-        pl.col("took").quantile(_USUAL, "lower").over(peers).alias("usual"),
-        pl.col("whole").quantile(_USUAL, "lower").over(peers).alias("usual_whole"),
-        pl.col("pair").n_unique().over(peers).alias("peers"),
-        pl.when(pl.len().over(own) >= 5).then(pl.col("took").quantile(0.25, "lower").over(own)).alias("past"),
-        (pl.col("num") * pl.col("took")).alias("weight"),
-    )
-    return table, paces
-
-
-def _number_sizes(sizes: Floats) -> Ints:
-    """By voice a number that those with messages of nearly equal size share, over all pairs."""
-    order = np.argsort(sizes, kind="stable")
-    like = np.empty(len(sizes), np.int64)
-    like[order] = np.cumsum(np.diff(np.log(sizes[order] + 1), prepend=np.inf) > _LIKE)
-    return like
-
-
-def _leave_waiting_out(known: pl.DataFrame, voice: Ints) -> tuple[Floats, Floats]:
-    """What each message took, and the longest hop of its collective; `voice` numbers the voices without gaps.
-
-    Hops of a collective that start apart wait for a late rank, so they count from the last start.
-    """
-    first = np.zeros(int(voice.max(initial=-1)) + 1, np.int64)
-    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
-    voices = known.select("pair", "src", "dst", "kind", "like_size")[first]
-    apart = voices["kind"].is_in(POINT_TO_POINT).to_numpy()
-    kind, like = voices["kind"].rank("dense").to_numpy().astype(np.int64), voices["like_size"].to_numpy()
-    step, place, num = (known[c].to_numpy() for c in ("step", "place", "num"))
-    start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
-    begin, final = start.copy(), end.copy()
-    # A group works on several lanes that share no NIC: what is under way at the same time is first taken to be one.
-    for group in (_units(voices), kind):
-        sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
-        sized[apart] = -1
-        call, count = number_calls(sized, voice, step, place, num)
-        begin_together(call, count, start, end, begin, final)
-    return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
-
-
-def _units(rows: pl.DataFrame) -> Ints:
-    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives."""
-    parent: dict[tuple[str, int], tuple[str, int]] = {}
-
-    def root(x: tuple[str, int]) -> tuple[str, int]:
-        while parent.setdefault(x, x) != x:
-            parent[x] = parent[parent[x]]
-            x = parent[x]
-        return x
-
-    keys: list[tuple[str, int]] = []
-    for pair, src, dst, kind in rows.select("pair", "src", "dst", "kind").iter_rows():
-        if kind in POINT_TO_POINT:
-            keys.append((f"{kind} alone", pair))
-            continue
-        a, b = root((kind, src)), root((kind, dst))
-        parent[max(a, b)] = min(a, b)
-        keys.append((kind, src))
-    roots = [root(k) if k[0] in ("dp", "ep", "tp", "embedding") else k for k in keys]
-    number = {r: i for i, r in enumerate(dict.fromkeys(roots))}
-    return np.array([number[r] for r in roots], np.int64)
 
 
 def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
