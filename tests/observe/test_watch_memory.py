@@ -85,3 +85,22 @@ def test_a_job_that_becomes_twice_as_slow_is_listened_to_again() -> None:
     after = look(slow, topology, memory)
     assert after.jobs[0].num_steps == pytest.approx(before.jobs[0].num_steps, abs=1)
     assert after.jobs[0].step_s > 2 * before.jobs[0].step_s
+
+
+def test_a_known_job_goes_by_one_clock_until_its_steps_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    flows, topology = write_job(MadeJob(steps=40, jitter=0.0, fault=LATE))
+    flows = flows.sort("start_ns")
+    steps = sys.modules["prism.observe.steps"]
+    listed: list[str | None] = []
+
+    def spy(*args: Any) -> Any:
+        listed.append(args[-1])
+        return list_clocks(*args)
+
+    list_clocks = steps.list_clocks
+    monkeypatch.setattr(steps, "list_clocks", spy)
+    memory = JobMemory()
+    for span in ((0.0, 0.4), (0.1, 0.5), (0.2, 1.0)):
+        look(cut(flows, *span), topology, memory)
+    assert listed[0] is None and listed[1] is not None, "the first look tries all clocks, the second the one chosen"
+    assert listed[2:] == [listed[1], None], "the third finds slow steps, and tries all again"

@@ -44,23 +44,26 @@ class Clock:
 
 
 def list_clocks(
-    start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_]
-) -> list[Clock]:
-    """All clocks of a job; `row` is the voice of each message, as a row of `voices`."""
+    start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
+    only: str | None = None,
+) -> list[Clock]:  # fmt: skip
+    """All clocks of a job, or `only` the one of a name; `row` is the voice of each message, as a row of `voices`."""
+    asked = only or ""
     micro = (voices["role"].to_numpy() == "pp")[row]
     closing = voices["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
     found: list[tuple[str, Times]] = []
-    if micro.any() and closing.any():
+    if micro.any() and closing.any() and "synchronisation".startswith(asked):
         found.append(("synchronisation", after_synchronisation(start, end, micro, closing, period_ns)))
     for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
         own = (voices["kind"].to_numpy() == kind)[row]
         if own.any():
-            found += _strike_by_kind(start[own], end[own], row[own], voices["bytes"].to_numpy(), period_ns, kind)
-            if kind in ("dp", "pp"):
+            found += _strike_by_kind(start[own], end[own], row[own], voices["bytes"].to_numpy(), period_ns, kind, asked)
+            if kind in ("dp", "pp") and f"change points of {kind}".startswith(asked):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
-    if micro.any() and not opening.all():
+    if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
         # Where a backward pass has the pipeline for itself, its end is that of a step.
         found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
+    found = [(name, marks) for name, marks in found if only is None or name == only]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
     clocks = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
@@ -246,18 +249,23 @@ def _measure_pauses(at: Times, silence: Times) -> Floats:
 
 
 def _strike_by_kind(
-    start: Times, end: Times, row: Times, size: Floats, period_ns: float, kind: str
+    start: Times, end: Times, row: Times, size: Floats, period_ns: float, kind: str, asked: str
 ) -> list[tuple[str, Times]]:
     """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first.
 
-    `size` is that of each voice, `row` the voice of each message.
+    `size` is that of each voice, `row` the voice of each message; where the name of a clock is asked for, others may
+    be left out.
     """
+    if asked and not asked.startswith(f"{kind} "):
+        return []
     sizes, number = np.unique(np.round(np.log(np.maximum(size, 1.0)) / 0.05).astype(np.int64), return_inverse=True)
     order, begin = group_by_number(number[row], len(sizes))
     count = np.diff(begin)
     heard = np.flatnonzero(count)
     found = [(f"{kind} None {name}", marks) for name, marks in _group_edges(start, end, period_ns)]
     for k in heard[np.argsort(count[heard], kind="stable")][:_MOST_CLOCKS].tolist():
+        if asked and not asked.startswith(f"{kind} {sizes[k]} "):
+            continue
         own = order[begin[k] : begin[k + 1]]
         found += [(f"{kind} {sizes[k]} {name}", marks) for name, marks in _group_edges(start[own], end[own], period_ns)]
     return found

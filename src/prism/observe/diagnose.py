@@ -16,11 +16,11 @@ from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.handover import overlap_steps
 from prism.observe.jobs import Hear, ObservedJob, listen, recognise_jobs
-from prism.observe.known_jobs import Known
+from prism.observe.known_jobs import Known, is_steady
 from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.stages import StageMap, find_stages
-from prism.observe.steps import CUT, find_steps
+from prism.observe.steps import CUT, cut_steps
 from prism.observe.traffic import Traffic, prepare_traffic
 from prism.observe.voices import find_voices
 from prism.records.findings import Finding
@@ -40,6 +40,7 @@ class JobDiagnosis:
     voices: pl.DataFrame
     stages: StageMap
     observed: ObservedJob
+    clock: str | None = None  # that its steps go by
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""
@@ -123,9 +124,7 @@ def study_job(
     voices = known.label(traffic, heard) if known is not None else None
     if voices is None:
         known, voices = None, label_pairs(heard)
-    steps = pl.DataFrame(schema=CUT)
-    if job.period_ns is not None:
-        steps = find_steps(messages, voices, job.period_ns, list_saves(traffic, job))
+    steps, clock = _find_steps(traffic, job, messages, voices, known)
     stages = known.place(job) if known is not None else find_stages(
         pipeline_messages(messages, voices),
         steps["start_ns"].to_numpy(),
@@ -146,7 +145,22 @@ def study_job(
         voices=voices,
         stages=stages,
         observed=job,
+        clock=clock,
     )
+
+
+def _find_steps(
+    traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, voices: pl.DataFrame, known: Known | None
+) -> tuple[pl.DataFrame, str | None]:
+    """The steps of a job and the clock they go by: the one that is known, while it strikes as steadily as ever."""
+    if job.period_ns is None:
+        return pl.DataFrame(schema=CUT), None
+    saves = list_saves(traffic, job)
+    if known is not None and known.clock is not None:
+        steps, clock = cut_steps(messages, voices, job.period_ns, saves, known.clock)
+        if is_steady(steps):
+            return steps, clock
+    return cut_steps(messages, voices, job.period_ns, saves)
 
 
 def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:

@@ -16,6 +16,8 @@ from prism.records.layout import Layout
 Ints = NDArray[np.int64]
 
 _SAME_SIZE = 0.05  # of the logarithm of bytes
+_SOME = 3  # steps
+_UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
 _NEW = 0.02  # share of the bytes in voices that were not heard before: the job does something else now
 
 
@@ -28,6 +30,7 @@ class Known:
     layout: Layout
     stages: StageMap
     endpoints: Ints
+    clock: str | None = None  # that its steps went by
 
     def label(self, traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame | None:
         """Voices with the role and kind they had; None where too much of what they carry was not heard before."""
@@ -61,13 +64,21 @@ class Known:
 
 
 def remember(
-    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap
-) -> Known:
+    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap,
+    clock: str | None,
+) -> Known:  # fmt: skip
     """What later looks at the same job need not find out again."""
     # Ties between embeddings are told from stages each time, as they were.
     kind = voices["kind"].replace("embedding", "dp")
     labels = _name_voices(traffic, voices).with_columns(voices["role"], kind).sort("size")
-    return Known(labels=labels, pairs=pairs, layout=layout, stages=stages, endpoints=job.endpoints)
+    return Known(labels=labels, pairs=pairs, layout=layout, stages=stages, endpoints=job.endpoints, clock=clock)
+
+
+def is_steady(steps: pl.DataFrame) -> bool:
+    """Whether steps are all alike, so that nothing is wrong with them nor with the clock that they go by."""
+    length = (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    usual = float(np.median(length)) if len(length) else 0.0
+    return len(length) >= _SOME and bool((np.abs(length - usual) <= _UNLIKE * usual).all())
 
 
 def _name_voices(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:

@@ -35,6 +35,14 @@ def find_steps(
     `messages` are the job's with voice, start and end; `voices` carry role and kind; `saves` is what the job writes to
     storage.
     """
+    return cut_steps(messages, voices, period_ns, saves)[0]
+
+
+def cut_steps(
+    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None,
+    clock: str | None = None,
+) -> tuple[pl.DataFrame, str | None]:  # fmt: skip
+    """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
     table = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = voices.filter(pl.col("role") != "rare")
     table[steady["voice"].to_numpy()] = np.arange(steady.height)
@@ -43,14 +51,14 @@ def find_steps(
     order = np.flatnonzero(row >= 0)
     order = order[np.argsort(start[order], kind="stable")]
     if len(order) < 4:
-        return pl.DataFrame(schema=CUT)
+        return pl.DataFrame(schema=CUT), None
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
-    clock = choose_clock(list_clocks(start, end, row, steady, period_ns, opening), start, opening)
-    if clock is None:
-        return pl.DataFrame(schema=CUT)
+    chosen = choose_clock(list_clocks(start, end, row, steady, period_ns, opening, clock), start, opening)
+    if chosen is None:
+        return pl.DataFrame(schema=CUT), None
     sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
-    return _to_frame(clock.marks, sent, period_ns)
+    return _to_frame(chosen.marks, sent, period_ns), chosen.name
 
 
 def _join_saves(saves: pl.DataFrame | None) -> Times:
