@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from prism.scenarios import RandomConfig, make_scenario, random_scenario
-from prism.scenarios.scenario import check_scenario
+from prism.scenarios.scenario import check_scenario, place_jobs
+from prism.scenarios.timeline import plan_job
 
 SMALL = RandomConfig(max_gpus=64, steps=4)
 
@@ -43,3 +44,12 @@ def test_a_drawn_scenario_runs(seed):
     run = make_scenario(scenario, seed)
     assert set(run.flows["src"]) | set(run.flows["dst"]) <= set(run.topology["address"])
     assert all(job["steps"] for job in run.truth["jobs"]) or run.truth["faults"]
+
+
+def test_a_slow_link_is_one_that_its_job_uses():
+    scenario = random_scenario(7143)
+    (fault,) = scenario.faults
+    layouts = enumerate(place_jobs(scenario))
+    plans = [plan_job(one, scenario.cluster, i, split_replicas=False) for i, one in layouts if fault.host in one.host]
+    used = {end for plan in plans for side in ("src", "dst") for end in plan.connections[side]}
+    assert fault.kind == "slow_link" and fault.host * scenario.cluster.nics.count + fault.nic in used

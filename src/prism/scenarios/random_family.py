@@ -16,6 +16,7 @@ from prism.scenarios.model import MODELS, ModelShape
 from prism.scenarios.program import build_step
 from prism.scenarios.scenario import Scenario, place_jobs
 from prism.scenarios.sizes import size_up
+from prism.scenarios.timeline import plan_job
 from prism.simulate.cluster import Cluster, Fabric, Nics
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import ClusterCosts
@@ -213,4 +214,14 @@ def _draw_fault(rng: np.random.Generator, scenario: Scenario, steps_s: Sequence[
         "stage_imbalance": {"job": job.id, "stage": job.pp - 1},
         "load_imbalance": {"job": job.id, "spread": 0.4},
     }
+    if kind == "slow_link":
+        places[kind]["nic"] = _next_busy(scenario, index, host, places[kind]["nic"])
     return Fault(kind=kind, start_s=start, speed=round(speed, 2), **places[kind])
+
+
+def _next_busy(scenario: Scenario, index: int, host: int, nic: int) -> int:
+    """The first NIC of a host, from this one on, that its job sends or receives by."""
+    num = scenario.cluster.nics.count
+    plan = plan_job(place_jobs(scenario)[index], scenario.cluster, index, split_replicas=False)
+    busy = set(plan.connections["src"]) | set(plan.connections["dst"])
+    return next((n % num for n in range(nic, nic + num) if host * num + n % num in busy), nic)
