@@ -25,7 +25,7 @@ def make_lane(start: np.ndarray, end: np.ndarray, noise_ns: float = 0.0) -> Lane
         end=end.astype(np.int64),
         silence=silence,
         shortest=float(np.quantile(end - start, 0.1)),
-        noise=noise_ns,
+        moved=np.full(len(start), noise_ns),
     )
 
 

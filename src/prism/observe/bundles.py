@@ -10,15 +10,13 @@ import numpy as np
 import polars as pl
 
 from prism.observe.jobs import SKEW_NS, connect
-from prism.observe.lanes import Floats, Ints, Lane, begin_as_one, ends_as_one, measure_bond, part_ends, read_lane
+from prism.observe.lanes import Floats, Ints, Lane, ends_as_one, measure_bond, part_ends, read_lane
 from prism.observe.period import nearest
-from prism.observe.stages import StageMap
 from prism.observe.traffic import Traffic
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
-_FAR_CLOSER = 0.1  # of how far replicas of a stage scatter
-_MOST_LANES = 32  # of two hosts that are compared
+_OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 # Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
 # the jitter of all they computed since, 1 % of each operation.
@@ -58,13 +56,15 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     if rings.is_empty():
         return NO_BUNDLES
     one = "unit" if traffic.connected else "connection"
-    largest = rings.sort("bytes", "voice", descending=[True, False]).group_by(one, maintain_order=True).first()
+    load = (pl.col("bytes") * pl.col("num")).sum().over(one).alias("load")
+    rings = rings.with_columns(load).sort("bytes", "voice", descending=[True, False])
+    largest = rings.group_by(one, maintain_order=True).first()
     found: list[Bundles] = []
     sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest["src_host"].unique().sort().to_numpy()
     for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
         own = largest.filter(pl.col("src_host") == place)
-        parts = [_bundle(_read_lanes(traffic, part), period_ns, sharp_ns) for part in _join_parts(_by_size(own))]
+        parts = [_bundle(*_read_lanes(traffic, part), period_ns, sharp_ns) for part in _join_parts(_by_size(own))]
         # What follows other messages at once does not tell when its rank came.
         least, most = min(parts, key=lambda p: (p.dense, -p.in_step)), max(parts, key=lambda p: p.dense)
         found.append(replace(least, expert=most.dense))
@@ -130,12 +130,12 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
     return joined
 
 
-def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> list[Lane]:
-    """The lanes of units; a host may send on to several others, of which one is enough."""
+def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Lane], list[float]]:
+    """The lanes of units, and all that each unit sends; a host may send on to several others, of which one is enough."""
     host = own["dst_host"].to_numpy()
     hosts, num = np.unique(host, return_counts=True)
-    chosen = own["voice"].to_numpy()[host == hosts[np.argmax(num)]]
-    return [read_lane(traffic, int(v)) for v in chosen]
+    chosen = own.filter(pl.col("dst_host") == hosts[np.argmax(num)])
+    return [read_lane(traffic, int(v)) for v in chosen["voice"]], chosen["load"].to_list()
 
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
@@ -152,22 +152,38 @@ def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     return float(np.median([part_ends(read_lane(traffic, one), read_lane(traffic, other))[0] for one, other in ways]))
 
 
-def _bundle(lanes: list[Lane], period_ns: float, sharp_ns: float) -> Bundles:
+def _bundle(lanes: list[Lane], loads: list[float], period_ns: float, sharp_ns: float) -> Bundles:
     """Groups of lanes that end as one, stages of groups that send at other times, and lanes that begin as one."""
     groups: list[list[Lane]] = []
-    for lane in lanes:
-        own = next((g for g in groups if ends_as_one(g[0], lane, sharp_ns)), None)
-        if own is None:
+    load: list[float] = []
+    for lane, sent in zip(lanes, loads, strict=True):
+        at = next((i for i, g in enumerate(groups) if ends_as_one(g[0], lane, sharp_ns)), None)
+        if at is None:
             groups.append([lane])
+            load.append(sent)
         else:
-            own.append(lane)
+            groups[at].append(lane)
     if 1 < len(groups) < len(lanes) / 2 and sorted(map(len, groups))[-2] == 1:
         # One lane went its own way: the others would have gone with it, were they of one collective.
-        groups = [[lane] for lane in lanes]
-    stages = _count_stages([g[0] for g in groups], period_ns)
+        groups, load = [[lane] for lane in lanes], loads
+    stages = max(_count_stages([g[0] for g in groups], period_ns), count_stages_by_load(load))
     in_step = Counter(_count_in_step(g, groups) for g in groups).most_common(1)[0][0]
     size = Counter(len(g) for g in groups).most_common(1)[0][0]
     return Bundles(dense=len(groups) // stages, expert=0, stages=stages, lanes=size, in_step=in_step)
+
+
+def count_stages_by_load(load: list[float]) -> int:
+    """Stages among groups that send as much each: the first and the last stage hold the embeddings, and send more."""
+    ordered = np.sort(np.log(np.maximum(load, 1.0)))
+    steps = np.diff(ordered)
+    if len(steps) < 2 or steps.max() < _OTHER_LOAD:
+        return 1
+    cut = int(np.argmax(steps)) + 1
+    tensor, odd = divmod(len(ordered) - cut, 2)
+    alike = max(np.ptp(ordered[:cut]), np.ptp(ordered[cut:])) < 0.3 * steps[cut - 1]
+    if odd or not alike or len(ordered) % tensor:
+        return 1
+    return len(ordered) // tensor
 
 
 def _count_stages(firsts: list[Lane], period_ns: float) -> int:
@@ -213,37 +229,3 @@ def _span(units: pl.DataFrame) -> int:
     hosts = np.unique(np.concatenate([src, dst]))
     labels = connect(len(hosts), np.searchsorted(hosts, src), np.searchsorted(hosts, dst))
     return int(np.bincount(labels).max())
-
-
-def _count_bound(lane: Lane, lanes: list[Lane]) -> int:
-    """Lanes that leave with one at once, or far closer to it than others do."""
-    bonds = [measure_bond(lane, other) for other in lanes]
-    widest = max(b.scatter_ns for b in bonds if b is not None) if any(bonds) else 0.0
-    closer = [b is not None and b.scatter_ns < _FAR_CLOSER * widest for b in bonds]
-    return sum(near or begin_as_one(lane, other) for near, other in zip(closer, lanes, strict=True))
-
-
-def count_acting_as_one(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> int | None:
-    """Ranks of a host whose first messages of a step to the next stage leave at once, as tensor-parallel ones do.
-
-    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
-    up until gradients of replicas are summed, and then leaves at once too.
-    """
-    pipe = voices.filter(pl.col("kind") == "pp").sort("num", "voice", descending=[True, False])
-    pipe = pipe.group_by(rank_key, maintain_order=True).first()
-    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
-    onward = pipe.filter(pl.Series(src < dst))
-    pipe = onward if onward.height else pipe
-    ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
-    if ways.is_empty():
-        return 1 if pipe.height else None
-    chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
-    sizes = Counter[int]()
-    src, dst, voice = (pipe[c].to_numpy() for c in ("src_host", "dst_host", "voice"))
-    for s, d, _ in chosen.iter_rows():
-        own = np.sort(voice[(src == s) & (dst == d)])
-        lanes = [read_lane(traffic, int(v)) for v in own[:_MOST_LANES]]
-        sizes.update(_count_bound(lane, lanes) for lane in lanes)
-    members = ways["len"].mode().max()
-    size = sizes.most_common(1)[0][0]
-    return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))  # type: ignore[operator, arg-type]

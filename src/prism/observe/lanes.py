@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 
 _MOST_EVENTS = 300  # beginnings that are compared
 _MOST_ENDS = 1500
-_MOST_SHIFTS = 6  # differences of clocks that are tried
+_MOST_SHIFTS = 12  # differences of clocks that are tried
+_SAME_SHIFT_NS = 20_000  # apart: messages that go side by side lead to the same
 _FLOOR_NS = 3_000.0
 _AS_SHARP = 4.0  # times the scatter along a ring
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
@@ -32,6 +33,8 @@ _OFTEN = 1.6  # times the usual move: what still is chance where two collectives
 _OTHER_END = 0.012  # of a transfer's length
 _UNDELAYED = 0.1  # of the messages
 _FRESH = 0.3  # of the longest silences: a message after a shorter one waited for the one before it
+_BLURRED = 4.0  # times the least move
+_ENOUGH = 8  # messages
 _AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
 _PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
 _LEAST = 3  # messages that tell anything
@@ -46,7 +49,17 @@ class Lane:
     end: Ints
     silence: Floats  # of the connection before each message, ns
     shortest: float  # that a message takes where nobody is waited for, ns
-    noise: float  # by which sampling usually moves a start or an end, ns
+    moved: Floats  # by how much sampling usually moves a start or an end of each message, ns
+
+    @cached_property
+    def noise(self) -> float:
+        """By how much sampling usually moves a start or an end, ns."""
+        return float(find_median(self.moved.copy()))
+
+    @cached_property
+    def fresh_noise(self) -> float:
+        """By how much sampling usually moves a start that comes after a silence, ns."""
+        return float(find_median(self.moved[self._after_silence]))
 
     @cached_property
     def ends(self) -> Ints:
@@ -65,7 +78,7 @@ class Lane:
 
     @cached_property
     def _after_silence(self) -> Ints:
-        fresh: Ints = _list_fresh(self.silence)
+        fresh: Ints = _list_fresh(self.silence, self.moved)
         return fresh
 
 
@@ -76,14 +89,14 @@ def read_lane(traffic: Traffic, voice: int) -> Lane:
     rows, silence = _hear_connection(
         columns["voice"], traffic.connection_of, voice, traffic.begin[pair : pair + 2], *_times(columns)
     )
-    shortest, noise = _measure_lane(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
+    shortest, moved = _measure_lane(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
     return Lane(
         src=int(traffic.source_of[pair]),
         start=columns["start_ns"][rows],
         end=columns["end_ns"][rows],
         silence=silence,
         shortest=shortest,
-        noise=noise,
+        moved=moved,
     )
 
 
@@ -109,23 +122,27 @@ def _hear_connection(
 
 
 @numba.njit(cache=True, nogil=True)
-def _measure_lane(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, float]:
-    """How long an undelayed message takes, and by how much sampling usually moves a start or an end."""
+def _measure_lane(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
+    """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
     length, moved = np.empty(len(rows)), np.empty(len(rows))
     for k in range(len(rows)):
         length[k] = end[rows[k]] - start[rows[k]]
         moved[k] = length[k] * sample_bytes / max(size[rows[k]], 1)
-    return interpolate_quantile(length, _UNDELAYED), find_median(moved)
+    return interpolate_quantile(length, _UNDELAYED), moved
 
 
 @numba.njit(cache=True, nogil=True)
-def _list_fresh(silence: Floats) -> Ints:
-    """Which messages come after about as long a silence as the longest ones."""
+def _list_fresh(silence: Floats, moved: Floats) -> Ints:
+    """Which messages come after about as long a silence as the longest ones; of these, where some are enough, those
+    that sampling moves least: what waits for its receiver is long, and its first packets may be missed for long.
+    """
     known = np.sort(silence[1:])
     if not len(known):
         return np.zeros(0, np.int64)
     long = max(_FRESH * known[-min(_LEAST, len(known))], 1.0)
-    return 1 + np.flatnonzero(silence[1:] >= long)[:_MOST_EVENTS]
+    fresh = 1 + np.flatnonzero(silence[1:] >= long)
+    sharp = fresh[moved[fresh] <= _BLURRED * moved[fresh].min()]
+    return (sharp if len(sharp) >= _ENOUGH else fresh)[:_MOST_EVENTS]
 
 
 def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
@@ -159,6 +176,7 @@ class Bond:
     scatter_ns: float
     silence_ns: float
     noise_ns: float
+    num: int
 
 
 def measure_bond(a: Lane, b: Lane) -> Bond | None:
@@ -166,7 +184,14 @@ def measure_bond(a: Lane, b: Lane) -> Bond | None:
     offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
     if spread == np.inf:
         return None
-    return Bond(offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=max(a.noise, b.noise))
+    noise = max(a.fresh_noise, b.fresh_noise)
+    return Bond(offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=noise, num=len(a.fresh))
+
+
+def keep_step(bond: Bond) -> bool:
+    """Whether two lanes begin at the same moment, but for what sampling does to it."""
+    chance = _CHANCE * (1 + _SURE / np.sqrt(max(bond.num, 1))) * bond.noise_ns
+    return bool(bond.scatter_ns <= chance + _FLOOR_NS)
 
 
 def begin_as_one(a: Lane, b: Lane) -> bool:
@@ -176,7 +201,7 @@ def begin_as_one(a: Lane, b: Lane) -> bool:
     """
     if a is b:
         return True
-    return bool(_compare_starts(a.fresh, b.fresh, max(_FLOOR_NS, 2 * a.noise, 2 * b.noise))[2])
+    return bool(_compare_starts(a.fresh, b.fresh, max(_FLOOR_NS, 2 * a.fresh_noise, 2 * b.fresh_noise))[2])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -220,10 +245,12 @@ def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
             best, least = at, spread
         if before >= 0 and (after == len(b) or middle - b[before] <= b[after] - middle):
             shift = b[before] - middle
-            before -= 1
+            while before >= 0 and middle + shift - b[before] <= _SAME_SHIFT_NS:
+                before -= 1
         elif after < len(b):
             shift = b[after] - middle
-            after += 1
+            while after < len(b) and b[after] - middle - shift <= _SAME_SHIFT_NS:
+                after += 1
         if abs(shift) > 2 * SKEW_NS:
             break
     return best, least

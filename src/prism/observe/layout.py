@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.bundles import Bundles, count_acting_as_one, count_bundles, waits_for_senders_alone
+from prism.observe.bundles import Bundles, count_bundles, waits_for_senders_alone
 from prism.observe.jobs import ObservedJob, connect
 from prism.observe.stages import StageMap, spread_over_nics
+from prism.observe.teams import Team, find_team
 from prism.observe.traffic import Traffic
 from prism.records.layout import Degree, Group, Layout
 
@@ -64,14 +65,15 @@ def infer_layout(
     bundles = _part_experts(bundles, ranks.per_host)
     # Several connections of two NICs are several ranks only where NICs are shared.
     key = "unit" if ranks.shared else "pair"
-    tp_seen, tp_sure = _tensor_degree(traffic, voices, stages, bundles, key)
-    pp = _pipeline_degree(voices, stages, ranks, key, traffic.connected) if stages.chains else bundles.stages
+    seen = max(stages.stage.values(), default=0) + 1
+    pp = _pipeline_degree(voices, seen, stages, ranks, key, traffic.connected) if stages.chains else bundles.stages
+    team, tp_sure = _find_team(traffic, voices, stages, bundles, key, max(1, pp // seen))
     inside = max(1.0, ranks.per_host)
-    tp = max(1, min(tp_seen, ranks.total // pp))
+    tp = max(1, min(team.tensor, ranks.total // pp))
     tp_across = _spanned_hosts(groups, "tp", host)
     tp = int(tp_across * inside) if tp_across > 1 else tp
     per_block = max(1.0, inside / max(tp, 1))
-    cp = _spread_degree(groups, "cp", host, per_block)
+    cp = max(team.context, _spread_degree(groups, "cp", host, per_block))
     ep = _spread_degree(groups, "ep", host, per_block)
     if cp == ep == 1 and bundles.expert == bundles.dense and bundles.lanes * bundles.dense * bundles.stages == inside:
         # Tensor parallelism binds the ranks of a host before context parallelism does.
@@ -172,9 +174,8 @@ def _ranks_per_nic(voices: pl.DataFrame) -> int:
     return max(most)
 
 
-def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: str, connected: bool) -> int:
+def _pipeline_degree(voices: pl.DataFrame, seen: int, stages: StageMap, ranks: Ranks, key: str, connected: bool) -> int:
     """Stages that are seen, or more where several share a host: fewer ranks send onward than a stage would hold."""
-    seen = max(stages.stage.values()) + 1
     if key == "unit" and not connected:
         return seen  # Ranks behind one NIC that do not send side by side are not told apart.
     pipe = voices.filter(pl.col("kind") == "pp")
@@ -186,19 +187,22 @@ def _pipeline_degree(voices: pl.DataFrame, stages: StageMap, ranks: Ranks, key: 
     return seen
 
 
-def _tensor_degree(
-    traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str
-) -> tuple[int, float]:
-    """Groups of one stage that sum their gradients apart, or ranks that act as one towards the next stage.
+def _find_team(
+    traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str, per_host: int
+) -> tuple[Team, float]:
+    """As many tensor-parallel ranks as groups of one stage sum their gradients apart, else those that act as one.
 
-    Where all wait for the same late rank their groups end together; where experts exchange, replicas act as one too.
+    Replicas of a host that share a sequence or experts act as one too, but sum their gradients together; `per_host` is
+    how many stages share a host.
     """
     if bundles.dense and _shards_by_layer(voices):
-        return 1, 0.8
-    if not stages.chains or bundles.expert > bundles.dense or (voices["kind"] == "ep").any():
-        return (bundles.dense, 0.95) if bundles.dense else (1, 0.5)
-    by_time = count_acting_as_one(traffic, voices, stages, key) or 1
-    return max(by_time, bundles.dense), 0.97 if by_time == bundles.dense else 0.85
+        return Team(tensor=1, context=1), 0.8
+    if bundles.dense:
+        groups = bundles.dense * bundles.stages // per_host if stages.chains else bundles.dense
+        return Team(tensor=max(1, groups), context=1), 0.95
+    if not stages.chains or (voices["kind"] == "ep").any():
+        return Team(tensor=1, context=1), 0.5
+    return find_team(traffic, voices, stages, key) or Team(tensor=1, context=1), 0.85
 
 
 def _shards_by_layer(voices: pl.DataFrame) -> bool:

@@ -1,0 +1,98 @@
+"""Teams: ranks of a host whose messages to the next stage leave at one moment, since they work on one sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.lanes import Lane, begin_as_one, keep_step, measure_bond, read_lane
+from prism.observe.stages import StageMap
+from prism.observe.traffic import Traffic
+
+_PLACES = 12  # pairs of hosts that are looked at
+_MOST_LANES = 32  # of two hosts that are compared
+_FAR_CLOSER = 0.1  # of how far replicas of a stage scatter
+_BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """Ranks of a host that act as one: those that share every tensor, and of these parts of a sequence."""
+
+    tensor: int
+    context: int
+
+
+def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> Team | None:
+    """The ranks that act as one towards the next stage; None where nothing is sent there.
+
+    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
+    up until gradients of replicas are summed, and then leaves at once too.
+    """
+    pipe = voices.filter(pl.col("kind") == "pp").sort("num", "voice", descending=[True, False])
+    pipe = pipe.group_by(rank_key, maintain_order=True).first()
+    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
+    onward = pipe.filter(pl.Series(dst == src + 1))
+    pipe = onward if onward.height else pipe
+    ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
+    if ways.is_empty():
+        return Team(tensor=1, context=1) if pipe.height else None
+    chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
+    bound, exact = Counter[int](), Counter[tuple[int, int]]()
+    for s, d, _ in chosen.iter_rows():
+        own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d)).sort("src", "voice")
+        lanes = [read_lane(traffic, int(v)) for v in own["voice"].head(_MOST_LANES)]
+        if any(lane.fresh_noise > _BLURRED * lane.usual_silence for lane in lanes if len(lane.fresh)):
+            continue
+        near, same = _compare_all(lanes)
+        bound.update(near.sum(axis=1).tolist())
+        exact.update(_describe(row, i) for i, row in enumerate(same))
+    if not bound:
+        return None
+    members = int(ways["len"].mode().max())  # type: ignore[arg-type]
+    size = _nearest_divisor(members, bound.most_common(1)[0][0])
+    return _split_team(size, exact)
+
+
+def _compare_all(lanes: list[Lane]) -> tuple[Flags, Flags]:
+    """Which lanes leave about when others do, far closer than most, and which leave at the same moment."""
+    num = len(lanes)
+    scatter, same = np.full((num, num), np.inf), np.eye(num, dtype=np.bool_)
+    for i, a in enumerate(lanes):
+        for k, b in enumerate(lanes):
+            bond = measure_bond(a, b)
+            if i != k and bond is not None:
+                scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
+    known = np.where(np.isfinite(scatter), scatter, 0.0)
+    closer = scatter < _FAR_CLOSER * known.max(axis=1, keepdims=True)
+    at_once = [[begin_as_one(a, b) for b in lanes] for a in lanes]
+    return closer | same | np.array(at_once, np.bool_), same
+
+
+def _describe(row: Flags, own: int) -> tuple[int, int]:
+    """How many leave at the same moment as one, and how many places the next of them is away."""
+    others = np.flatnonzero(row)
+    away = np.abs(others[others != own] - own)
+    return len(others), int(away.min()) if len(away) else 0
+
+
+def _split_team(size: int, exact: Counter[tuple[int, int]]) -> Team:
+    """Where some of a team leave at the very same moment and the others a little apart, it is split in two ways.
+
+    The last thing that ranks do together is what makes them leave at once. Ranks that share tensors lie side by side,
+    those that share a sequence in steps of as many.
+    """
+    (same, stride), num = exact.most_common(1)[0]
+    if not 1 < same < size or size % same or num < 0.5 * exact.total():
+        return Team(tensor=size, context=1)
+    return Team(tensor=same, context=size // same) if stride == 1 else Team(tensor=size // same, context=same)
+
+
+def _nearest_divisor(members: int, size: int) -> int:
+    return min((n for n in range(1, members + 1) if members % n == 0), key=lambda n: abs(np.log(n / size)))
