@@ -131,7 +131,7 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Lane], list[float]]:
-    """The lanes of units, and all that each unit sends; a host may send on to several others, of which one is enough."""
+    """The lanes of units and all that each unit sends; of several hosts that are sent to, one is enough."""
     host = own["dst_host"].to_numpy()
     hosts, num = np.unique(host, return_counts=True)
     chosen = own.filter(pl.col("dst_host") == hosts[np.argmax(num)])

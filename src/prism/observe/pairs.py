@@ -13,10 +13,10 @@ _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
 _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
-_DENSER = 0.7  # of the gradients' silence: layer-wise traffic is silent for less
 _AT_ONCE = 0.6  # share of messages that begin while another one is under way: rings send one or two at a time
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
-_PIPELINE_FIRST = 2.0  # weight of a pipeline's bytes
+_SAME_SIZE = 0.1  # of a message that a pipeline sends; a few samples may be off by this much
+_LITTLE = 0.05  # of the bytes of the heaviest collective
 _NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
 
 LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
@@ -55,7 +55,24 @@ def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("exchange"))
         .otherwise(pl.lit("oneway"))
     )
-    return _without_strays(_by_connection(voices.with_columns(role.alias("role"))))
+    return _without_strays(_with_wraps(_by_connection(voices.with_columns(role.alias("role")))))
+
+
+def _with_wraps(voices: pl.DataFrame) -> pl.DataFrame:
+    """What two hosts of a pipeline exchange in messages of its size is the pipeline's.
+
+    Where stages hold several pieces of the model, the last stage leads back to the first: both then may send at once.
+    """
+    pipe = voices.filter(pl.col("role") == "pp")
+    low, high = pl.min_horizontal("src_host", "dst_host"), pl.max_horizontal("src_host", "dst_host")
+    passed = pipe.select(low.alias("low"), high.alias("high"), pl.col("bytes").alias("size"))
+    sizes = passed.group_by("low", "high").agg(pl.col("size").min().alias("least"), pl.col("size").max().alias("most"))
+    found = voices.select(low.alias("low"), high.alias("high"), "bytes").join(
+        sizes, on=["low", "high"], how="left", maintain_order="left"
+    )
+    alike = found["bytes"].is_between(found["least"] * (1 - _SAME_SIZE), found["most"] * (1 + _SAME_SIZE))
+    wrap = voices["role"].is_in(["exchange", "oneway"]) & alike.fill_null(False)
+    return voices.with_columns(pl.when(wrap).then(pl.lit("pp")).otherwise("role").alias("role"))
 
 
 def _by_connection(voices: pl.DataFrame) -> pl.DataFrame:
@@ -87,19 +104,17 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         pl.col("longest_gap").min(),
         ((pl.col("role") == "routed").cast(pl.Float64) * load).sum().alias("routed") / load.sum(),
         pl.col("overlap").max(),
+        load.sum().alias("load"),
         pl.col("bytes").n_unique().alias("sizes"),
         (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
     )
-    lowest, gap = _lowest_nearby(units, staged=bool((voices["role"] == "pp").any()))
-    units = units.with_columns(
-        pl.Series("lowest", lowest), pl.Series("lowest_gap", gap), pl.Series("peers", _count_peers(units))
-    )
-    denser = pl.col("longest_gap") < _DENSER * pl.col("lowest_gap")
-    frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & denser
+    lowest = _lowest_nearby(units, staged=bool((voices["role"] == "pp").any()))
+    units = units.with_columns(pl.Series("lowest", lowest), pl.Series("peers", _count_peers(units)))
+    frequent = pl.col("per_step") >= _OFTEN * pl.col("lowest")
     # All ranks of a host send to all of another: several at once over one connection, or to several others.
     many = (pl.col("overlap") >= _AT_ONCE) | (pl.col("peers") >= _CROWD)
     kind = (
-        pl.when((pl.col("routed") > 0.5) & (pl.col("longest_gap") < _THROUGHOUT) & many)
+        pl.when((pl.col("routed") > 0.5) & ((pl.col("longest_gap") < _THROUGHOUT) | frequent) & many)
         .then(pl.lit("ep"))
         .when(frequent & (pl.col("peers") >= _CROWD))
         .then(pl.lit("ep"))
@@ -110,11 +125,15 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
     return units.select("unit", kind.alias("kind"))
 
 
-def _lowest_nearby(units: pl.DataFrame, *, staged: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each unit, the lowest rate at which either of its endpoints takes part in any collective, and its gap."""
-    src, dst = units["src"].to_numpy(), units["dst"].to_numpy()
-    rate, gap = units["per_step"].to_numpy(), units["longest_gap"].to_numpy()
+def _lowest_nearby(units: pl.DataFrame, *, staged: bool) -> NDArray[np.float64]:
+    """For each unit, the lowest rate at which either of its endpoints takes part in any collective that counts."""
+    src, dst, rate = (units[c].to_numpy() for c in ("src", "dst", "per_step"))
     num = int(max(src.max(), dst.max())) + 1
+    load, heaviest = units["load"].to_numpy(), np.zeros(num)
+    for end in (src, dst):
+        np.maximum.at(heaviest, end, load)
+    # Gradients of a whole model are never little beside what its layers send.
+    little = load < _LITTLE * np.minimum(heaviest[src], heaviest[dst])
     # Embeddings are tied once per step: where stages send more than that, it is the gradients that count.
     more = np.zeros(num, np.bool_)
     for end in (src, dst):
@@ -122,12 +141,9 @@ def _lowest_nearby(units: pl.DataFrame, *, staged: bool) -> tuple[NDArray[np.flo
     tie = (rate < 1.5) & more[src] & more[dst] & staged
     low = np.full(num, np.inf)
     for end in (src, dst):
-        np.minimum.at(low, end[~tie], rate[~tie])
-    widest = np.zeros(len(low))
-    for end in (src, dst):
-        slow = ~tie & (rate <= 1.5 * low[end])
-        np.maximum.at(widest, end[slow], gap[slow])
-    return np.minimum(low[src], low[dst]), np.maximum(widest[src], widest[dst])
+        np.minimum.at(low, end[~(tie | little)], rate[~(tie | little)])
+    nearby: NDArray[np.float64] = np.minimum(low[src], low[dst])
+    return nearby
 
 
 def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
@@ -139,12 +155,8 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
-    """One kind per pair: the one that carries most of its bytes, with that share as confidence.
-
-    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch.
-    """
-    factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
-    load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
+    """One kind per pair: the one that carries most of its bytes, with that share as confidence."""
+    load = (pl.col("kind") != "unknown").cast(pl.Float64) * pl.col("num") * pl.col("bytes")
     counted = voices.group_by("pair", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)

@@ -21,6 +21,7 @@ _ASKED = 12  # voices of a family whose answers are looked at
 _UNHURRIED = 0.1  # of a voice's messages take no longer than the transfer itself
 _FLOOR_NS = 20_000.0
 _ASKED_MESSAGES = 400  # of each
+_AS_OFTEN = 0.8  # of a voice's messages that come back
 _CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
 
@@ -126,7 +127,7 @@ def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[
 def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
     """For each family, whether it is answered and how often at the same time."""
     start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
-    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread")
+    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num")
     table = {c: voices[c].to_numpy() for c in columns}
     by_ends = _index_ends(table["src"], table["dst"])
     by_hosts = _index_ends(table["src_host"], table["dst_host"])
@@ -138,7 +139,8 @@ def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
         heard = []
         for i in asked.tolist():
             back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
-            if not len(back):
+            if table["num"][back].sum() < _AS_OFTEN * table["num"][i]:
+                # A message enters a host by its receiver's NIC, so what comes back may go by others.
                 back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]))
             if not len(back):
                 heard.append((0.0, 0.0))
