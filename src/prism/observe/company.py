@@ -22,6 +22,7 @@ _OVERLAP = 0.3  # of the shorter one's time in which both must be there
 _MANY = 200  # messages
 _IN_PHASE = 0.1  # of the time between messages; strangers are a quarter off
 _TOGETHER = 0.9  # share of the messages
+_AT_ONCE = 0.005  # of the time between messages: what strangers come to by chance once in a hundred times
 _LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = 0.05
@@ -53,6 +54,8 @@ def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if gap <= 4 * traffic.resolution_ns:
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
+    if float(np.quantile(np.abs(distance), _TOGETHER)) < _AT_ONCE * gap:
+        return True  # Strangers do not begin their steps at one moment, let alone all of them.
     offset, distance = _centre(distance, gap)
     if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
