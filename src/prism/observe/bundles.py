@@ -16,6 +16,7 @@ from prism.observe.traffic import Traffic
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
+_MAIN = 0.3  # of what a connection sends most of: messages that come once a step tell little
 _OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 # Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
@@ -56,9 +57,10 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     if rings.is_empty():
         return NO_BUNDLES
     one = "unit" if traffic.connected else "connection"
-    load = (pl.col("bytes") * pl.col("num")).sum().over(one).alias("load")
-    rings = rings.with_columns(load).sort("bytes", "voice", descending=[True, False])
-    largest = rings.group_by(one, maintain_order=True).first()
+    sent = pl.col("bytes") * pl.col("num")
+    rings = rings.with_columns(sent.sum().over(one).alias("load")).filter(sent >= _MAIN * sent.max().over(one))
+    rings = rings.sort("bytes", "voice", descending=[True, False])
+    largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
     found: list[Bundles] = []
     sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest["src_host"].unique().sort().to_numpy()
@@ -73,6 +75,12 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     whole = _span(largest)
     partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
     return replace(usual, expert=usual.dense) if partial else usual
+
+
+def _without_mixed(units: pl.DataFrame) -> pl.DataFrame:
+    """Sampling lets sizes that differ by little run together; units where it did not are enough, where most are."""
+    pure = units.filter(pl.col("role") != "routed")
+    return pure if 2 * pure.height >= units.height else units
 
 
 def waits_for_senders_alone(traffic: Traffic, voices: pl.DataFrame) -> bool:

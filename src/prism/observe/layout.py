@@ -21,6 +21,7 @@ __all__ = ["StageMap", "infer_layout", "relabel_ties"]
 Ints = NDArray[np.int64]
 
 _LAYERS = 12  # messages of one size per step that are one of each layer rather than buckets of gradients
+_ONCE = 1.4  # per step
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
 
 
@@ -82,7 +83,8 @@ def infer_layout(
         cp = int(inside / bundles.dense)
     dp = max(1, ranks.total // (pp * tp * cp))
     if ep == 1 and bundles.expert > bundles.dense > 0 and bundles.expert % bundles.dense == 0:
-        ep = min(bundles.expert // bundles.dense, dp)
+        shared = min(bundles.expert // bundles.dense, dp)
+        ep = shared if dp % shared == 0 else 1
     address = traffic.endpoints["address"].to_list()
     staged = spread_over_nics(stages, voices.filter(pl.col("kind") == "pp"), pp, _list_nics(traffic, job))
     return Layout(
@@ -207,11 +209,13 @@ def _find_team(
 
 def _shards_by_layer(voices: pl.DataFrame) -> bool:
     """Whether gradients leave layer by layer and the rest of the model once: ranks of a host share one copy of it."""
-    rates = voices.filter(pl.col("kind") == "dp").group_by("unit").agg(
-        pl.len().alias("sizes"), pl.col("per_step").min().alias("once"), pl.col("per_step").max().alias("often")
+    units = voices.filter(pl.col("kind") == "dp").group_by("unit").agg(
+        pl.len().alias("sizes"), pl.col("per_step").min().alias("once"), pl.col("per_step").max().alias("often"),
+        (pl.col("role") == "routed").any().alias("mixed"),
     )  # fmt: skip
-    layered = (pl.col("sizes") == 2) & pl.col("once").is_between(0.7, 1.4) & (pl.col("often") >= _LAYERS)
-    return bool(rates.select(layered.mean() > 0.5).item()) if rates.height else False
+    known = units.filter(~pl.col("mixed"))  # Where few packets are sampled, sizes that differ by little run together.
+    layered = (pl.col("sizes") == 2) & (pl.col("once") < _ONCE) & (pl.col("often") >= _LAYERS * pl.col("once"))
+    return bool(known.select(layered.mean() > 0.5).item()) if known.height else False
 
 
 def find_groups(voices: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:

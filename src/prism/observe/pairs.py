@@ -16,6 +16,7 @@ _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
 _AT_ONCE = 0.6  # share of messages that begin while another one is under way: rings send one or two at a time
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
 _SAME_SIZE = 0.1  # of a message that a pipeline sends; a few samples may be off by this much
+_ALIKE = 0.03  # of the logarithm of bytes or messages of two connections
 _LITTLE = 0.05  # of the bytes of the heaviest collective
 _NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
 
@@ -55,7 +56,34 @@ def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("exchange"))
         .otherwise(pl.lit("oneway"))
     )
-    return _without_strays(_with_wraps(_by_connection(voices.with_columns(role.alias("role")))))
+    return _without_strays(_with_wraps(_by_likeness(_by_connection(voices.with_columns(role.alias("role"))))))
+
+
+def _by_likeness(voices: pl.DataFrame) -> pl.DataFrame:
+    """Connections that carry as many messages and bytes are of one kind: ranks do alike. Most of them decide."""
+    heard = voices.filter(pl.col("role") != "rare")
+    load = pl.col("bytes") * pl.col("num")
+    units = heard.group_by("unit", maintain_order=True).agg(
+        load.sum().alias("load"), pl.col("num").sum(), (load * (pl.col("role") == "pp")).sum().alias("piped")
+    )
+    piped = (units["piped"] > 0.5 * units["load"]).to_numpy()
+    alike = pl.DataFrame({"load": _cut(units["load"].to_numpy()), "num": _cut(units["num"].to_numpy())})
+    share = alike.with_columns(pl.Series("piped", piped)).select(pl.col("piped").mean().over("load", "num"))["piped"]
+    vote = units.select("unit", pl.Series("pipeline", share > 0.5), pl.Series("changed", (share > 0.5) != piped))
+    told = voices.join(vote.filter("changed"), on="unit", how="left", maintain_order="left")
+    heard_of = pl.col("pipeline").is_not_null() & (pl.col("role") != "rare")
+    turned = pl.when(heard_of & pl.col("pipeline")).then(pl.lit("pp"))
+    turned = turned.when(heard_of & (pl.col("role") == "pp")).then(pl.lit("exchange")).otherwise("role")
+    return told.with_columns(turned.alias("role")).drop("pipeline", "changed")
+
+
+def _cut(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Numbers for values that differ by little from their neighbours in size."""
+    order = np.argsort(values, kind="stable")
+    apart = np.diff(np.log(np.maximum(values[order], 1.0))) > _ALIKE
+    number = np.empty(len(values), np.int64)
+    number[order] = np.concatenate([[0], np.cumsum(apart)]) if len(values) else 0
+    return number
 
 
 def _with_wraps(voices: pl.DataFrame) -> pl.DataFrame:
