@@ -12,6 +12,7 @@ import polars as pl
 from prism.observe.jobs import SKEW_NS, connect
 from prism.observe.lanes import Floats, Ints, Lane, ends_as_one, measure_bond, part_ends, read_lane
 from prism.observe.period import nearest
+from prism.observe.sequences import count_in_step
 from prism.observe.traffic import Traffic
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
@@ -19,17 +20,13 @@ _PLACES = 12  # hosts that are looked at
 _MAIN = 0.3  # of what a connection sends most of: messages that come once a step tell little
 _OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
-# Of the silence before: how far ranks that are bound to each other scatter, surely and perhaps. Free ones scatter by
-# the jitter of all they computed since, 1 % of each operation.
-_IN_STEP = (1e-4, 4.5e-4)
-_AS_RIGID = 3.0  # times the scatter of ranks of other groups, which are bound by tensor parallelism
+_IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
 _FEW_HOSTS = 4  # of a group; among many, one that is seen is always close behind the last
 _TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
 _LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
 _WAITS = 0.07  # of the shortest length that lanes wait for each other on average, to tell anything
 _UNSEEN_WAIT = 0.35  # of what each lane waits: less is left where the last to come is always one that sends
 _STEADY = 0.03  # of the shortest length by which sampling may move an end
-_KNOWN = 1e-4  # of the silence: sampling that moves starts by more hides who is bound to whom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +59,18 @@ def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> B
     rings = rings.sort("bytes", "voice", descending=[True, False])
     largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
     found: list[Bundles] = []
+    places: list[list[list[Lane]]] = []
     sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest["src_host"].unique().sort().to_numpy()
     for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
         own = largest.filter(pl.col("src_host") == place)
-        parts = [_bundle(*_read_lanes(traffic, part), period_ns, sharp_ns) for part in _join_parts(_by_size(own))]
+        parts = [_group_lanes(*_read_lanes(traffic, part), sharp_ns) for part in _join_parts(_by_size(own))]
         # What follows other messages at once does not tell when its rank came.
-        least, most = min(parts, key=lambda p: (p.dense, -p.in_step)), max(parts, key=lambda p: p.dense)
-        found.append(replace(least, expert=most.dense))
-    usual = Counter(found).most_common(1)[0][0]
+        least = min(parts, key=lambda p: (len(p.lanes), -p.lanes[0][0].usual_silence))
+        places.append(least.lanes)
+        most = max(_count_groups(part, period_ns).dense for part in parts)
+        found.append(replace(_count_groups(least, period_ns), expert=most))
+    usual = replace(Counter(found).most_common(1)[0][0], in_step=count_in_step(places, period_ns, sharp_ns))
     # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
     whole = _span(largest)
     partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
@@ -112,7 +112,7 @@ def waits_for_senders_alone(traffic: Traffic, voices: pl.DataFrame) -> bool:
 def _are_bound(a: Lane, b: Lane) -> bool:
     """Whether two lanes begin closer to each other than ranks that are free would."""
     bond = measure_bond(a, b)
-    return bond is not None and bond.scatter_ns < _IN_STEP[1] * bond.silence_ns
+    return bond is not None and bond.scatter_ns < _IN_STEP * bond.silence_ns
 
 
 def _wait(lane: Lane, ends: Ints, shortest: float) -> Floats:
@@ -142,7 +142,7 @@ def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Lane], list[f
     """The lanes of units and all that each unit sends; of several hosts that are sent to, one is enough."""
     host = own["dst_host"].to_numpy()
     hosts, num = np.unique(host, return_counts=True)
-    chosen = own.filter(pl.col("dst_host") == hosts[np.argmax(num)])
+    chosen = own.filter(pl.col("dst_host") == hosts[np.argmax(num)]).sort("src", "voice")
     return [read_lane(traffic, int(v)) for v in chosen["voice"]], chosen["load"].to_list()
 
 
@@ -160,8 +160,16 @@ def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     return float(np.median([part_ends(read_lane(traffic, one), read_lane(traffic, other))[0] for one, other in ways]))
 
 
-def _bundle(lanes: list[Lane], loads: list[float], period_ns: float, sharp_ns: float) -> Bundles:
-    """Groups of lanes that end as one, stages of groups that send at other times, and lanes that begin as one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """Lanes of a host by the group they are of, and what a lane of each sends in all."""
+
+    lanes: list[list[Lane]]
+    load: list[float]
+
+
+def _group_lanes(lanes: list[Lane], loads: list[float], sharp_ns: float) -> _Groups:
+    """Groups of lanes that end as one."""
     groups: list[list[Lane]] = []
     load: list[float] = []
     for lane, sent in zip(lanes, loads, strict=True):
@@ -173,11 +181,15 @@ def _bundle(lanes: list[Lane], loads: list[float], period_ns: float, sharp_ns: f
             groups[at].append(lane)
     if 1 < len(groups) < len(lanes) / 2 and sorted(map(len, groups))[-2] == 1:
         # One lane went its own way: the others would have gone with it, were they of one collective.
-        groups, load = [[lane] for lane in lanes], loads
-    stages = max(_count_stages([g[0] for g in groups], period_ns), count_stages_by_load(load))
-    in_step = Counter(_count_in_step(g, groups) for g in groups).most_common(1)[0][0]
-    size = Counter(len(g) for g in groups).most_common(1)[0][0]
-    return Bundles(dense=len(groups) // stages, expert=0, stages=stages, lanes=size, in_step=in_step)
+        return _Groups(lanes=[[lane] for lane in lanes], load=loads)
+    return _Groups(lanes=groups, load=load)
+
+
+def _count_groups(groups: _Groups, period_ns: float) -> Bundles:
+    """Groups of one stage, and stages of groups that send at other times or other amounts."""
+    stages = max(_count_stages([g[0] for g in groups.lanes], period_ns), count_stages_by_load(groups.load))
+    size = Counter(len(g) for g in groups.lanes).most_common(1)[0][0]
+    return Bundles(dense=len(groups.lanes) // stages, expert=0, stages=stages, lanes=size, in_step=1)
 
 
 def count_stages_by_load(load: list[float]) -> int:
@@ -202,24 +214,6 @@ def _count_stages(firsts: list[Lane], period_ns: float) -> int:
     cut = np.flatnonzero(np.diff(offsets) > limit) + 1
     sizes = {len(part) for part in np.split(offsets, cut)}
     return len(cut) + 1 if len(sizes) == 1 and len(offsets) == len(firsts) else 1
-
-
-def _count_in_step(group: list[Lane], groups: list[list[Lane]]) -> int:
-    """Lanes of one group that begin as one, link by link: ranks that share a sequence hand it on in a ring."""
-    others = [lane for g in groups if g is not group for lane in g]
-    family = list(range(len(group)))
-    for i, a in enumerate(group):
-        beside = [bond.scatter_ns for lane in others if (bond := measure_bond(a, lane)) is not None]
-        rigid = min(beside, default=0.0)
-        for k in range(i):
-            bond = measure_bond(a, group[k])
-            if bond is None or bond.noise_ns > _KNOWN * bond.silence_ns:
-                return 1
-            stray = bond.scatter_ns / max(bond.silence_ns, 1.0)
-            if stray < _IN_STEP[0] or (stray < _IN_STEP[1] and bond.scatter_ns < _AS_RIGID * rigid):
-                family = [family[k] if f == family[i] else f for f in family]
-    bound = Counter(Counter(family).values()).most_common(1)[0][0]
-    return bound if len(group) % bound == 0 else 1
 
 
 def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:

@@ -72,8 +72,8 @@ def _by_likeness(voices: pl.DataFrame) -> pl.DataFrame:
     vote = units.select("unit", pl.Series("pipeline", share > 0.5), pl.Series("changed", (share > 0.5) != piped))
     told = voices.join(vote.filter("changed"), on="unit", how="left", maintain_order="left")
     heard_of = pl.col("pipeline").is_not_null() & (pl.col("role") != "rare")
-    turned = pl.when(heard_of & pl.col("pipeline")).then(pl.lit("pp"))
-    turned = turned.when(heard_of & (pl.col("role") == "pp")).then(pl.lit("exchange")).otherwise("role")
+    onward, back = heard_of & pl.col("pipeline"), heard_of & ~pl.col("pipeline") & (pl.col("role") == "pp")
+    turned = pl.when(onward).then(pl.lit("pp")).when(back).then(pl.lit("exchange")).otherwise("role")
     return told.with_columns(turned.alias("role")).drop("pipeline", "changed")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,9 @@ from prism.observe.traffic import Traffic
 
 _PLACES = 12  # pairs of hosts that are looked at
 _MOST_LANES = 32  # of two hosts that are compared
-_FAR_CLOSER = 0.1  # of how far replicas of a stage scatter
+_ASKED = 4  # lanes of a host that are compared with another host's
+_FAR_CLOSER = 0.1  # of how far lanes of one host scatter at most, some of which may be bound too
+_CLOSER = 0.3  # of how far strangers scatter
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
 
 Flags = NDArray[np.bool_]
@@ -44,24 +47,41 @@ def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key
     if ways.is_empty():
         return Team(tensor=1, context=1) if pipe.height else None
     chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
+    read = [_read_way(traffic, pipe, s, d) for s, d, _ in chosen.iter_rows()]
+    clear = [lanes for lanes in read if all(_is_sharp(lane) for lane in lanes)]
+    if not clear:
+        return None
+    free_ns = _scatter_of_strangers(clear)
     bound, exact = Counter[int](), Counter[tuple[int, int]]()
-    for s, d, _ in chosen.iter_rows():
-        own = pipe.filter((pl.col("src_host") == s) & (pl.col("dst_host") == d)).sort("src", "voice")
-        lanes = [read_lane(traffic, int(v)) for v in own["voice"].head(_MOST_LANES)]
-        if any(lane.fresh_noise > _BLURRED * lane.usual_silence for lane in lanes if len(lane.fresh)):
-            continue
-        near, same = _compare_all(lanes)
+    for lanes in clear:
+        near, same = _compare_all(lanes, free_ns)
         bound.update(near.sum(axis=1).tolist())
         exact.update(_describe(row, i) for i, row in enumerate(same))
-    if not bound:
-        return None
     members = int(ways["len"].mode().max())  # type: ignore[arg-type]
     size = _nearest_divisor(members, bound.most_common(1)[0][0])
     return _split_team(size, exact)
 
 
-def _compare_all(lanes: list[Lane]) -> tuple[Flags, Flags]:
-    """Which lanes leave about when others do, far closer than most, and which leave at the same moment."""
+def _read_way(traffic: Traffic, pipe: pl.DataFrame, src_host: int, dst_host: int) -> list[Lane]:
+    """The lanes from one host to another, in order of NICs."""
+    own = pipe.filter((pl.col("src_host") == src_host) & (pl.col("dst_host") == dst_host)).sort("src", "voice")
+    return [read_lane(traffic, int(v)) for v in own["voice"].head(_MOST_LANES)]
+
+
+def _is_sharp(lane: Lane) -> bool:
+    """Whether sampling moves starts by little beside the silence before."""
+    return not len(lane.fresh) or lane.fresh_noise <= _BLURRED * lane.usual_silence
+
+
+def _scatter_of_strangers(ways: list[list[Lane]]) -> float:
+    """How far lanes of two hosts usually scatter, which are of other replicas or stages; 0 where there is one host."""
+    pairs = ((a, b) for here, there in pairwise(ways) for a in here[:_ASKED] for b in there[:_ASKED])
+    found = [bond.scatter_ns for a, b in pairs if (bond := measure_bond(a, b)) is not None]
+    return float(np.median(found)) if found else 0.0
+
+
+def _compare_all(lanes: list[Lane], free_ns: float) -> tuple[Flags, Flags]:
+    """Which lanes leave about when others do, far closer than strangers, and which leave at the same moment."""
     num = len(lanes)
     scatter, same = np.full((num, num), np.inf), np.eye(num, dtype=np.bool_)
     for i, a in enumerate(lanes):
@@ -69,8 +89,8 @@ def _compare_all(lanes: list[Lane]) -> tuple[Flags, Flags]:
             bond = measure_bond(a, b)
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
-    known = np.where(np.isfinite(scatter), scatter, 0.0)
-    closer = scatter < _FAR_CLOSER * known.max(axis=1, keepdims=True)
+    widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
+    closer = scatter < np.maximum(_FAR_CLOSER * widest, _CLOSER * free_ns)
     at_once = [[begin_as_one(a, b) for b in lanes] for a in lanes]
     return closer | same | np.array(at_once, np.bool_), same
 
