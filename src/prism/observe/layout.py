@@ -197,14 +197,16 @@ def _find_team(
     Replicas of a host that share a sequence or experts act as one too, but sum their gradients together; `per_host` is
     how many stages share a host.
     """
+    alone = Team(tensor=1, context=1)
     if bundles.dense and _shards_by_layer(voices):
-        return Team(tensor=1, context=1), 0.8
-    if bundles.dense:
-        groups = bundles.dense * bundles.stages // per_host if stages.chains else bundles.dense
-        return Team(tensor=max(1, groups), context=1), 0.95
-    if not stages.chains or (voices["kind"] == "ep").any():
-        return Team(tensor=1, context=1), 0.5
-    return find_team(traffic, voices, stages, key) or Team(tensor=1, context=1), 0.85
+        return alone, 0.8
+    groups = bundles.dense * bundles.stages // per_host if stages.chains else bundles.dense
+    if groups > 1:
+        return Team(tensor=groups, context=1), 0.95
+    if not stages.chains or bundles.expert > bundles.dense or (voices["kind"] == "ep").any():
+        return alone, 0.95 if groups else 0.5
+    # Groups that all wait for the same late rank may end as one, and then their ranks leave as one.
+    return find_team(traffic, voices, stages, key) or alone, 0.85
 
 
 def _shards_by_layer(voices: pl.DataFrame) -> bool:

@@ -15,6 +15,7 @@ _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have 
 _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
 _AT_ONCE = 0.6  # share of messages that begin while another one is under way: rings send one or two at a time
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
+_PIPELINE_FIRST = 1.6  # weight of a pipeline's bytes
 _SAME_SIZE = 0.1  # of a message that a pipeline sends; a few samples may be off by this much
 _ALIKE = 0.03  # of the logarithm of bytes or messages of two connections
 _LITTLE = 0.05  # of the bytes of the heaviest collective
@@ -183,8 +184,12 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
-    """One kind per pair: the one that carries most of its bytes, with that share as confidence."""
-    load = (pl.col("kind") != "unknown").cast(pl.Float64) * pl.col("num") * pl.col("bytes")
+    """One kind per pair: the one that carries most of its bytes, with that share as confidence.
+
+    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch.
+    """
+    factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
+    load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
     counted = voices.group_by("pair", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)

@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 _SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
 _AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
 _MORE_TURNS, _FEW_TURNS = 3, 2  # times more turns one way than the other, and a few that losses may make
+_CUT_OFF = 0.03  # of a step by which it may be cut too early or too late
 _TWICE = (1.5, 6.0)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
 
 
@@ -47,10 +48,9 @@ def find_stages(
     """
     if sent.is_empty():
         return NO_STAGES
-    first = _first_sent(sent, boundaries)
+    edges = _first_sent_surely(sent, boundaries, host)
     quick = find_forward_ways(sent, host)
     quick |= {way for way in find_exchanging_ways(sent, host) if way[::-1] not in quick}
-    edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
     between: dict[tuple[int, int], float] = {}
     for (s, d), at in edges.items():
         ends = (int(host[s]), int(host[d]))
@@ -173,6 +173,26 @@ def _count_turns(there: Ints, back: Ints) -> tuple[int, int]:
     lone = ~(np.concatenate([met, [False]]) | np.concatenate([[False], met]))
     both = lone[1:] & lone[:-1]
     return int((both & is_back[1:] & ~is_back[:-1]).sum()), int((both & ~is_back[1:] & is_back[:-1]).sum())
+
+
+def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dict[tuple[int, int], float]:
+    """How long after the start of a step the first message of each directed pair usually leaves.
+
+    Steps may be cut a little early, and the last message of some ranks then counts as the first of the next step; cut
+    elsewhere, all ranks of a host agree on which way is forward.
+    """
+    usual = float(np.median(np.diff(boundaries))) if len(boundaries) > 1 else 0.0
+    found: dict[tuple[int, int], float] = {}
+    fewest = np.inf
+    for shift in (0.0, _CUT_OFF, -_CUT_OFF):
+        first = _first_sent(sent, boundaries + int(shift * usual))
+        edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
+        doubtful = len(_ways_by_lane(edges, host))
+        if doubtful < fewest:
+            found, fewest = edges, doubtful
+        if not doubtful:
+            break
+    return found
 
 
 def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:

@@ -51,7 +51,7 @@ def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key
     clear = [lanes for lanes in read if all(_is_sharp(lane) for lane in lanes)]
     if not clear:
         return None
-    free_ns = _scatter_of_strangers(clear)
+    free_ns = _scatter_of_strangers(clear, stages)
     bound, exact = Counter[int](), Counter[tuple[int, int]]()
     for lanes in clear:
         near, same = _compare_all(lanes, free_ns)
@@ -73,9 +73,14 @@ def _is_sharp(lane: Lane) -> bool:
     return not len(lane.fresh) or lane.fresh_noise <= _BLURRED * lane.usual_silence
 
 
-def _scatter_of_strangers(ways: list[list[Lane]]) -> float:
-    """How far lanes of two hosts usually scatter, which are of other replicas or stages; 0 where there is one host."""
-    pairs = ((a, b) for here, there in pairwise(ways) for a in here[:_ASKED] for b in there[:_ASKED])
+def _scatter_of_strangers(ways: list[list[Lane]], stages: StageMap) -> float:
+    """How far lanes of replicas of a stage on two hosts usually scatter; 0 where no stage is on two hosts."""
+    beside = [
+        (here, there)
+        for here, there in pairwise(ways)
+        if stages.stage.get(here[0].src) == stages.stage.get(there[0].src)
+    ]
+    pairs = ((a, b) for here, there in beside for a in here[:_ASKED] for b in there[:_ASKED])
     found = [bond.scatter_ns for a, b in pairs if (bond := measure_bond(a, b)) is not None]
     return float(np.median(found)) if found else 0.0
 
