@@ -18,6 +18,7 @@ from prism.observe.traffic import Traffic
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
 _MAIN = 0.3  # of what a connection sends most of: messages that come once a step tell little
+_UNEVEN = 4  # times more lanes to one host than to another
 _OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 _IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
@@ -139,10 +140,11 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Lane], list[float]]:
-    """The lanes of units and all that each unit sends; of several hosts that are sent to, one is enough."""
-    host = own["dst_host"].to_numpy()
-    hosts, num = np.unique(host, return_counts=True)
-    chosen = own.filter(pl.col("dst_host") == hosts[np.argmax(num)]).sort("src", "voice")
+    """The lanes of units and all that each unit sends; of several hosts that are sent to as much, one is enough."""
+    hosts, num = np.unique(own["dst_host"].to_numpy(), return_counts=True)
+    # Experts that span every second host go past those that all else is summed with.
+    uneven = _UNEVEN * num.min() <= num.max()
+    chosen = own.filter(pl.col("dst_host").is_in([hosts[np.argmax(num)]]) | uneven).sort("src", "voice")
     return [read_lane(traffic, int(v)) for v in chosen["voice"]], chosen["load"].to_list()
 
 
@@ -169,11 +171,11 @@ class _Groups:
 
 
 def _group_lanes(lanes: list[Lane], loads: list[float], sharp_ns: float) -> _Groups:
-    """Groups of lanes that end as one."""
+    """Groups of lanes that end as one with any of the others: two clocks may differ by too much to be compared."""
     groups: list[list[Lane]] = []
     load: list[float] = []
     for lane, sent in zip(lanes, loads, strict=True):
-        at = next((i for i, g in enumerate(groups) if ends_as_one(g[0], lane, sharp_ns)), None)
+        at = next((i for i, g in enumerate(groups) if any(ends_as_one(m, lane, sharp_ns) for m in g)), None)
         if at is None:
             groups.append([lane])
             load.append(sent)

@@ -233,10 +233,20 @@ def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
     best, least = np.zeros(0, np.int64), np.inf
     if min(len(a), len(b)) < _LEAST:
         return best, least
-    middle, shift = a[len(a) // 2], 0
-    after = 0
-    while after < len(b) and b[after] < middle:
-        after += 1
+    for part in (2, 3, 1):  # The record of what goes with a message may be lost.
+        at, spread = _match_around(a, b, a[part * len(a) // 4])
+        if spread < least:
+            best, least = at, spread
+        if least < _FLOOR_NS:
+            break
+    return best, least
+
+
+@numba.njit(cache=True, nogil=True)
+def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
+    """The best match with one message of the first kind put onto one of the other near it."""
+    best, least, shift = np.zeros(0, np.int64), np.inf, 0
+    after = np.searchsorted(b, middle)
     before = after - 1
     for _ in range(_MOST_SHIFTS + 1):
         at = _nearest(b, a + shift)

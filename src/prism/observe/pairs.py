@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 _HEARD = 0.5  # share of the steps in which training traffic is there
-_ALONE = 0.6  # messages per step without a simultaneous answer that make an exchange a pipeline
+_ALONE = 0.6  # messages per step that has any, without a simultaneous answer that make an exchange a pipeline
 _PASSED = 0.6  # share of a job's hosts that a pipeline passes through, at least
 _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
@@ -43,7 +43,7 @@ def label_pairs(voices: pl.DataFrame) -> pl.DataFrame:
 
 def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
     """Add `role` to each voice."""
-    alone = (1 - pl.col("together")) * pl.col("per_step")
+    alone = (1 - pl.col("together")) * pl.col("per_step") / pl.col("presence").clip(_HEARD)
     # Ranks of a ring get out of step by a part of a layer; stages never meet but where they exchange on purpose.
     ring = (pl.col("per_step") > _LAYERWISE) & (pl.col("together") > 0.5)
     role = (

@@ -37,13 +37,15 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     giver, taker = host[src[kept]], host[dst[kept]]
     size = np.log2(np.maximum(load / np.maximum(traffic.voice_num, 1), 1.0))[kept]
     # Sizes that lie on the edge between two classes lie within one of the other kind.
-    uneven = [_imbalance(giver, taker, np.floor(size + shift), load[kept], num) for shift in (0.0, 0.5)]
+    classes = [np.floor(size + shift) for shift in (0.0, 0.5)]
+    uneven = [_imbalance(giver, taker, klass, load[kept], num) for klass in classes]
+    even = [_exchange_evenly(giver, taker, klass, load[kept], num) for klass in classes]
     # Two hosts that only know each other may be a small job, whatever it does.
     peers = _count_peers(giver, taker, num)
     friends = np.zeros(num, np.int64)
     np.maximum.at(friends, giver, peers[taker])
     np.maximum.at(friends, taker, peers[giver])
-    known = (np.maximum(peers, friends) >= 2) & ~_exchange_evenly(giver, taker, np.floor(size), load[kept], num)
+    known = (np.maximum(peers, friends) >= 2) & ~(even[0] | even[1])
     return np.nonzero(((np.minimum(*uneven) > share) & known)[host])[0]
 
 
