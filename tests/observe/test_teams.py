@@ -19,13 +19,13 @@ STEP_NS = 500_000_000
 LENGTH_NS = 10_000_000
 
 
-def make_lane(late_ns: np.ndarray, end_late_ns: float = 0.0, noise_ns: float = 0.0) -> Lane:
+def make_lane(late_ns: np.ndarray) -> Lane:
     """A lane of one message per step, whose sender comes late by so much and which ends when its group does."""
     begin = np.arange(STEPS) * STEP_NS
     start = (begin + late_ns).astype(np.int64)
-    end = (begin + LENGTH_NS * (1 + end_late_ns)).astype(np.int64) + np.arange(STEPS) % 7 * round(1e6 * end_late_ns)
+    end = begin + LENGTH_NS
     silence = np.concatenate([[0.0], (start[1:] - end[:-1]).astype(np.float64)])
-    return Lane(src=0, start=start, end=end, silence=silence, shortest=LENGTH_NS * 0.9, moved=np.full(STEPS, noise_ns))
+    return Lane(src=0, start=start, end=end, silence=silence, shortest=LENGTH_NS * 0.9, moved=np.zeros(STEPS))
 
 
 def place(seed: int, sharing: int, lanes: int = 4) -> list[list[Lane]]:
@@ -40,6 +40,12 @@ def place(seed: int, sharing: int, lanes: int = 4) -> list[list[Lane]]:
 @pytest.mark.parametrize("sharing", [1, 2, 4])
 def test_ranks_that_share_a_sequence_come_closer_together_than_those_of_other_hosts(sharing: int) -> None:
     assert count_in_step([place(seed, sharing) for seed in (1, 2, 3)], STEP_NS, np.inf) == sharing
+
+
+def test_transfers_that_all_begin_when_the_last_rank_has_come_may_be_of_ranks_that_are_bound() -> None:
+    late = np.random.default_rng(1).normal(0, 1e6, STEPS)
+    places = [[[make_lane(late) for _ in range(8)]] for _ in range(3)]
+    assert count_in_step(places, STEP_NS, np.inf) == 8
 
 
 def test_what_is_sent_all_the_time_does_not_tell_who_shares_a_sequence() -> None:
