@@ -134,9 +134,10 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         ((pl.col("role") == "routed").cast(pl.Float64) * load).sum().alias("routed") / load.sum(),
         pl.col("overlap").max(),
         load.sum().alias("load"),
-        pl.col("bytes").n_unique().alias("sizes"),
-        (pl.col("bytes").max() / pl.col("bytes").min()).alias("ratio"),
+        (pl.col("bytes").max().log() / _SAME_SIZE).round().alias("size"),
     )
+    # Ranks behind one NIC do alike, however their messages were dealt out to lanes.
+    units = units.with_columns(pl.col("per_step").mean().over("src", "dst", "size"))
     lowest = _lowest_nearby(units, staged=bool((voices["role"] == "pp").any()))
     units = units.with_columns(pl.Series("lowest", lowest), pl.Series("peers", _count_peers(units)))
     frequent = pl.col("per_step") >= _OFTEN * pl.col("lowest")
