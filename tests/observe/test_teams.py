@@ -12,7 +12,7 @@ from prism.observe.bundles import count_stages_by_load
 from prism.observe.lanes import Lane, keep_step, measure_bond
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.sequences import count_in_step
-from prism.observe.teams import Team, _split_team
+from prism.observe.teams import Team, split_team
 
 STEPS = 40
 STEP_NS = 500_000_000
@@ -62,10 +62,11 @@ def test_the_ends_of_a_pipeline_hold_the_embeddings_and_send_more() -> None:
 
 def test_a_team_that_leaves_at_two_paces_is_split_by_how_its_ranks_lie() -> None:
     beside, apart, all_alike = Counter({(2, 1): 8}), Counter({(2, 2): 8}), Counter({(4, 1): 8})
-    assert _split_team(8, beside) == Team(tensor=2, context=4)
-    assert _split_team(4, apart) == Team(tensor=2, context=2)
-    assert _split_team(4, all_alike) == Team(tensor=4, context=1)
-    assert _split_team(8, Counter({(1, 0): 8})) == Team(tensor=8, context=1)
+    assert split_team(8, beside) == Team(tensor=2, context=4)
+    assert split_team(4, apart) == Team(tensor=2, context=2)
+    assert split_team(4, all_alike) == Team(tensor=4, context=1)
+    assert split_team(8, Counter({(1, 0): 8})) == Team(tensor=8, context=1)
+    assert split_team(8, beside, ordered=False) == Team(tensor=4, context=2)
 
 
 def test_a_start_that_waits_for_its_receiver_is_not_what_tells_when_a_rank_came() -> None:

@@ -182,6 +182,8 @@ def _group_lanes(lanes: list[Lane], loads: list[float], sharp_ns: float) -> _Gro
         else:
             groups[at].append(lane)
     if 1 < len(groups) < len(lanes) / 2 and sorted(map(len, groups))[-2] == 1:
+        if max(lane.noise for lane in lanes) > 0:  # Sampled: the clock of one may be off by too much to be compared.
+            return _Groups(lanes=[lanes], load=loads[:1])
         # One lane went its own way: the others would have gone with it, were they of one collective.
         return _Groups(lanes=[[lane] for lane in lanes], load=loads)
     return _Groups(lanes=groups, load=load)

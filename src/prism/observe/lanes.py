@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 
 _MOST_EVENTS = 300  # beginnings that are compared
 _MOST_ENDS = 1500
-_MOST_SHIFTS = 12  # differences of clocks that are tried
+_MOST_SHIFTS = 16  # differences of clocks that are tried
+_MOST_SKEW = 3  # times the usual skew of two clocks
 _SAME_SHIFT_NS = 20_000  # apart: messages that go side by side lead to the same
 _FLOOR_NS = 3_000.0
 _AS_SHARP = 4.0  # times the scatter along a ring
@@ -261,7 +262,7 @@ def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
             shift = b[after] - middle
             while after < len(b) and b[after] - middle - shift <= _SAME_SHIFT_NS:
                 after += 1
-        if abs(shift) > 2 * SKEW_NS:
+        if abs(shift) > _MOST_SKEW * SKEW_NS:
             break
     return best, least
 

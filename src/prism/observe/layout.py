@@ -64,12 +64,12 @@ def infer_layout(
     bundles = count_bundles(traffic, voices, job.period_ns or float(job.last_ns - job.first_ns))
     ranks = count_ranks(traffic, job, voices, gpus_per_host, host)
     bundles = _part_experts(bundles, ranks.per_host)
+    inside = max(1.0, ranks.per_host)
     # Several connections of two NICs are several ranks only where NICs are shared.
     key = "unit" if ranks.shared else "pair"
     seen = max(stages.stage.values(), default=0) + 1
     pp = _pipeline_degree(voices, seen, stages, ranks, key, traffic.connected) if stages.chains else bundles.stages
-    team, tp_sure = _find_team(traffic, voices, stages, bundles, key, max(1, pp // seen))
-    inside = max(1.0, ranks.per_host)
+    team, tp_sure = _find_team(traffic, voices, stages, bundles, key, max(1, pp // seen), inside)
     tp = max(1, min(team.tensor, ranks.total // pp))
     tp_across = _spanned_hosts(groups, "tp", host)
     tp = int(tp_across * inside) if tp_across > 1 else tp
@@ -190,7 +190,7 @@ def _pipeline_degree(voices: pl.DataFrame, seen: int, stages: StageMap, ranks: R
 
 
 def _find_team(
-    traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str, per_host: int
+    traffic: Traffic, voices: pl.DataFrame, stages: StageMap, bundles: Bundles, key: str, per_host: int, inside: float
 ) -> tuple[Team, float]:
     """As many tensor-parallel ranks as groups of one stage sum their gradients apart, else those that act as one.
 
@@ -201,6 +201,10 @@ def _find_team(
     if bundles.dense and _shards_by_layer(voices):
         return alone, 0.8
     groups = bundles.dense * bundles.stages // per_host if stages.chains else bundles.dense
+    hidden = stages.chains and bundles.lanes * bundles.dense * bundles.stages < inside
+    acting = find_team(traffic, voices, stages, key) if groups > 1 and hidden else None
+    if groups > 1 and acting is not None and acting.size % groups == 0:
+        return Team(tensor=groups, context=acting.size // groups), 0.9
     if groups > 1:
         return Team(tensor=groups, context=1), 0.95
     if not stages.chains or bundles.expert > bundles.dense or (voices["kind"] == "ep").any():

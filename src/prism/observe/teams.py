@@ -31,6 +31,11 @@ class Team:
     tensor: int
     context: int
 
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.tensor * self.context
+
 
 def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> Team | None:
     """The ranks that act as one towards the next stage; None where nothing is sent there.
@@ -59,7 +64,7 @@ def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key
         exact.update(_describe(row, i) for i, row in enumerate(same))
     members = int(ways["len"].mode().max())  # type: ignore[arg-type]
     size = _nearest_divisor(members, bound.most_common(1)[0][0])
-    return _split_team(size, exact)
+    return split_team(size, exact, ordered=rank_key == "pair")
 
 
 def _read_way(traffic: Traffic, pipe: pl.DataFrame, src_host: int, dst_host: int) -> list[Lane]:
@@ -107,16 +112,17 @@ def _describe(row: Flags, own: int) -> tuple[int, int]:
     return len(others), int(away.min()) if len(away) else 0
 
 
-def _split_team(size: int, exact: Counter[tuple[int, int]]) -> Team:
+def split_team(size: int, exact: Counter[tuple[int, int]], *, ordered: bool = True) -> Team:
     """Where some of a team leave at the very same moment and the others a little apart, it is split in two ways.
 
     The last thing that ranks do together is what makes them leave at once. Ranks that share tensors lie side by side,
-    those that share a sequence in steps of as many.
+    those that share a sequence in steps of as many. Where NICs do not tell the order of ranks, more share tensors.
     """
     (same, stride), num = exact.most_common(1)[0]
     if not 1 < same < size or size % same or num < 0.5 * exact.total():
         return Team(tensor=size, context=1)
-    return Team(tensor=same, context=size // same) if stride == 1 else Team(tensor=size // same, context=same)
+    tensor = max(same, size // same) if not ordered else same if stride == 1 else size // same
+    return Team(tensor=tensor, context=size // tensor)
 
 
 def _nearest_divisor(members: int, size: int) -> int:
