@@ -142,6 +142,8 @@ def _list_fresh(silence: Floats, moved: Floats) -> Ints:
         return np.zeros(0, np.int64)
     long = max(_FRESH * known[-min(_LEAST, len(known))], 1.0)
     fresh = 1 + np.flatnonzero(silence[1:] >= long)
+    if not len(fresh):
+        return fresh
     sharp = fresh[moved[fresh] <= _BLURRED * moved[fresh].min()]
     return (sharp if len(sharp) >= _ENOUGH else fresh)[:_MOST_EVENTS]
 

@@ -11,6 +11,7 @@ from prism.observe.traffic import Traffic
 _LOPSIDED = 0.7  # share of a host's bytes that go one way only
 _PURE = 0.98
 _EVEN = 0.8  # of what goes one way between two hosts that comes back in messages of one size
+_GOOD_PART = 0.05  # of a host's bytes
 _STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
 
 
@@ -30,16 +31,9 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     num = int(host.max(initial=-1)) + 1
-    load = traffic.voice_load
-    pair = traffic.voices["pair"].to_numpy()
-    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64)[pair] for c in ("src", "dst"))
-    kept = ~(np.isin(src, without) | np.isin(dst, without))
-    giver, taker = host[src[kept]], host[dst[kept]]
-    size = np.log2(np.maximum(load / np.maximum(traffic.voice_num, 1), 1.0))[kept]
-    # Sizes that lie on the edge between two classes lie within one of the other kind.
-    classes = [np.floor(size + shift) for shift in (0.0, 0.5)]
-    uneven = [_imbalance(giver, taker, klass, load[kept], num) for klass in classes]
-    even = [_exchange_evenly(giver, taker, klass, load[kept], num) for klass in classes]
+    giver, taker, load, classes = _list_gifts(traffic, without)
+    uneven = [_imbalance(giver, taker, klass, load, num) for klass in classes]
+    even = [_exchange_evenly(giver, taker, klass, load, num) for klass in classes]
     # Two hosts that only know each other may be a small job, whatever it does.
     peers = _count_peers(giver, taker, num)
     friends = np.zeros(num, np.int64)
@@ -49,17 +43,38 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     return np.nonzero(((np.minimum(*uneven) > share) & known)[host])[0]
 
 
+def _list_gifts(
+    traffic: Traffic, without: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Giver, taker and bytes of every voice, and its class of size in two ways: what lies on an edge of one does not
+    on one of the other. Traffic with endpoints of `without` is left out.
+    """
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    pair = traffic.voices["pair"].to_numpy()
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64)[pair] for c in ("src", "dst"))
+    kept = ~(np.isin(src, without) | np.isin(dst, without))
+    load = traffic.voice_load[kept]
+    size = np.log2(np.maximum(load / np.maximum(traffic.voice_num[kept], 1), 1.0))
+    return host[src[kept]], host[dst[kept]], load, [np.floor(size + shift) for shift in (0.0, 0.5)]
+
+
 def _exchange_evenly(
-    giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int
-) -> NDArray[np.bool_]:
-    """Hosts that give to some other host what they take from it, as stages of a pipeline do whatever they save."""
+    giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int,
+    least: NDArray[np.float64] | None = None,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Hosts that give to some other host what they take from it, as stages of a pipeline do whatever they save.
+
+    `least` is how much of that counts for each host.
+    """
     low, high = np.minimum(giver, taker), np.maximum(giver, taker)
     table = pl.DataFrame({"low": low, "high": high, "klass": klass, "onward": np.where(giver == low, load, 0.0)})
     table = table.with_columns(pl.Series("back", np.where(giver == low, 0.0, load)))
     sums = table.group_by("low", "high", "klass").agg(pl.col("onward", "back").sum())
     even = pl.min_horizontal("onward", "back") > _EVEN * pl.max_horizontal("onward", "back")
-    ends = sums.filter(even).select("low", "high").to_numpy().ravel()
-    found: NDArray[np.bool_] = np.isin(np.arange(num), ends)
+    sums = sums.filter(even)
+    ends, both = sums.select("low", "high").to_numpy(), (sums["onward"] + sums["back"]).to_numpy()
+    enough = both[:, None] >= (least[ends] if least is not None else 0.0)
+    found: NDArray[np.bool_] = np.isin(np.arange(num), ends[enough])
     return found
 
 
@@ -92,7 +107,19 @@ def _stars(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     spokes = both.filter(pl.col("src").is_in(suspects["e"].implode())).sort("src", "dst")
     # In an all-to-all group the peers all know each other; the clients of a store do not.
-    return _closeness(spokes, both).filter(pl.col("closeness") < _STRANGERS)["src"].to_numpy().astype(np.int64)
+    strangers = _closeness(spokes, both).filter(pl.col("closeness") < _STRANGERS)["src"].to_numpy().astype(np.int64)
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    return strangers[~_train_together(traffic, without)[host[strangers]]]
+
+
+def _train_together(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Hosts that exchange a good part of all they send and receive evenly with another one: no store does."""
+    giver, taker, load, classes = _list_gifts(traffic, without)
+    num = int(traffic.endpoints["host_id"].max() or 0) + 1  # type: ignore[arg-type, call-overload]
+    total = np.bincount(giver, load, minlength=num) + np.bincount(taker, load, minlength=num)
+    even = [_exchange_evenly(giver, taker, klass, load, num, _GOOD_PART * total) for klass in classes]
+    found: NDArray[np.bool_] = even[0] | even[1]
+    return found
 
 
 def _closeness(spokes: pl.DataFrame, both: pl.DataFrame) -> pl.DataFrame:
