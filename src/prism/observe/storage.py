@@ -60,11 +60,11 @@ def _list_gifts(
 
 def _exchange_evenly(
     giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int,
-    least: NDArray[np.float64] | None = None,
+    part: float = 0.0,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Hosts that give to some other host what they take from it, as stages of a pipeline do whatever they save.
 
-    `least` is how much of that counts for each host.
+    `part` is how much of all that a host gives and takes this must be.
     """
     low, high = np.minimum(giver, taker), np.maximum(giver, taker)
     table = pl.DataFrame({"low": low, "high": high, "klass": klass, "onward": np.where(giver == low, load, 0.0)})
@@ -73,7 +73,8 @@ def _exchange_evenly(
     even = pl.min_horizontal("onward", "back") > _EVEN * pl.max_horizontal("onward", "back")
     sums = sums.filter(even)
     ends, both = sums.select("low", "high").to_numpy(), (sums["onward"] + sums["back"]).to_numpy()
-    enough = both[:, None] >= (least[ends] if least is not None else 0.0)
+    total = np.bincount(giver, load, minlength=num) + np.bincount(taker, load, minlength=num)
+    enough = both[:, None] >= part * total[ends]
     found: NDArray[np.bool_] = np.isin(np.arange(num), ends[enough])
     return found
 
@@ -109,15 +110,14 @@ def _stars(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.int64]:
     # In an all-to-all group the peers all know each other; the clients of a store do not.
     strangers = _closeness(spokes, both).filter(pl.col("closeness") < _STRANGERS)["src"].to_numpy().astype(np.int64)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    return strangers[~_train_together(traffic, without)[host[strangers]]]
+    served: NDArray[np.int64] = strangers[~_train_together(traffic, without, int(host.max()) + 1)[host[strangers]]]
+    return served
 
 
-def _train_together(traffic: Traffic, without: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _train_together(traffic: Traffic, without: NDArray[np.int64], num: int) -> NDArray[np.bool_]:
     """Hosts that exchange a good part of all they send and receive evenly with another one: no store does."""
     giver, taker, load, classes = _list_gifts(traffic, without)
-    num = int(traffic.endpoints["host_id"].max() or 0) + 1  # type: ignore[arg-type, call-overload]
-    total = np.bincount(giver, load, minlength=num) + np.bincount(taker, load, minlength=num)
-    even = [_exchange_evenly(giver, taker, klass, load, num, _GOOD_PART * total) for klass in classes]
+    even = [_exchange_evenly(giver, taker, klass, load, num, _GOOD_PART) for klass in classes]
     found: NDArray[np.bool_] = even[0] | even[1]
     return found
 
