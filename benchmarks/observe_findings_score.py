@@ -149,6 +149,7 @@ def score_spans(spans: pl.DataFrame, truth_spans: pl.DataFrame, job: dict[str, A
         & pl.col("kind").cast(pl.String).is_in(COMMUNICATION)
         & (pl.col("start_ns") >= first)
         & (pl.col("end_ns") <= last)
+        & pl.col("group").is_in(job["crossing"])
     ).with_columns(pl.col("kind").cast(pl.String), rank=pl.col("rank").replace_strict(owner, default=-1))
     for kind in COMMUNICATION:
         for place in range(len(endpoints)):

@@ -12,12 +12,12 @@ from prism.records.layout import Degree, Layout
 MS = 1_000_000
 
 
-def cut_steps(pause_ms: int = 0) -> pl.DataFrame:
+def cut_steps(pause_ms: int = 0, rest_ms: int = 5000) -> pl.DataFrame:
     """Three steps of a second each, the last after a pause; 500 ms until the first message."""
     rows = {"index": [0, 1, 2], "start_ns": [0, 1000 * MS, (2000 + pause_ms) * MS]}
     return pl.DataFrame(
         {**rows, "end_ns": [t + 1000 * MS for t in rows["start_ns"]], "pause_ns": [0, 0, pause_ms * MS],
-         "lead_ns": 500 * MS}, schema=CUT,
+         "lead_ns": 500 * MS, "apart_ns": 7 * MS, "rest_ns": rest_ms * MS}, schema=CUT,
     )  # fmt: skip
 
 
@@ -63,3 +63,8 @@ def test_after_a_pause_the_first_rank_begins_before_its_team_is_seen() -> None:
     assert moved[:2].to_list() == [0, 0]
     assert moved[2] > 4 * MS  # at least one standard deviation of the pause
     assert alone.to_list() == [0, 0, 0]
+
+
+def test_ranks_are_apart_by_what_they_gather_only_if_it_follows_the_update_at_once() -> None:
+    later, at_once = (overlap_steps(cut_steps(rest_ms=ms), gradients([4e9]), lay_out(dp=16)) for ms in (5000, 1))
+    assert overlap_ns(at_once) - overlap_ns(later) == 7 * MS

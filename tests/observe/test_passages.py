@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prism.observe.passages import find_passages, number_through, pair_ends
+from prism.observe.passages import find_passages, name_senders, number_through, pair_ends
 
 
 def _links(*pairs: tuple[int, int]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
@@ -35,3 +35,15 @@ def test_every_ring_of_hosts_is_counted_from_its_own_first_message() -> None:
 def test_a_rank_that_is_entered_and_left_by_ends_the_search() -> None:
     forward, backward = _links((0, 1), (1, 2))
     assert find_passages(forward, backward, np.array([0, 1, 2]), {}) == []
+
+
+def test_what_leaves_by_the_rail_of_its_receiver_is_from_the_rank_that_hears_back() -> None:
+    host = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    # Ranks 2 and 3 of one host send to 4 and 5 of the other, on the rails of these; answers come on their own rails.
+    senders = name_senders({(0, 4): 10, (1, 5): 11, (6, 2): 12, (7, 3): 13}, host)
+    assert senders == {10: 2, 11: 3, 12: 4, 13: 5}
+
+
+def test_a_connection_that_is_used_both_ways_is_from_its_own_endpoint() -> None:
+    assert name_senders({(0, 2): 10, (2, 0): 11}, np.array([0, 0, 1, 1])) == {}
+    assert name_senders({(0, 2): 10}, np.array([0, 0, 1, 1])) == {}

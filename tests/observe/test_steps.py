@@ -126,3 +126,37 @@ def test_what_is_saved_after_the_last_step_counts_to_it_if_it_held_the_job_up_be
     sent = send_gradients(pause_once(40))
     assert lengths_ms(find_steps(sent, VOICES, STEP, pl.concat([before, after])))[-1] == 130.0
     assert lengths_ms(find_steps(sent, VOICES, STEP, after))[-1] == 100.0
+
+
+def test_a_step_ends_with_its_last_gradients_where_layers_are_gathered_all_through_it() -> None:
+    begins = STEP * np.arange(12)
+    gathers = begins[:, None] + MS * np.array([10, 14, 18, 22, 26, 55, 60, 65, 70, 75])
+    sums = begins[:, None] + 80 * MS + np.where(np.arange(12) % 2, MS, 0)[:, None]
+    parts = [(0, gathers.ravel(), 2 * MS), (1, sums.ravel(), 3 * MS)]
+    sent = pl.concat(
+        pl.DataFrame({"voice": np.full(len(t), v, np.uint32), "start_ns": t, "end_ns": t + took})
+        for v, t, took in parts
+    )
+    voices = VOICES.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    steps = find_steps(sent, voices, STEP)
+    assert (steps["start_ns"][1:] - begins[:-1]).to_list()[:3] == [83 * MS, 84 * MS, 83 * MS]
+
+
+def test_the_first_step_of_a_job_needs_no_parameters() -> None:
+    begins = STEP * np.arange(12)
+    gathers = begins[1:, None] + MS * np.array([5, 8])
+    sums = begins[:, None] + MS * np.array([50, 60, 70])
+    sent = pl.concat(
+        pl.DataFrame({"voice": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
+        for v, t in ((0, gathers), (1, sums))
+    )
+    voices = VOICES.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    assert lengths_ms(find_steps(sent, voices, STEP)) == [100.0] * 12
+
+
+def test_pauses_of_neighbouring_steps_are_told_by_what_is_saved_in_them() -> None:
+    late = np.cumsum(np.where(np.isin(np.arange(12), (5, 6)), 30 * MS, 0))
+    begins = STEP * np.arange(12) + late
+    saves = pl.DataFrame({"start_ns": [495 * MS, 625 * MS], "end_ns": [520 * MS, 650 * MS]})
+    found = lengths_ms(find_steps(send_gradients(begins), VOICES, STEP, saves))
+    assert found == [100.0] * 4 + [130.0, 130.0] + [100.0] * 6

@@ -92,6 +92,12 @@ def test_pairs_of_the_truth_are_exactly_those_that_sent(plain):
     assert pairs == set(plain.flows.select("src", "dst").iter_rows())
 
 
+def test_groups_that_cross_hosts_are_those_whose_pairs_send(plain):
+    job = plain.truth["jobs"][0]
+    assert {label.split("-")[0] for label in job["crossing"]} == {"pp0", "pp1", "pp2"}
+    assert set(job["crossing"]) == set(plain.spans.filter(pl.col("kind") == "pp")["group"])
+
+
 def test_stages_of_the_truth_follow_the_pipeline(plain):
     job = plain.truth["jobs"][0]
     for pair in job["pairs"]:

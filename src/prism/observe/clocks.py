@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.change_points import find_changes
+from prism.observe.gradients import Gradients, size_up
 from prism.observe.medians import scatter, take_median
 from prism.observe.numbering import group_by_number
 from prism.observe.period import Times
@@ -41,11 +42,12 @@ class Clock:
     jitter: float
     closing: bool  # whether it is struck by what ends a step: gradients
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
+    gradients: bool = False  # whether it is struck by the last gradients, where these leave early
 
 
 def list_clocks(
     start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
-    only: str | None = None,
+    gradients: Gradients | None, only: str | None = None,
 ) -> list[Clock]:  # fmt: skip
     """All clocks of a job, or `only` the one of a name; `row` is the voice of each message, as a row of `voices`."""
     asked = only or ""
@@ -67,7 +69,11 @@ def list_clocks(
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
     clocks = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
-    return [c for c in clocks if c is not None]
+    if gradients is None or not (gradients.gathered and gradients.early):
+        return [c for c in clocks if c is not None]
+    # The update follows the last gradients, and parameters follow the update.
+    last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
+    return [replace(c, gradients=c.name in last) for c in clocks if c is not None]
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -84,6 +90,8 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
+    if any(c.gradients for c in closing):
+        return min((c for c in closing if c.gradients), key=lambda c: c.jitter)
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)
@@ -258,7 +266,7 @@ def _strike_by_kind(
     """
     if asked and not asked.startswith(f"{kind} "):
         return []
-    sizes, number = np.unique(np.round(np.log(np.maximum(size, 1.0)) / 0.05).astype(np.int64), return_inverse=True)
+    sizes, number = np.unique(size_up(size), return_inverse=True)
     order, begin = group_by_number(number[row], len(sizes))
     count = np.diff(begin)
     heard = np.flatnonzero(count)

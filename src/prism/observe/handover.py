@@ -17,6 +17,7 @@ _UNEVEN = 0.01  # by how much the same work takes ranks longer or shorter: stand
 _UPDATE_BYTES = 30  # that Adam reads and writes per parameter, in mixed precision
 _MEMORY_BYTES_PER_NS = 2_000.0  # of a data-centre GPU
 _GRADIENT_BYTES, _PARAMETER_BYTES = 4, 2  # per parameter, on the network
+_HOST_NS = 2_000_000  # of hosts' work that any two things of a step may have between them
 _ALIKE = 0.1  # relative difference up to which messages are of one size
 _UPDATE_SHARE = 0.1  # of the time until the first message that goes to the update, where no gradients are seen
 _NARROWS = 0.24  # power of a number of ranks by which the spread of the latest of so many narrows
@@ -41,7 +42,10 @@ def overlap_steps(steps: pl.DataFrame, voices: pl.DataFrame, layout: Layout) -> 
     crew = _count_crew(layout, voices)
     lead = float(steps["lead_ns"].median() or 0)  # type: ignore[arg-type]
     update = min(_measure_update(voices, layout, crew.ranks) or _UPDATE_SHARE * lead, lead)
-    apart = round(2 * expect_latest(crew.ranks) * _UNEVEN * update)
+    # Between an update and the gathering that completes it nothing happens; between steps hosts prepare the next one.
+    completes = pl.col("rest_ns") <= 2 * update + _HOST_NS
+    apart = pl.when(completes).then(pl.col("apart_ns")).otherwise(0)
+    apart += round(2 * expect_latest(crew.ranks) * _UNEVEN * update)
     unseen = expect_latest(crew.ranks) + expect_latest(crew.team)
     unseen -= expect_latest(crew.teams) * crew.team**-_NARROWS
     before = (pl.col("pause_ns") * (_UNEVEN * unseen)).round().cast(pl.Int64)
@@ -58,7 +62,9 @@ def _count_crew(layout: Layout, voices: pl.DataFrame) -> Crew:
     dp, pp, tp, cp = (d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
     seen = pl.concat([voices["src"], voices["dst"]]).n_unique()
     ranks = max(math.prod((dp, pp, tp, cp)), seen)
-    return Crew(ranks=ranks, team=tp, teams=max(1, ranks // (tp * pp)))
+    # Experts get their tokens when all who route to them have come.
+    team = max(tp, layout.ep.value or 1) if (voices["kind"] == "ep").any() else tp
+    return Crew(ranks=ranks, team=team, teams=max(1, ranks // (team * pp)))
 
 
 def _measure_update(voices: pl.DataFrame, layout: Layout, ranks: int) -> float | None:

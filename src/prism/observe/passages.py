@@ -77,3 +77,22 @@ def pair_ends(passages: list[Passage]) -> dict[int, int]:
         if len(passage.entered) == len(passage.left):
             pairs |= dict(zip(sorted(passage.left), sorted(passage.entered), strict=True))
     return pairs
+
+
+def name_senders(sent: Mapping[tuple[int, int], int], host: Ints) -> dict[int, int]:
+    """Who sends over connections of a pipeline that only lead one way: the key of each, and the endpoint it is from.
+
+    A rank may leave its host by the NIC on the rail of its receiver, so that what comes back enters by another one.
+    `sent` holds a key for every source and destination. Between two hosts those that only send one way and those that
+    only send the other belong together, in their order: who receives on the one sends on the other.
+    """
+    ways: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for s, d in sorted(sent):
+        if (d, s) not in sent:
+            ways.setdefault((int(host[s]), int(host[d])), []).append((s, d))
+    return {
+        sent[pair]: back[1]
+        for way, pairs in ways.items()
+        if len(pairs) == len(ways.get(way[::-1], ()))
+        for pair, back in zip(pairs, ways[way[::-1]], strict=True)
+    }

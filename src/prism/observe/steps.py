@@ -8,13 +8,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.clocks import choose_clock, list_clocks
+from prism.observe.clocks import choose_clock, count_periods, list_clocks
+from prism.observe.gradients import count_before, measure_apart, study_gradients
 from prism.observe.period import Times
 from prism.observe.stages import find_forward_ways
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
-CUT = pl.Schema([*STEPS.items(), ("pause_ns", pl.Int64()), ("lead_ns", pl.Int64())])
-"""Steps, the pause before each, and how long after its start its first message comes."""
+CUT = pl.Schema([*STEPS.items(), *((f"{c}_ns", pl.Int64()) for c in ("pause", "lead", "apart", "rest"))])
+"""Steps, the pause before each that hides who leaves it first, and how long after its start its first message comes;
+how far apart ranks end their last gathering of parameters, and how long after the last gradients they begin it."""
 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
@@ -54,11 +56,20 @@ def cut_steps(
         return pl.DataFrame(schema=CUT), None
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
-    chosen = choose_clock(list_clocks(start, end, row, steady, period_ns, opening, clock), start, opening)
+    gradients = study_gradients(start, end, row, steady, count_periods(start, period_ns), period_ns)
+    clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, clock)
+    chosen = choose_clock(clocks, start, opening)
     if chosen is None:
         return pl.DataFrame(schema=CUT), None
+    late = gradients is not None and gradients.gathered and not gradients.early
+    apart = measure_apart(chosen.marks, start, end, row, steady) if late else 0
+    rest = gradients.rest_ns if gradients is not None else 0
     sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
-    return _to_frame(chosen.marks, sent, period_ns), chosen.name
+    spare = count_before(chosen.marks, start, row, steady, gradients.size) if gradients and chosen.gradients else 0
+    cut = _to_frame(chosen.marks, sent, period_ns, spare)
+    cut = cut.with_columns(apart_ns=pl.lit(apart, pl.Int64), rest_ns=pl.lit(rest, pl.Int64))
+    # Who gathers parameters first is seen to do so, whoever it moves in lockstep with.
+    return (cut.with_columns(pause_ns=pl.lit(0, pl.Int64)) if chosen.gradients else cut), chosen.name
 
 
 def _join_saves(saves: pl.DataFrame | None) -> Times:
@@ -94,6 +105,11 @@ class Sent:
     src: Times
     saves: Times  # begin and end of what is written to storage, apart and in order
 
+    def begins_saving(self, begin: Times, end: Times) -> NDArray[np.bool_]:
+        """Whether the job begins to write to storage in each stretch of time."""
+        first = self.saves[:, 0]
+        return np.asarray(np.searchsorted(first, end, side="right") > np.searchsorted(first, begin))
+
     def share_saving(self, begin: Times, end: Times) -> NDArray[np.float64]:
         """The share of each stretch of time in which the job writes to storage."""
         if not len(self.saves):
@@ -104,8 +120,11 @@ class Sent:
         return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
 
 
-def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
-    """Steps between boundaries, and the first and last one where all their messages were seen."""
+def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
+    """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
+
+    A job that starts need not send these.
+    """
     if len(boundaries) < 2:
         return pl.DataFrame(schema=CUT)
     at = np.searchsorted(sent.start, boundaries)
@@ -121,7 +140,7 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
             begin[i], pause[i] = _find_start(int(k), int(until), opened, at, sent.start, typical), 0
     first = int(resumed[0])
     end = closed[1:].tolist()
-    if at[0] - first >= enough:
+    if at[0] - first >= enough - spare:
         begin, pause = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin], [0, *pause]
         end = [int(closed[0]), *end]
     seen = len(sent.start) - max(int(at[-1]), int(resumed[-1]))
@@ -135,7 +154,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float) -> pl.DataFrame:
     frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end, "pause_ns": pause[: len(end)]})
     first_sent = np.searchsorted(sent.start, frame["start_ns"].to_numpy()).clip(max=len(sent.start) - 1)
     lead = sent.start[first_sent] - frame["start_ns"].to_numpy()
-    return frame.with_row_index("index").with_columns(lead_ns=lead).select(pl.col(c).cast(t) for c, t in CUT.items())
+    frame = frame.with_row_index("index").with_columns(lead_ns=lead, apart_ns=0, rest_ns=0)
+    return frame.select(pl.col(c).cast(t) for c, t in CUT.items())
 
 
 def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
@@ -168,17 +188,18 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     """When each step closes and the next one opens.
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
-    whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then. A silence
-    of several steps that comes once, and in which nothing is saved, belongs to none: the job was gone.
+    whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
+    is saved. A silence of several steps that comes once, without that, belongs to none: the job was gone.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
     nearby = _list_nearby(leads)
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
-    late = leads - lead > np.maximum(_PAUSE * period_ns, _UNUSUAL * unsteady)
+    saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
+    late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
-    chosen = np.flatnonzero(late & alone)
+    chosen = np.flatnonzero(late & (alone | saves))
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)

@@ -10,6 +10,7 @@ from prism.observe.diagnose import Diagnosis, JobDiagnosis, open_case
 from prism.observe.findings.case import Case, Ints, find_step
 from prism.observe.medians import quantile_groups
 from prism.observe.numbering import bound_groups, number_keys, number_places
+from prism.observe.passages import name_senders
 from prism.observe.spans import join_touching, reach_before
 from prism.records.spans import SPAN_KINDS, SPANS
 
@@ -32,7 +33,7 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     case = open_case(diagnosis.traffic, job, 0)
     rank_of = np.full(len(case.hosts), -1, np.int64)
     rank_of[job.observed.endpoints] = np.arange(len(job.observed.endpoints))
-    sent = begin_together(case.messages)
+    sent = begin_together(_name_senders(case, job.voices))
     busy = _communication(sent, rank_of)
     idle = _number_steps(_pauses(busy), job.steps)
     spans = [
@@ -44,6 +45,20 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     columns = ["rank", "lane", "kind", "name", "start_ns", "end_ns", "bytes"]
     numbered = _number_steps(_put_in_order(pl.concat([s.select(columns) for s in spans])), job.steps)
     return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id)
+
+
+def _name_senders(case: Case, voices: pl.DataFrame) -> pl.DataFrame:
+    """The case's messages, those of a pipeline from the rank that sends them, whichever NIC they leave by."""
+    pipe = voices.filter(pl.col("kind") == "pp")
+    pairs = {(int(s), int(d)): int(p) for s, d, p in pipe.select("src", "dst", "pair").iter_rows()}
+    senders = name_senders(pairs, case.endpoints["host_id"].to_numpy())
+    if not senders:
+        return case.messages
+    moved = pipe.filter(pl.col("pair").is_in(list(senders)))
+    sender = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    sender[moved["voice"].to_numpy()] = [senders[p] for p in moved["pair"].to_list()]
+    known, own = sender[case.messages["voice"].to_numpy()], case.messages["src"].to_numpy()
+    return case.messages.with_columns(pl.Series("src", np.where(known >= 0, known, own).astype(np.uint32)))
 
 
 def _put_in_order(spans: pl.DataFrame) -> pl.DataFrame:

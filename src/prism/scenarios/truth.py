@@ -16,6 +16,7 @@ from prism.scenarios.scenario import Scenario
 from prism.scenarios.timeline import JobPlan, JobRun
 from prism.simulate.cluster import Cluster
 from prism.simulate.endpoints import host_name
+from prism.simulate.graph import label_groups
 
 SCHEMA = "prism.truth/1"
 
@@ -82,6 +83,7 @@ def describe_job(run: JobRun, cluster: Cluster, epoch_ns: int, naming: Naming) -
         },
         "pairs": list_pairs(plan, names),
         "groups": list_groups(plan, endpoint, names),
+        "crossing": list_crossing(plan),
         # An endpoint that two stages share has no stage of its own.
         "stages": {name: min(found) for name, found in stages.items() if len(found) == 1},
         "steps": [
@@ -130,6 +132,12 @@ def list_groups(plan: JobPlan, endpoint: np.ndarray, names: Sequence[str]) -> li
             members = list(dict.fromkeys(names[e] for e in endpoint[ranks].tolist()))
             out.append({"kind": "pp", "endpoints": members, "size": len(ranks)})
     return out
+
+
+def list_crossing(plan: JobPlan) -> list[str]:
+    """The groups, as spans name them, that send anything from host to host: flows show nothing of the others."""
+    labels = label_groups(plan.graph)
+    return labels.filter(pl.col("group").is_in(plan.messages["group"].unique().to_list()))["label"].to_list()
 
 
 def describe_cluster(scenario: Scenario) -> dict[str, Any]:
