@@ -62,9 +62,7 @@ def _count_crew(layout: Layout, voices: pl.DataFrame) -> Crew:
     dp, pp, tp, cp = (d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
     seen = pl.concat([voices["src"], voices["dst"]]).n_unique()
     ranks = max(math.prod((dp, pp, tp, cp)), seen)
-    # Experts get their tokens when all who route to them have come.
-    team = max(tp, layout.ep.value or 1) if (voices["kind"] == "ep").any() else tp
-    return Crew(ranks=ranks, team=team, teams=max(1, ranks // (team * pp)))
+    return Crew(ranks=ranks, team=tp, teams=max(1, ranks // (tp * pp)))
 
 
 def _measure_update(voices: pl.DataFrame, layout: Layout, ranks: int) -> float | None:
