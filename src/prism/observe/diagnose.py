@@ -119,7 +119,7 @@ def study_job(
     traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
 ) -> JobDiagnosis:
     """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept."""
-    messages = traffic.messages[traffic.rows_of(job.pairs)]
+    messages = traffic.messages.select("voice", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
     heard = find_voices(traffic, job)
     voices = known.label(traffic, heard) if known is not None else None
     if voices is None:

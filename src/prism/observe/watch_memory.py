@@ -80,7 +80,8 @@ class JobMemory:
         return bool(silent or length.max() > (1 + _LONGER) * met.calm_ns)
 
     def end_look(self, found: Diagnosis) -> None:
-        """Take in what was found."""
+        """Take in what was found, and let go of the flows of this look."""
+        self._unheard.clear()
         troubled = {finding.job for finding in found.findings}
         for job in found.jobs:
             met = self._jobs.get(job.endpoints)
