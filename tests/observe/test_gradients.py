@@ -1,11 +1,11 @@
-"""How gradients leave, and how far apart ranks are once all parameters are gathered."""
+"""How gradients leave."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from prism.observe.gradients import count_before, measure_apart, size_up, study_gradients
+from prism.observe.gradients import count_before, size_up, study_gradients
 
 MS = 1_000_000
 STEP = 100 * MS
@@ -27,31 +27,19 @@ def send(*bursts: tuple[int, float, float]) -> Sent:
 def test_buckets_with_compute_between_them_leave_early() -> None:
     found = study_gradients(*send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 90, 95)), VOICES, STEPS, STEP)
     assert found is not None
-    assert (found.early, found.gathered, found.rest_ns) == (True, True, 15 * MS)
+    assert (found.early, found.gathered) == (True, True)
 
 
 def test_buckets_that_follow_each_other_at_once_do_not() -> None:
     found = study_gradients(*send((0, 60, 65), (0, 65, 70), (0, 70, 75), (1, 76, 80)), VOICES, STEPS, STEP)
     assert found is not None
-    assert (found.early, found.gathered, found.rest_ns) == (False, True, MS)
+    assert (found.early, found.gathered) == (False, True)
 
 
 def test_gradients_alone_are_not_gathered() -> None:
     found = study_gradients(*send((0, 60, 65), (0, 65, 70)), VOICES, STEPS, STEP)
     assert found is not None
     assert not found.gathered
-
-
-def test_ranks_are_apart_by_when_each_has_its_last_parameters() -> None:
-    gradients = ((0, 60, 65), (3, 60, 65))
-    marks = STEP * np.arange(STEPS) + 83 * MS
-    sent = send(*gradients, (1, 76, 82.5), (2, 76, 83))
-    assert measure_apart(marks, *sent, VOICES) == MS // 2
-    assert measure_apart(marks + 5 * MS, *sent, VOICES) == 0
-    far = send(*gradients, (1, 70, 75), (2, 76, 83))
-    assert measure_apart(marks, *far, VOICES) == 0
-    ungathered = send((0, 60, 82.5), (3, 60, 65), (1, 50, 55), (2, 76, 83))
-    assert measure_apart(marks, *ungathered, VOICES) == 0
 
 
 def test_parameters_that_come_before_gradients_are_counted() -> None:

@@ -14,13 +14,12 @@ from prism.observe.crew import do_beside, do_each
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
-from prism.observe.handover import overlap_steps
 from prism.observe.jobs import Hear, ObservedJob, listen, recognise_jobs
 from prism.observe.known_jobs import Known, is_steady
 from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.pairs import choose_kind, label_pairs
 from prism.observe.stages import StageMap, find_stages
-from prism.observe.steps import CUT, cut_steps
+from prism.observe.steps import STEPS, cut_steps
 from prism.observe.traffic import Traffic, prepare_traffic
 from prism.observe.voices import find_voices
 from prism.records.findings import Finding
@@ -141,7 +140,7 @@ def study_job(
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
         pairs=_name_pairs(traffic, job, choose_kind(voices)) if pairs is None else pairs,
-        steps=overlap_steps(steps, voices, layout),
+        steps=steps,
         voices=voices,
         stages=stages,
         observed=job,
@@ -154,7 +153,7 @@ def _find_steps(
 ) -> tuple[pl.DataFrame, str | None]:
     """The steps of a job and the clock they go by: the one that is known, while it strikes as steadily as ever."""
     if job.period_ns is None:
-        return pl.DataFrame(schema=CUT), None
+        return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
     if known is not None and known.clock is not None:
         steps, clock = cut_steps(messages, voices, job.period_ns, saves, known.clock)

@@ -9,14 +9,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.clocks import choose_clock, count_periods, list_clocks
-from prism.observe.gradients import count_before, measure_apart, study_gradients
+from prism.observe.gradients import count_before, study_gradients
 from prism.observe.period import Times
 from prism.observe.stages import find_forward_ways
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
-CUT = pl.Schema([*STEPS.items(), *((f"{c}_ns", pl.Int64()) for c in ("pause", "lead", "apart", "rest"))])
-"""Steps, the pause before each that hides who leaves it first, and how long after its start its first message comes;
-how far apart ranks end their last gathering of parameters, and how long after the last gradients they begin it."""
 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
@@ -53,23 +50,17 @@ def cut_steps(
     order = np.flatnonzero(row >= 0)
     order = order[np.argsort(start[order], kind="stable")]
     if len(order) < 4:
-        return pl.DataFrame(schema=CUT), None
+        return pl.DataFrame(schema=STEPS), None
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
     gradients = study_gradients(start, end, row, steady, count_periods(start, period_ns), period_ns)
     clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, clock)
     chosen = choose_clock(clocks, start, opening)
     if chosen is None:
-        return pl.DataFrame(schema=CUT), None
-    late = gradients is not None and gradients.gathered and not gradients.early
-    apart = measure_apart(chosen.marks, start, end, row, steady) if late else 0
-    rest = gradients.rest_ns if gradients is not None else 0
+        return pl.DataFrame(schema=STEPS), None
     sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
     spare = count_before(chosen.marks, start, row, steady, gradients.size) if gradients and chosen.gradients else 0
-    cut = _to_frame(chosen.marks, sent, period_ns, spare)
-    cut = cut.with_columns(apart_ns=pl.lit(apart, pl.Int64), rest_ns=pl.lit(rest, pl.Int64))
-    # Who gathers parameters first is seen to do so, whoever it moves in lockstep with.
-    return (cut.with_columns(pause_ns=pl.lit(0, pl.Int64)) if chosen.gradients else cut), chosen.name
+    return _to_frame(chosen.marks, sent, period_ns, spare), chosen.name
 
 
 def _join_saves(saves: pl.DataFrame | None) -> Times:
@@ -126,22 +117,22 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
     A job that starts need not send these.
     """
     if len(boundaries) < 2:
-        return pl.DataFrame(schema=CUT)
+        return pl.DataFrame(schema=STEPS)
     at = np.searchsorted(sent.start, boundaries)
     typical = round(float(np.median(np.diff(at))))
     enough = (1 - _MISSING) * typical
     closed, opened = _leave_pauses(boundaries, at, sent, typical, period_ns)
     resumed = _find_resumptions(at, sent, period_ns)
-    begin, pause = opened.tolist(), np.where(closed > boundaries, opened - boundaries, 0).tolist()
+    begin = opened.tolist()
     for i, k in enumerate(resumed.tolist()[1:]):
         until = at[i + 1] if i + 1 < len(at) else len(sent.start)
         # A step that stands still and goes on sends as many messages as any; one that is begun anew sends more.
         if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
-            begin[i], pause[i] = _find_start(int(k), int(until), opened, at, sent.start, typical), 0
+            begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
     first = int(resumed[0])
     end = closed[1:].tolist()
     if at[0] - first >= enough - spare:
-        begin, pause = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin], [0, *pause]
+        begin = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin]
         end = [int(closed[0]), *end]
     seen = len(sent.start) - max(int(at[-1]), int(resumed[-1]))
     if seen >= enough:
@@ -151,11 +142,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         end.append(int(busy[-1]) + int(max(rest, 0.0)))
     if end and (seen <= 0 or seen >= enough):
         end[-1] += _measure_last_save(boundaries, opened, at, sent)
-    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end, "pause_ns": pause[: len(end)]})
-    first_sent = np.searchsorted(sent.start, frame["start_ns"].to_numpy()).clip(max=len(sent.start) - 1)
-    lead = sent.start[first_sent] - frame["start_ns"].to_numpy()
-    frame = frame.with_row_index("index").with_columns(lead_ns=lead, apart_ns=0, rest_ns=0)
-    return frame.select(pl.col(c).cast(t) for c, t in CUT.items())
+    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
+    return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
 
 
 def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
