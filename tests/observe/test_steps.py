@@ -160,3 +160,9 @@ def test_pauses_of_neighbouring_steps_are_told_by_what_is_saved_in_them() -> Non
     saves = pl.DataFrame({"start_ns": [495 * MS, 625 * MS], "end_ns": [520 * MS, 650 * MS]})
     found = lengths_ms(find_steps(send_gradients(begins), VOICES, STEP, saves))
     assert found == [100.0] * 4 + [130.0, 130.0] + [100.0] * 6
+
+
+def test_a_lost_first_message_is_no_pause() -> None:
+    sent = send_gradients(STEP * np.arange(12))
+    lost = sent.filter(~pl.col("start_ns").is_between(660 * MS, 668 * MS))
+    assert lengths_ms(find_steps(lost, VOICES, STEP)) == [100.0] * 12

@@ -22,6 +22,7 @@ _NEARBY = 9  # steps that tell what is usual
 _LIKE = 5  # steps that tell when messages come
 _SPREAD = 0.1  # of a pause: how much longer it may be for one rank than for another
 _OUTAGE = 0.5  # of a step: silence in the middle of a step that is longer than usual by this much
+_DELAYED = 0.5  # of a pause by which it lengthens what it delays
 _SAVING = 0.5  # of a pause in which a job writes to storage
 _GONE = 1.5  # steps: a pause that is longer, and comes once, is no part of a step
 
@@ -185,7 +186,8 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
     saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
-    late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
+    unusual = (leads - lead > _UNUSUAL * unsteady) & _lengthens(leads - lead, boundaries)[inside]
+    late = (leads - lead > _PAUSE * period_ns) & (saves | unusual)
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
     chosen = np.flatnonzero(late & (alone | saves))
     paused, length = inside[chosen], (leads - lead)[chosen]
@@ -196,6 +198,16 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
+
+
+def _lengthens(excess: NDArray[np.float64], boundaries: Times) -> NDArray[np.bool_]:
+    """Whether what comes late after a boundary delays the next one, too: otherwise only the first message was lost."""
+    length = np.diff(boundaries)
+    beside = np.minimum(np.append(length[1:], 2**62), np.concatenate([[2**62], length[:-1]]))
+    most = excess[: len(length)]
+    found = np.ones(len(boundaries), np.bool_)
+    found[: len(most)] = length[: len(most)] - beside[: len(most)] >= _DELAYED * most
+    return found
 
 
 def _list_nearby(values: Times) -> Times:
