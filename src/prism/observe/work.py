@@ -163,7 +163,7 @@ def _wait_for_receiver(own: pl.DataFrame, answered: Ints) -> NDArray[np.bool_]:
     num = int(place.max(initial=-1)) + 1
     took = quantile_groups((own["end_ns"] - own["start_ns"]).to_numpy().astype(np.float64), place, num, _LONG)
     left = median_groups((answered - own["end_ns"].to_numpy()).astype(np.float64), place, num)
-    return np.asarray(((left >= 0) & (left < _WAITED * took))[place], np.bool_)
+    return np.asarray((left < _WAITED * took)[place], np.bool_)
 
 
 def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:

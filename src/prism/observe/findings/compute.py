@@ -18,6 +18,7 @@ _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
 _MOST_SLOWER = 3.5  # beyond, replicas do different things
 _PASSING = 0.08  # share of the steps: what is over sooner is chance
 _SURE = 6.0  # standard errors
+_CLOCKS_S = 0.003  # that clocks of exporters may be apart where nothing tells how far they are
 _SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
 FELT = 0.01  # steps of the window are longer than the others by at least this much
 
@@ -44,12 +45,21 @@ def find_slow_compute(case: Case, slow_nics: frozenset[int] = frozenset()) -> li
 def find_slow(case: Case, table: WorkTable, slow_nics: frozenset[int] = frozenset()) -> list[Finding]:
     """Ranks that work longer than their replicas on the first and last micro-batch, or stages than before."""
     by_replica = [s for s in find_suspects(table.against_replicas) if s.window.mean <= _MOST_SLOWER]
+    by_replica = [s for s in by_replica if not _may_be_clocks(case, table, s)]
     by_past = [s for s in find_suspects(table.against_past) if s.window.length <= 0.8 * case.steps.height]
     alone = _whole_stages(table, by_past)
     if len({int(table.stage[s.row]) for s in alone}) > max(1, table.num_stages // 2):
         alone = []  # All stages at once: nothing that a rank or a stage could be blamed for.
     groups = _group(case, table, [s for s in by_replica + alone if is_felt(case, s.window)])
     return [_blame(case, table, group) for group in groups if not _wait_for_nic(case, table, group, slow_nics)]
+
+
+def _may_be_clocks(case: Case, table: WorkTable, suspect: Suspect) -> bool:
+    """Whether it was never quicker, by no more than clocks of exporters may be off: they are so all the time."""
+    switches = {case.switches[int(e)] for e in case.job.endpoints}
+    if suspect.window.length <= 0.8 * case.steps.height or (len(switches) == 1 and None not in switches):
+        return False
+    return table.find_extra_s(suspect.row, suspect.window) < _CLOCKS_S
 
 
 def _whole_stages(table: WorkTable, suspects: list[Suspect]) -> list[Suspect]:

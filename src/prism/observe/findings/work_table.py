@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case
-from prism.observe.findings.windows import Floats, quantile_rows, spread_of
+from prism.observe.findings.windows import Floats, Window, quantile_rows, spread_of
 
 Ints = NDArray[np.int64]
 
@@ -52,6 +52,13 @@ class WorkTable:
             # Tensor-parallel ranks of a host act as one, so half of the rows may be slow when there are two replicas.
             out[rows] = values[rows] / quantile_rows(values[rows], 0.25, axis=0) - 1
         return out
+
+    def find_extra_s(self, row: int, window: Window) -> float:
+        """Seconds that a rank works longer than the quicker of its replicas, in the phase in which that is most."""
+        steps = slice(window.first, window.last + 1)
+        rows = np.flatnonzero(self.stage == self.stage[row])
+        extra = [v[row, steps] - quantile_rows(v[rows, steps], 0.25, axis=0) for v in self.phases.values()]
+        return max((float(np.median(e[~np.isnan(e)])) for e in extra if not np.isnan(e).all()), default=0.0)
 
     def spread(self) -> float:
         """Usual spread between replicas."""
