@@ -25,6 +25,7 @@ _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch"
 _COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
 _QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
 _CLEAR = 2  # transfers that are slow apart from each other, and have one place in common
+_MOSTLY = 0.5  # of what is slow in another job
 _MISS = 2.0  # what a transfer weighs that should be slow and is not, over one that is
 
 
@@ -143,16 +144,24 @@ def _touched(case: Case, src: int, dst: int, paths: list[str] | tuple[str, ...])
 def rank_suspects(scene: Scene, left: dict[int, SlowPair], others: Sequence[Scene]) -> list[Ranked]:
     """All that the slow pairs `left` touch, the best account first; `others` are scenes of the same time."""
     hits, misses = _tally(scene, left)
-    elsewhere = [_tally(other, other.slow) for other in others]
+    elsewhere = [(*_tally(other, other.slow), len({other.unit[r] for r in other.slow})) for other in others]
     ranked = []
     for suspect, units in hits.items():
         score = len(units) - _MISS * len(misses[suspect])
         if suspect[0] != "pair":
-            score += sum(len(h.get(suspect, ())) - _MISS * len(m.get(suspect, ())) for h, m in elsewhere)
+            score += sum(_count_for(suspect, *tally) for tally in elsewhere)
         if suspect in scene.moved:
             score = max(score, 0.0) + len(left)  # Messages went another way just when they became slow.
         ranked.append(Ranked(suspect, frozenset(units), score, len(misses[suspect]), round(sum(units.values()), 6)))
     return sorted(ranked, key=lambda r: (-r.score, r.misses, -r.extra_s, _ORDER[r.suspect[0]], r.suspect))
+
+
+def _count_for(
+    suspect: Suspect, hits: dict[Suspect, dict[int, float]], misses: dict[Suspect, set[int]], num_slow: int
+) -> float:
+    """What another job tells of a suspect: one that touches little of what is slow there is not the cause of it."""
+    touched = len(hits.get(suspect, ()))
+    return (touched if touched >= _MOSTLY * num_slow else 0) - _MISS * len(misses.get(suspect, ()))
 
 
 def points_at_one(scene: Scene) -> bool:

@@ -177,9 +177,15 @@ def find_last(transfers: Transfers, slow_steps: dict[int, list[int]]) -> set[int
         if len(rows) == 1:  # It has nobody to wait for.
             found.update(rows)
             continue
-        steps = sorted({step for row in rows for step in slow_steps[row]})
-        ends, blur = _compare_ends(transfers, rows, steps)
+        steps, times = np.unique([step for row in rows for step in slow_steps[row]], return_counts=True)
+        steps = steps[times >= min(0.5 * len(rows), times.max())]
+        # Hops of far shorter collectives hold up nobody in the long ones, and these not them.
+        longest = np.array([_middle(transfers.longest_ns[row, steps]) for row in rows])
+        beside = [row for row, long in zip(rows, longest, strict=True) if long < 0.5 * longest.max()]
+        rows = [row for row in rows if row not in beside]
+        ends, blur = _compare_ends(transfers, rows, steps.tolist())
         found.update(row for row, end in zip(rows, ends, strict=True) if end >= ends.max() - blur)
+        found.update(beside)
     return found
 
 
