@@ -24,6 +24,7 @@ _SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = 6.0  # standard errors
 _MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
 _PEERS = 4  # pairs with like messages that make a comparison
+_SAME = 0.25  # of how slow a pair is in a stretch: what is less is another matter, or chance
 _AT_ONCE = 2.0  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
@@ -230,9 +231,11 @@ def _noise(excess: Floats) -> float:
 
 
 def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noise: float) -> SlowPair | None:
-    window = find_window(values, threshold)
-    if window is None:
+    rough = find_window(values, threshold)
+    if rough is None:
         return None
+    threshold = max(threshold, _SAME * rough.mean)
+    window = find_window(values, threshold) or rough
     steady = (window.length >= 2 or window.mean >= _AT_ONCE) and window.share >= 0.7
     known = ~np.isnan(values)
     high = known & (values > threshold)
