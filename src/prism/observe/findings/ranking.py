@@ -33,7 +33,8 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         _, slow = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
-        late = _apart_from(stops, find_latecomers(case) or find_late(case, slow))
+        last = _apart_from(stops, find_latecomers(case))
+        late = last or _apart_from(stops, find_late(case, slow))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
         shared = contended.get(job, [])
@@ -41,7 +42,8 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         # to transfer slowly; but where all that is slow has one place in common, who is late there waits for it.
         network = [] if shared or scene is None else _apart_from(stops, find_network(scene, felt))
         clear = network if scene is not None and points_at_one(scene) else []
-        late = _without(late, clear)
+        # But all leave a collective together, however slow: who comes last to the next was not held up by a link.
+        late = last if last and not case.stages.chains else _without(late, clear)
         network = _without(network + _apart_from(stops, shared), late)
         causes = (late or _without(find_slow_compute(case, _nics_of(case, network)), clear)) + network
         causes = stops + [c for c in causes if _is_worth_telling(case, c)]
