@@ -73,6 +73,18 @@ def test_a_heavy_stage_is_found_whether_by_design_or_since_a_while(shape: str, m
     assert named(diagnose(*write_job(job)).findings[0]) == ("stage_imbalance", "1")
 
 
+@pytest.mark.parametrize("weights, found", [(1.0, [("stage_imbalance", "3")]), (1.4, [])])
+def test_a_last_stage_may_be_heavier_by_the_weights_that_its_gradients_show(
+    weights: float, found: list[tuple[str, str]]
+) -> None:
+    job = MadeJob(fault=Fault(kind="heavy_stage", place=3, factor=1.45))
+    flows, topology = write_job(job)
+    last = [job.address(job.rank(3, r, i)) for r in range(job.dp) for i in range(job.tp)]
+    gradients = pl.col("src").is_in(last) & pl.col("dst").is_in(last)
+    size = pl.when(gradients).then((pl.col("bytes") * weights).cast(pl.Int64)).otherwise("bytes")
+    assert [named(f) for f in diagnose(flows.with_columns(bytes=size), topology).findings] == found
+
+
 @pytest.mark.parametrize("shape", ["dp4 pp4 tp2", "dp8 pp2 tp2"])
 @transports
 def test_the_rank_that_hangs_is_named_and_the_silence_measured(shape: str, meets: bool) -> None:

@@ -45,6 +45,12 @@ def test_a_worker_that_all_wait_for_is_named() -> None:
     assert named(findings[0]) == ("slow_compute", "h5")
 
 
+def test_a_worker_that_all_wait_for_is_named_though_records_are_lost() -> None:
+    flows, topology = write_ring(lambda step: {5: 0.5} if step in _SLOW else {})
+    kept = np.random.default_rng(1).random(flows.height) > 0.03
+    assert named(diagnose(flows.filter(pl.Series(kept)), topology).findings[0]) == ("slow_compute", "h5")
+
+
 def test_pauses_that_hit_one_worker_after_the_other_are_the_jobs() -> None:
     findings = diagnose(*write_ring(lambda step: {step * 3 % _HOSTS: 0.5} if step in _SLOW else {})).findings
     assert findings[0].kind == "slow_step"

@@ -56,6 +56,15 @@ def test_hops_whose_ends_are_blurred_are_not_told_apart() -> None:
     assert find_last(make_ring(noise, [1.0]), dict.fromkeys(range(RING), SLOW)) == set(range(RING))
 
 
+def test_hops_of_short_collectives_and_steps_of_one_hop_alone_do_not_count() -> None:
+    lead = np.zeros((RING, STEPS))
+    lead[:, SLOW] = np.array([[0], [50_000], [90_000], [0]])
+    ring = make_ring(lead, [1.0])
+    ring.longest_ns[3] = 1e4  # another collective, which the long ones do not wait for
+    steps = {0: SLOW, 1: SLOW, 2: SLOW, 3: [0, 1, 2, *SLOW]}
+    assert find_last(ring, steps) == {0, 3}
+
+
 def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
     slow = {0: make_slow(0)}
     lead = np.zeros((RING, STEPS))
