@@ -234,7 +234,9 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     rough = find_window(values, threshold)
     if rough is None:
         return None
-    threshold = max(threshold, _SAME * rough.mean)
+    pair, src, dst, kind = transfers.ends[row]
+    if kind == "dp":  # Between two a single wait may be as long as any.
+        threshold = max(threshold, _SAME * rough.mean)
     window = find_window(values, threshold) or rough
     steady = (window.length >= 2 or window.mean >= _AT_ONCE) and window.share >= 0.7
     known = ~np.isnan(values)
@@ -252,7 +254,6 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     sure = window.mean * np.sqrt(high.sum()) / noise
     if sure < _SURE:
         return None
-    pair, src, dst, kind = transfers.ends[row]
     slow = slice(window.first, window.last + 1)
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
     slow_steps = tuple(np.flatnonzero(high).tolist())
