@@ -16,6 +16,7 @@ from prism.observe.traffic import Traffic
 
 _PLACES = 12  # pairs of hosts that are looked at
 _MOST_LANES = 32  # of two hosts that are compared
+_AS_OFTEN = 0.7  # of the messages of the busiest lane between two hosts
 _ASKED = 4  # lanes of a host that are compared with another host's
 _FAR_CLOSER = 0.1  # of how far lanes of one host scatter at most, some of which may be bound too
 _CLOSER = 0.3  # of how far strangers scatter
@@ -48,6 +49,8 @@ def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key
     src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
     onward = pipe.filter(pl.Series(dst == src + 1))
     pipe = onward if onward.height else pipe
+    # What the last stage hands back to the first may go the same way on connections of its own, half as often.
+    pipe = pipe.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("src_host", "dst_host"))
     ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
     if ways.is_empty():
         return Team(tensor=1, context=1) if pipe.height else None
