@@ -19,6 +19,7 @@ from prism.observe.period import Times
 Ints = NDArray[np.int64]
 
 _SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
+_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
 _AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
 _MORE_TURNS, _FEW_TURNS = 8, 2  # times more turns one way than the other, and a few that losses may make
 _CUT_OFF = 0.03  # of a step by which it may be cut too early or too late
@@ -118,7 +119,10 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
     first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
     known = np.flatnonzero(~np.isnan(gap))
     src, dst, gap = (*(sent[c].to_numpy()[first[known]] for c in ("src", "dst")), gap[known])
-    ways = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap}).group_by("a", "b").agg(pl.col("gap").median())
+    table = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap, "num": np.bincount(voice)[known]})
+    # What the last stage hands back to the first may go the same way, half as often.
+    main = table.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("a", "b"))
+    ways = main.group_by("a", "b").agg(pl.col("gap").median())
     spacing = {(int(a), int(b)): float(g) for a, b, g in ways.iter_rows()}
     return {(a, b) for (a, b), g in spacing.items() if _TWICE[0] * g < spacing.get((b, a), 0.0) < _TWICE[1] * g}
 
