@@ -186,10 +186,9 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
     saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
-    unusual = (leads - lead > _UNUSUAL * unsteady) & _lengthens(leads - lead, boundaries)[inside]
-    late = (leads - lead > _PAUSE * period_ns) & (saves | unusual)
+    late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
-    chosen = np.flatnonzero(late & (alone | saves))
+    chosen = np.flatnonzero(late & (saves | (alone & _lengthens(leads - lead, boundaries)[inside])))
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
