@@ -20,6 +20,7 @@ _AS_OFTEN = 0.7  # of the messages of the busiest lane between two hosts
 _ASKED = 4  # lanes of a host that are compared with another host's
 _FAR_CLOSER = 0.1  # of how far lanes of one host scatter at most, some of which may be bound too
 _CLOSER = 0.3  # of how far strangers scatter
+_LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
 
 Flags = NDArray[np.bool_]
@@ -88,9 +89,14 @@ def _scatter_of_strangers(ways: list[list[Lane]], stages: StageMap) -> float:
         for here, there in pairwise(ways)
         if stages.stage.get(here[0].src) == stages.stage.get(there[0].src)
     ]
-    pairs = ((a, b) for here, there in beside for a in here[:_ASKED] for b in there[:_ASKED])
-    found = [bond.scatter_ns for a, b in pairs if (bond := measure_bond(a, b)) is not None]
-    return float(np.median(found)) if found else 0.0
+    found = [_usual_scatter(here[:_ASKED], there[:_ASKED]) for here, there in beside]
+    # A host that is slow at times scatters against all others, so the least counts.
+    return min((usual for usual in found if usual > 0), default=0.0)
+
+
+def _usual_scatter(here: list[Lane], there: list[Lane]) -> float:
+    bonds = [bond for a in here for b in there if (bond := measure_bond(a, b)) is not None]
+    return float(np.median([bond.scatter_ns for bond in bonds])) if bonds else 0.0
 
 
 def _compare_all(lanes: list[Lane], free_ns: float) -> tuple[Flags, Flags]:
@@ -103,7 +109,8 @@ def _compare_all(lanes: list[Lane], free_ns: float) -> tuple[Flags, Flags]:
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
     widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
-    closer = scatter < np.maximum(_FAR_CLOSER * widest, _CLOSER * free_ns)
+    close = min(_CLOSER * free_ns, _LOOSE * lanes[0].usual_silence)
+    closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in lanes] for a in lanes]
     return closer | same | np.array(at_once, np.bool_), same
 
