@@ -58,8 +58,8 @@ def find_uneven_answers(case: Case, answers: Answers, table: WorkTable) -> list[
 
 def _began(block: Floats) -> bool:
     """Whether workers differ far more in some steps than in others: what differs all along is not told by answers."""
-    spread = np.nanmax(np.abs(block / np.nanmedian(block, axis=0) - 1), axis=0)
-    known = np.sort(spread[~np.isnan(spread)])
+    block = block[:, ~np.isnan(block).all(axis=0)]
+    known = np.sort(np.nanmax(np.abs(block / np.nanmedian(block, axis=0) - 1), axis=0))
     quarter = max(1, len(known) // 4)
     return len(known) >= 4 and bool(np.median(known[:quarter]) < _CALM * np.median(known[-quarter:]))
 
