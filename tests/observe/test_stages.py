@@ -32,6 +32,12 @@ def test_a_lone_gradient_comes_before_a_lone_activation() -> None:
     assert find_exchanging_ways(_exchanged(8, 4, lost=13), host) == {(7, 9)}
 
 
+def test_an_exchange_that_some_steps_drag_out_still_tells_the_way() -> None:
+    parts = [_exchanged(1, 1 if step % 6 == 0 else 4) for step in range(40)]
+    sent = pl.concat(part.with_columns(pl.col("start_ns", "end_ns") + 10**10 * i) for i, part in enumerate(parts))
+    assert find_exchanging_ways(sent, np.array([7, 9])) == {(7, 9)}
+
+
 def test_messages_that_go_there_and_back_by_turns_tell_no_way() -> None:
     assert find_exchanging_ways(_exchanged(8, 1), np.array([7, 9])) == set()
 

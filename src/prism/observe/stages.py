@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 _SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
 _AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
 _AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
-_MORE_TURNS, _FEW_TURNS = 8, 2  # times more turns one way than the other, and a few that losses may make
+_MORE_TURNS, _FEW_TURNS = 4, 2  # times more turns one way than the other, and a few that losses may make
 _CUT_OFF = 0.03  # of a step by which it may be cut too early or too late
 _TWICE = (1.5, 6.0)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
 
