@@ -63,13 +63,13 @@ corpus: $(READY)  ## make real torch jobs fail in every way we know, and score `
 	$(BIN)/python benchmarks/explain.py corpus $(OUT)/corpus
 
 drills: $(READY)  ## do harm to a real training job in 13 ways, and check that it recovers
-	$(BIN)/python -m prism.recover.drills
+	$(BIN)/python -m drills
 
 soak: $(READY)  ## 200 random faults on one run
-	$(BIN)/python -m prism.recover.drills.soak
+	$(BIN)/python -m drills.soak
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
-	$(BIN)/python -m prism.recover.drills.slurm_drill
+	$(BIN)/python -m drills.slurm_drill
 
 lab: $(READY)  ## real jobs between network namespaces, harmed and diagnosed (root, tcpdump, softflowd)
 	$(BIN)/prism lab --output $(OUT)/lab

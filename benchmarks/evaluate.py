@@ -28,14 +28,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from machine import describe_machine
-from prism.evaluate import events
-from prism.evaluate.bound import Supply, lower_bound_s
-from prism.evaluate.packing import Slot, Work, pack
-from prism.evaluate.plan_file import Hardware
-from prism.evaluate.priors import Prior, Priors, Record
-from prism.evaluate.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.simulation import Links, SharedLinks, SimulatedRun, simulate_evaluation
-from prism.evaluate.trials import Checkpoint, Dataset, Node, Worker
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.bound import Supply, lower_bound_s
+from prism.evaluate.schedule.hardware import Hardware
+from prism.evaluate.schedule.packing import Slot, Work, pack
+from prism.evaluate.schedule.priors import Prior, Priors, Record
+from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.schedule.simulation import Links, SharedLinks, SimulatedRun, simulate_evaluation
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Worker
 
 DATASETS, GPUS = 63, 8
 LINK = 25e9 / 8  # bytes per second, paper

@@ -29,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 
 from machine import describe_machine
-from prism.evaluate.adapters.adapter import Bench, open_adapter
-from prism.evaluate.checkpoint_folder import inspect_folder
-from prism.evaluate.engines.local import LocalEngine
 from prism.evaluate.evaluation import EvaluateConfig, evaluate
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.run.adapters.adapter import Bench
+from prism.evaluate.run.adapters.opening import open_adapter
+from prism.evaluate.run.checkpoint_folder import inspect_folder
+from prism.evaluate.run.engines.local import LocalEngine
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 _SHAPES = {
     "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import numpy as np
 
 from machine import describe_machine
-from prism.evaluate.loading import Shelf, ShelfConfig, open_source
-from prism.evaluate.loading.neighbour import Neighbour
-from prism.evaluate.models.tiny import write_safetensors
+from prism.evaluate.run.loading import Shelf, ShelfConfig, open_source
+from prism.evaluate.run.loading.neighbour import Neighbour
+from prism.evaluate.run.models.tiny import write_safetensors
 from prism.testbed.namespaces import Namespaces, why_no_namespaces
 
 
@@ -67,7 +67,7 @@ def be_trial(args: argparse.Namespace) -> None:
 
 def be_storage(folder: Path, host: str) -> None:
     """Serve the checkpoint until the input closes."""
-    from prism.evaluate.loading.folder_source import FolderSource
+    from prism.evaluate.run.loading.folder_source import FolderSource
 
     server = Neighbour(lambda key: folder, host)
     print(server.offer("model", FolderSource(folder).files()), flush=True)

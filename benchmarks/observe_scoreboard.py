@@ -169,7 +169,7 @@ def score_one(made: Any, method: str, with_spans: bool) -> Tally:
     from observe_score import score
     from prism.observe import build_timeline
     from prism.observe.diagnose import diagnose, study_jobs
-    from prism.observe.paper import diagnose_as_published, draw_published_timeline
+    from prism.observe.llmprism import diagnose_as_published, draw_published_timeline
 
     begin = time.process_time()
     if method == "prism":

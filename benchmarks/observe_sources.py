@@ -104,7 +104,7 @@ def make_datagrams(records: np.ndarray[Any, Any], sequence: int, export_s: int) 
 
 
 def bench_pcap(num: int) -> None:
-    from prism.observe.sources import read_packets
+    from prism.collect import read_packets
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.pcap"
@@ -131,7 +131,7 @@ def bench_pcap(num: int) -> None:
 
 
 def bench_ipfix(num: int) -> None:
-    from prism.observe.sources import Collector
+    from prism.collect import Collector
 
     template = template_message(0)
     datagrams = make_datagrams(make_records(num, BASE_MS, 1000), 0, BASE_MS // 1000)
@@ -189,8 +189,8 @@ def bench_stream(rate: int, seconds: float) -> None:
 
     "lost %" includes what is still queued; "cpu %" is of one core, since the start.
     """
-    from prism.observe.sources import open_source
-    from prism.observe.watch import Watch, WatchConfig
+    from prism.collect import open_source
+    from prism.watch.stream import Watch, WatchConfig
 
     source = open_source("ipfix://127.0.0.1:0")
     watch = Watch(source, None, WatchConfig(), lambda document: None, say=print)

@@ -98,7 +98,7 @@ def measure(target: Path, method: str) -> Run:
 
 def run_child(target: Path, method: str) -> None:
     """The measured process: warm up, then read and diagnose with every stage timed."""
-    from prism.observe.paper import diagnose_as_published
+    from prism.observe.llmprism import diagnose_as_published
     from prism.records import TOPOLOGY, load_flows, read_table
     from prism.scenarios import load_scenario, make_scenario
 

@@ -26,8 +26,8 @@ from prism.characterize.figures import draw_figures
 from prism.characterize.published import REFERENCES
 from prism.cli.characterize import characterize_traces
 from prism.cli.generate_trace import generate_trace_file
+from prism.drawing.charts import WIDTH, Bars, Series, draw_bars, draw_heat_map, draw_lines, draw_pareto, even_ticks
 from prism.errors import BadConfigError, BadFileError, InputError
-from prism.records.charts import WIDTH, Bars, Series, draw_bars, draw_heat_map, draw_lines, draw_pareto, even_ticks
 
 app = typer.Typer()
 app.command("characterize")(characterize_traces)

@@ -19,12 +19,12 @@ from ray_nodes import RayNodes
 def open_any_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """How each engine is opened; Ray's workers look for the jobs of the tests on PYTHONPATH."""
     if request.param == "local":
-        from prism.evaluate.engines import LocalEngine
+        from prism.evaluate.run.engines import LocalEngine
 
         return LocalEngine
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    from prism.evaluate.engines.ray_engine import RayEngine
+    from prism.evaluate.run.engines.ray_engine import RayEngine
 
     return lambda: RayEngine(None, 1)  # fewer CPUs than the tests start workers
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from prism.evaluate import actions, events
-from prism.evaluate.scheduler import Scheduler
-from prism.evaluate.trials import Checkpoint, Node, Part, Trial, Worker
+from prism.evaluate.schedule import actions, events
+from prism.evaluate.schedule.scheduler import Scheduler
+from prism.evaluate.schedule.trials import Checkpoint, Node, Part, Trial, Worker
 
 Choose = Callable[[int], int]  # a number below the one given
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.cli.evaluate import draw_progress
-from prism.evaluate.adapters import BUILTIN_DATASETS, Bench, SampleError, open_adapter
-from prism.evaluate.adapters.builtin import make_sample
-from prism.evaluate.models import Continuation, open_model
-from prism.evaluate.models.tiny import write_tiny
+from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, SampleError, open_adapter
+from prism.evaluate.run.adapters.builtin import make_sample
+from prism.evaluate.run.models import Continuation, open_model
+from prism.evaluate.run.models.tiny import write_tiny
 
 QUICK = ("arithmetic", "order", "text", "copy")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prism.errors import BadFileError
-from prism.evaluate.models.tiny import write_tiny
-from prism.evaluate.watching import CheckpointWatch
+from prism.evaluate.run.models.tiny import write_tiny
+from prism.evaluate.run.watching import CheckpointWatch
 
 
 def commit(folder: Path, content: bytes = b"weights") -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from engine_jobs import Act
 
-from prism.evaluate.engines import Engine, Gone, Report, Returned
-from prism.evaluate.engines.engine import WorkerSpec
-from prism.evaluate.events import Failure
+from prism.evaluate.run.engines import Engine, Gone, Report, Returned
+from prism.evaluate.run.engines.engine import WorkerSpec
+from prism.evaluate.schedule.events import Failure
 
 
 @pytest.fixture

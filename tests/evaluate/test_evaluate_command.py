@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from prism.cli.main import main
-from prism.evaluate.models.tiny import write_tiny
-from prism.evaluate.store import Store
+from prism.evaluate.run.models.tiny import write_tiny
+from prism.evaluate.run.store import Store
 
 Prism = Callable[..., tuple[int, str, str]]
 
@@ -170,8 +170,8 @@ def test_a_trial_that_never_fits_is_reported(project: Path, prism: Prism) -> Non
 def test_a_command_ends_with_its_worker() -> None:
     """A worker that is stopped must leave its GPU, and so must what it has started."""
     program = (
-        "from pathlib import Path; from prism.evaluate.adapters import Bench, open_adapter;"
-        "from prism.evaluate.trials import Dataset;"
+        "from pathlib import Path; from prism.evaluate.run.adapters import Bench, open_adapter;"
+        "from prism.evaluate.schedule.trials import Dataset;"
         "own = Dataset(name='x', adapter='command', task='x', samples=1, settings={'infer': 'sleep 4219'});"
         "open_adapter('command').infer(own, Path(), Bench(), 0, 1, 0)"
     )

@@ -32,9 +32,9 @@ from command_runs import (
 from ray_nodes import RayNodes
 
 from prism.errors import InputError
-from prism.evaluate.adapters import Bench, open_adapter
-from prism.evaluate.trials import Dataset
-from prism.evaluate.workplace import Workplace
+from prism.evaluate.run.adapters import Bench, open_adapter
+from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.schedule.trials import Dataset
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 

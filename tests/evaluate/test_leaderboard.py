@@ -12,7 +12,7 @@ import pytest
 
 from prism.evaluate.leaderboard import draw_leaderboard, make_document, make_leaderboard, make_table, write_csv
 from prism.evaluate.regressions import Score, find_regressions, lower_is_better, standard_error
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 
 def make_scores(values: list[float], samples: int = 1000, metric: str = "acc", **fields: float) -> list[Score]:

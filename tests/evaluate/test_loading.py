@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import BadFileError, PrismError
-from prism.evaluate.loading import Shelf, ShelfConfig, SourceFile, identify, open_source
-from prism.evaluate.loading.neighbour import Neighbour
-from prism.evaluate.loading.processes import ProcessMark
-from prism.evaluate.loading.pull import PullConfig, pull
-from prism.evaluate.models.tiny import map_safetensors, write_safetensors, write_tiny
+from prism.evaluate.run.loading import Shelf, ShelfConfig, SourceFile, identify, open_source
+from prism.evaluate.run.loading.neighbour import Neighbour
+from prism.evaluate.run.loading.processes import ProcessMark
+from prism.evaluate.run.loading.pull import PullConfig, pull
+from prism.evaluate.run.models.tiny import map_safetensors, write_safetensors, write_tiny
 
 
 class CountingSource:
@@ -109,7 +109,7 @@ def test_eight_processes_that_start_together_pull_once(checkpoint: Path, tmp_pat
     code = f"""
 import sys, time
 from pathlib import Path
-from prism.evaluate.loading import Shelf, ShelfConfig, open_source
+from prism.evaluate.run.loading import Shelf, ShelfConfig, open_source
 source = open_source({str(checkpoint)!r})
 lease = Shelf(ShelfConfig(roots=(Path({str(tmp_path / "shelf")!r}),))).lease("k", [source], source.files())
 print(lease.pulled_bytes, flush=True)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.evaluate.bound import Supply, lower_bound_s
-from prism.evaluate.fair_share import Claim, Seat, apportion, share_workers
-from prism.evaluate.packing import Slot, Work, pack
-from prism.evaluate.transfers import Memory, TransferPolicy, choose_transfers
-from prism.evaluate.trials import Node
+from prism.evaluate.schedule.bound import Supply, lower_bound_s
+from prism.evaluate.schedule.fair_share import Claim, Seat, apportion, share_workers
+from prism.evaluate.schedule.packing import Slot, Work, pack
+from prism.evaluate.schedule.transfers import Memory, TransferPolicy, choose_transfers
+from prism.evaluate.schedule.trials import Node
 
 seconds = st.floats(0, 1000, allow_nan=False)
 

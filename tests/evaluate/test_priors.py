@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import InputError
-from prism.evaluate.priors import SCHEMA, Priors, Record, read_priors, write_priors
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.schedule.priors import SCHEMA, Priors, Record, read_priors, write_priors
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 SMALL = Checkpoint(name="small", path="", bytes=2 * 10**9, parameters=10**9)
 LARGE = Checkpoint(name="large", path="", bytes=14 * 10**9, parameters=7 * 10**9)

@@ -14,7 +14,7 @@ from command_runs import finish, inferred_twice, phases, start, wait_for_first_p
 from ray_nodes import RayNodes
 from web_storage import RangeHandler, serve
 
-from prism.evaluate.models.tiny import write_tiny
+from prism.evaluate.run.models.tiny import write_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

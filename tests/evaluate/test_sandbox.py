@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.scoring.judge import judge_answer
-from prism.evaluate.scoring.sandbox import SandboxConfig, run_sandboxed, why_no_isolation
+from prism.evaluate.run.scoring.judge import judge_answer
+from prism.evaluate.run.scoring.sandbox import SandboxConfig, run_sandboxed, why_no_isolation
 
 needs_namespaces = pytest.mark.skipif(why_no_isolation() is not None, reason=f"{why_no_isolation()}")
 SHORT = SandboxConfig(wall_s=3.0, cpu_s=1)
@@ -63,7 +63,7 @@ def test_no_variable_of_ours_is_seen_inside(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_namespaces_nothing_runs_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prism.evaluate.scoring.sandbox.why_no_isolation", lambda: "refused")
+    monkeypatch.setattr("prism.evaluate.run.scoring.sandbox.why_no_isolation", lambda: "refused")
     with pytest.raises(PrismError, match="not run with a network at hand"):
         run_sandboxed("1", SHORT)
     assert run_sandboxed("1", SandboxConfig(allow_network=True)).passed

@@ -6,8 +6,8 @@ import pytest
 from hazards import Hazards
 
 from prism.errors import BadConfigError
-from prism.evaluate import events
-from prism.evaluate.actions import (
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.actions import (
     Action,
     CancelInference,
     LoadCheckpoint,
@@ -15,11 +15,11 @@ from prism.evaluate.actions import (
     StartInference,
     StartScore,
 )
-from prism.evaluate.plan_file import Hardware
-from prism.evaluate.priors import Priors, Record
-from prism.evaluate.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.transfers import TransferPolicy
-from prism.evaluate.trials import Checkpoint, Dataset, Node, Part, Worker
+from prism.evaluate.schedule.hardware import Hardware
+from prism.evaluate.schedule.priors import Priors, Record
+from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.schedule.transfers import TransferPolicy
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Part, Worker
 
 MODEL = Checkpoint(name="step-1", path="", bytes=1_000, parameters=10, step=1)
 

@@ -6,12 +6,12 @@ from hazards import Hazards
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prism.evaluate import events
-from prism.evaluate.cutting import CuttingConfig
-from prism.evaluate.priors import Priors, Record
-from prism.evaluate.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.transfers import TransferPolicy
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.cutting import CuttingConfig
+from prism.evaluate.schedule.priors import Priors, Record
+from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.schedule.transfers import TransferPolicy
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 NODES = ("a", "b", "c")
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prism.evaluate import events
-from prism.evaluate.bound import Supply, lower_bound_s
-from prism.evaluate.packing import Work
-from prism.evaluate.priors import Prior, Priors, Record
-from prism.evaluate.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.simulation import Links, SharedLinks, SimulatedRun, simulate_evaluation
-from prism.evaluate.transfers import TransferPolicy
-from prism.evaluate.trials import Checkpoint, Dataset, Node, Worker
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.bound import Supply, lower_bound_s
+from prism.evaluate.schedule.packing import Work
+from prism.evaluate.schedule.priors import Prior, Priors, Record
+from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.schedule.simulation import Links, SharedLinks, SimulatedRun, simulate_evaluation
+from prism.evaluate.schedule.transfers import TransferPolicy
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Worker
 
 MODEL = Checkpoint(name="m", path="", bytes=4_000, parameters=10)
 LINKS = Links(node=1_000.0)  # a load takes 4 s

@@ -11,8 +11,8 @@ import pytest
 from web_storage import PlainHandler, RangeHandler, serve
 
 from prism.errors import BadFileError
-from prism.evaluate.loading import Shelf, ShelfConfig, open_source
-from prism.evaluate.models.tiny import write_tiny
+from prism.evaluate.run.loading import Shelf, ShelfConfig, open_source
+from prism.evaluate.run.models.tiny import write_tiny
 
 
 @pytest.fixture

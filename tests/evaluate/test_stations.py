@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prism.evaluate.engines import EngineNode
-from prism.evaluate.stations import Layout
+from prism.evaluate.run.engines import EngineNode
+from prism.evaluate.run.stations import Layout
 
 
 @pytest.mark.parametrize(

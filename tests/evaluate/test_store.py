@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import BadFileError, PrismError
-from prism.evaluate.fingerprint import make_fingerprint
-from prism.evaluate.store import Store, as_name
-from prism.evaluate.trials import Dataset, Part
+from prism.evaluate.run.fingerprint import make_fingerprint
+from prism.evaluate.run.store import Store, as_name
+from prism.evaluate.schedule.trials import Dataset, Part
 
 DATASET = Dataset(name="d", adapter="builtin", task="d", samples=10)
 

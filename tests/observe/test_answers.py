@@ -9,10 +9,10 @@ import polars as pl
 from made_jobs import Fault, MadeJob, write_job
 
 from prism.observe.diagnose import open_case, study_jobs
-from prism.observe.findings.answers import measure_answers
 from prism.observe.findings.case import Case
-from prism.observe.jobs import recognise_jobs
-from prism.observe.traffic import prepare_traffic
+from prism.observe.findings.response_times import measure_answers
+from prism.observe.jobs.grouping import recognise_jobs
+from prism.observe.traffic.table import prepare_traffic
 
 RING = MadeJob(dp=16, pp=1, tp=1, gpus_per_host=1, steps=30, meets=False)
 

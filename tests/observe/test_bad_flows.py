@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from prism.cli.main import app
 from prism.observe import Diagnosis, build_timeline, diagnose
-from prism.observe.paper import diagnose_as_published
-from prism.observe.report import render_report
+from prism.observe.llmprism import diagnose_as_published
+from prism.observe.report.page import render_report
 from prism.records import FLOWS, TOPOLOGY
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario
 

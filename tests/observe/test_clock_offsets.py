@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prism.observe.clock_offsets import find_shift
+from prism.observe.traffic.clock_offsets import find_shift
 
 MS = 1_000_000
 UNEVEN = np.cumsum(np.random.default_rng(1).integers(5, 60, 80)) * MS

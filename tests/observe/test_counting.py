@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.observe.counting import Stream, count_steps
+from prism.observe.jobs.step_counts import Stream, count_steps
 
 
 def make_streams(lengths_ms: list[int], micro_batches: int) -> list[Stream]:

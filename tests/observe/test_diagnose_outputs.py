@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 import prism.cli.terminal
 from prism.cli.diagnose import show_diagnosis
 from prism.cli.main import app
+from prism.drawing.charts import Band, Series, draw_lines
 from prism.observe import Diagnosis, diagnose
-from prism.observe.links import LINKS, measure_links
-from prism.observe.outputs import write_outputs
-from prism.observe.report import render_report
-from prism.observe.report_topology import mark_culprits
-from prism.observe.report_words import MEANINGS, sparkline
+from prism.observe.report.links import LINKS, measure_links
+from prism.observe.report.outputs import write_outputs
+from prism.observe.report.page import render_report
+from prism.observe.report.topology_picture import mark_culprits
+from prism.observe.report.words import MEANINGS, sparkline
 from prism.records import SPANS, Culprit, Finding, read_table
-from prism.records.charts import Band, Series, draw_lines
 from prism.records.findings import FindingKind
 from prism.records.topology import TOPOLOGY
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario, write_scenario

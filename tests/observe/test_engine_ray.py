@@ -10,8 +10,8 @@ from prism.errors import BadConfigError
 from prism.observe import diagnose
 from prism.observe.diagnose import study_jobs
 from prism.observe.engine_ray import diagnose_on_ray, part_of
-from prism.observe.jobs import recognise_jobs
-from prism.observe.traffic import prepare_traffic
+from prism.observe.jobs.grouping import recognise_jobs
+from prism.observe.traffic.table import prepare_traffic
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario
 
 

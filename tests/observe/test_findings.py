@@ -10,8 +10,8 @@ import pytest
 from made_jobs import Fault, MadeJob, contend, named, write_job
 
 from prism.observe import build_timeline, diagnose
-from prism.observe.clock_offsets import align_clocks
 from prism.observe.findings.windows import find_window
+from prism.observe.traffic.clock_offsets import align_clocks
 
 SHAPES = {
     "dp4 pp4 tp2": MadeJob(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.gradients import count_before, size_up, study_gradients
+from prism.observe.steps.gradient_overlap import count_before, size_up, study_gradients
 
 MS = 1_000_000
 STEP = 100 * MS

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prism.observe.clock_offsets import _settle
-from prism.observe.crew import do_each
-from prism.observe.medians import (
+from prism.observe.timeline.spans import join_touching, reach_before
+from prism.observe.traffic.clock_offsets import _settle
+from prism.observe.traffic.medians import (
     find_median,
     interpolate_quantile,
     median_groups,
@@ -18,8 +18,8 @@ from prism.observe.medians import (
     scatter,
     take_median,
 )
-from prism.observe.numbering import begin_together, number_again, number_calls, number_places
-from prism.observe.spans import join_touching, reach_before
+from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_places
+from prism.observe.traffic.threads import do_each
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
 

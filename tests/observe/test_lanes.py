@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.observe.counting import Stream, choose_period, find_rest_ends, time_rests
-from prism.observe.lanes import Lane, begin_as_one, ends_as_one, measure_bond
-from prism.observe.period import make_streams
+from prism.observe.jobs.step_counts import Stream, choose_period, find_rest_ends, time_rests
+from prism.observe.parallelism.connections import Lane, begin_as_one, ends_as_one, measure_bond
+from prism.observe.traffic.period import make_streams
 
 STEPS = 40
 STEP_NS = 500_000_000

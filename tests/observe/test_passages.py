@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prism.observe.passages import find_passages, name_senders, number_through, pair_ends
+from prism.observe.parallelism.hidden_stages import find_passages, name_senders, number_through, pair_ends
 
 
 def _links(*pairs: tuple[int, int]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:

@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 IMPORTS = """
 import sys
 import observe_findings_score, observe_score, observe_scoreboard
-import prism.observe, prism.observe.paper, prism.scenarios
+import prism.observe, prism.observe.llmprism, prism.scenarios
 print(sorted({"typer", "rich", "click", "torch", "ray"} & set(sys.modules)))
 """
 

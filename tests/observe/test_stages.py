@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.company import keep_company
-from prism.observe.stages import StageMap, find_exchanging_ways, spread_over_nics
-from prism.observe.traffic import prepare_traffic
-from prism.observe.voices import _share_together
+from prism.observe.jobs.same_job import keep_company
+from prism.observe.parallelism.message_streams import _share_together
+from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, spread_over_nics
+from prism.observe.traffic.table import prepare_traffic
 
 _MS = 1_000_000
 

@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.clocks import mend_marks
-from prism.observe.counting import Stream, choose_period
-from prism.observe.period import make_streams
-from prism.observe.steps import find_steps
-from prism.observe.timeline import begin_together
+from prism.observe.jobs.step_counts import Stream, choose_period
+from prism.observe.steps.boundaries import mend_marks
+from prism.observe.steps.cutting import find_steps
+from prism.observe.timeline.drawing import begin_together
+from prism.observe.traffic.period import make_streams
 
 MS = 1_000_000
 STEP = 100 * MS

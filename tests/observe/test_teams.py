@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.bundles import count_stages_by_load
-from prism.observe.lanes import Lane, keep_step, measure_bond
-from prism.observe.pairs import choose_kind, label_pairs
-from prism.observe.sequences import count_in_step
-from prism.observe.teams import Team, split_team
+from prism.observe.parallelism.connections import Lane, keep_step, measure_bond
+from prism.observe.parallelism.gradient_groups import count_stages_by_load
+from prism.observe.parallelism.lockstep_ranks import Team, split_team
+from prism.observe.parallelism.pairs import choose_kind, label_pairs
+from prism.observe.parallelism.shared_sequences import count_in_step
 
 STEPS = 40
 STEP_NS = 500_000_000

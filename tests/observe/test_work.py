@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.layout import StageMap
-from prism.observe.work import measure_work
+from prism.observe.parallelism.layout import StageMap
+from prism.observe.steps.work import measure_work
 
 MS = 1_000_000
 STEPS = pl.DataFrame({"index": [0], "start_ns": [0], "end_ns": [100 * MS]})

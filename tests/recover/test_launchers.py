@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from drills.slurm_cluster import SlurmCluster, why_no_slurm
 from prism.errors import BadConfigError
-from prism.recover.drills.slurm_cluster import SlurmCluster, why_no_slurm
 from prism.recover.progress import RunOrders, attempt_dir
 from prism.recover.supervise.launchers import Launcher, LaunchPlan
 from prism.recover.supervise.launchers.fake import FakeLauncher

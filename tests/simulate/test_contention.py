@@ -135,8 +135,8 @@ def test_what_sharing_cannot_do_is_refused():
     graph = senders([0], [8])
     with pytest.raises(InputError, match="without jitter and eager"):
         solve_shared(graph, COSTS, SolveConfig(jitter=Jitter(compute_sigma=0.1)))
-    from prism.simulate.comparison import solve_plan
-    from prism.simulate.what_if import Plan
+    from prism.simulate.what_if.changes import Plan
+    from prism.simulate.what_if.comparison import solve_plan
 
     with pytest.raises(InputError, match="give --cluster"):
         solve_plan(Plan(graph=graph, config=SolveConfig(note_ops=True)), LinearCosts(), contention=True)

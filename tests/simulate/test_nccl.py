@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.simulate.cluster_file import load_cluster
-from prism.simulate.nccl import evaluate
-from prism.simulate.nccl_candidates import find_candidates
-from prism.simulate.nccl_graphs import find_graphs
+from prism.simulate.nccl.candidates import find_candidates
+from prism.simulate.nccl.channels import find_graphs
+from prism.simulate.nccl.choice import evaluate
 from prism.simulate.placement import spread_evenly
 from prism.simulate.transfer_model import TRANSFER_KINDS, evaluate_transfer
 

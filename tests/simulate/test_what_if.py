@@ -23,7 +23,7 @@ from prism.simulate import (
     solve,
     verify,
 )
-from prism.simulate.what_if import change_degree
+from prism.simulate.what_if.changes import change_degree
 
 COSTS = LinearCosts()
 MESH = Mesh(dp=2, pp=2, tp=2, cp=2, microbatches=2, layers=2, batched=True, steps=2, seed=3)

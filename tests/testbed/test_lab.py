@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from prism.collect import read_packets
 from prism.observe.lab import check_lab
-from prism.observe.sources import read_packets
 from prism.testbed.cpu_share import limit_cpu, why_no_cpu_limits
 from prism.testbed.lab import LabConfig, run_lab, why_no_lab
 from prism.testbed.namespaces import Namespaces, why_no_namespaces

@@ -13,7 +13,7 @@ from prism.characterize.comparison import METRICS, Comparison
 from prism.characterize.faults import FaultStudy
 from prism.characterize.published import find_utilisation_medians
 from prism.characterize.study import Study
-from prism.records.charts import Bars, Series, draw_bars, draw_heat_map, draw_lines, draw_pareto
+from prism.drawing.charts import Bars, Series, draw_bars, draw_heat_map, draw_lines, draw_pareto
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME_TICKS = (

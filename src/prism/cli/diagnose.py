@@ -97,7 +97,7 @@ def diagnose_by(
 ) -> Diagnosis:
     """Diagnose by the method and on the engine that were asked for."""
     if method is Method.PAPER:
-        from prism.observe.paper import diagnose_as_published
+        from prism.observe.llmprism import diagnose_as_published
 
         return diagnose_as_published(flows, topology)
     if engine is Engine.RAY:
@@ -133,15 +133,15 @@ def write_diagnosis(
 ) -> None:
     """Write the page, the timeline as a table and as a trace, the load of links, the topology, and the JSON."""
     from prism.observe import build_timeline
-    from prism.observe.outputs import write_outputs
-    from prism.observe.paper import draw_published_timeline
+    from prism.observe.llmprism import draw_published_timeline
+    from prism.observe.report.outputs import write_outputs
 
     draw = draw_published_timeline if method is Method.PAPER else build_timeline
     write_outputs(diagnosis, draw(diagnosis), folder, topology)
 
 
 def _jobs_table(diagnosis: Diagnosis) -> Table:
-    from prism.observe.report_words import describe_layout, describe_step, sparkline, step_seconds
+    from prism.observe.report.words import describe_layout, describe_step, sparkline, step_seconds
 
     rows = [
         (
@@ -163,7 +163,7 @@ def _finding_text(number: int, finding: Finding) -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
-    from prism.observe.report_words import describe_culprit, say_window
+    from prism.observe.report.words import describe_culprit, say_window
 
     text = Text()
     text.append(f"{number}. {finding.kind.replace('_', ' ')}: {describe_culprit(finding)}\n", style="bold")

@@ -53,9 +53,9 @@ def run(
     quiet: QuietFlag = False,
 ) -> None:
     """Score the checkpoints of a plan; what an earlier run finished is kept."""
-    from prism.evaluate.adapters import BUILTIN_DATASETS
     from prism.evaluate.demo import write_demo
     from prism.evaluate.plan_file import read_plan
+    from prism.evaluate.run.adapters import BUILTIN_DATASETS
 
     if (plan is None) == (not demo):
         raise typer.BadParameter("give a plan, or --demo")
@@ -94,9 +94,9 @@ def watch(
     """Score each checkpoint as training writes it; half-written ones wait."""
     from dataclasses import replace
 
-    from prism.evaluate.adapters import BUILTIN_DATASETS
     from prism.evaluate.plan_file import read_plan
-    from prism.evaluate.watching import CheckpointWatch
+    from prism.evaluate.run.adapters import BUILTIN_DATASETS
+    from prism.evaluate.run.watching import CheckpointWatch
 
     chosen = _settle_paths(read_plan(plan, BUILTIN_DATASETS, watching=True), plan)
     look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle)
@@ -128,8 +128,8 @@ def _configure(plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any
 
 
 def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:
-    from prism.evaluate.engines import open_engine
     from prism.evaluate.evaluation import count_slots, evaluate
+    from prism.evaluate.run.engines import open_engine
 
     slots, log = count_slots(plan.hardware), config.folder / "workers.log"
     with redirect_stdout(sys.stderr):  # Ray prints there when a node dies, and stdout is for results

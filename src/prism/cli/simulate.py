@@ -11,7 +11,7 @@ from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examp
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
-    from prism.simulate.comparison import Comparison, Outcome
+    from prism.simulate.what_if.comparison import Comparison, Outcome
 
 EPILOG = examples(
     "prism simulate graph/",
@@ -44,7 +44,7 @@ def simulate_graph(
 ) -> None:
     """Solve a saved graph: step time, critical path, overlap; and the same after each what-if."""
     from prism.simulate import Jitter, Plan, SolveConfig, apply_change, compare_plans, load_graph, sample_steps
-    from prism.simulate.comparison import solve_plan
+    from prism.simulate.what_if.comparison import solve_plan
 
     if calibration is not None and cluster is None:
         raise typer.BadParameter("a calibration corrects a cluster's prices; give --cluster too")

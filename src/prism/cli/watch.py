@@ -12,7 +12,7 @@ from prism.cli.options import QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, show_json
 
 if TYPE_CHECKING:
-    from prism.observe.watch import Watch
+    from prism.watch.stream import Watch
 
 EPILOG = examples(
     "prism watch ipfix://0.0.0.0:4739 --topology topology.csv",
@@ -33,7 +33,7 @@ def _write_dashboard(target: Path | None) -> Path | None:
     from prism.errors import BadFileError
 
     try:
-        target.write_bytes(files("prism.observe").joinpath("grafana/prism-watch.json").read_bytes())
+        target.write_bytes(files("prism.watch").joinpath("grafana/prism-watch.json").read_bytes())
     except OSError as error:
         raise BadFileError(f"{target}: cannot be written ({error.strerror}); choose another file") from None
     note(f"wrote {target}; import it in Grafana under Dashboards, New, Import")
@@ -72,11 +72,11 @@ def watch_source(
     quiet: QuietFlag = False,
 ) -> None:
     """Watch a source of flows and print findings as JSON Lines, each one once."""
-    from prism.observe.sources import BurstConfig, SourceConfig, open_source
-    from prism.observe.watch import Watch, WatchConfig
-    from prism.observe.watch_alerts import WebhookAlerts
-    from prism.observe.watch_state import load_state
+    from prism.collect import BurstConfig, SourceConfig, open_source
     from prism.records import TOPOLOGY, read_table
+    from prism.watch.alerts import WebhookAlerts
+    from prism.watch.state import load_state
+    from prism.watch.stream import Watch, WatchConfig
 
     table = read_table(topology, TOPOLOGY) if topology is not None else None
     address = parse_address(metrics) if metrics is not None else None
@@ -116,7 +116,7 @@ def _run_until_stopped(watch: Watch, metrics: tuple[str, int] | None) -> None:
     import signal
     import threading
 
-    from prism.observe.watch_metrics import MetricsServer
+    from prism.watch.metrics import MetricsServer
 
     stop = threading.Event()
     server = MetricsServer(*metrics, watch.status) if metrics is not None else None

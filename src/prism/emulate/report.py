@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
+from prism.drawing.charts import Bars, draw_bars
 from prism.emulate.emulation import Emulation
 from prism.emulate.live import LiveRun
-from prism.records.charts import Bars, draw_bars
 
 _COLOURS = {
     "compute": "#4c78a8", "host": "#9ecae9", "dp": "#f58518", "tp": "#e45756", "pp": "#72b7b2", "cp": "#b279a2",

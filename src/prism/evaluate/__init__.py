@@ -11,8 +11,8 @@ _HOME = {
     "EvaluateConfig": "prism.evaluate.evaluation",
     "read_plan": "prism.evaluate.plan_file",
     "EvaluationPlan": "prism.evaluate.plan_file",
-    "open_engine": "prism.evaluate.engines",
-    "BUILTIN_DATASETS": "prism.evaluate.adapters",
+    "open_engine": "prism.evaluate.run.engines",
+    "BUILTIN_DATASETS": "prism.evaluate.run.adapters",
     "write_results": "prism.evaluate.results",
 }
 

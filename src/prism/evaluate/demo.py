@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prism.evaluate.models.tiny import write_tiny
+from prism.evaluate.run.models.tiny import write_tiny
 
 _STEPS = (100, 200, 300)
 _PLAN = """\

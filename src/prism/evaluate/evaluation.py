@@ -12,25 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.assignments import Assignments, Model, RunConfig
-from prism.evaluate.coordinator import Arrival, Coordinator, Findings
-from prism.evaluate.crew import Crew
-from prism.evaluate.engines import Engine, EngineNode
-from prism.evaluate.failures import is_disk_full
-from prism.evaluate.fingerprint import make_fingerprint
-from prism.evaluate.jobs import WarmUpJob
-from prism.evaluate.loading.source import identify, open_source
-from prism.evaluate.models.model import is_tiny
-from prism.evaluate.priors import Priors, read_priors, write_priors
-from prism.evaluate.run_log import RunLog
-from prism.evaluate.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.stations import Layout
-from prism.evaluate.store import Store
-from prism.evaluate.surveying import Surveyed, survey_datasets
-from prism.evaluate.trials import Checkpoint, Dataset, Kept
+from prism.evaluate.run.assignments import Assignments, Model, RunConfig
+from prism.evaluate.run.coordinator import Arrival, Coordinator
+from prism.evaluate.run.engines import Engine, EngineNode
+from prism.evaluate.run.failures import is_disk_full
+from prism.evaluate.run.fingerprint import make_fingerprint
+from prism.evaluate.run.jobs import WarmUpJob
+from prism.evaluate.run.loading.opening import open_source
+from prism.evaluate.run.loading.source import identify
+from prism.evaluate.run.models.model import is_tiny
+from prism.evaluate.run.outcomes import Findings
+from prism.evaluate.run.run_log import RunLog
+from prism.evaluate.run.stations import Layout
+from prism.evaluate.run.store import Store
+from prism.evaluate.run.surveying import Surveyed, survey_datasets
+from prism.evaluate.run.workers import Crew
+from prism.evaluate.schedule.priors import Priors, read_priors, write_priors
+from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept
 
 if TYPE_CHECKING:
-    from prism.evaluate.plan_file import EvaluationPlan, Hardware
+    from prism.evaluate.plan_file import EvaluationPlan
+    from prism.evaluate.schedule.hardware import Hardware
 
 KEY_LETTERS = 20
 
@@ -198,7 +201,7 @@ def choose_imports(checkpoints: Sequence[Checkpoint], datasets: Sequence[Dataset
     adapters = {dataset.adapter for dataset in datasets}
     found = ["lm_eval.models.huggingface", "lm_eval.evaluator_utils"] if "lm-eval" in adapters else []
     if "builtin" in adapters and not all(is_tiny(Path(checkpoint.path)) for checkpoint in checkpoints):
-        found.append("prism.evaluate.models.pretrained")
+        found.append("prism.evaluate.run.models.pretrained")
     return tuple(found)
 
 

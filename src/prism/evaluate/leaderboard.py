@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from prism.drawing.charts import Band, Series, draw_lines
 from prism.evaluate.regressions import Regression, Score, find_regressions, lower_is_better
-from prism.evaluate.trials import Checkpoint, Dataset
-from prism.records.charts import Band, Series, draw_lines
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 SCHEMA = "prism.evaluation/1"
 COLUMNS = ("checkpoint", "step", "dataset", "metric", "value")

@@ -10,27 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from prism.errors import BadConfigError, BadFileError
-from prism.evaluate.checkpoint_folder import find_step, inspect_folder
-from prism.evaluate.trials import Checkpoint, Dataset
+from prism.evaluate.run.checkpoint_folder import find_step, inspect_folder
+from prism.evaluate.schedule.hardware import Hardware
+from prism.evaluate.schedule.trials import Checkpoint, Dataset
 from prism.records.settings import Checked, build, describe, nearest, number, one_of, parse_mapping, read_text
 
 Adapter = Literal["builtin", "lm-eval", "command"]
 ADAPTERS: tuple[str, ...] = get_args(Adapter)
 _REMOTE = ("s3://", "http://", "https://")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware(Checked):
-    """What the evaluation may use, and how fast models travel; speeds in Gb/s, None where not known."""
-
-    device: Literal["auto", "gpu", "cpu"] = field(default="auto", metadata=one_of(Literal["auto", "gpu", "cpu"]))
-    gpus_per_worker: int = number(1, 1, 64)
-    workers: int | None = number(None, 1, 1_000_000)  # None: as many as there are GPUs
-    score_cpus: int | None = number(None, 1, 100_000)  # outputs scored at once on a node
-    shared_memory_gb: float | None = number(None, 0.001, 1e6)  # for checkpoints, per node
-    storage_gbps: float | None = number(None, 0.001, 1e5)  # from storage to one node
-    storage_total_gbps: float | None = number(None, 0.001, 1e6)  # from storage to all nodes together
-    peer_gbps: float | None = number(None, 0.001, 1e5)  # between two nodes; None: nodes do not pass models on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

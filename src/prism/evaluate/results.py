@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from prism.evaluate.evaluation import Evaluation
+from prism.evaluate.files import replace_file
 from prism.evaluate.leaderboard import Leaderboard, draw_leaderboard, make_document, make_leaderboard, write_csv
-from prism.evaluate.store import replace_file
 
 
 def make_board(evaluation: Evaluation) -> Leaderboard:

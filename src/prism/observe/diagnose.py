@@ -3,76 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from prism.observe.clock_offsets import align_clocks
-from prism.observe.crew import do_beside, do_each
+from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
-from prism.observe.jobs import Hear, ObservedJob, listen, recognise_jobs
-from prism.observe.known_jobs import Known, is_steady
-from prism.observe.layout import count_own_nics, infer_layout, relabel_ties
-from prism.observe.pairs import choose_kind, label_pairs
-from prism.observe.stages import StageMap, find_stages
-from prism.observe.steps import STEPS, cut_steps
-from prism.observe.traffic import Traffic, prepare_traffic
-from prism.observe.voices import find_voices
-from prism.records.findings import Finding
-from prism.records.layout import Layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDiagnosis:
-    """What was learned of one job."""
-
-    id: str
-    endpoints: tuple[str, ...]
-    hosts: tuple[str, ...]
-    layout: Layout
-    pairs: pl.DataFrame  # pair src dst kind confidence; src and dst are addresses
-    steps: pl.DataFrame
-    voices: pl.DataFrame
-    stages: StageMap
-    observed: ObservedJob
-    clock: str | None = None  # that its steps go by
-
-    def to_json(self) -> dict[str, Any]:
-        """The document form that `prism diagnose --json` prints."""
-        document = self.layout.to_json()
-        return {
-            "id": self.id,
-            "endpoints": list(self.endpoints),
-            "hosts": list(self.hosts),
-            "layout": {k: document[k] for k in ("dp", "pp", "tp", "cp", "ep", "confidence", "confidences", "sharding")},
-            "pairs": self.pairs.select("src", "dst", "kind", "confidence").to_dicts(),
-            "groups": document["groups"],
-            "stages": document["stages"],
-            "steps": self.steps.to_dicts(),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What was learned of a cluster."""
-
-    jobs: tuple[JobDiagnosis, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    traffic: Traffic
-
-    def to_json(self) -> dict[str, Any]:
-        """The document form that `prism diagnose --json` prints."""
-        return {
-            "schema": "prism.diagnosis/1",
-            "jobs": [job.to_json() for job in self.jobs],
-            "findings": [finding.to_json() for finding in self.findings],
-            "notes": list(self.notes),
-        }
+from prism.observe.jobs.grouping import Hear, ObservedJob, listen, recognise_jobs
+from prism.observe.parallelism.known_jobs import Known, is_steady
+from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
+from prism.observe.parallelism.message_streams import find_voices
+from prism.observe.parallelism.pairs import choose_kind, label_pairs
+from prism.observe.parallelism.stages import find_stages
+from prism.observe.steps.cutting import STEPS, cut_steps
+from prism.observe.traffic.clock_offsets import align_clocks
+from prism.observe.traffic.table import Traffic, prepare_traffic
+from prism.observe.traffic.threads import do_beside, do_each
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:

@@ -17,9 +17,10 @@ import numpy as np
 import polars as pl
 
 from prism.errors import BadConfigError, MissingExtraError
-from prism.observe.diagnose import Diagnosis, JobDiagnosis, diagnose, study_jobs
-from prism.observe.jobs import ObservedJob
-from prism.observe.traffic import Traffic
+from prism.observe.diagnose import diagnose, study_jobs
+from prism.observe.diagnosis import Diagnosis, JobDiagnosis
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.traffic.table import Traffic
 
 _CONNECT_S = 5
 _OBJECT_STORE_BYTES = 200 * 2**20  # of an embedded Ray; what does not fit is spilled to disk

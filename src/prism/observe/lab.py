@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from prism.observe.diagnose import Diagnosis, JobDiagnosis, diagnose
-from prism.observe.sources import open_source, read_packets
-from prism.observe.sources.assembler import BurstConfig
+from prism.collect import open_source, read_packets
+from prism.collect.assembler import BurstConfig
+from prism.observe.diagnose import diagnose
+from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.records.findings import Finding
 from prism.testbed.lab import LabConfig, LabRun, Phase, Tenant, run_lab
 

@@ -14,8 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.simulate.flows import OpTimes
-from prism.simulate.kernel import READY
-from prism.simulate.slowdowns import Slowdown
+from prism.simulate.solve.kernel import READY
+from prism.simulate.solve.slowdowns import Slowdown
 
 Ints = NDArray[np.int64]
 

@@ -20,10 +20,10 @@ from prism.simulate.cluster import Cluster
 from prism.simulate.costs import ClusterCosts
 from prism.simulate.flows import MessageTimes, OpTimes, describe_connections
 from prism.simulate.graph import Graph, repeat_graph
-from prism.simulate.kernel import START
 from prism.simulate.messages import find_messages
-from prism.simulate.slowdowns import FOREVER, Jitter, Slowdown
-from prism.simulate.solver import Solution, SolveConfig, solve
+from prism.simulate.solve.kernel import START
+from prism.simulate.solve.slowdowns import FOREVER, Jitter, Slowdown
+from prism.simulate.solve.solver import Solution, SolveConfig, solve
 from prism.simulate.spans import write_spans
 
 Ints = NDArray[np.int64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from prism.errors import BadConfigError
 from prism.simulate.calibration import Calibration
 from prism.simulate.cluster import Cluster
-from prism.simulate.nccl import Costs, FloatArray
+from prism.simulate.nccl.choice import Costs, FloatArray
 from prism.simulate.placement import spread_evenly
 from prism.simulate.transfer_model import evaluate_transfer
 

@@ -14,10 +14,10 @@ from prism.simulate.calibration import Calibration
 from prism.simulate.cluster import Cluster, IntArray
 from prism.simulate.correction import fit_calibration
 from prism.simulate.links import link_capacities, links_of_many
-from prism.simulate.nccl import Costs, FloatArray
-from prism.simulate.nccl_tables import SIMPLE
+from prism.simulate.nccl.choice import Costs, FloatArray
+from prism.simulate.nccl.constants import SIMPLE
+from prism.simulate.nccl.point_to_point import exchange_latency_us, host_gb_per_s
 from prism.simulate.placement import GroupPlacement, placement_of
-from prism.simulate.point_to_point import exchange_latency_us, host_gb_per_s
 from prism.simulate.transfer_model import evaluate_transfer
 
 PROVENANCES = ("modelled", "fitted", "measured")

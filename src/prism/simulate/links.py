@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.simulate.cluster import Cluster, IntArray
-from prism.simulate.nccl_tables import NETWORK_GB_PER_100_GBIT
+from prism.simulate.nccl.constants import NETWORK_GB_PER_100_GBIT
 
 # Bytes per ns of one Gb/s, after the share that headers take: NCCL counts 12 GB/s per 100 Gb/s.
 BYTES_PER_NS_PER_GBPS = NETWORK_GB_PER_100_GBIT / 100

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from prism.simulate.cluster import Cluster
-from prism.simulate.nccl import Costs, FloatArray
-from prism.simulate.nccl_candidates import Candidate
-from prism.simulate.nccl_tables import SIMPLE
+from prism.simulate.nccl.candidates import Candidate
+from prism.simulate.nccl.choice import Costs, FloatArray
+from prism.simulate.nccl.constants import SIMPLE
 from prism.simulate.placement import GroupPlacement
 
 _STREAM_SHARE = {"all_reduce": 0.65, "reduce": 0.65, "reduce_scatter": 0.65, "all_gather": 0.4, "all_to_all": 0.5,

@@ -7,10 +7,10 @@ import numpy as np
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
 from prism.simulate.cluster import Cluster
-from prism.simulate.nccl import Costs, FloatArray, evaluate
-from prism.simulate.nccl_candidates import Candidate
+from prism.simulate.nccl.candidates import Candidate
+from prism.simulate.nccl.choice import Costs, FloatArray, evaluate
+from prism.simulate.nccl.point_to_point import POINT_TO_POINT_KINDS, evaluate_point_to_point
 from prism.simulate.placement import GroupPlacement
-from prism.simulate.point_to_point import POINT_TO_POINT_KINDS, evaluate_point_to_point
 from prism.simulate.tcp import evaluate_tcp
 
 TRANSFER_KINDS = (*COLLECTIVES, *POINT_TO_POINT)

@@ -18,9 +18,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, relu, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
-from prism.evaluate.adapters.builtin import BUILTIN_DATASETS, make_sample
-from prism.evaluate.models.model import TINY
-from prism.evaluate.models.tiny import write_safetensors
+from prism.evaluate.run.adapters.builtin import BUILTIN_DATASETS, make_sample
+from prism.evaluate.run.models.model import TINY
+from prism.evaluate.run.models.tiny import write_safetensors
 from prism.recover import Progress
 from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState
 
@@ -47,7 +47,7 @@ class Layer(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """The architecture of `prism.evaluate.models.tiny`, with gradients."""
+    """The architecture of `prism.evaluate.run.models.tiny`, with gradients."""
 
     def __init__(self, width: int, layers: int, heads: int, context: int) -> None:
         super().__init__()

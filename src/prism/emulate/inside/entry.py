@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from prism.emulate.inside.event_log import log_events
 from prism.emulate.inside.exchange import ExchangeError
 from prism.emulate.inside.interception import intercept
 from prism.emulate.inside.memory import MemoryMeter, write_snapshot
@@ -21,7 +22,6 @@ from prism.emulate.inside.plan import RunPlan, load_plan
 from prism.emulate.inside.recorder import write_log
 from prism.emulate.inside.refusals import refuse_what_cannot_be_seen
 from prism.emulate.inside.session import Session, UnsupportedError, open_session
-from prism.emulate.inside.streams import log_events
 
 _PRISM_FOLDER = str(Path(__file__).parents[1])
 _MOST_REASON = 200

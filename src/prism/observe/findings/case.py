@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.jobs import ObservedJob
-from prism.observe.layout import StageMap
-from prism.observe.numbering import number_places
-from prism.observe.work import measure_work
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.layout import StageMap
+from prism.observe.steps.work import measure_work
+from prism.observe.traffic.numbering import number_places
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
 from prism.records.layout import Layout
 

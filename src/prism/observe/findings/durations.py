@@ -9,8 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case, Floats, Ints
-from prism.observe.medians import median_groups, quantile_groups
-from prism.observe.numbering import begin_together, number_again, number_calls, number_keys
+from prism.observe.traffic.medians import median_groups, quantile_groups
+from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
 
 POINT_TO_POINT = ("pp", "cp")
 """Kinds whose messages run at their own pace; those of collectives end together."""

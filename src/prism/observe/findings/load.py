@@ -6,12 +6,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.observe.findings.answers import Answers
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_uneven_work
+from prism.observe.findings.response_times import Answers
 from prism.observe.findings.windows import Floats, Window, find_window
 from prism.observe.findings.work_table import WorkTable
-from prism.observe.medians import find_median
+from prism.observe.traffic.medians import find_median
 from prism.records.findings import Finding
 
 _SCATTER = 0.10  # spread of work between replicas that is more than noise

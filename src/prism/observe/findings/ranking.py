@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.crew import do_each
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.late import find_late
-from prism.observe.findings.latecomers import find_latecomers
+from prism.observe.findings.late_arrivals import find_latecomers
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
+from prism.observe.findings.slow_responses import find_late
 from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
+from prism.observe.traffic.threads import do_each
 from prism.records.findings import Finding
 
 _WORTH = 0.005  # of the time of all GPUs while it lasts

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from prism.observe.traffic import Traffic
+from prism.observe.traffic.table import Traffic
 
 ROUTES = pl.Schema({"pair": pl.UInt32, "path": pl.String, "first_ns": pl.Int64, "last_ns": pl.Int64})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.observe.medians import scatter
+from prism.observe.traffic.medians import scatter
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import polars as pl
 
 from prism.errors import BadFileError
-from prism.observe.links import LINKS
+from prism.observe.report.links import LINKS
 from prism.records import TOPOLOGY, Culprit, Finding, Layout
 from prism.serve.folder import Folder
 from prism.serve.sources.place import Place, read_object

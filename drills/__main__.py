@@ -1,0 +1,85 @@
+"""`python -m drills`: run the drills and print what each lost and how long it took."""
+
+# ruff: noqa: T201 (a program of its own)
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from drills import network_drills, process_drills
+from drills.outcome import Outcome
+from drills.process_drills import Script
+from drills.stage import DrillError
+from prism.testbed.namespaces import why_no_namespaces
+
+Drill = Callable[[Script], Outcome]
+
+DRILLS: dict[str, Drill] = {
+    "kill-rank": process_drills.kill_rank,
+    "kill-supervisor": process_drills.kill_supervisor,
+    "kill-tree": process_drills.kill_tree,
+    "stop-rank": process_drills.stop_rank,
+    "full-disk": process_drills.fill_disk,
+    "corrupt": process_drills.corrupt_newest,
+    "cut-network": network_drills.cut_network,
+    "slow-link": network_drills.slow_link,
+    "nan": process_drills.poison_nan,
+    "spike": process_drills.poison_spike,
+    "bug-at-start": process_drills.bug_at_start,
+    "bug-at-step-50": process_drills.bug_at_step_50,
+    "bad-node": network_drills.bad_node,
+}
+HEADER = f"{'drill':32} {'end':8} {'attempts':>8} {'lost':>5} {'recovery':>9} {'from':8} {'losses':14} note"
+NEED_ROOT = {"full-disk", "cut-network", "slow-link"}
+
+
+def main() -> int:
+    """Run the named drills, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="drills to run; all if none is named")
+    parser.add_argument("--keep", type=Path, help="folder to keep the run folders in")
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="prism-drills-"))
+    script = Script(folder)
+    failed = 0
+    print(HEADER)
+    for name in options.names or DRILLS:
+        failed += not run_drill(name, DRILLS[name], script)
+    if options.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if failed else 0
+
+
+def run_drill(name: str, drill: Drill, script: Script) -> bool:
+    """Run one drill and print its line; whether it went well."""
+    reason = why_no_namespaces() if name in NEED_ROOT else None
+    if reason is not None:
+        print(f"{name:32} skipped  {reason}")
+        return True
+    start = time.monotonic()
+    try:
+        outcome = drill(script)
+    except DrillError as error:
+        print(f"{name:32} FAILED   after {time.monotonic() - start:.0f} s: {error}")
+        return False
+    print(render(outcome), flush=True)
+    return True
+
+
+def render(outcome: Outcome) -> str:
+    """One line of the table."""
+    recovery = "" if outcome.recovery_s is None else f"{outcome.recovery_s:.1f} s"
+    equal = {True: "equal to a bit", False: "DIFFER", None: "-"}[outcome.equal]
+    return (
+        f"{outcome.drill:32} {outcome.ended:8} {outcome.attempts:8} {outcome.lost_steps:5} {recovery:>9} "
+        f"{outcome.source:8} {equal:14} {outcome.note}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

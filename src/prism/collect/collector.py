@@ -1,0 +1,104 @@
+"""A flow collector: export datagrams in, FLOWS out, bounded whatever arrives."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from prism.collect import ipfix, netflow
+from prism.collect.counts import SourceCounts
+from prism.collect.export_session import ExportSession
+from prism.collect.record_sets import EXPORTED, DataSet, decode_sets
+
+MAX_SESSIONS = 2_048
+_IDLE_NS = 60 * 10**9  # A stream silent for this long may be forgotten for a new one.
+_MAX_PENDING_BYTES = 64 << 20
+
+Reader = Callable[[bytes, Callable[[int], ExportSession | None]], list[DataSet]]
+_READERS: dict[int, Reader] = {
+    ipfix.VERSION: ipfix.read_ipfix,
+    netflow.V9: netflow.read_netflow_v9,
+    netflow.V5: netflow.read_netflow_v5,
+}
+
+Sender = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Collector:
+    """Takes datagrams of IPFIX and NetFlow 9 and 5 from any number of exporters; `flush` decodes what has gathered."""
+
+    counts: SourceCounts = field(default_factory=SourceCounts)
+    _sessions: dict[tuple[Sender, int, int], ExportSession] = field(default_factory=dict)
+    _pending: dict[int, list[DataSet]] = field(default_factory=dict)  # by the identity of their template
+    _pending_bytes: int = 0
+    _look_for_idle_at_ns: int = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of records not yet decoded."""
+        return self._pending_bytes
+
+    @property
+    def num_exporters(self) -> int:
+        """Streams being followed."""
+        return len(self._sessions)
+
+    def feed(self, datagram: bytes, sender: Sender, now_ns: int) -> None:
+        """Take one datagram; what is wrong with it is counted."""
+        self.counts.received += 1
+        self.counts.received_bytes += len(datagram)
+        version = struct.unpack_from("!H", datagram)[0] if len(datagram) >= 2 else -1
+        reader = _READERS.get(version)
+        if reader is None:
+            self.counts.malformed["version not supported"] += 1
+            return
+        try:
+            ready = reader(datagram, lambda domain: self._open_session(sender, version, domain, now_ns))
+        except ValueError as error:
+            self.counts.malformed[str(error)] += 1
+            return
+        for one in ready:
+            self._keep(one)
+
+    def flush(self) -> pl.DataFrame:
+        """FLOWS of every data set taken since the last call."""
+        pending, self._pending, self._pending_bytes = self._pending, {}, 0
+        frames = [decode_sets(sets, self.counts.dropped) for sets in pending.values()]
+        flows = pl.concat(frames) if frames else pl.DataFrame(schema=EXPORTED)
+        self.counts.flows += flows.height
+        return flows
+
+    def _keep(self, one: DataSet) -> None:
+        if self._pending_bytes + len(one.payload) > _MAX_PENDING_BYTES:
+            self.counts.dropped["data sets beyond the memory limit"] += 1
+            return
+        self._pending_bytes += len(one.payload)
+        self._pending.setdefault(id(one.template), []).append(one)
+
+    def _open_session(self, sender: Sender, version: int, domain: int, now_ns: int) -> ExportSession | None:
+        key = (sender, version, domain)
+        session = self._sessions.get(key)
+        if session is None:
+            if len(self._sessions) >= MAX_SESSIONS and not self._forget_idle(now_ns):
+                self.counts.dropped["messages of exporters beyond the limit"] += 1
+                return None
+            session = self._sessions[key] = ExportSession(exporter=sender[0], counts=self.counts)
+        session.last_seen_ns = now_ns
+        return session
+
+    def _forget_idle(self, now_ns: int) -> bool:
+        """Make room; streams in use stay, so that a flood of made-up senders cannot push them out."""
+        if now_ns < self._look_for_idle_at_ns:
+            return False
+        key = min(self._sessions, key=lambda k: self._sessions[k].last_seen_ns)
+        idle = now_ns - self._sessions[key].last_seen_ns
+        if idle < _IDLE_NS:
+            self._look_for_idle_at_ns = now_ns + min(_IDLE_NS - idle, 10**9)
+            return False
+        del self._sessions[key]
+        self.counts.events["exporters forgotten"] += 1
+        return True

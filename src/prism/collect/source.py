@@ -1,0 +1,97 @@
+"""What every source offers, and which one a user's words mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import polars as pl
+
+from prism.collect.assembler import BurstConfig
+from prism.collect.counts import SourceCounts
+from prism.errors import BadConfigError
+
+
+class Source(Protocol):
+    """Flows as they come: `poll` waits a little and returns what has arrived since the last call."""
+
+    is_live: bool  # Flows arrive as they happen and are lost where not taken; False: they wait to be read.
+
+    @property
+    def counts(self) -> SourceCounts:
+        """What was seen, kept and lost."""
+        ...
+
+    def poll(self, timeout_s: float) -> pl.DataFrame:
+        """FLOWS that have arrived, waiting up to `timeout_s` for the first."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing will come any more."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an operator should know, one line each."""
+        ...
+
+    def save_position(self) -> dict[str, list[int]]:
+        """How far this source has been read, for `SourceConfig.position` after a restart."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the source holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """How sources read."""
+
+    bursts: BurstConfig = field(default_factory=BurstConfig)
+    queue_bytes: int = 256 << 20  # datagrams received and not yet decoded
+    position: dict[str, list[int]] = field(default_factory=dict)  # where an earlier run stopped
+
+
+_LISTEN = re.compile(r"^(ipfix|netflow)://(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\[\]]*):(?P<port>\d{1,5})/?$")
+
+
+def open_source(words: str, config: SourceConfig | None = None) -> Source:
+    """The source that `ipfix://HOST:PORT`, `netflow://HOST:PORT`, `pcap:FILE-or-interface` or a folder names."""
+    config = config or SourceConfig()
+    if words.startswith(("ipfix:", "netflow:")):
+        return _open_listener(words, config)
+    if words.startswith("pcap:"):
+        return _open_packets(words.removeprefix("pcap:"), config)
+    from prism.collect.folder import FolderSource
+
+    folder = Path(words)
+    if not folder.is_dir():
+        raise BadConfigError(
+            f"{words}: no such folder; give one, or ipfix://HOST:PORT, netflow://HOST:PORT or pcap:FILE-or-interface"
+        )
+    return FolderSource(folder, config.position)
+
+
+def _open_listener(words: str, config: SourceConfig) -> Source:
+    from prism.collect.listener import ListenerSource
+
+    match = _LISTEN.match(words)
+    if match is None or not 0 <= int(match["port"]) < 65536:
+        raise BadConfigError(f"{words}: expected ipfix://HOST:PORT or netflow://HOST:PORT, as in ipfix://0.0.0.0:4739")
+    return ListenerSource(match["host"].strip("[]") or "0.0.0.0", int(match["port"]), config.queue_bytes)
+
+
+def _open_packets(name: str, config: SourceConfig) -> Source:
+    from prism.collect.live_capture import InterfaceSource, interface_names
+    from prism.collect.packet_files import PacketFileSource
+
+    if Path(name).is_file():
+        return PacketFileSource(Path(name), config.bursts)
+    if name in interface_names():
+        return InterfaceSource(name, config.bursts)
+    known = ", ".join(interface_names())
+    raise BadConfigError(f"pcap:{name}: neither a file nor a network interface; interfaces here: {known}")

@@ -1,0 +1,101 @@
+"""The interface of an adapter, and a worker's bench, on which model and dataset stay ready for the next part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from prism.errors import BadConfigError, PrismError
+from prism.evaluate.schedule.trials import Dataset
+
+Record = dict[str, Any]
+
+
+class SampleError(PrismError):
+    """A metric that failed on one sample."""
+
+    def __init__(self, sample: int, error: Exception) -> None:
+        super().__init__(f"sample {sample}: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What must be known of a dataset before it is planned."""
+
+    samples: int
+    identity: str  # changes when the data, its prompt or the code that reads it does
+    tokens: int = 0  # per sample, 0: not known
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a process keeps between parts: one model on its device, one dataset to infer, one to score."""
+
+    device: str = "cpu"
+    spent_s: dict[str, float] = field(default_factory=dict)  # on making what is in each slot, until taken
+    _kept: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def keep(self, slot: str, key: Any, make: Callable[[], Any]) -> Any:
+        """The thing in a slot if it has this key; else it makes way for a new one."""
+        if slot not in self._kept or self._kept[slot][0] != key:
+            self._kept.pop(slot, None)  # before the new one is made: a device holds one model
+            if slot == "model":
+                _free_device_memory(self.device)
+            start = time.monotonic()
+            self._kept[slot] = (key, make())
+            self.spent_s[slot] = self.spent_s.get(slot, 0.0) + time.monotonic() - start
+        return self._kept[slot][1]
+
+    def take_spent_s(self, slot: str) -> float:
+        """Seconds spent on a slot since they were last taken."""
+        return self.spent_s.pop(slot, 0.0)
+
+    def clear(self) -> None:
+        """Let go of everything, after memory ran out."""
+        self._kept.clear()
+        _free_device_memory(self.device)
+
+
+class Adapter(Protocol):
+    """One way to run a dataset. All records are JSON objects, one per sample."""
+
+    def survey(self, dataset: Dataset) -> Survey:
+        """Count the samples and identify the data; raises InputError where a dataset cannot be opened."""
+        ...
+
+    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
+        """Make model and dataset ready on the bench; called before each part, timed apart from it."""
+        ...
+
+    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+        """Outputs of samples `first` to `last` (not included); the batch is halved `shrink` times."""
+        ...
+
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+        """What each sample scored; raises SampleError where the metric fails."""
+        ...
+
+    def combine(self, dataset: Dataset, scores: Sequence[Record]) -> dict[str, float]:
+        """The dataset's metrics from the scores of all its samples, in order."""
+        ...
+
+
+def batch_of(dataset: Dataset, shrink: int, default: int = 1) -> int:
+    """The batch size that settings ask for, halved as often as memory ran out."""
+    size = dataset.settings.get("batch_size", default)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise BadConfigError(f"dataset '{dataset.name}': 'batch_size' is {size!r}, expected a whole number from 1")
+    return max(1, size >> shrink)
+
+
+def _free_device_memory(device: str) -> None:
+    if device.startswith("cuda"):
+        import gc
+
+        import torch
+
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -1,0 +1,23 @@
+"""Open an adapter by its name."""
+
+from __future__ import annotations
+
+from prism.errors import BadConfigError
+from prism.evaluate.run.adapters.adapter import Adapter
+
+
+def open_adapter(name: str) -> Adapter:
+    """The adapter of that name."""
+    if name == "builtin":
+        from prism.evaluate.run.adapters.builtin import BuiltinAdapter
+
+        return BuiltinAdapter()
+    if name == "lm-eval":
+        from prism.evaluate.run.adapters.harness import HarnessAdapter
+
+        return HarnessAdapter()
+    if name == "command":
+        from prism.evaluate.run.adapters.command import CommandAdapter
+
+        return CommandAdapter()
+    raise BadConfigError(f"'{name}' is no adapter; expected builtin, lm-eval or command")

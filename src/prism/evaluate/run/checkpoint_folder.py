@@ -1,0 +1,133 @@
+"""A checkpoint on disk, looked at without loading it: is it whole, how large is it, which step is it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadFileError
+from prism.evaluate.schedule.trials import Checkpoint
+
+INDEX_NAME = "model.safetensors.index.json"
+MANIFEST_NAME = "manifest.json"
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_]?(\d+)$|^(\d+)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shard:
+    num_bytes: int
+    parameters: int
+
+
+def inspect_folder(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder (or one safetensors file); raises when a file is missing or not written to its end.
+
+    Weights are safetensors files, or whatever the manifest of Prism's own checkpointer names.
+    """
+    if folder.is_file():
+        shards = [_inspect_shard(folder)]
+        return _describe(folder, shards, find_step(folder.stem))
+    if not folder.is_dir():
+        raise BadFileError(f"{folder}: no such checkpoint folder; check the path")
+    manifest = folder / MANIFEST_NAME
+    if manifest.is_file() and not any(folder.glob("*.safetensors")):
+        return _inspect_committed(folder, manifest)
+    shards = [_inspect_shard(path) for path in _shard_paths(folder)]
+    return _describe(folder, shards, find_step(folder.resolve().name))
+
+
+def _describe(path: Path, shards: list[_Shard], step: int | None) -> Checkpoint:
+    return Checkpoint(
+        name=path.resolve().name,
+        path=str(path),
+        bytes=sum(shard.num_bytes for shard in shards),
+        parameters=sum(shard.parameters for shard in shards),
+        step=step,
+    )
+
+
+def _inspect_committed(folder: Path, manifest: Path) -> Checkpoint:
+    """A checkpoint whose manifest names every file with its length."""
+    try:
+        document = json.loads(manifest.read_bytes())
+        lengths = {str(file["name"]): int(file["num_bytes"]) for file in document["files"]}
+        step = int(document["step"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise BadFileError(f"{manifest}: not a readable manifest; write the checkpoint again") from None
+    for name, length in lengths.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != length:
+            raise BadFileError(f"{path}: not there in its full length of {length:,} bytes; the checkpoint is damaged")
+    # Training states hold more than the model; how many parameters it has is not said.
+    return _describe(folder, [_Shard(num_bytes=sum(lengths.values()), parameters=0)], step)
+
+
+def find_step(name: str) -> int | None:
+    """The training step that a folder's name ends with: step-400, global_step400, checkpoint_400 or 400."""
+    found = _STEP.search(name)
+    return int(found[1] or found[2]) if found else None
+
+
+def _shard_paths(folder: Path) -> list[Path]:
+    """Every weight file that the folder must hold."""
+    index = folder / INDEX_NAME
+    if not index.exists():
+        paths = sorted(folder.glob("*.safetensors"))
+        if not paths:
+            raise BadFileError(f"{folder}: holds no *.safetensors file; is the checkpoint still being written?")
+        return paths
+    names = _read_index(index)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise BadFileError(
+            f"{folder}: half written, {len(missing)} of {len(names)} files of its index are missing "
+            f"({missing[0]}); wait until it is whole or leave it out"
+        )
+    return [folder / name for name in names]
+
+
+def _read_index(path: Path) -> list[str]:
+    try:
+        names = sorted({str(name) for name in json.loads(path.read_bytes())["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadFileError(f"{path}: not a readable index of weights; write the checkpoint again") from None
+    for name in names:
+        if name != Path(name).name or name in ("", "."):
+            raise BadFileError(f"{path}: names {name!r}, expected files of the same folder")
+    return names
+
+
+def _inspect_shard(path: Path) -> _Shard:
+    """Compare a file's length with what its header promises, so that a half-written one is never loaded."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(length)) if 2 <= length <= min(size - 8, _MAX_HEADER_BYTES) else None
+    except (OSError, ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise BadFileError(f"{path}: not a whole safetensors file (its header cannot be read); is it half written?")
+    try:
+        tensors = [_inspect_tensor(entry) for name, entry in header.items() if name != "__metadata__"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise BadFileError(f"{path}: its header describes a tensor wrongly; write the checkpoint again") from None
+    expected = 8 + length + max((end for end, _ in tensors), default=0)
+    if size != expected:
+        word = "half written" if size < expected else "longer than its header says"
+        raise BadFileError(f"{path}: {word}, {size:,} of {expected:,} bytes; wait until it is whole or leave it out")
+    return _Shard(num_bytes=size, parameters=sum(count for _, count in tensors))
+
+
+def _inspect_tensor(entry: Any) -> tuple[int, int]:
+    """Where a tensor's bytes end, and how many values it has."""
+    start, end = (int(offset) for offset in entry["data_offsets"])
+    shape = [int(extent) for extent in entry["shape"]]
+    if not 0 <= start <= end or any(extent < 0 for extent in shape):
+        raise ValueError(entry)
+    return end, math.prod(shape)

@@ -1,0 +1,264 @@
+"""Runs an evaluation: what the engine reports becomes events, what the scheduler decides becomes jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prism.evaluate.run.assignments import Assignments
+from prism.evaluate.run.engines.engine import Outcome
+from prism.evaluate.run.jobs import Inferred, Pulled
+from prism.evaluate.run.outcomes import Findings
+from prism.evaluate.run.run_log import RunLog
+from prism.evaluate.run.stations import Duty
+from prism.evaluate.run.store import Store
+from prism.evaluate.run.workers import Crew
+from prism.evaluate.schedule import actions, events
+from prism.evaluate.schedule.events import Event, Failure
+from prism.evaluate.schedule.scheduler import Scheduler
+from prism.evaluate.schedule.trials import Checkpoint, Kept, Part, Trial
+
+_TICK_S = 1.0
+_PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
+_LEAST_PATIENCE_S = 600.0
+GIVE_BACK = "give-back"  # a file with the number of workers that training wants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A checkpoint that came while the evaluation ran, and what an earlier run has kept of it."""
+
+    checkpoint: Checkpoint
+    kept: Kept
+
+
+@dataclass(slots=True)
+class _Run:
+    """A trial on its worker, and its parts that are still to come."""
+
+    trial: Trial
+    waiting: list[Part]
+
+
+class Coordinator:
+    """One evaluation."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        crew: Crew,
+        assignments: Assignments,
+        log: RunLog,
+    ) -> None:
+        self.scheduler = scheduler
+        self.found = Findings()
+        self._crew = crew
+        self._jobs = assignments
+        self._log = log
+        self._num_published = 0
+        self._plan_told = False
+        self._folder = assignments.config.folder
+        self._runs: dict[str, _Run] = {}
+        self._offers: dict[tuple[str, str], str] = {}  # by node and checkpoint
+        self._combining: set[tuple[str, str]] = set()
+        self._finished = False
+        self._started = time.monotonic()
+
+    @property
+    def now_s(self) -> float:
+        """The run's clock."""
+        return time.monotonic() - self._started
+
+    def run(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> Findings:
+        """Until nothing is left.
+
+        `arrivals` gives checkpoints that came since, or None when no more will come; `publish` gets all results
+        whenever there are new ones.
+        """
+        try:
+            self._loop(arrivals, publish)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a full disk may be what stopped it
+                self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="stopped")
+            raise
+        self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="done")
+        return self.found
+
+    def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> None:
+        next_tick = 0.0
+        while True:
+            self._take(*self._collect())
+            if self.now_s >= next_tick:
+                next_tick = self.now_s + _TICK_S
+                self._heed_training()
+                self._take(events.Tick(now_s=self.now_s))
+                self._tell(publish)
+                if (news := arrivals()) is None and self._finished and not self._combining:
+                    return
+                self._add(news or ())
+
+    def _tell(self, publish: Callable[[Findings], None]) -> None:
+        """Where the run stands, its plan once there is one, and results as they come."""
+        progress = self.scheduler.progress(self.now_s)
+        self._log.write_progress(progress, self.found)
+        if progress.workers and not self._plan_told:
+            self._plan_told = True
+            self._log.write_plan(progress, self.scheduler.lower_bound_s())
+        if len(self.found.metrics) > self._num_published:
+            self._num_published = len(self.found.metrics)
+            publish(self.found)
+
+    def _heed_training(self) -> None:
+        """Give workers up while the file `give-back` asks for it, and take them again afterwards."""
+        wanted = read_wanted(self._folder / GIVE_BACK)
+        if chosen := self._crew.lend(wanted):
+            self._log.say(f"{len(chosen)} workers make way for training")
+            self._take(events.Preempted(now_s=self.now_s, workers=chosen))
+            for worker in chosen:
+                self._runs.pop(worker, None)
+                self._crew.dismiss(worker)
+        self._crew.take_back(wanted)
+
+    def _add(self, arrivals: Iterable[Arrival]) -> None:
+        added: list[Event] = []
+        for arrival in arrivals:
+            self._log.steps[arrival.checkpoint.name] = arrival.checkpoint.step
+            self._finished = False
+            added.append(events.CheckpointAdded(now_s=self.now_s, checkpoint=arrival.checkpoint, kept=arrival.kept))
+        self._take(*added)
+
+    def _collect(self) -> list[Event]:
+        """Wait a little, and say what happened in the scheduler's words."""
+        found: list[Event] = [*self._crew.watch_nodes(self.now_s)]
+        for duty, outcome in self._crew.wait(0.0 if found else _TICK_S / 5):
+            found += self._translate(duty, outcome)
+        found += self._crew.changes(self.now_s)
+        if lost := {event.node for event in found if isinstance(event, events.NodeLost)}:
+            self._runs = {worker: run for worker, run in self._runs.items() if self._crew.worker(worker) is not None}
+            self._offers = {key: address for key, address in self._offers.items() if key[0] not in lost}
+        return found
+
+    def _take(self, *seen: Event) -> None:
+        """Tell the scheduler what came together, and do what it says."""
+        for action in self.scheduler.handle(*seen) if seen else ():
+            self._perform(action)
+
+    def _perform(self, action: actions.Action) -> None:
+        match action:
+            case actions.LoadCheckpoint():
+                self._load(action)
+            case actions.ReleaseCheckpoint():
+                self._offers.pop((action.node, action.checkpoint), None)
+                self._crew.tend(action.node, self._jobs.release(action.checkpoint), Duty(kind="release"))
+            case actions.StartInference():
+                self.found.num_trials += 1
+                self._runs[action.worker] = _Run(trial=action.trial, waiting=list(action.trial.parts))
+                self._infer_next(action.worker)
+            case actions.CancelInference():
+                self._runs.pop(action.worker, None)
+                self._crew.dismiss(action.worker)
+            case actions.StartScore():
+                self._score(action)
+            case actions.CombineScores():
+                self._combine(action)
+            case actions.ReportFailure():
+                self.found.failures.append(action)
+                self._log.say(f"{action.part}: given up ({action.phase}): {action.text}")
+            case actions.Finish():
+                self._finished = True
+
+    def _load(self, action: actions.LoadCheckpoint) -> None:
+        offered = self._offers.get((action.source or "", action.checkpoint))
+        job = self._jobs.pull(action.checkpoint, self._crew.address(action.node), offered)
+        self._crew.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
+
+    def _infer_next(self, worker: str) -> None:
+        run, spec = self._runs[worker], self._crew.worker(worker)
+        if spec is None:
+            del self._runs[worker]
+            return
+        part = run.waiting.pop(0)
+        job = self._jobs.infer(part, gpus=spec.gpus, shrink=run.trial.shrink)
+        limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * run.trial.expected_s)
+        self._crew.assign(worker, job, Duty(kind="infer", part=part, node=spec.node, limit_s=limit_s))
+
+    def _score(self, action: actions.StartScore) -> None:
+        limit_s = self._jobs.score_limit_s(action.part.dataset)
+        duty = Duty(kind="score", part=action.part, node=action.node, limit_s=limit_s, attempt=action.attempt)
+        self._crew.score(action.node, self._jobs.score(action.part), duty)
+
+    def _combine(self, action: actions.CombineScores) -> None:
+        key = (action.checkpoint, action.dataset)
+        kept = Store(self._folder).read_metrics(*key, self._jobs.fingerprint(*key))
+        if kept is not None:
+            self.found.metrics[key] = kept
+            return
+        self._combining.add(key)
+        limit_s = self._jobs.config.score_timeout_s
+        self._crew.score(None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s))
+
+    def _translate(self, duty: Duty, outcome: Outcome) -> list[Event]:
+        """An ended job as events; what nobody waits for any more is none."""
+        now = self.now_s
+        self._log.write_phase(duty, outcome)
+        match duty.kind:
+            case "load" if isinstance(outcome.value, Pulled):
+                self._offers[duty.node, duty.checkpoint] = outcome.value.address
+                seconds = outcome.value.seconds
+                return [events.CheckpointLoaded(now_s=now, node=duty.node, checkpoint=duty.checkpoint, seconds=seconds)]
+            case "load":
+                return [events.LoadFailed(now_s=now, node=duty.node, checkpoint=duty.checkpoint, text=outcome.text)]
+            case "infer":
+                return self._translate_infer(duty, outcome)
+            case "score" if duty.part is not None:
+                if outcome.failure is None:
+                    return [events.ScoreFinished(now_s=now, part=duty.part, seconds=outcome.value)]
+                return [events.ScoreFailed(now_s=now, part=duty.part, text=outcome.text)]
+            case "combine" if duty.part is not None:
+                self._end_combining((duty.part.checkpoint, duty.part.dataset), outcome)
+        return []
+
+    def _translate_infer(self, duty: Duty, outcome: Outcome) -> list[Event]:
+        run = self._runs.get(duty.worker)
+        if run is None or duty.part is None:
+            return []
+        if duty.lost:
+            del self._runs[duty.worker]
+            return []  # the crew tells of the worker itself
+        if not isinstance(outcome.value, Inferred):
+            del self._runs[duty.worker]
+            failure = outcome.failure or Failure.OTHER
+            return [events.InferenceFailed(now_s=self.now_s, trial=run.trial.id, failure=failure, text=outcome.text)]
+        spent = outcome.value
+        part_done = events.PartInferred(
+            now_s=self.now_s,
+            trial=run.trial.id,
+            part=duty.part,
+            seconds=spent.seconds,
+            setup_s=spent.setup_s,
+            start_s=spent.start_s,
+        )
+        if run.waiting:
+            self._infer_next(duty.worker)
+            return [part_done]
+        del self._runs[duty.worker]
+        return [part_done, events.InferenceFinished(now_s=self.now_s, trial=run.trial.id)]
+
+    def _end_combining(self, key: tuple[str, str], outcome: Outcome) -> None:
+        self._combining.discard(key)
+        if outcome.failure is None:
+            self.found.metrics[key] = outcome.value
+        else:
+            self.found.problems.append(f"{key[0]}/{key[1]}: its scores cannot be combined: {outcome.text}")
+            self._log.say(self.found.problems[-1])
+
+
+def read_wanted(path: Path) -> int:
+    """How many workers training asks for; what cannot be read asks for none."""
+    try:
+        return max(0, int(path.read_text().strip() or 0))
+    except (OSError, ValueError):
+        return 0

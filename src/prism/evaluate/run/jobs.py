@@ -1,0 +1,184 @@
+"""What worker processes do: look datasets up, pull checkpoints, infer, score, combine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prism.errors import InputError
+from prism.evaluate.run.adapters.adapter import Survey
+from prism.evaluate.run.adapters.opening import open_adapter
+from prism.evaluate.run.loading.opening import open_source
+from prism.evaluate.run.loading.source import SourceFile
+from prism.evaluate.run.store import Store
+from prism.evaluate.run.workplace import Workplace
+from prism.evaluate.schedule.trials import Dataset, Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was found of one dataset; `problem` says why it cannot be used."""
+
+    survey: Survey | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyJob:
+    """Count samples and identify data."""
+
+    datasets: tuple[Dataset, ...]
+
+    def run(self, place: Workplace) -> list[Looked]:
+        """One answer per dataset."""
+        found = []
+        for dataset in self.datasets:
+            try:
+                found.append(Looked(survey=open_adapter(dataset.adapter).survey(dataset)))
+            except InputError as error:
+                found.append(Looked(survey=None, problem=str(error)))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpJob:
+    """Import what inference needs, while the checkpoint is on its way."""
+
+    modules: tuple[str, ...]
+    threads: int = 1
+
+    def run(self, place: Workplace) -> None:
+        """Import them; what is missing is told when it is used."""
+        place.use_threads(self.threads)
+        for name in self.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """A copy on a node's shelf."""
+
+    seconds: float
+    num_bytes: int  # that came over the network now
+    address: str  # where other nodes can pull it from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullJob:
+    """Bring a checkpoint onto the node's shelf, and offer it to other nodes."""
+
+    key: str
+    addresses: tuple[str, ...]  # of sources, best first
+    files: tuple[SourceFile, ...]
+    roots: tuple[Path, ...]
+    host: str
+
+    def run(self, place: Workplace) -> Pulled:
+        """Pull it unless it is there."""
+        shelf = place.shelf(self.roots)
+        lease = shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
+        place.keep(shelf, lease)
+        address = place.neighbour(self.host).offer(self.key, self.files)
+        return Pulled(seconds=lease.seconds, num_bytes=lease.pulled_bytes, address=address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseJob:
+    """Let a checkpoint go; it is cleared when no worker uses it."""
+
+    key: str
+
+    def run(self, place: Workplace) -> None:
+        """Give it back."""
+        place.let_go(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    """How long a part took: the model onto the device, the dataset made ready, the inference."""
+
+    start_s: float
+    setup_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferJob:
+    """Infer one part and keep its outputs."""
+
+    part: Part
+    dataset: Dataset
+    key: str
+    roots: tuple[Path, ...]
+    folder: Path
+    fingerprint: str
+    device: str
+    threads: int
+    shrink: int = 0
+
+    def run(self, place: Workplace) -> Inferred:
+        """Model and dataset made ready, samples inferred, outputs on disk."""
+        place.use_threads(self.threads)
+        model = place.use_only(self.key, self.roots)
+        place.bench.device = self.device
+        adapter = open_adapter(self.dataset.adapter)
+        adapter.prepare(self.dataset, model, place.bench, self.shrink)
+        start = time.monotonic()
+        outputs = adapter.infer(self.dataset, model, place.bench, self.part.first, self.part.last, self.shrink)
+        Store(self.folder).write("outputs", self.part, self.fingerprint, outputs)
+        return Inferred(
+            start_s=place.bench.take_spent_s("model"),
+            setup_s=place.bench.take_spent_s("dataset"),
+            seconds=time.monotonic() - start,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreJob:
+    """Score the kept outputs of a part."""
+
+    part: Part
+    dataset: Dataset
+    folder: Path
+    fingerprint: str
+
+    def run(self, place: Workplace) -> float:
+        """Seconds it took."""
+        place.use_threads(1)
+        start = time.monotonic()
+        store = Store(self.folder)
+        outputs = store.read("outputs", self.part)
+        dataset = _keep_verdicts(self.dataset, self.folder)
+        scores = open_adapter(dataset.adapter).score(dataset, place.bench, outputs, self.part.first)
+        store.write("scores", self.part, self.fingerprint, scores)
+        return time.monotonic() - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombineJob:
+    """Make a dataset's metrics of the scores of its parts."""
+
+    dataset: Dataset
+    parts: tuple[Part, ...]
+    folder: Path
+    fingerprint: str
+
+    def run(self, place: Workplace) -> dict[str, float]:
+        """The metrics, which are kept too."""
+        store = Store(self.folder)
+        scores = [score for part in self.parts for score in store.read("scores", part)]
+        metrics = open_adapter(self.dataset.adapter).combine(self.dataset, scores)
+        store.write_metrics(self.parts[0].checkpoint, self.dataset.name, self.fingerprint, metrics)
+        return metrics
+
+
+def _keep_verdicts(dataset: Dataset, folder: Path) -> Dataset:
+    """Let a judge's verdicts be kept with the run, so that a retry asks only for those that are missing."""
+    judge = dataset.settings.get("judge")
+    if not isinstance(judge, dict):
+        return dataset
+    return replace(dataset, settings={**dataset.settings, "judge": {"keep": str(folder / "verdicts"), **judge}})

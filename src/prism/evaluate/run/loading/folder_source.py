@@ -1,0 +1,49 @@
+"""A checkpoint in a folder of a file system, local or mounted; or a single safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prism.errors import BadFileError
+from prism.evaluate.run.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.run.loading.source import SourceFile, read_sums
+
+
+class FolderSource:
+    """Files of a folder (not of folders in it), or one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+        self._path = path
+
+    def files(self) -> tuple[SourceFile, ...]:
+        """All files that are not hidden, with the checksums of Prism's manifest where there is one."""
+        if not self._path.exists():
+            raise BadFileError(f"{self._path}: no such checkpoint; check the path")
+        if self._path.is_file():
+            return (_describe(self._path),)
+        found = {p.name: _describe(p) for p in sorted(self._path.iterdir()) if p.is_file() and p.name[0] != "."}
+        if not found:
+            raise BadFileError(f"{self._path}: the folder holds no files; is the checkpoint being written?")
+        if MANIFEST_NAME in found:
+            manifest = self._path / MANIFEST_NAME
+            for name, (num_bytes, sha256) in read_sums(manifest.read_bytes(), str(manifest)).items():
+                version = found[name].version if name in found else ""
+                found[name] = SourceFile(name=name, num_bytes=num_bytes, version=version, sha256=sha256)
+        return tuple(found.values())
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        """Read a range of one file."""
+        path = self._path if self._path.is_file() else self._path / name
+        with path.open("rb", buffering=0) as handle:
+            handle.seek(start)
+            while buffer:
+                count = handle.readinto(buffer)
+                if not count:
+                    raise OSError(f"{path}: ends {len(buffer)} bytes early; is the checkpoint being written?")
+                buffer = buffer[count:]
+
+
+def _describe(path: Path) -> SourceFile:
+    stat = path.stat()
+    return SourceFile(name=path.name, num_bytes=stat.st_size, version=str(stat.st_mtime_ns))

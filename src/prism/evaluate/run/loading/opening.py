@@ -1,0 +1,22 @@
+"""Open the source that an address means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prism.evaluate.run.loading.source import Source
+
+
+def open_source(address: str) -> Source:
+    """The source an address means: `s3://bucket/prefix`, `http(s)://host/folder`, else a folder or a file."""
+    if address.startswith("s3://"):
+        from prism.evaluate.run.loading.s3_source import S3Source
+
+        return S3Source(address)
+    if address.startswith(("http://", "https://")):
+        from prism.evaluate.run.loading.http_source import HttpSource
+
+        return HttpSource(address)
+    from prism.evaluate.run.loading.folder_source import FolderSource
+
+    return FolderSource(Path(address.removeprefix("file://")))

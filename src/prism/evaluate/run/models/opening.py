@@ -1,0 +1,31 @@
+"""Open a checkpoint as the kind of model it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from prism.errors import BadFileError, MissingExtraError
+from prism.evaluate.run.models.model import LanguageModel, is_tiny
+
+
+def open_model(folder: Path, device: str) -> LanguageModel:
+    """Map a checkpoint's weights and put them on a device; `cpu`, `cuda:0`."""
+    try:
+        json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise BadFileError(
+            f"{folder}: no config.json, so the model's shape is not known; put it beside the weights, "
+            "or use a dataset with adapter: command"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BadFileError(f"{folder / 'config.json'}: not readable ({error})") from None
+    if is_tiny(folder):
+        from prism.evaluate.run.models.tiny import TinyModel
+
+        return TinyModel(folder)
+    try:
+        from prism.evaluate.run.models.pretrained import PretrainedModel
+    except ImportError:
+        raise MissingExtraError("a Hugging Face checkpoint", "evaluate") from None
+    return PretrainedModel(folder, device)

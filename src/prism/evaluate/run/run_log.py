@@ -1,0 +1,99 @@
+"""What an evaluation writes down while it runs: finished phases, one per line, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prism.evaluate.files import replace_file
+from prism.evaluate.run.engines.engine import Outcome
+from prism.evaluate.run.outcomes import Findings
+from prism.evaluate.run.stations import Duty
+from prism.evaluate.schedule.standing import Progress
+
+_PHASES = ("load", "infer", "score")
+
+
+class RunLog:
+    """`trials.jsonl` and `progress.json` of a run's folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        steps: Mapping[str, int | None],
+        num_datasets: int,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        show: Callable[[dict[str, Any]], None] = lambda document: None,
+    ) -> None:
+        self._folder = folder
+        self.steps = dict(steps)
+        self._num_datasets = num_datasets
+        self.say = say
+        self._show = show
+
+    @property
+    def num_results(self) -> int:
+        """Results that the run should give: every checkpoint on every dataset."""
+        return len(self.steps) * self._num_datasets
+
+    def write_phase(self, duty: Duty, outcome: Outcome) -> None:
+        """One line for a load, an inference or a score that ended."""
+        if duty.kind not in _PHASES:
+            return
+        checkpoint = duty.part.checkpoint if duty.part else duty.checkpoint
+        line = {
+            "trial": str(duty.part) if duty.part else None,
+            "checkpoint": checkpoint,
+            "step": self.steps.get(checkpoint),
+            "dataset": duty.part.dataset if duty.part else None,
+            "node": duty.node,
+            "worker": duty.worker,
+            "phase": duty.kind,
+            "start_ns": duty.start_ns,
+            "end_ns": time.time_ns(),
+            "state": "done" if outcome.failure is None else "failed",
+            "attempt": duty.attempt,
+            "text": outcome.text,
+        }
+        with (self._folder / "trials.jsonl").open("a") as handle:
+            handle.write(json.dumps(line) + "\n")
+        if outcome.failure is not None:
+            self.say(f"{line['trial'] or checkpoint}: {duty.kind} failed: {outcome.text}")
+
+    def write_plan(self, progress: Progress, lower_bound_s: float) -> None:
+        """Tell what is planned, beside the shortest that any plan could take."""
+        gpus = f" with {_count(progress.gpus, 'GPU')}" if progress.gpus else ""
+        self.say(
+            f"{_count(len(self.steps), 'checkpoint')} x {_count(self._num_datasets, 'dataset')} on "
+            f"{_count(progress.workers, 'worker')}{gpus}: "
+            f"planned to end in {progress.time_left_s:.0f} s, at best in {lower_bound_s:.0f} s"
+        )
+
+    def write_progress(self, progress: Progress, found: Findings, state: str = "running") -> None:
+        """Replace `progress.json`, and show it."""
+        document = {"schema": "prism.evaluation-progress/1", "state": state, **asdict(progress)}
+        left = document["time_left_s"]
+        document |= {
+            "time_left_s": left if math.isfinite(left) else None,
+            "trials": {
+                "done": progress.trials_done,
+                "running": progress.trials_running,
+                "waiting": max(0, self.num_results - len(found.metrics) - len(found.problems)),
+                "failed": len(found.failures) + len(found.problems),
+            },
+            "results": len(found.metrics),
+            "results_wanted": self.num_results,
+            "updated_ns": time.time_ns(),
+        }
+        replace_file(self._folder / "progress.json", json.dumps(document) + "\n")
+        self._show(document)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

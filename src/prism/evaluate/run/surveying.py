@@ -1,0 +1,81 @@
+"""Datasets looked up before the run: how many samples, which data. What needs heavy imports runs in a worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prism.errors import BadConfigError, PrismError
+from prism.evaluate.run.adapters.adapter import Survey
+from prism.evaluate.run.adapters.opening import open_adapter
+from prism.evaluate.run.engines.engine import Engine, Gone, WorkerSpec
+from prism.evaluate.run.jobs import SurveyJob
+from prism.evaluate.schedule.trials import Dataset
+
+_WORKER = "surveyor"
+_LIMIT_S = 1800.0  # building the prompts of a large task takes minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """Datasets with their samples counted, and the worker that counted them, if one did."""
+
+    datasets: tuple[Dataset, ...]
+    surveys: tuple[Survey, ...]
+    worker: str | None = None
+    node: str = ""
+
+    def dataset(self, name: str) -> Dataset:
+        """A dataset by its name."""
+        return next(dataset for dataset in self.datasets if dataset.name == name)
+
+    def identity(self, name: str) -> str:
+        """What identifies a dataset's content."""
+        return next(s.identity for d, s in zip(self.datasets, self.surveys, strict=True) if d.name == name)
+
+
+def survey_datasets(datasets: Sequence[Dataset], engine: Engine) -> Surveyed:
+    """Count the samples of all datasets; raises InputError for one that cannot be used."""
+    heavy = tuple(dataset for dataset in datasets if dataset.adapter == "lm-eval")
+    node = engine.nodes()[0].id if heavy else ""
+    found = dict(zip((d.name for d in heavy), _survey_in_worker(heavy, engine, node) if heavy else (), strict=True))
+    for dataset in datasets:
+        if dataset.name not in found:
+            found[dataset.name] = open_adapter(dataset.adapter).survey(dataset)
+    counted = [_count(dataset, found[dataset.name]) for dataset in datasets]
+    return Surveyed(
+        datasets=tuple(counted),
+        surveys=tuple(found[dataset.name] for dataset in datasets),
+        worker=_WORKER if heavy else None,
+        node=node,
+    )
+
+
+def _survey_in_worker(datasets: tuple[Dataset, ...], engine: Engine, node: str) -> list[Survey]:
+    engine.start(WorkerSpec(id=_WORKER, node=node))
+    engine.submit(_WORKER, SurveyJob(datasets=datasets))
+    reports = engine.wait(_LIMIT_S)
+    if not reports:
+        raise PrismError(f"the datasets could not be looked up within {_LIMIT_S:g} s; name fewer, or local ones")
+    report = reports[0]
+    if isinstance(report, Gone):
+        raise PrismError(f"the process that looks datasets up is gone ({report.text}); is there enough memory?")
+    if report.outcome.failure is not None:
+        raise PrismError(f"the datasets could not be looked up: {report.outcome.text}")
+    surveys = []
+    for looked in report.outcome.value:
+        if looked.survey is None:
+            raise BadConfigError(looked.problem)
+        surveys.append(looked.survey)
+    return surveys
+
+
+def _count(dataset: Dataset, survey: Survey) -> Dataset:
+    if survey.samples < 1:
+        raise BadConfigError(f"dataset '{dataset.name}' has no samples; check its data")
+    if dataset.samples and dataset.samples != survey.samples:
+        raise BadConfigError(
+            f"dataset '{dataset.name}': the plan says {dataset.samples} samples, it has {survey.samples}; leave it out"
+        )
+    return dataclasses.replace(dataset, samples=survey.samples, tokens=dataset.tokens or survey.tokens)

@@ -1,0 +1,244 @@
+"""The worker processes of a run: who does what, who is idle, who has hung or died and is replaced."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from prism.evaluate.run.engines.engine import Engine, EngineNode, Gone, Job, Outcome, Returned, WorkerSpec
+from prism.evaluate.run.stations import Duty, Layout, Station
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.events import Event, Failure
+from prism.evaluate.schedule.trials import Node, Worker
+
+_NODE_CHECK_S = 1.0
+_MAX_ATTEMPTS = 3  # to combine scores
+_MAX_REPLACEMENTS = 8  # of one worker's process, before its place is left empty
+
+
+class Crew:
+    """Starts processes on an engine and hands them jobs."""
+
+    def __init__(self, engine: Engine, layout: Layout, warm_up: Job | None = None) -> None:
+        """`warm_up` is what a new inference worker does first, while its checkpoint is on the way."""
+        self._engine = engine
+        self._layout = layout
+        self._warm_up = warm_up
+        self._held: dict[str, tuple[Job, Duty]] = {}  # first jobs of workers that are warming up
+        self._stations: dict[str, Station] = {}
+        self._workers: dict[str, WorkerSpec] = {}
+        self._duties: dict[str, Duty] = {}
+        self._news: deque[Event] = deque()
+        self._replacements: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._adopted: dict[str, str] = {}  # scorers by node that were at work before
+        self._orphans: deque[tuple[Job, Duty]] = deque()  # to combine scores, where the node was lost
+        self._combining: dict[str, Job] = {}
+        self._lent: list[WorkerSpec] = []  # whose places training has for now
+        self._count = 0
+        self._next_check_s = 0.0
+
+    def adopt_scorer(self, worker: str, node: str) -> None:
+        """Use a process that was started before as a scorer of its node: it has imported what scoring needs."""
+        self._adopted[node] = worker
+
+    def watch_nodes(self, now_s: float) -> list[Event]:
+        """Nodes and workers that came or went, looked up once a second."""
+        if now_s < self._next_check_s:
+            return []
+        self._next_check_s = now_s + _NODE_CHECK_S
+        alive = {node.id: node for node in self._engine.nodes()}
+        found: list[Event] = []
+        for gone in [name for name in self._stations if name not in alive]:
+            self._close_station(gone)
+            found.append(events.NodeLost(now_s=now_s, node=gone))
+        for node in alive.values():
+            if node.id not in self._stations:
+                found += self._open_station(node, now_s)
+        return found
+
+    def changes(self, now_s: float) -> list[Event]:
+        """Workers lost, and those that replace them."""
+        found = [replace(event, now_s=now_s) for event in self._news]
+        self._news.clear()
+        return found
+
+    def worker(self, worker: str) -> WorkerSpec | None:
+        """A worker for inference; None when it is gone and the scheduler has yet to hear of it."""
+        return self._workers.get(worker)
+
+    def address(self, node: str) -> str:
+        """Where a node is reached by others."""
+        station = self._stations.get(node)
+        return station.node.address if station else ""
+
+    def tend(self, node: str, job: Job, duty: Duty) -> None:
+        """A job for the process that keeps a node's shelf; one after the other."""
+        if (station := self._stations.get(node)) is not None:
+            station.load_queue.append((job, replace(duty, node=node)))
+            self._feed(station)
+
+    def assign(self, worker: str, job: Job, duty: Duty) -> None:
+        """A job for an inference worker."""
+        if worker in self._duties:  # it is warming up
+            self._held[worker] = (job, duty)
+        else:
+            self._begin(worker, job, duty)
+
+    def score(self, node: str | None, job: Job, duty: Duty) -> None:
+        """A job for a CPU of a node, or of the least busy one."""
+        stations = self._stations.values()
+        station = self._stations.get(node or "") or min(stations, key=lambda s: len(s.score_queue), default=None)
+        if station is None:
+            if duty.kind == "combine":
+                self._orphans.append((job, duty))
+            return  # the scheduler starts the scores of a lost node again
+        station.score_queue.append((job, replace(duty, node=station.node.id)))
+        self._feed(station)
+
+    def dismiss(self, worker: str) -> None:
+        """Stop a worker and give its GPUs back."""
+        self._forget(worker)
+
+    def lend(self, count: int) -> tuple[str, ...]:
+        """Choose workers whose GPUs go to training, so that it has `count` of their places; idle ones first."""
+        order = sorted(self._workers, key=lambda worker: worker in self._duties)
+        chosen = order[: max(0, count - len(self._lent))]
+        self._lent += [self._workers[worker] for worker in chosen]
+        return tuple(chosen)
+
+    def take_back(self, count: int) -> None:
+        """Start workers again in places that training no longer needs, until it has `count`."""
+        while len(self._lent) > count:
+            spec = self._lent.pop()
+            if spec.node in self._stations:
+                self._news.append(self._start_worker(spec.node, spec.gpus))
+
+    def wait(self, timeout_s: float) -> Iterator[tuple[Duty, Outcome]]:
+        """Duties that ended, well or not."""
+        for report in self._engine.wait(timeout_s):
+            duty = self._duties.pop(report.worker, None)
+            if isinstance(report, Gone):
+                if not self._went_with_node(report.worker, duty):
+                    yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
+            elif isinstance(report, Returned) and duty is not None:
+                self._combining.pop(report.worker, None)
+                if report.worker in self._held:
+                    self._begin(report.worker, *self._held.pop(report.worker))
+                yield duty, report.outcome
+        yield from self._end_hung()
+        for _ in range(len(self._orphans) if self._stations else 0):
+            self.score(None, *self._orphans.popleft())
+        for station in self._stations.values():
+            self._feed(station)
+
+    def _went_with_node(self, worker: str, duty: Duty | None) -> bool:
+        """Whether a lost worker's node is gone too: then the node's loss is told, and nothing is started there."""
+        spec = self._workers.get(worker)
+        node = spec.node if spec else duty.node if duty else ""
+        if not node or node in {alive.id for alive in self._engine.nodes()}:
+            return False
+        self._next_check_s = 0.0
+        self._held.pop(worker, None)
+        job = self._combining.pop(worker, None)
+        if job is not None and duty is not None:
+            self._orphans.append((job, duty))
+        return True
+
+    def _end_hung(self) -> Iterator[tuple[Duty, Outcome]]:
+        now_s = time.monotonic()
+        late = [w for w, d in self._duties.items() if d.limit_s is not None and now_s - d.start_s > d.limit_s]
+        for worker in late:
+            duty = self._duties.pop(worker)
+            self._engine.stop(worker)
+            yield from self._lose(worker, duty, f"no end after {duty.limit_s:g} s; stopped")
+
+    def _lose(self, worker: str, duty: Duty | None, text: str) -> Iterator[tuple[Duty, Outcome]]:
+        """A process ended with what it did; another takes its place."""
+        job = self._combining.pop(worker, None)
+        if worker in self._held:
+            duty = replace(self._held.pop(worker)[1], worker=worker)
+        if job is not None and duty is not None and duty.attempt < _MAX_ATTEMPTS:
+            self._orphans.append((job, replace(duty, attempt=duty.attempt + 1)))
+        elif duty is not None:
+            yield replace(duty, lost=True), Outcome(failure=Failure.OTHER, text=text)
+        if (spec := self._workers.pop(worker, None)) is not None:
+            self._news.append(events.WorkerLost(now_s=0.0, worker=worker))
+            place = (spec.node, spec.gpus)
+            self._replacements[place] = self._replacements.get(place, 0) + 1
+            if spec.node in self._stations and self._replacements[place] <= _MAX_REPLACEMENTS:
+                self._news.append(self._start_worker(spec.node, spec.gpus))
+            return
+        for station in self._stations.values():
+            if worker == station.loader:
+                # Its copies went with its leases: the node has to load again.
+                self._news.append(events.NodeLost(now_s=0.0, node=station.node.id))
+                self._close_station(station.node.id)
+                return
+            if worker in station.scorers:
+                station.scorers.remove(worker)
+
+    def _open_station(self, node: EngineNode, now_s: float) -> Iterator[Event]:
+        places = self._layout.find_places(node, len(self._workers))
+        station = Station(node=node, score_cpus=self._layout.score_cpus or max(1, node.cpus - len(places)))
+        if (scorer := self._adopted.pop(node.id, None)) is not None:
+            station.scorers.append(scorer)
+        self._stations[node.id] = station
+        yield events.NodeJoined(
+            now_s=now_s,
+            node=Node(id=node.id, cpus=station.score_cpus, memory_bytes=self._layout.memory_bytes),
+        )
+        for gpus in places:
+            yield replace(self._start_worker(node.id, gpus), now_s=now_s)
+
+    def _close_station(self, node: str) -> None:
+        station = self._stations.pop(node)
+        self._orphans += [(job, duty) for job, duty in station.score_queue if duty.kind == "combine"]
+        busy = [scorer for scorer in station.scorers if scorer in self._combining]
+        self._orphans += [(self._combining.pop(scorer), self._duties[scorer]) for scorer in busy]
+        workers = [worker for worker, spec in self._workers.items() if spec.node == node]
+        for worker in (*workers, *station.scorers, station.loader):
+            self._forget(worker)
+
+    def _forget(self, worker: str) -> None:
+        self._held.pop(worker, None)
+        self._duties.pop(worker, None)
+        self._workers.pop(worker, None)
+        self._engine.stop(worker)
+
+    def _start_worker(self, node: str, gpus: tuple[int, ...]) -> events.WorkerJoined:
+        spec = WorkerSpec(id=self._name("worker", node), node=node, gpus=gpus, cpus=0.0 if gpus else 1.0)
+        self._engine.start(spec)
+        self._workers[spec.id] = spec
+        if self._warm_up is not None:
+            self._begin(spec.id, self._warm_up, Duty(kind="warm", node=node))
+        return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
+
+    def _feed(self, station: Station) -> None:
+        """Hand queued jobs to idle processes; a process is started when first needed."""
+        if station.load_queue:
+            if not station.loader:
+                station.loader = self._name("loader", station.node.id)
+                self._engine.start(WorkerSpec(id=station.loader, node=station.node.id, cpus=0.0))
+            if station.loader not in self._duties:
+                self._begin(station.loader, *station.load_queue.popleft())
+        while station.score_queue:
+            idle = next((s for s in station.scorers if s not in self._duties), None)
+            if idle is None and len(station.scorers) < station.score_cpus:
+                idle = self._name("scorer", station.node.id)
+                self._engine.start(WorkerSpec(id=idle, node=station.node.id, cpus=1.0))
+                station.scorers.append(idle)
+            if idle is None:
+                break
+            self._begin(idle, *station.score_queue.popleft())
+
+    def _begin(self, worker: str, job: Job, duty: Duty) -> None:
+        self._duties[worker] = replace(duty, worker=worker, start_s=time.monotonic(), start_ns=time.time_ns())
+        if duty.kind == "combine":
+            self._combining[worker] = job
+        self._engine.submit(worker, job)
+
+    def _name(self, kind: str, node: str) -> str:
+        self._count += 1
+        return f"{node[:12]}/{kind}-{self._count}"

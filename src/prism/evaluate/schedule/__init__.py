@@ -1,0 +1,1 @@
+"""Who evaluates what and when: events in, actions out, no files, no processes, no clocks."""

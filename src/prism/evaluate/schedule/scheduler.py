@@ -1,0 +1,305 @@
+"""The evaluation as the coordinator sees it: events in, actions out, no files, no processes, no clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prism.errors import BadConfigError
+from prism.evaluate.schedule import events
+from prism.evaluate.schedule.actions import Action, CancelInference, Finish, StartScore
+from prism.evaluate.schedule.cutting import CuttingConfig
+from prism.evaluate.schedule.dispatch import Dispatcher
+from prism.evaluate.schedule.ledger import Ledger, Retry
+from prism.evaluate.schedule.planner import Planner
+from prism.evaluate.schedule.pools import Pool
+from prism.evaluate.schedule.priors import Priors
+from prism.evaluate.schedule.roster import Desk, Roster, RunningTrial
+from prism.evaluate.schedule.score_queue import ScoreQueue
+from prism.evaluate.schedule.standing import Progress, find_bound_s, measure_progress
+from prism.evaluate.schedule.transfers import TransferPolicy
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Part, Trial
+
+if TYPE_CHECKING:
+    from prism.evaluate.schedule.hardware import Hardware  # reads YAML, which deciding does not need
+
+_UNKNOWN_BYTES_PER_S = 1e9  # of storage that nobody has described or measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How the scheduler cuts, retries and loads."""
+
+    cutting: CuttingConfig = field(default_factory=CuttingConfig)
+    transfers: TransferPolicy = field(default_factory=TransferPolicy)
+    storage_bytes_per_s: float | None = None  # into one node
+    max_attempts: int = 3  # of a part's inference, of a node's load
+    max_score_attempts: int = 3
+    max_losses: int = 5  # workers in a row that die over one dataset
+    max_strikes: int = 4  # trials in a row that fail on one worker before it gets no more
+
+    @classmethod
+    def from_hardware(cls, hardware: Hardware) -> SchedulerConfig:
+        """What follows from how fast models travel: on a narrow link nodes take turns."""
+        node, total = hardware.storage_gbps, hardware.storage_total_gbps
+        readers = 0 if total is None else max(1, int(total / (node or total)))
+        speeds = [gbps for gbps in (node, total) if gbps is not None]
+        return cls(
+            transfers=TransferPolicy(storage_readers=readers, pass_on=hardware.peer_gbps is not None),
+            storage_bytes_per_s=min(speeds) * 1e9 / 8 if speeds else None,
+        )
+
+
+class Scheduler:
+    """Takes events, changes, and says what to do."""
+
+    def __init__(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        datasets: Sequence[Dataset],
+        priors: Priors,
+        config: SchedulerConfig | None = None,
+        *,
+        inferred: Iterable[Part] = (),
+        scored: Iterable[Part] = (),
+    ) -> None:
+        """`inferred` and `scored` are the parts that an earlier run left behind; scored ones need not be in both."""
+        for dataset in datasets:
+            if dataset.samples < 1:
+                raise BadConfigError(f"dataset '{dataset.name}' has no samples; count them before planning")
+        self.config = config or SchedulerConfig()
+        self.priors = priors
+        self._ledger = Ledger(
+            datasets=tuple(datasets), priors=priors, kept_outputs=set(inferred), kept_scores=set(scored)
+        )
+        self._roster = Roster()
+        self._scores = ScoreQueue()
+        self._planner = Planner(
+            roster=self._roster,
+            ledger=self._ledger,
+            priors=priors,
+            min_part_s=self.config.cutting.min_part_s,
+            load_s=self._load_s,
+            max_load_attempts=self.config.max_attempts,
+        )
+        self._dispatcher = Dispatcher(
+            ledger=self._ledger,
+            roster=self._roster,
+            planner=self._planner,
+            cutting=self.config.cutting,
+            transfers=self.config.transfers,
+        )
+        self._num_done = 0
+        self._load_speed = self.config.storage_bytes_per_s or _UNKNOWN_BYTES_PER_S
+        self._loads_s: dict[str, float] = {}  # the shortest load of each checkpoint
+        self._load_errors: dict[str, str] = {}  # by checkpoint
+        self._finished = False
+        for checkpoint in checkpoints:
+            self._add_checkpoint(checkpoint)
+
+    @property
+    def over(self) -> bool:
+        """Whether every part is scored or given up."""
+        return self._ledger.num_open == 0
+
+    def handle(self, *happened: events.Event) -> list[Action]:
+        """Take what happened at once, change, and say what to do; a plan is made once for all of it."""
+        actions = [action for event in happened for action in self._take(event)]
+        now_s = max(event.now_s for event in happened)
+        self._drop_unloadable()
+        actions += self._dispatcher.start_retries(now_s)
+        actions += self._dispatcher.start_trials(now_s)
+        actions += self._dispatcher.start_loads(now_s)
+        actions += [
+            StartScore(part=part, node=scoring.node, attempt=scoring.attempt) for part, scoring in self._scores.start()
+        ]
+        actions += self._ledger.tell()
+        if self.over and not self._finished:
+            self._finished = True
+            failed = tuple(sorted(part for pool in self._ledger for part in pool.failed))
+            actions += [*self._dispatcher.release(), Finish(failed=failed)]
+        return actions
+
+    def lower_bound_s(self) -> float:
+        """No schedule of this run on its hardware could end earlier, by what is known of run times so far."""
+        return find_bound_s(self._planner, self.config.transfers, self._loads_s.values())
+
+    def progress(self, now_s: float) -> Progress:
+        """Where the evaluation stands."""
+        left_s = self._planner.end_s - now_s
+        return measure_progress(self._ledger, self._roster, self._scores, trials_done=self._num_done, left_s=left_s)
+
+    # -- what happened
+
+    def _take(self, event: events.Event) -> Iterator[Action]:
+        match event:
+            case events.Tick():
+                self._planner.change()
+            case events.NodeJoined():
+                self._roster.add_node(event.node)
+                self._scores.cpus[event.node.id] = event.node.cpus
+            case events.WorkerJoined():
+                self._lose(event.worker.id)
+                if self._roster.add_worker(event.worker):
+                    self._planner.regroup()
+            case events.WorkerLost():
+                self._lose(event.worker)
+            case events.NodeLost():
+                for desk in self._roster.on_node(event.node):
+                    self._lose(desk.worker.id, blame=False)
+                self._roster.memories.pop(event.node, None)
+                self._scores.lose_node(event.node)
+            case events.Preempted():
+                for worker in event.workers:
+                    running = self._lose(worker, blame=False)
+                    if running is not None:
+                        yield CancelInference(trial=running.trial.id, worker=worker)
+            case events.CheckpointAdded():
+                self._ledger.keep(event.kept)
+                self._add_checkpoint(event.checkpoint)
+            case events.CheckpointLoaded() | events.LoadFailed():
+                self._on_load(event)
+            case events.PartInferred():
+                self._on_part(event)
+            case events.InferenceFinished() | events.InferenceFailed():
+                self._on_trial_over(event)
+            case events.ScoreFinished() | events.ScoreFailed():
+                self._on_score(event)
+
+    def _add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        for pool in self._ledger.add(checkpoint):
+            for part in sorted(pool.outputs):
+                self._queue_score(pool, part, None)
+        self._finished = self._finished and self.over
+        self._planner.regroup()
+
+    def _lose(self, worker: str, *, blame: bool = True) -> RunningTrial | None:
+        """A worker is gone; what it had not written waits again."""
+        running = self._roster.remove(worker)
+        if not self._roster.usable:
+            self._roster.resume()  # those that are left are all there is
+        for i, part in enumerate(running.left if running is not None else ()):
+            pool = self._ledger.pool(part)
+            pool.losses += i == 0 and blame
+            if i == 0 and pool.losses > self.config.max_losses:
+                self._ledger.give_up(pool, part, "infer", f"{pool.losses} workers in a row died over it")
+            else:
+                pool.give_back(part)
+        self._planner.regroup()
+        return running
+
+    def _on_load(self, event: events.CheckpointLoaded | events.LoadFailed) -> None:
+        memory = self._roster.memories.get(event.node)
+        if memory is None or event.checkpoint not in memory.loading:
+            return
+        source = memory.loading.pop(event.checkpoint)
+        self._planner.moved = True
+        memory.began_s.pop(event.checkpoint, None)
+        checkpoint = self._ledger.checkpoints[event.checkpoint]
+        if isinstance(event, events.CheckpointLoaded):
+            memory.loaded[event.checkpoint] = checkpoint.bytes
+            self._loads_s[event.checkpoint] = min(event.seconds, self._loads_s.get(event.checkpoint, event.seconds))
+            if source is None and checkpoint.bytes and event.seconds > 0:
+                self._load_speed = checkpoint.bytes / event.seconds
+            return
+        memory.failures[event.checkpoint] = memory.failures.get(event.checkpoint, 0) + 1
+        self._load_errors[event.checkpoint] = event.text
+        self._planner.regroup()
+
+    def _drop_unloadable(self) -> None:
+        """Give up checkpoints that no node with a worker can load."""
+        desks = self._roster.desks.values()
+        for name, text in self._load_errors.items() if desks else ():
+            if not any(self._planner.can_run(desk, self._ledger.checkpoints[name]) for desk in desks):
+                for pool in self._ledger.pools[name].values():
+                    self._ledger.give_up_waiting(pool, "load", text)
+
+    def _on_part(self, event: events.PartInferred) -> None:
+        desk = self._roster.trials.get(event.trial)
+        if desk is None or desk.running is None or event.part not in desk.running.left:
+            return
+        desk.running.left.remove(event.part)
+        pool = self._ledger.pool(event.part)
+        pool.running.discard(event.part)
+        pool.outputs.add(event.part)
+        pool.losses = desk.strikes = 0
+        desk.checkpoint, desk.held = pool.checkpoint.name, pool.key
+        self.priors.observe_inference(
+            pool.dataset,
+            pool.checkpoint,
+            samples=event.part.samples,
+            seconds=event.seconds,
+            setup_s=event.setup_s,
+            start_s=event.start_s,
+        )
+        self._planner.check_prior(pool)
+        self._queue_score(pool, event.part, desk.worker.node)
+
+    def _on_trial_over(self, event: events.InferenceFinished | events.InferenceFailed) -> None:
+        desk = self._roster.trials.get(event.trial)
+        running = self._roster.end(desk) if desk is not None else None
+        if desk is None or running is None:
+            return
+        name = running.trial.checkpoint
+        self._planner.serve(name, event.now_s - running.began_s)
+        left = running.left
+        if isinstance(event, events.InferenceFailed) and left:
+            self._retry(desk, running.trial, left[0], event)
+            left = left[1:]
+        else:
+            self._num_done += 1
+        for part in left:
+            self._ledger.pool(part).give_back(part)
+        if isinstance(event, events.InferenceFailed) or left:
+            desk.held = None
+            self._planner.change([name])
+        if not desk.queue:
+            self._planner.ask_again(name)
+
+    def _retry(self, desk: Desk, trial: Trial, part: Part, event: events.InferenceFailed) -> None:
+        """A failed part is tried again: elsewhere, with a smaller batch, or not at all."""
+        pool = self._ledger.pool(part)
+        desk.strikes += 1
+        others = [other for other in self._roster.usable if other is not desk]
+        if event.failure is events.Failure.DISK or (desk.strikes >= self.config.max_strikes and others):
+            self._roster.suspend(desk, event.text)
+            self._planner.regroup()
+        if event.failure is events.Failure.DISK:
+            pool.give_back(part)
+            if not others:
+                for other in self._ledger:
+                    self._ledger.give_up_waiting(other, "infer", event.text)
+            return
+        if event.failure is events.Failure.MEMORY:
+            pool.shrink = max(pool.shrink, trial.shrink + 1)
+        if trial.attempt < self.config.max_attempts:
+            pool.running.discard(part)
+            pool.retrying.add(part)
+            self._ledger.retries.append(Retry(part=part, attempt=trial.attempt + 1, avoid=desk.worker.id))
+            return
+        self._ledger.give_up(pool, part, "infer", event.text)
+        if not pool.outputs and not pool.scored:  # nothing of this dataset has ever worked
+            self._ledger.give_up_waiting(pool, "infer", event.text)
+
+    def _on_score(self, event: events.ScoreFinished | events.ScoreFailed) -> None:
+        scoring = self._scores.end(event.part)
+        if scoring is None:
+            return
+        pool = self._ledger.pool(event.part)
+        if isinstance(event, events.ScoreFinished):
+            pool.outputs.discard(event.part)
+            pool.scored.add(event.part)
+            self._ledger.touch(pool)
+            self.priors.observe_score(pool.dataset, pool.checkpoint, samples=event.part.samples, seconds=event.seconds)
+        elif scoring.attempt < self.config.max_score_attempts:
+            self._queue_score(pool, event.part, scoring.node)
+        else:
+            self._ledger.give_up(pool, event.part, "score", event.text)
+
+    def _queue_score(self, pool: Pool, part: Part, home: str | None) -> None:
+        self._scores.add(part, part.samples * pool.prior.score_s, home)
+
+    def _load_s(self, checkpoint: Checkpoint) -> float:
+        """How long a node alone on its link needs to load a checkpoint."""
+        return checkpoint.bytes / self._load_speed

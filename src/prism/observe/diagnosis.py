@@ -1,0 +1,63 @@
+"""What a diagnosis says: of each job, and of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.stages import StageMap
+from prism.observe.traffic.table import Traffic
+from prism.records.findings import Finding
+from prism.records.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDiagnosis:
+    """What was learned of one job."""
+
+    id: str
+    endpoints: tuple[str, ...]
+    hosts: tuple[str, ...]
+    layout: Layout
+    pairs: pl.DataFrame  # pair src dst kind confidence; src and dst are addresses
+    steps: pl.DataFrame
+    voices: pl.DataFrame
+    stages: StageMap
+    observed: ObservedJob
+    clock: str | None = None  # that its steps go by
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form that `prism diagnose --json` prints."""
+        document = self.layout.to_json()
+        return {
+            "id": self.id,
+            "endpoints": list(self.endpoints),
+            "hosts": list(self.hosts),
+            "layout": {k: document[k] for k in ("dp", "pp", "tp", "cp", "ep", "confidence", "confidences", "sharding")},
+            "pairs": self.pairs.select("src", "dst", "kind", "confidence").to_dicts(),
+            "groups": document["groups"],
+            "stages": document["stages"],
+            "steps": self.steps.to_dicts(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was learned of a cluster."""
+
+    jobs: tuple[JobDiagnosis, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    traffic: Traffic
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form that `prism diagnose --json` prints."""
+        return {
+            "schema": "prism.diagnosis/1",
+            "jobs": [job.to_json() for job in self.jobs],
+            "findings": [finding.to_json() for finding in self.findings],
+            "notes": list(self.notes),
+        }

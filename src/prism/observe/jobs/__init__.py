@@ -1,0 +1,1 @@
+"""Which endpoints train together."""

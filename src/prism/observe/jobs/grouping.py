@@ -1,0 +1,218 @@
+"""Jobs: which endpoints train together, told apart from storage and from other tenants on the same hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.jobs.same_job import keep_company
+from prism.observe.jobs.step_counts import Stream, choose_period
+from prism.observe.traffic.period import Times, make_streams
+from prism.observe.traffic.storage import find_hubs
+from prism.observe.traffic.table import Traffic
+from prism.observe.traffic.threads import do_each
+
+Ints = NDArray[np.int64]
+
+Hear = Callable[[Traffic, Ints, Times], float | None]
+"""Tells the period of what some pairs send, given when they wrote to storage; `listen` is one."""
+
+_CLASSES = 10  # sizes of messages that are listened to
+_STREAMS_PER_CLASS = 3
+_SAME_SIZE = 0.05  # of the logarithm of bytes
+CLOCK_ERROR_NS = 50_000  # between messages of one exporter
+SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
+_LISTENED_PAIRS = 96
+_HEAVY = 0.01  # of the bytes of the heaviest voice
+_MOST_HEAVY = 24
+NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
+_MOST_VOTES = 5  # of clusters on whether two families are one
+_NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedJob:
+    """One job: its clusters together, with the pairs that only touch storage kept apart."""
+
+    id: str
+    endpoints: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    storage_pairs: NDArray[np.int64]
+    period_ns: float | None
+    marks: Times = field(repr=False)
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Endpoints that reach each other over the network."""
+
+    endpoints: Ints
+    pairs: Ints
+    hosts: Ints
+
+
+def recognise_jobs(traffic: Traffic, hear: Hear | None = None) -> list[ObservedJob]:
+    """Cut the traffic into jobs, the largest first; `hear` may know the period of some pairs without listening."""
+    hubs = find_hubs(traffic)
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
+    inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
+    steady = inner & _is_steady(traffic, src, dst)
+    clusters = _make_clusters(traffic, src, dst, steady)
+    families = _join_clusters(clusters, traffic)
+    jobs = do_each(lambda family: _make_job(traffic, [clusters[i] for i in family], inner, hear or listen), families)
+    jobs.sort(key=lambda j: (-len(j.endpoints), j.first_ns, int(j.endpoints[0])))
+    return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
+
+
+def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
+    """Pairs that exchange more than now and then: a checkpoint every hour does not tie two clusters together."""
+    num = traffic.pairs["num"].to_numpy().astype(np.float64)
+    busiest = np.zeros(traffic.endpoints.height)
+    np.maximum.at(busiest, src, num)
+    np.maximum.at(busiest, dst, num)
+    return num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+
+
+@numba.njit(cache=True)
+def connect(num: int, src: Ints, dst: Ints) -> Ints:
+    """For each of `num` nodes the smallest node that links lead to."""
+    parent = np.arange(num)
+    for i in range(len(src)):
+        a, b = src[i], dst[i]
+        while parent[a] != a:
+            parent[a] = parent[parent[a]]
+            a = parent[a]
+        while parent[b] != b:
+            parent[b] = parent[parent[b]]
+            b = parent[b]
+        if a != b:
+            parent[max(a, b)] = min(a, b)
+    for x in range(num):
+        root = x
+        while parent[root] != root:
+            root = parent[root]
+        parent[x] = root
+    return parent
+
+
+def _make_clusters(traffic: Traffic, src: Ints, dst: Ints, steady: NDArray[np.bool_]) -> list[Cluster]:
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    labels = connect(traffic.endpoints.height, src[steady], dst[steady])
+    pairs = np.flatnonzero(steady)
+    pairs = pairs[np.argsort(labels[src[pairs]], kind="stable")]
+    cut = np.flatnonzero(np.diff(labels[src[pairs]])) + 1
+    clusters = []
+    for own in np.split(pairs, cut) if len(pairs) else []:
+        endpoints = np.unique(np.concatenate([src[own], dst[own]]))
+        clusters.append(Cluster(endpoints=endpoints, pairs=own, hosts=np.unique(host[endpoints])))
+    return clusters
+
+
+def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]:
+    """Clusters of one job: they share a host (traffic inside a host is invisible) and keep time with each other."""
+    on_host: dict[int, list[int]] = {}
+    for i, cluster in enumerate(clusters):
+        for host in cluster.hosts.tolist():
+            on_host.setdefault(host, []).append(i)
+    family = list(range(len(clusters)))
+
+    def root(x: int) -> int:
+        while family[x] != x:
+            family[x] = family[family[x]]
+            x = family[x]
+        return x
+
+    votes: dict[tuple[int, int], list[bool]] = {}
+    for members in on_host.values():
+        for k, a in enumerate(members):
+            for b in members[k + 1 :]:
+                ra, rb = sorted((root(a), root(b)))
+                asked = votes.setdefault((ra, rb), [])
+                if ra == rb or len(asked) >= _MOST_VOTES:
+                    continue
+                asked.append(keep_company(traffic, clusters[a].pairs, clusters[b].pairs))
+                # Strangers are strangers whoever is asked; where answers differ, those that say no heard too little.
+                if asked[0] or sum(asked) > 1:
+                    family[rb] = ra
+    families: dict[int, list[int]] = {}
+    for i in range(len(clusters)):
+        families.setdefault(root(i), []).append(i)
+    return list(families.values())
+
+
+def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], hear: Hear) -> ObservedJob:
+    endpoints = np.unique(np.concatenate([c.endpoints for c in clusters]))
+    src, dst = traffic.pairs["src"].to_numpy(), traffic.pairs["dst"].to_numpy()
+    touches = np.isin(src, endpoints) | np.isin(dst, endpoints)
+    within = np.isin(src, endpoints) & np.isin(dst, endpoints) & inner
+    pairs, stored = np.flatnonzero(within), np.flatnonzero(touches & ~within)
+    return ObservedJob(
+        id="",
+        endpoints=endpoints,
+        pairs=pairs,
+        storage_pairs=stored,
+        period_ns=hear(traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)),
+        marks=np.empty(0, np.int64),
+        first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
+        last_ns=int(traffic.pairs["last_ns"].to_numpy()[pairs].max()),
+    )
+
+
+def _find_pauses(traffic: Traffic, served: NDArray[np.bool_], endpoints: Ints) -> Times:
+    """When the NIC of the job's hosts that writes most often to storage did so; it need not be one that trains."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    own = np.isin(host, host[endpoints])
+    writes = np.flatnonzero(served & own[traffic.pairs["src"].to_numpy()])
+    if not len(writes):
+        return np.zeros(0, np.int64)
+    busiest = writes[np.argmax(traffic.pairs["num"].to_numpy()[writes])]
+    times: Times = traffic.messages["start_ns"].to_numpy()[traffic.begin[busiest] : traffic.begin[busiest + 1]]
+    return times
+
+
+def listen(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
+    """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
+    pairs = np.sort(pairs)
+    chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
+    voice = traffic.voices_of(chosen)
+    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
+    heard = pl.DataFrame({"voice": voice, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
+    if heard.is_empty():
+        return None
+    large = heard.filter(pl.col("bytes") >= NUMBERS_BYTES)
+    heard = large if large.height else heard
+    heard = heard.with_columns((pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass"))
+    common = heard.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
+    parts: list[Times] = []
+    classes: list[int] = []
+    voice, own_class = heard["voice"].to_numpy(), heard["klass"].to_numpy()
+    for klass in common["klass"].to_list():
+        own = voice[own_class == klass]
+        for i in np.unique(np.linspace(0, len(own) - 1, _STREAMS_PER_CLASS).astype(np.int64)).tolist():
+            parts.append(_starts_of(traffic, own[i]))
+            classes.append(klass)
+    slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
+    single = [Stream(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
+    heavy = _heavy_streams(traffic, heard)
+    return choose_period(make_streams(parts, classes, slack), single, heavy, pauses, slack)
+
+
+def _starts_of(traffic: Traffic, voice: int) -> Times:
+    starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_voice(voice)]
+    return starts
+
+
+def _heavy_streams(traffic: Traffic, heard: pl.DataFrame) -> list[Stream]:
+    """A few of the voices that carry most: what is left of a torn transfer says nothing about steps."""
+    load = pl.col("bytes") * pl.col("num")
+    heavy = heard.filter(load >= _HEAVY * load.max()).sort("klass", "voice")
+    some = np.unique(np.linspace(0, heavy.height - 1, min(heavy.height, _MOST_HEAVY)).astype(np.int64))
+    chosen = heavy[some].select("voice", "klass").iter_rows()
+    return [Stream(times=_starts_of(traffic, voice), klass=klass) for voice, klass in chosen]

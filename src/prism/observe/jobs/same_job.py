@@ -1,0 +1,207 @@
+"""Whether two sets of pairs work for one job: what one does, the other does at a fixed distance in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.observe.jobs.step_counts import find_rest_ends
+from prism.observe.traffic.medians import scatter, take_median
+from prism.observe.traffic.period import Times, find_group_starts, nearest
+from prism.observe.traffic.table import Traffic
+
+_LISTENED = 24  # pairs of a cluster
+_MOST_EVENTS = 2000
+_MIN_EVENTS = 5
+_NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or nothing
+_LONG_GAP = 4.0  # times the usual one
+_SCATTERED = 0.6  # of what two strangers' distances would be
+_OVERLAP = 0.3  # of the shorter one's time in which both must be there
+_MANY = 200  # messages
+_IN_PHASE = 0.1  # of the time between messages; strangers are a quarter off
+_TOGETHER = 0.9  # share of the messages
+_AT_ONCE = 0.005  # of the time between messages: what strangers come to by chance once in a hundred times
+_LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
+_APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
+_SAME_SIZE = 0.05
+_STEADY = 0.02  # of the usual number of messages of a voice
+_FREE = 0.7  # times the jitter of the time between messages
+_FREE_FOR_LONG = 0.5  # times the jitter of the time that many messages take
+_PARTS = (6, 4, 3)  # of all messages that are many
+_LATER = 8  # steps
+_UNMOVED = 0.3  # share of the steps that a fault does not move
+_WALK = 1.5  # times what a distance changes from step to step; a random walk strays by the root of the steps
+_MIN_DRIFT = 16  # steps that show a drift
+
+
+def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
+    marks = mark_both(traffic, *(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
+    first, second = min(marks, key=_looseness)
+    if min(len(first), len(second)) < _MIN_EVENTS:
+        return True
+    begin, end = max(first[0], second[0]), min(first[-1], second[-1])
+    shorter = min(first[-1] - first[0], second[-1] - second[0])
+    if end - begin < _OVERLAP * shorter:
+        return False  # One stopped before the other began.
+    few, many = (first, second) if len(first) <= len(second) else (second, first)
+    gap = float(take_median(np.diff(many)))
+    few = few[(few >= begin - gap / 2) & (few <= end + gap / 2)]
+    if len(few) < _MIN_EVENTS:
+        return True
+    if gap <= 4 * traffic.resolution_ns:
+        return True
+    distance = (few - many[nearest(many, few)]).astype(np.float64)
+    if float(np.quantile(np.abs(distance), _TOGETHER)) < _AT_ONCE * gap:
+        return True  # Strangers do not begin their steps at one moment, let alone all of them.
+    offset, distance = _centre(distance, gap)
+    if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:
+        return False
+    scattered = float(take_median(np.abs(distance))) / gap
+    if abs(offset) > _APART * gap and not _send_alike(traffic, a, b):
+        # Replicas of one model send tensors of one size; only its stages may not, each in collectives of its own.
+        return scattered < _LOCKED and _only_exchange(traffic, a) and _only_exchange(traffic, b)
+    if len(few) >= _MANY and scattered < _IN_PHASE:
+        return True  # So many messages do not meet by chance; within a step ranks may still stray.
+    return not (_runs_free(distance, few) and _drifts(distance))
+
+
+def _at_common_host(
+    traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs of each that leave a host which both leave; all where there is none. One host is one place in time."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    src = host[traffic.pairs["src"].to_numpy()]
+    common = np.intersect1d(src[a], src[b])
+    if not len(common):
+        return a, b
+    return a[src[a] == common[0]], b[src[b] == common[0]]
+
+
+def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[np.float64]]:
+    """The usual distance and what is left without it; around half a gap, nearest flips from side to side."""
+    offset = float(np.angle(np.mean(np.exp(2j * np.pi * distance / gap)))) / (2 * np.pi) * gap
+    return offset, (distance - offset + gap / 2) % gap - gap / 2
+
+
+def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether two clusters send any messages of one size."""
+    sizes = [_hear(traffic, pairs).size for pairs in (a, b)]
+    return bool((np.abs(sizes[0][:, None] - sizes[1][None, :]) < _SAME_SIZE).any())
+
+
+def _only_exchange(traffic: Traffic, pairs: NDArray[np.int64]) -> bool:
+    """Whether what goes one way between two endpoints goes the other way at the same time, as collectives do."""
+    src, dst = (traffic.pairs[c].to_numpy() for c in ("src", "dst"))
+    back = pairs[(src[pairs] == dst[pairs[0]]) & (dst[pairs] == src[pairs[0]])]
+    if not len(back):
+        return False
+    start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    own, other = (slice(int(traffic.begin[p]), int(traffic.begin[p + 1])) for p in (pairs[0], back[0]))
+    distance = np.abs(start[other][nearest(start[other], start[own])] - start[own])
+    return bool(np.mean(distance <= np.maximum(end[own] - start[own], 0)) > _TOGETHER)
+
+
+def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
+    """Whether the distance varies as much as the steps themselves: then one clock does not know of the other.
+
+    Ranks of one job may run free within a step, but not for long: over many messages their distance does not grow,
+    while the time that these take varies ever more.
+    """
+    if len(distance) < _MIN_EVENTS:
+        return False
+    own = few.astype(np.float64)
+    for later in {1, *(len(few) // part for part in _PARTS)} - {0}:
+        passed = own[later:] - own[:-later]
+        jitter = float(scatter(passed))
+        limit = _FREE if later == 1 else _FREE_FOR_LONG
+        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
+            return False
+    return True
+
+
+def _drifts(distance: NDArray[np.float64]) -> bool:
+    """Two clocks of one job differ by noise that is new in every step; two jobs drift apart like a random walk.
+
+    A fault that holds up one of them moves the distance once and back again, which some of the steps do not see.
+    """
+    if len(distance) < _MIN_DRIFT:
+        return False
+    later = min(_LATER, len(distance) // 3)
+    near, far = (float(np.quantile(np.abs(distance[by:] - distance[:-by]), _UNMOVED)) for by in (1, later))
+    return far > _WALK * near
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Voices, the rarest first: how many messages each has, and the logarithm of their size."""
+
+    voice: NDArray[np.int64]
+    num: NDArray[np.int64]
+    size: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Heard:
+        """Some of them."""
+        return Heard(self.voice[rows], self.num[rows], self.size[rows])
+
+
+def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> Heard:
+    """The steady voices of a few pairs."""
+    chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED)).astype(np.int64))]
+    voice = traffic.voices_of(chosen)
+    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
+    heard = Heard(voice, num, np.log(np.maximum(load / num, 1.0)))
+    large = heard.size > _NUMBERS
+    heard = heard.take(large) if large.any() else heard
+    steady = heard.num >= max(_MIN_EVENTS, _STEADY * float(take_median(heard.num)))
+    heard = heard.take(steady) if steady.any() else heard
+    return heard.take(np.lexsort((heard.voice, heard.num)))
+
+
+def mark_both(traffic: Traffic, a: Heard, b: Heard) -> list[tuple[Times, Times]]:
+    """The times of the rarest messages of one size that both send as often, or of the rarest of each.
+
+    Where messages come in groups, those of the first of each group, once per step; there may be several such ways.
+    Hops of one collective begin when their senders come but end at once, so there the ends may tell more.
+    """
+    near = np.abs(a.size[:, None] - b.size[None, :]) < _SAME_SIZE
+    ratio = a.num[:, None] / b.num[None, :]
+    ours, theirs = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
+    i, k = (int(ours[0]), int(theirs[0])) if len(ours) else (0, 0)
+    rows = [traffic.rows_of_voice(int(v))[:_MOST_EVENTS] for v in (a.voice[i], b.voice[k])]
+    both: list[tuple[Times, Times]] = []
+    for column in ("start_ns", "end_ns"):
+        moments = traffic.messages[column].to_numpy()
+        single = [np.unique(moments[own]) for own in rows]
+        for split in (find_group_starts, _after_long_gaps, _after_rests):
+            found = [split(times) for times in single]
+            if all(found) and 0.8 < len(found[0][-1]) / len(found[1][-1]) < 1.25:
+                both.append((found[0][-1], found[1][-1]))
+        if not both or column == "end_ns":
+            both.append((single[0], single[1]))
+    return both
+
+
+def _looseness(marks: tuple[Times, Times]) -> float:
+    """How far the distance of two sets of marks scatters, as a share of the time between marks."""
+    few, many = sorted(marks, key=len)
+    if len(few) < 2:
+        return np.inf
+    gap = float(take_median(np.diff(many)))
+    _, distance = _centre((few - many[nearest(many, few)]).astype(np.float64), gap)
+    return float(take_median(np.abs(distance))) / gap
+
+
+def _after_long_gaps(times: Times) -> list[Times]:
+    """The messages that follow a silence far longer than usual, where there are enough of them."""
+    gaps = np.diff(times)
+    wide = np.flatnonzero(gaps > _LONG_GAP * take_median(gaps)) if len(gaps) else np.zeros(0, np.int64)
+    return [times[wide + 1]] if len(wide) >= _MIN_EVENTS else []
+
+
+def _after_rests(times: Times) -> list[Times]:
+    """The messages that end the rests which take most of the time, where there are enough of them."""
+    after = find_rest_ends(times)
+    return [times[after]] if len(after) >= _MIN_EVENTS else []

@@ -1,0 +1,275 @@
+"""How long a step is, by counting: from step to step every stream sends as many messages, however long it takes.
+
+Where steps grow longer or differ wildly no period repeats, but the counts do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.observe.traffic.medians import take_median
+from prism.observe.traffic.period import (
+    Rhythm,
+    Streams,
+    Times,
+    find_group_starts,
+    find_rhythm,
+    make_streams,
+    usual_spacing,
+)
+
+_LEAST_STEPS = 4
+_MOST_MARKS = 2000
+_ALIKE = 0.1  # of the usual count; at least exactly equal
+_REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
+_NEARLY = 0.8  # of the most regular marks
+_FEW = 8  # of a period that a capture holds
+_DOUBTFUL = 0.8  # clarity of a rhythm that counting may contradict
+_EQUAL_LENGTH = (0.95, 1.05)
+_HEARD = 0.8  # clarity of a rhythm of one half
+_CLEARER = 0.25  # than that of the whole
+_MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
+_CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
+_SAME_SPACING = (0.85, 1.15)
+_TOO_SHORT = 0.65  # of the time between rests
+_OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another length
+_MOST_CHANGES = 3  # of length: when a fault begins and ends
+_RARELY = 0.05  # of the steps
+_MOST_OF = 0.8  # of the messages that the groups between rests hold
+_ODD = 0.1  # of the time between rests that they may be off
+_ALMOST = (0.9, 1.1)
+_OPTIMIZER = (0.02, 0.3)  # of a micro-batch: by how much one that ends a step is longer
+_SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Start times of like messages of one pair, and the class of their size."""
+
+    times: Times
+    klass: int
+
+
+def choose_period(
+    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+) -> float | None:
+    """The length of a step; `streams` are made of the `single` ones, `pauses` are when the job wrote to storage."""
+    period = _find_period(streams, single, heavy, pauses, slack_ns)
+    both = _join_halves(period, single) if period is not None else None
+    if period is None or both is None or _is_between_pauses(both, period, pauses):
+        return period
+    return both
+
+
+def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
+    """The time of two, where every second one lasts a little longer: micro-batches, one of them with the optimizer."""
+    found = []
+    for stream in single:
+        for marks in [stream.times, *find_group_starts(stream.times), stream.times[find_rest_ends(stream.times)]]:
+            between = np.diff(marks).astype(np.float64)
+            if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(take_median(between)) / period_ns < _ALMOST[1]:
+                continue
+            unlike, like = np.abs(between[1:] - between[:-1]), np.abs(between[2:] - between[:-2])
+            usual = float(take_median(unlike))
+            alternate = _OPTIMIZER[0] < usual / period_ns < _OPTIMIZER[1] and float(take_median(like)) < 0.25 * usual
+            # Pauses make some pairs differ, micro-batches all of them.
+            alternate = alternate and float(np.mean(unlike > _OPTIMIZER[0] * period_ns)) >= _NEARLY
+            found.append(float(take_median(between[1:] + between[:-1])) if alternate else 0.0)
+    both = float(take_median(np.array(found))) if found else 0.0
+    return both if both > 0 else None
+
+
+def _find_period(
+    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+) -> float | None:
+    """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
+    rhythm = find_rhythm(streams, slack_ns)
+    if rhythm is not None and rhythm.clarity < _CLEAR:
+        halves = find_halves(single, slack_ns)
+        told = (
+            halves is not None and halves.tolerance > _OTHER_LENGTH and not _repeats_groups(rhythm.period_ns, streams)
+        )
+        if halves is not None and told and rhythm.period_ns > _SAME[1] * halves.period_ns:
+            return halves.period_ns
+        if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
+            return halves.period_ns
+    if rhythm is not None and (rhythm.clarity < _DOUBTFUL or _is_rare(rhythm.period_ns, single)):
+        # A few long stretches look alike by chance. Micro-batches rest and count alike too, but in groups.
+        agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
+        if agreed is not None and rhythm.period_ns > _SAME[1] * agreed:
+            return agreed
+    period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
+    rests = time_rests(single)
+    if rests is not None and _is_between_pauses(rests, rests, pauses):
+        rests = None
+    if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
+        period, rhythm = None, None
+    if rests is not None and (period is None or period < _TOO_SHORT * rests):
+        return rests
+    if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
+        return period
+    if period is not None and rests is not None and _SAME_SPACING[0] < period / rests < _SAME_SPACING[1]:
+        return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
+    counted = count_steps(heavy)
+    if counted is not None and any(
+        _SAME_SPACING[0] < counted / one < _SAME_SPACING[1] for one in _rests_by_class(single)
+    ):
+        return counted  # Some rest as long as others count.
+    if rests is not None and (counted is None or counted < _TOO_SHORT * rests):
+        return period if period is not None and period < _SAME[1] * rests else rests
+    if counted is None:
+        return period
+    if period is not None and _SAME[0] < period / counted < _SAME[1]:
+        return period
+    return counted
+
+
+def _rest_and_count(single: list[Stream], heavy: list[Stream]) -> float | None:
+    """The time between marks that cut all streams alike, where it also is the time between long rests."""
+    rests, counted = time_rests(single), count_steps(heavy)
+    if rests is None or counted is None or not _EQUAL_LENGTH[0] < counted / rests < _EQUAL_LENGTH[1]:
+        return None
+    return counted
+
+
+def _is_rare(period_ns: float, single: list[Stream]) -> bool:
+    """Whether a capture holds only a few of a period."""
+    spans = [float(stream.times[-1] - stream.times[0]) for stream in single if len(stream.times)]
+    return max(spans, default=0.0) < _FEW * period_ns
+
+
+def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
+    """The rhythm of both halves of a capture, where these may differ; of the whole, a common multiple repeats."""
+    ends = [(stream.times[0], stream.times[-1]) for stream in single if len(stream.times)]
+    middle = (min(first for first, _ in ends) + max(last for _, last in ends)) // 2
+    found = []
+    for before in (True, False):
+        parts = [stream.times[(stream.times < middle) == before] for stream in single]
+        rhythm = find_rhythm(make_streams(parts, [stream.klass for stream in single], slack_ns), slack_ns)
+        if rhythm is None or rhythm.clarity < _HEARD:
+            return None
+        found.append(rhythm)
+    periods = [rhythm.period_ns for rhythm in found]
+    longer = max(periods) / min(periods)
+    if longer > _MOST_LONGER:
+        return None
+    usual = float(np.sqrt(periods[0] * periods[1]))
+    return Rhythm(period_ns=usual, clarity=min(r.clarity for r in found), tolerance=longer - 1)
+
+
+def _is_grouped(period_ns: float | None, streams: Streams) -> bool:
+    """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
+    grouped = usual_spacing(streams)
+    return grouped is not None and period_ns is not None and _SAME[0] < period_ns / grouped < _SAME[1]
+
+
+def _repeats_groups(period_ns: float, streams: Streams) -> bool:
+    """Whether groups of messages come after each other exactly as a period says."""
+    grouped = usual_spacing(streams)
+    return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
+
+
+def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], pauses: Times) -> float:
+    """The time between groups of messages, where the period is one of several steps.
+
+    A few steps and a checkpoint repeat, and so do three short steps of a job whose later steps are half as long again.
+    """
+    grouped = usual_spacing(streams)
+    if grouped is None or period_ns < _SAME[1] * grouped:
+        return period_ns
+    several = _is_between_pauses(period_ns, grouped, pauses) or _changes_rarely(single)
+    return grouped if several else period_ns
+
+
+def _changes_rarely(single: list[Stream]) -> bool:
+    """Whether groups follow each other at one distance for long: parts of a step would not across its end."""
+    shares = []
+    for stream in single:
+        for starts in find_group_starts(stream.times)[-1:]:
+            between = np.diff(starts).astype(np.float64)
+            changes = np.abs(np.diff(between)) > _OTHER_LENGTH * between[1:]
+            shares.append(changes.sum() <= max(_MOST_CHANGES, _RARELY * len(changes)))
+    return len(shares) > 0 and float(np.mean(shares)) > 0.5
+
+
+def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
+    """Whether a period is that of writing to storage; writes closer than about a step belong to one checkpoint."""
+    if len(pauses) < 2:
+        return False
+    first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
+    between = np.diff(first)
+    return len(between) > 0 and _SAME_SPACING[0] < float(take_median(between)) / period_ns < _SAME_SPACING[1]
+
+
+def time_rests(streams: list[Stream]) -> float | None:
+    """The time between the rests that a stream spends most of its time in; of the class that rests longest.
+
+    Every stream speaks in every step, so a step is no shorter. Pauses between steps do not take most of the time.
+    """
+    return max(_rests_by_class(streams), default=None)
+
+
+def _rests_by_class(streams: list[Stream]) -> list[float]:
+    """The usual time between rests of every class that has any."""
+    found: dict[int, list[float]] = {}
+    for stream in streams:
+        found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
+    usual = [float(take_median(np.array(times))) for times in found.values()]
+    return [one for one in usual if one > 0]
+
+
+def _time_rests_of(times: Times) -> float:
+    """The time between long rests of one stream; 0 where they come at odd times."""
+    after = find_rest_ends(times)
+    if len(after) < _LEAST_STEPS:
+        return 0.0
+    between = np.diff(times[after])
+    usual = float(take_median(between))
+    return usual if float(take_median(np.abs(between - usual))) <= _ODD * usual else 0.0
+
+
+def find_rest_ends(times: Times) -> Times:
+    """Which messages of a stream end a rest; half of the time passes in such rests and longer ones.
+
+    None where groups of equal number between rests leave many messages out, as where steps are of two lengths.
+    """
+    gaps = np.diff(times)
+    if len(gaps) < _LEAST_STEPS:
+        return np.zeros(0, np.int64)
+    longest = np.sort(gaps)[::-1]
+    half = longest[np.searchsorted(np.cumsum(longest), 0.5 * float(longest.sum()))]
+    after = 1 + np.flatnonzero(gaps >= 0.5 * half)
+    whole = len(after) > 1 and take_median(np.diff(after)) * len(after) >= _MOST_OF * len(times)
+    return after if whole else np.zeros(0, np.int64)
+
+
+def count_steps(streams: list[Stream]) -> float | None:
+    """The usual time between marks that cut all streams into like parts, the most marks there are.
+
+    A stream that speaks several times in a step cuts others into parts without messages, one that speaks every other
+    step leaves marks out: of those that fit, the one with the most marks speaks once.
+    """
+    found: list[tuple[int, float, float]] = []
+    for stream in streams:
+        others = [s for s in streams if s is not stream]
+        found += [
+            (len(marks), _cut_evenly(marks, others), float(take_median(np.diff(marks))))
+            for marks in [stream.times, *find_group_starts(stream.times)]
+            if _LEAST_STEPS <= len(marks) <= _MOST_MARKS
+        ]
+    best = max((regular for _, regular, _ in found), default=0.0)
+    fitting = [one for one in found if one[1] >= max(_REGULAR, _NEARLY * best)]
+    return max(fitting)[2] if fitting else None
+
+
+def _cut_evenly(marks: Times, others: list[Stream]) -> float:
+    """The share of intervals that hold as many messages as is usual: of the middle stream of each class, on average."""
+    shares: dict[int, list[float]] = {}
+    for stream in others:
+        sent = np.diff(np.searchsorted(stream.times, marks))
+        usual = float(take_median(sent))
+        even = float(np.mean(np.abs(sent - usual) <= _ALIKE * usual)) if usual >= 1 else 0.0
+        shares.setdefault(stream.klass, []).append(even)
+    return float(np.mean([take_median(np.array(one)) for one in shares.values()])) if shares else 0.0

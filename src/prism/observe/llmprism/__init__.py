@@ -1,0 +1,10 @@
+"""LLMPrism's published method, rebuilt as a baseline: four phases, one file each.
+
+The paper (Jiang et al., "LLMPrism: Black-box Performance Diagnosis for Production LLM Training Platforms", DSN 2025)
+is closed source, so this is a reading of what is public about it, with its open choices made in its favour.
+`docs/observe.md` lists what is known and what was chosen.
+"""
+
+from prism.observe.llmprism.diagnosis import diagnose_as_published, draw_published_timeline
+
+__all__ = ["diagnose_as_published", "draw_published_timeline"]

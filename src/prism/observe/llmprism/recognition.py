@@ -1,0 +1,61 @@
+"""Phase 1: which endpoints belong to one job."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.traffic.table import Traffic
+
+_ALIKE = 0.5  # Jaccard similarity of server sets above which clusters are one job; the threshold is not published
+
+Ints = NDArray[np.int64]
+
+
+def recognise_clusters(traffic: Traffic) -> list[Ints]:
+    """Endpoints of each job, the largest first: who exchanges flows, then clusters on much the same servers."""
+    src, dst = (traffic.pairs[side].to_numpy().astype(np.int64) for side in ("src", "dst"))
+    trains = _is_gpu(traffic.endpoints)
+    inside = trains[src] & trains[dst]
+    label = connect(traffic.endpoints.height, src[inside], dst[inside])
+    used = np.unique(np.concatenate([src[inside], dst[inside]]))
+    clusters = [used[label[used] == root] for root in np.unique(label[used])]
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    jobs = _merge(clusters, [frozenset(host[c].tolist()) for c in clusters])
+    return sorted(jobs, key=lambda members: (-len(members), int(members[0])))
+
+
+def _is_gpu(endpoints: pl.DataFrame) -> NDArray[np.bool_]:
+    """The method is given a list of GPUs: where the topology numbers rails, what has none is not a GPU's NIC."""
+    railed: NDArray[np.bool_] = endpoints["rail"].is_not_null().to_numpy()
+    return railed if railed.any() else np.ones(endpoints.height, np.bool_)
+
+
+def connect(num: int, src: Ints, dst: Ints) -> Ints:
+    """Union-find: the smallest member of each endpoint's component."""
+    label = np.arange(num)
+    while True:
+        low = np.minimum(label[src], label[dst])
+        after = label.copy()
+        np.minimum.at(after, src, low)
+        np.minimum.at(after, dst, low)
+        np.minimum.at(after, label[src], low)
+        np.minimum.at(after, label[dst], low)
+        after = after[after]
+        if np.array_equal(after, label):
+            return label
+        label = after
+
+
+def _merge(clusters: list[Ints], servers: list[frozenset[int]]) -> list[Ints]:
+    """Join clusters whose sets of servers are alike: tensor-parallel peers leave by other NICs of the same servers."""
+    jobs: list[tuple[Ints, frozenset[int]]] = []
+    for members, hosts in sorted(zip(clusters, servers, strict=True), key=lambda c: (-len(c[1]), int(c[0][0]))):
+        for i, (others, known) in enumerate(jobs):
+            if len(hosts & known) >= _ALIKE * len(hosts | known):
+                jobs[i] = (np.union1d(others, members), known | hosts)
+                break
+        else:
+            jobs.append((members, hosts))
+    return [members for members, _ in jobs]

@@ -1,0 +1,1 @@
+"""What each pair of endpoints carries, and how a job is laid out."""

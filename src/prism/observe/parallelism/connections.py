@@ -1,0 +1,282 @@
+"""Lanes: what single connections of collectives send, and how the lanes of one host keep time with each other.
+
+All lanes of one collective end at the same moment, whoever comes late; lanes of others end when they please. A lane
+begins when the rank that sends on it has come: ranks that are bound to each other in every layer come together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.observe.jobs.grouping import SKEW_NS
+from prism.observe.traffic.medians import find_median, interpolate_quantile, scatter
+from prism.observe.traffic.table import Traffic
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_MOST_EVENTS = 300  # beginnings that are compared
+_MOST_ENDS = 1500
+_MOST_SHIFTS = 16  # differences of clocks that are tried
+_MOST_SKEW = 3  # times the usual skew of two clocks
+_SAME_SHIFT_NS = 20_000  # apart: messages that go side by side lead to the same
+_FLOOR_NS = 3_000.0
+_AS_SHARP = 4.0  # times the scatter along a ring
+_SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
+_CHANCE = 0.7  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
+_SURE = 3.0  # deviations by which an estimate of it may be off
+_OFTEN = 1.6  # times the usual move: what still is chance where two collectives would differ by more
+_OTHER_END = 0.012  # of a transfer's length
+_UNDELAYED = 0.1  # of the messages
+_FRESH = 0.3  # of the longest silences: a message after a shorter one waited for the one before it
+_BLURRED = 4.0  # times the least move
+_ENOUGH = 8  # messages
+_AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
+_PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
+_LEAST = 3  # messages that tell anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Messages of one size of one connection."""
+
+    src: int
+    start: Ints
+    end: Ints
+    silence: Floats  # of the connection before each message, ns
+    shortest: float  # that a message takes where nobody is waited for, ns
+    moved: Floats  # by how much sampling usually moves a start or an end of each message, ns
+
+    @cached_property
+    def noise(self) -> float:
+        """By how much sampling usually moves a start or an end, ns."""
+        return float(find_median(self.moved.copy()))
+
+    @cached_property
+    def fresh_noise(self) -> float:
+        """By how much sampling usually moves a start that comes after a silence, ns."""
+        return float(find_median(self.moved[self._after_silence]))
+
+    @cached_property
+    def ends(self) -> Ints:
+        """When messages end, in order."""
+        return np.sort(self.end)
+
+    @cached_property
+    def fresh(self) -> Ints:
+        """When messages begin that come after a long silence, and so did not wait for the one before: one per step."""
+        return self.start[self._after_silence]
+
+    @cached_property
+    def usual_silence(self) -> float:
+        """How long it usually is silent before such a message, ns."""
+        return float(find_median(self.silence[self._after_silence]))
+
+    @cached_property
+    def _after_silence(self) -> Ints:
+        fresh: Ints = _list_fresh(self.silence, self.moved)
+        return fresh
+
+
+def read_lane(traffic: Traffic, voice: int) -> Lane:
+    """The messages of a voice, and how long its connection was silent before each."""
+    own, columns = traffic.rows_of_voice(voice), traffic.columns
+    pair = int(columns["pair"][own[0]])
+    rows, silence = _hear_connection(
+        columns["voice"], traffic.connection_of, voice, traffic.begin[pair : pair + 2], *_times(columns)
+    )
+    shortest, moved = _measure_lane(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
+    return Lane(
+        src=int(traffic.source_of[pair]),
+        start=columns["start_ns"][rows],
+        end=columns["end_ns"][rows],
+        silence=silence,
+        shortest=shortest,
+        moved=moved,
+    )
+
+
+def _times(columns: dict[str, Ints]) -> tuple[Ints, Ints]:
+    return columns["start_ns"], columns["end_ns"]
+
+
+@numba.njit(cache=True, nogil=True)
+def _hear_connection(
+    voices: Ints, connections: Ints, voice: int, span: Ints, start: Ints, end: Ints
+) -> tuple[Ints, Floats]:
+    """The rows of a voice, and how long its connection was silent before each; `span` are the rows of its pair."""
+    rows, silence = np.empty(span[1] - span[0], np.int64), np.empty(span[1] - span[0])
+    count, busy, first = 0, 0, True
+    for i in range(span[0], span[1]):
+        if connections[voices[i]] != connections[voice]:
+            continue
+        if voices[i] == voice:
+            rows[count], silence[count] = i, 0.0 if first else float(start[i] - busy)
+            count += 1
+        busy, first = end[i] if first else max(busy, end[i]), False
+    return rows[:count].copy(), silence[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure_lane(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
+    """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
+    length, moved = np.empty(len(rows)), np.empty(len(rows))
+    for k in range(len(rows)):
+        length[k] = end[rows[k]] - start[rows[k]]
+        moved[k] = length[k] * sample_bytes / max(size[rows[k]], 1)
+    return interpolate_quantile(length, _UNDELAYED), moved
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_fresh(silence: Floats, moved: Floats) -> Ints:
+    """Which messages come after about as long a silence as the longest ones; of these, where some are enough, those
+    that sampling moves least: what waits for its receiver is long, and its first packets may be missed for long.
+    """
+    known = np.sort(silence[1:])
+    if not len(known):
+        return np.zeros(0, np.int64)
+    long = max(_FRESH * known[-min(_LEAST, len(known))], 1.0)
+    fresh = 1 + np.flatnonzero(silence[1:] >= long)
+    if not len(fresh):
+        return fresh
+    sharp = fresh[moved[fresh] <= _BLURRED * moved[fresh].min()]
+    return (sharp if len(sharp) >= _ENOUGH else fresh)[:_MOST_EVENTS]
+
+
+def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
+    """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks.
+
+    `sharp_ns` is how far the ends of hops scatter that surely are of one collective.
+    """
+    spread, num = part_ends(a, b)
+    noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
+    chance = _CHANCE * (1 + _SURE / np.sqrt(max(num, 1))) * noise
+    same = min(_SAME_END * length, _AS_SHARP * sharp_ns)
+    limit = max(float(np.hypot(same, chance)), min(_OFTEN * noise, _OTHER_END * length))
+    return bool(spread <= limit + _FLOOR_NS)
+
+
+def part_ends(a: Lane, b: Lane) -> tuple[float, int]:
+    """How far the distances of two lanes' ends scatter, and over how many messages; endless where these are few.
+
+    Of the lane with fewer messages each is asked for: sampling may have put those of two sizes together in the other.
+    """
+    few, many = (a, b) if len(a.end) <= len(b.end) else (b, a)
+    at, spread = match_times(few.ends[:_MOST_ENDS], many.ends)
+    return spread, len(at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bond:
+    """How two lanes begin after a silence: how far apart, how unevenly, and how unevenly sampling alone would be."""
+
+    offset_ns: float
+    scatter_ns: float
+    silence_ns: float
+    noise_ns: float
+    num: int
+
+
+def measure_bond(a: Lane, b: Lane) -> Bond | None:
+    """How the second lane begins beside the first; None where too few messages come after a silence."""
+    offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
+    if spread == np.inf:
+        return None
+    noise = max(a.fresh_noise, b.fresh_noise)
+    return Bond(offset_ns=offset, scatter_ns=spread, silence_ns=a.usual_silence, noise_ns=noise, num=len(a.fresh))
+
+
+def keep_step(bond: Bond) -> bool:
+    """Whether two lanes begin at the same moment, but for what sampling does to it."""
+    chance = _CHANCE * (1 + _SURE / np.sqrt(max(bond.num, 1))) * bond.noise_ns
+    return bool(bond.scatter_ns <= chance + _FLOOR_NS)
+
+
+def begin_as_one(a: Lane, b: Lane) -> bool:
+    """Whether the first messages of many steps leave both lanes at one moment: their ranks are bound to each other.
+
+    Chance alone puts some near to each other, but then as many lie a little further off.
+    """
+    if a is b:
+        return True
+    return bool(_compare_starts(a.fresh, b.fresh, max(_FLOOR_NS, 2 * a.fresh_noise, 2 * b.fresh_noise))[2])
+
+
+@numba.njit(cache=True, nogil=True)
+def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
+    """The usual distance of matching starts, how far it scatters, and whether more lie `near` it than by chance.
+
+    The scatter is infinite where there are too few.
+    """
+    at, spread = match_times(a, b)
+    if not len(at):
+        return 0.0, np.inf, False
+    distance = (b[at] - a).astype(np.float64)
+    offset = find_median(distance.copy())
+    at_once, around = 0, 0
+    for one in distance:
+        at_once += abs(one - offset) <= near
+        around += abs(one - offset) <= 8 * near
+    others = max(len(distance) - 1, 1)  # One of them lies at the median in any case.
+    shares = (at_once - 1) / others, (around - 1) / others
+    return offset, spread, shares[0] >= _AT_ONCE and shares[0] >= _PEAK * shares[1]
+
+
+@numba.njit(cache=True, nogil=True)
+def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
+    """For each message of one the one of the other that goes with it, and how far their distances scatter.
+
+    Clocks may differ by more than messages do, so the nearest few differences are tried; empty where messages are few.
+    """
+    best, least = np.zeros(0, np.int64), np.inf
+    if min(len(a), len(b)) < _LEAST:
+        return best, least
+    for part in (2, 3, 1):  # The record of what goes with a message may be lost.
+        at, spread = _match_around(a, b, a[part * len(a) // 4])
+        if spread < least:
+            best, least = at, spread
+        if least < _FLOOR_NS:
+            break
+    return best, least
+
+
+@numba.njit(cache=True, nogil=True)
+def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
+    """The best match with one message of the first kind put onto one of the other near it."""
+    best, least, shift = np.zeros(0, np.int64), np.inf, 0
+    after = np.searchsorted(b, middle)
+    before = after - 1
+    for _ in range(_MOST_SHIFTS + 1):
+        at = _nearest(b, a + shift)
+        spread = scatter(b[at] - a)
+        if spread < least:
+            best, least = at, spread
+        if before >= 0 and (after == len(b) or middle - b[before] <= b[after] - middle):
+            shift = b[before] - middle
+            while before >= 0 and middle + shift - b[before] <= _SAME_SHIFT_NS:
+                before -= 1
+        elif after < len(b):
+            shift = b[after] - middle
+            while after < len(b) and b[after] - middle - shift <= _SAME_SHIFT_NS:
+                after += 1
+        if abs(shift) > _MOST_SKEW * SKEW_NS:
+            break
+    return best, least
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest(times: Ints, wanted: Ints) -> Ints:
+    """Where the time nearest to each wanted one lies; both are in order."""
+    at = np.empty(len(wanted), np.int64)
+    right = 0
+    for k in range(len(wanted)):
+        while right < len(times) - 1 and times[right] < wanted[k]:
+            right += 1
+        left = max(right - 1, 0)
+        at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
+    return at

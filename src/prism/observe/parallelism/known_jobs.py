@@ -1,0 +1,93 @@
+"""What was learned of a job before: what its voices are for and how it is laid out hold for as long as it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.stages import StageMap
+from prism.observe.traffic.table import Traffic
+from prism.records.layout import Layout
+
+Ints = NDArray[np.int64]
+
+_SAME_SIZE = 0.05  # of the logarithm of bytes
+_SOME = 3  # steps
+_UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
+_NEW = 0.02  # share of the bytes in voices that were not heard before: the job does something else now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A job as it was studied, under the numbers that its endpoints had then; they come in the order of addresses."""
+
+    labels: pl.DataFrame  # src dst size role kind: voices by the addresses of their ends, in order of size
+    pairs: pl.DataFrame
+    layout: Layout
+    stages: StageMap
+    endpoints: Ints
+    clock: str | None = None  # that its steps went by
+
+    def label(self, traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame | None:
+        """Voices with the role and kind they had; None where too much of what they carry was not heard before."""
+        heard = _name_voices(traffic, voices).with_row_index("row").sort("size")
+        labels = heard.join_asof(
+            self.labels, on="size", by=["src", "dst"], strategy="nearest", tolerance=_SAME_SIZE, check_sortedness=False
+        ).sort("row")  # fmt: skip
+        load = (voices["bytes"] * voices["num"]).to_numpy()
+        if load[labels["role"].is_null().to_numpy()].sum() > _NEW * load.sum():
+            return None
+        return voices.with_columns(labels["role"].fill_null("rare"), labels["kind"].fill_null("unknown"))
+
+    def place(self, job: ObservedJob) -> StageMap:
+        """The stages, under the numbers that the endpoints of the same job have now."""
+        now = dict(zip(self.endpoints.tolist(), job.endpoints.tolist(), strict=True))
+        return replace(
+            self.stages,
+            stage={now[e]: s for e, s in self.stages.stage.items()},
+            chains=tuple(tuple(now[e] for e in chain) for chain in self.stages.chains),
+            through={now[a]: now[b] for a, b in self.stages.through.items()},
+        )
+
+    def name_pairs(self, traffic: Traffic, job: ObservedJob) -> pl.DataFrame | None:
+        """The pairs, under the numbers they have now; None where they are others."""
+        number = np.unique(np.concatenate([job.pairs, job.storage_pairs]))
+        ends = [traffic.endpoints["address"].gather(traffic.pairs[c].gather(number)) for c in ("src", "dst")]
+        same = (
+            len(number) == self.pairs.height and ends[0].equals(self.pairs["src"]) and ends[1].equals(self.pairs["dst"])
+        )
+        return self.pairs.with_columns(pl.Series("pair", number.astype(np.uint32))) if same else None
+
+
+def remember(
+    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap,
+    clock: str | None,
+) -> Known:  # fmt: skip
+    """What later looks at the same job need not find out again."""
+    # Ties between embeddings are told from stages each time, as they were.
+    kind = voices["kind"].replace("embedding", "dp")
+    labels = _name_voices(traffic, voices).with_columns(voices["role"], kind).sort("size")
+    return Known(labels=labels, pairs=pairs, layout=layout, stages=stages, endpoints=job.endpoints, clock=clock)
+
+
+def is_steady(steps: pl.DataFrame) -> bool:
+    """Whether steps are all alike, so that nothing is wrong with them nor with the clock that they go by."""
+    length = (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    usual = float(np.median(length)) if len(length) else 0.0
+    return len(length) >= _SOME and bool((np.abs(length - usual) <= _UNLIKE * usual).all())
+
+
+def _name_voices(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
+    """src dst size: addresses, and the logarithm of the bytes of a message."""
+    address = traffic.endpoints["address"]
+    return pl.DataFrame(
+        {
+            "src": address.gather(voices["src"]),
+            "dst": address.gather(voices["dst"]),
+            "size": np.log(np.maximum(voices["bytes"].to_numpy(), 1.0)),
+        }
+    )

@@ -1,0 +1,207 @@
+"""Voices: what one pair sends over one connection in messages of one size, and how it does so in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.jobs.grouping import SKEW_NS, ObservedJob
+from prism.observe.traffic.medians import interpolate_quantile, take_median
+from prism.observe.traffic.table import Traffic
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
+_ASKED = 12  # voices of a family whose answers are looked at
+_UNHURRIED = 0.1  # of a voice's messages take no longer than the transfer itself
+_FLOOR_NS = 20_000.0
+_ASKED_MESSAGES = 400  # of each
+_AS_OFTEN = 0.8  # of a voice's messages that come back
+_CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
+
+
+def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    """One row per voice of a job: how often it speaks per step, how large, and whether it is answered.
+
+    Columns: voice pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
+    presence longest_gap overlap together answered family unit. `answered` is whether messages of one size come back
+    between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
+    are measured on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the period;
+    `unit` is the connection, where connections are told apart, else the voice.
+    """
+    frame = _measure(traffic, job)
+    frame = frame.with_columns(
+        family=pl.struct(
+            (pl.col("per_step").clip(1e-3).log(2.0) * 2).round().cast(pl.Int32),
+            (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
+        ).rank("dense")
+    )
+    answers = _hear_answers(traffic, frame)
+    unit = pl.col("connection") if traffic.connected else pl.col("voice")
+    frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
+    return frame.join(answers, on="family", how="left", maintain_order="left")
+
+
+def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    present = traffic.voices_of(job.pairs)
+    rows, count = traffic.rows_of_voices(present), traffic.voice_num[present]
+    begin = np.concatenate([[0], np.cumsum(count)])
+    start, end, size = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes"))
+    first = begin[:-1]
+    mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
+    square = np.add.reduceat(size.astype(np.float64) ** 2, first) / count if len(first) else np.zeros(0)
+    period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
+    steps, own_steps, gap = _count_steps(start, begin, job.first_ns, period)
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    table = traffic.voices[present]
+    pair = table["pair"].to_numpy()
+    src, dst = (traffic.pairs[c].to_numpy()[pair] for c in ("src", "dst"))
+    return table.with_columns(
+        src=src,
+        dst=dst,
+        src_host=host[src],
+        dst_host=host[dst],
+        bytes=mean,
+        spread=_spread_beyond_chance(mean, square, count, traffic.sample_bytes),
+        num=count,
+        first_ns=start[first] if len(first) else start,
+        duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
+        per_step=count / max(steps, 1),
+        presence=np.minimum(own_steps / max(steps, 1), 1.0),
+        longest_gap=gap / period,
+        overlap=_share_overlapping(start, end, first, count),
+    )
+
+
+def _share_overlapping(start: Ints, end: Ints, first: Ints, count: Ints) -> Floats:
+    """The share of each voice's messages that begin before the one before has ended."""
+    if not len(first):
+        return np.zeros(0)
+    begun = np.concatenate([[False], start[1:] < end[:-1]])
+    begun[first] = False
+    share: Floats = np.add.reduceat(begun.astype(np.float64), first) / count
+    return share
+
+
+def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_bytes: float) -> Floats:
+    """The relative spread of sizes, without what sampling adds: one part in the root of the packets seen."""
+    found = np.maximum(square - mean**2, 0.0) / np.maximum(mean, 1.0) ** 2
+    chance = sample_bytes / np.maximum(mean, 1.0) * (1 + _CHANCE * np.sqrt(2 / np.maximum(count, 1)))
+    spread: Floats = np.sqrt(np.maximum(found - chance, 0.0))
+    return spread
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Floats]:
+    """Periods in which anything is sent, those in which each voice is, and each voice's usual longest gap in one."""
+    num = len(begin) - 1
+    last = 0
+    for i in range(len(start)):
+        last = max(last, int((start[i] - origin) / period))
+    busy = np.zeros(last + 2, np.bool_)
+    own = np.zeros(num, np.int64)
+    gap = np.zeros(num)
+    for v in range(num):
+        before = -1
+        longest = 0.0
+        total = 0.0
+        for i in range(begin[v], begin[v + 1]):
+            step = max(0, int((start[i] - origin) / period))
+            busy[step] = True
+            if i > begin[v]:
+                longest = max(longest, min(float(start[i] - start[i - 1]), period))
+            if step != before:
+                own[v] += 1
+                total += longest
+                longest = 0.0
+                before = step
+        gap[v] = total / max(own[v] - 1, 1)
+    return busy.sum(), own, gap
+
+
+def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
+    """For each family, whether it is answered and how often at the same time."""
+    start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num")
+    table = {c: voices[c].to_numpy() for c in columns}
+    by_ends = _index_ends(table["src"], table["dst"])
+    by_hosts = _index_ends(table["src_host"], table["dst_host"])
+    found = []
+    families, grouped = np.unique(table["family"], return_inverse=True)
+    for f, family in enumerate(families.tolist()):
+        members = np.flatnonzero(grouped == f)
+        asked = members[np.unique(np.linspace(0, len(members) - 1, _ASKED).astype(np.int64))]
+        heard = []
+        for i in asked.tolist():
+            back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
+            if table["num"][back].sum() < _AS_OFTEN * table["num"][i]:
+                # A message enters a host by its receiver's NIC, so what comes back may go by others.
+                back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]))
+            if not len(back):
+                heard.append((0.0, 0.0))
+                continue
+            own = traffic.rows_of_voice(table["voice"][i])
+            twins = traffic.rows_of_voices(table["voice"][back])
+            times = np.sort(end[twins])
+            ratio = len(twins) / len(own)
+            noise = traffic.sample_bytes / max(float(table["bytes"][i]), 1.0)
+            heard.append((_share_together(start[own], end[own], times, noise), float(ratio >= 0.5)))
+        together, answered = np.median(np.array(heard), axis=0).tolist()
+        found.append((family, together, answered))
+    return pl.DataFrame(
+        found,
+        schema={"family": voices.schema["family"], "together": pl.Float64, "answered": pl.Float64},
+        orient="row",
+    )
+
+
+def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
+    """A look-up: the rows with a source and a destination, in order."""
+    key = (src.astype(np.int64) << 32) + dst
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+
+    def look_up(one: int, other: int) -> Ints:
+        wanted = np.int64((int(one) << 32) + int(other))
+        rows: Ints = order[np.searchsorted(ordered, wanted) : np.searchsorted(ordered, wanted, side="right")]
+        return rows
+
+    return look_up
+
+
+def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
+    """Voices among the candidates that carry messages of the same size."""
+    near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
+    alike: Ints = candidates[np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near]
+    return alike
+
+
+@numba.njit(cache=True, nogil=True)
+def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
+    """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
+
+    A collective ends on all its hops at once, though each begins when its own sender comes, and turns of a ring end
+    within the time of a transfer; messages of a pipeline may wait for much longer than that. `noise` is the share of a
+    message's length by which sampling usually moves its end.
+    """
+    length = (end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]).astype(np.float64)
+    ends = np.sort(end[:_ASKED_MESSAGES])
+    distance = np.empty(len(ends))
+    right = 0
+    for k in range(len(ends)):
+        while right < len(twins) - 1 and twins[right] < ends[k]:
+            right += 1
+        left = max(right - 1, 0)
+        closer = abs(ends[k] - twins[left]) <= abs(twins[right] - ends[k])
+        distance[k] = twins[left if closer else right] - ends[k]
+    shift = take_median(distance)
+    if abs(shift) > 3 * SKEW_NS:
+        shift = 0.0
+    usual = take_median(length)
+    near = max(interpolate_quantile(length, _UNHURRIED), _FLOOR_NS) + 2 * noise * usual
+    return float(np.mean(np.abs(distance - shift) <= near))

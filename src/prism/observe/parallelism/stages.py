@@ -1,0 +1,293 @@
+"""Stages: the order of endpoints in a pipeline, from who is first to send in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.jobs.grouping import connect
+from prism.observe.parallelism.hidden_stages import find_passages, number_through, pair_ends
+from prism.observe.traffic.medians import select_nth
+from prism.observe.traffic.numbering import group_by_number, number_again
+from prism.observe.traffic.period import Times
+
+Ints = NDArray[np.int64]
+
+_SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
+_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
+_AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
+_MORE_TURNS, _FEW_TURNS = 4, 2  # times more turns one way than the other, and a few that losses may make
+_CUT_OFF = 0.03  # of a step by which it may be cut too early or too late
+_TWICE = (1.5, 6.0)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMap:
+    """The pipeline stage of each endpoint, and the chains they form."""
+
+    stage: dict[int, int]
+    chains: tuple[tuple[int, ...], ...]  # endpoints of each chain in stage order
+    confidence: float
+    through: Mapping[int, int] = field(default_factory=dict)  # from who leaves a host to who enters it, where unseen
+
+
+NO_STAGES = StageMap(stage={}, chains=(), confidence=1.0)
+
+
+def find_stages(
+    sent: pl.DataFrame, boundaries: Times, host: Ints, ranks_of_host: Mapping[int, int] | None = None
+) -> StageMap:
+    """Order the endpoints that pipeline messages connect: forward is who sends first in a step, stage 0 who begins.
+
+    `sent` are the pipeline's messages with src, dst and start_ns; `boundaries` are where steps begin; `host` is that of
+    each endpoint: what comes back may leave and enter a host by other NICs. `ranks_of_host` is how many a host has.
+    """
+    if sent.is_empty():
+        return NO_STAGES
+    edges = _first_sent_surely(sent, boundaries, host)
+    quick = find_forward_ways(sent, host)
+    quick |= {way for way in find_exchanging_ways(sent, host) if way[::-1] not in quick}
+    between: dict[tuple[int, int], float] = {}
+    for (s, d), at in edges.items():
+        ends = (int(host[s]), int(host[d]))
+        between[ends] = min(at, between.get(ends, np.inf))
+    both_ways = _ways_by_lane(edges, host)
+    forward: dict[int, set[int]] = {}
+    backward: dict[int, set[int]] = {}
+    doubtful = 0
+    for s, d in edges:
+        way, turned = (int(host[s]), int(host[d])), (int(host[d]), int(host[s]))
+        lanes = way in both_ways
+        ahead, back = (edges[s, d], edges[d, s]) if lanes else (between[way], between.get(turned, np.inf))
+        onward = ahead < back or (ahead == back and s < d)
+        if not lanes and (turned in quick or way in quick):
+            onward = way in quick
+        doubtful += abs(back - ahead) < 0.01 * abs(ahead)
+        a, b = (s, d) if onward else (d, s)
+        forward.setdefault(a, set()).add(b)
+        backward.setdefault(b, set()).add(a)
+    nodes = sorted(set(forward) | set(backward))
+    place = {e: i for i, e in enumerate(nodes)}
+    pairs = np.array([(place[s], place[d]) for s, d in edges], np.int64)
+    labels = connect(len(nodes), pairs[:, 0], pairs[:, 1])
+    stage: dict[int, int] = {}
+    for label in np.unique(labels).tolist():
+        members = [nodes[i] for i in np.flatnonzero(labels == label)]
+        stage.update(_number_stages(members, forward, backward, edges))
+    passages = find_passages(forward, backward, host, ranks_of_host or {})
+    if passages:
+        starts = {s: min(t for (a, _), t in edges.items() if a == s) for s, _ in edges}
+        stage = number_through(passages, forward, starts)
+    chains = _list_chains(stage, forward, backward)
+    sure = max(0.5, 0.97 - doubtful / max(len(edges), 1))
+    return StageMap(stage=stage, chains=chains, confidence=sure, through=pair_ends(passages))
+
+
+def _ways_by_lane(edges: dict[tuple[int, int], float], host: Ints) -> set[tuple[int, int]]:
+    """Pairs of hosts between which some endpoints send forward one way and others the other way.
+
+    Where hosts hold several stages and stages several pieces of the model, the last host leads back to the first.
+    """
+    votes: dict[tuple[int, int], set[bool]] = {}
+    alone: set[tuple[int, int]] = set()
+    for (s, d), at in edges.items():
+        way = (int(host[s]), int(host[d]))
+        if (d, s) in edges:
+            votes.setdefault(way, set()).add(at < edges[d, s])
+        else:
+            alone |= {way, way[::-1]}
+    return {way for way, told in votes.items() if len(told) == 2} - alone
+
+
+def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
+    """Pairs of hosts, sender first, between which activations pass where these follow each other faster than gradients.
+
+    A backward pass takes about twice as long as a forward pass, so where each has the pipeline for itself its messages
+    come half as often; where they alternate, both come as often and nothing is told.
+    """
+    if sent.is_empty():
+        return set()
+    named = sent["voice"].to_numpy().astype(np.int64)
+    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
+    gap = _find_short_gaps(sent["start_ns"].to_numpy(), voice, len(found), _SHORT)
+    first = np.zeros(len(found), np.int64)
+    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
+    known = np.flatnonzero(~np.isnan(gap))
+    src, dst, gap = (*(sent[c].to_numpy()[first[known]] for c in ("src", "dst")), gap[known])
+    table = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap, "num": np.bincount(voice)[known]})
+    # What the last stage hands back to the first may go the same way, half as often.
+    main = table.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("a", "b"))
+    ways = main.group_by("a", "b").agg(pl.col("gap").median())
+    spacing = {(int(a), int(b)): float(g) for a, b, g in ways.iter_rows()}
+    return {(a, b) for (a, b), g in spacing.items() if _TWICE[0] * g < spacing.get((b, a), 0.0) < _TWICE[1] * g}
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_short_gaps(start: Times, voice: Ints, count: int, share: float) -> NDArray[np.float64]:
+    """The gap between messages of each voice at a quantile, the nearest of two; nan where it has a single message."""
+    order, begin = group_by_number(voice, count)
+    found = np.full(count, np.nan)
+    for v in range(count):
+        times = start[order[begin[v] : begin[v + 1]]]
+        gaps = np.diff(times).astype(np.float64)
+        if len(gaps) and gaps.min() < 0:
+            gaps = np.diff(np.sort(times)).astype(np.float64)
+        if len(gaps):
+            found[v] = select_nth(gaps, int(share * (len(gaps) - 1) + 0.5))
+    return found
+
+
+def find_exchanging_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
+    """Pairs of hosts, sender first, between which activations pass where these are exchanged for gradients in one call.
+
+    Such a step begins with an activation that nothing comes back for, and ends with such a gradient. So a lone gradient
+    is followed by a lone activation, and never the other way round.
+    """
+    src, dst = (host[sent[c].to_numpy()] for c in ("src", "dst"))
+    table = sent.select("voice", "end_ns").with_columns(pl.Series("a", src), pl.Series("b", dst))
+    first = table.group_by("a", "b").agg(pl.col("voice").min())
+    chosen = {(int(a), int(b)): int(v) for a, b, v in first.iter_rows()}
+    asked = table.filter(pl.col("voice").is_in(list(chosen.values()))).sort("voice", "end_ns")
+    ends = {int(v[0]): own["end_ns"].to_numpy() for v, own in asked.partition_by("voice", as_dict=True).items()}
+    found = set()
+    for (a, b), voice in chosen.items():
+        if a > b or (b, a) not in chosen:
+            continue
+        turns = _count_turns(ends[voice], ends[chosen[b, a]])
+        if max(turns) > _MORE_TURNS * min(turns) + _FEW_TURNS:
+            found.add((a, b) if turns[1] > turns[0] else (b, a))
+    return found
+
+
+def _count_turns(there: Ints, back: Ints) -> tuple[int, int]:
+    """How often a lone message there is followed by a lone one back, and the other way round."""
+    times = np.concatenate([there, back])
+    order = np.argsort(times, kind="stable")
+    gaps = np.diff(times[order])
+    if len(gaps) < 2:
+        return 0, 0
+    is_back = order >= len(there)
+    near = gaps < _AT_ONCE * float(np.median(np.diff(there))) if len(there) > 1 else gaps < 0
+    met = near & (is_back[1:] != is_back[:-1])
+    lone = ~(np.concatenate([met, [False]]) | np.concatenate([[False], met]))
+    both = lone[1:] & lone[:-1]
+    return int((both & is_back[1:] & ~is_back[:-1]).sum()), int((both & ~is_back[1:] & is_back[:-1]).sum())
+
+
+def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dict[tuple[int, int], float]:
+    """How long after the start of a step the first message of each directed pair usually leaves.
+
+    Steps may be cut a little early, and the last message of some ranks then counts as the first of the next step; cut
+    elsewhere, all ranks of a host agree on which way is forward.
+    """
+    usual = float(np.median(np.diff(boundaries))) if len(boundaries) > 1 else 0.0
+    found: dict[tuple[int, int], float] = {}
+    fewest = np.inf
+    for shift in (0.0, _CUT_OFF, -_CUT_OFF):
+        first = _first_sent(sent, boundaries + int(shift * usual))
+        edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
+        doubtful = len(_ways_by_lane(edges, host))
+        if doubtful < fewest:
+            found, fewest = edges, doubtful
+        if not doubtful:
+            break
+    return found
+
+
+def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
+    """For each directed pair, how long after the start of a step its first message usually leaves."""
+    start = sent["start_ns"].to_numpy()
+    step = np.searchsorted(boundaries, start, side="right") - 1
+    inside = (step >= 0) & (step < len(boundaries) - 1) if len(boundaries) > 1 else np.zeros(len(start), np.bool_)
+    if not inside.any():
+        inside = np.ones(len(start), np.bool_)
+        step = np.zeros(len(start), np.int64)
+        boundaries = start.min(keepdims=True)
+    known = sent.select("src", "dst").with_columns(
+        pl.Series("step", step), pl.Series("offset", start - boundaries[np.maximum(step, 0)])
+    )
+    first = known.filter(pl.Series(inside)).group_by("src", "dst", "step").agg(pl.col("offset").min())
+    return first.group_by("src", "dst", maintain_order=True).agg(pl.col("offset").median()).sort("src", "dst")
+
+
+def _number_stages(
+    members: list[int], forward: dict[int, set[int]], backward: dict[int, set[int]],
+    edges: dict[tuple[int, int], float],
+) -> dict[int, int]:  # fmt: skip
+    """Distance along forward links from where the pipeline begins."""
+    roots = [e for e in members if e not in backward]
+    if not roots:
+        # Interleaved stages lead from the last back to the first: the pipeline begins with the first message of all.
+        roots = [
+            min(members, key=lambda e: min((edges.get((e, d), np.inf) for d in forward.get(e, ())), default=np.inf))
+        ]
+    stage = dict.fromkeys(roots, 0)
+    here = roots
+    while here:
+        reached = []
+        for e in here:
+            for d in forward.get(e, ()):
+                if d not in stage:
+                    stage[d] = stage[e] + 1
+                    reached.append(d)
+        here = reached
+    return {e: stage.get(e, 0) for e in members}
+
+
+def _list_chains(
+    stage: dict[int, int], forward: dict[int, set[int]], backward: dict[int, set[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """From each endpoint that no earlier stage is seen to send to, along the links to the next stage."""
+    chains = []
+    for begin in sorted(stage):
+        if any(stage[b] == stage[begin] - 1 for b in backward.get(begin, ())):
+            continue
+        chain = [begin]
+        while True:
+            onward = [d for d in sorted(forward.get(chain[-1], ())) if stage[d] == stage[chain[-1]] + 1]
+            if not onward:
+                break
+            chain.append(onward[0])
+        if len(chain) > 1:
+            chains.append(tuple(chain))
+    return tuple(chains)
+
+
+def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.DataFrame) -> dict[int, int]:
+    """The stage of each endpoint where a pipeline of `pp` stages has several on a host, which the network never sees.
+
+    `pipe` are the voices of the pipeline, `nics` the job's endpoints with host_id, place (among the NICs of their host
+    that the job may use) and places (how many these are). Ranks follow the order of NICs, so those of a host fall into
+    one block per stage. A message enters a host by its receiver's NIC, whichever one it left by: activations by a NIC
+    of the first block, gradients by one of the last.
+    """
+    hosts = max(stages.stage.values(), default=0) + 1
+    if not stages.chains or pp <= hosts or pp % hosts:
+        return stages.stage
+    per_host = pp // hosts
+    known = pl.DataFrame(
+        {"endpoint": list(stages.stage), "at": list(stages.stage.values())},
+        schema_overrides={"endpoint": nics.schema["endpoint"]},
+    )
+    at = (
+        nics.join(known, on="endpoint")
+        .group_by("host_id")
+        .agg(pl.col("at").min(), pl.col("at").n_unique().alias("ats"))
+    )
+    placed = nics.filter(pl.col("places") >= per_host).join(at.filter(pl.col("ats") == 1), on="host_id")
+    placed = placed.with_columns((pl.col("place") * per_host // pl.col("places")).alias("block"))
+    block = dict(placed.select("endpoint", "block").iter_rows())
+    entered: dict[bool, list[int]] = {True: [], False: []}
+    for s, d in pipe.select("src", "dst").iter_rows():
+        if d in block and s in stages.stage and stages.stage[s] != stages.stage[d]:
+            entered[stages.stage[s] < stages.stage[d]].append(block[d])
+    ahead, back = (
+        np.mean(entered[way]) if entered[way] else default for way, default in ((True, 0), (False, per_host))
+    )
+    turned = per_host - 1 - pl.col("block") if ahead > back else pl.col("block")
+    return dict(placed.select("endpoint", pl.col("at") * per_host + turned).iter_rows())

@@ -1,0 +1,74 @@
+"""A diagnosis in words: what terminal and page both say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from prism.observe.diagnosis import JobDiagnosis
+from prism.records.findings import Finding, FindingKind
+
+MEANINGS: dict[FindingKind, str] = {
+    "slow_compute": "computes longer than others that do the same work; look at its GPUs: clocks, heat, ECC",
+    "slow_link": "transfers over it take longer than like ones elsewhere; look at its cable, port and error counters",
+    "slow_switch": "transfers through it take longer than through its peers",
+    "stage_imbalance": "has more work than the other pipeline stages; move layers away from it",
+    "load_imbalance": "work differs between replicas from step to step; balance the sequences of each batch",
+    "slow_step": "steps longer than this job's usual ones, with no single cause found",
+    "slow_group": "this group communicates longer than its siblings",
+    "hang": "fell silent in the middle of a step; the first message that is missing was this one's to send",
+    "contention": "tenants share a link and slow each other down; move one of them",
+    "drift": "steps get longer and longer",
+    "restart": "the job stopped and began anew",
+}
+
+
+def describe_layout(job: JobDiagnosis) -> str:
+    """The degrees that are more than one, as `dp4 tp8 pp2`; a question mark where unknown."""
+    parts = [(name, getattr(job.layout, name).value) for name in ("dp", "tp", "pp", "cp", "ep")]
+    shown = " ".join(f"{name}{'?' if value is None else value}" for name, value in parts if value != 1) or "dp1"
+    return shown if job.layout.sharding in ("none", "unknown") else f"{shown} {job.layout.sharding}"
+
+
+def step_seconds(job: JobDiagnosis) -> list[float]:
+    """The length of each step."""
+    lengths: list[float] = ((job.steps["end_ns"] - job.steps["start_ns"]) / 1e9).to_list()
+    return lengths
+
+
+def describe_step(job: JobDiagnosis) -> str:
+    """The usual length of a step."""
+    lengths = step_seconds(job)
+    return say_seconds(float(np.median(lengths))) if lengths else "unknown"
+
+
+def say_seconds(seconds: float) -> str:
+    """A stretch of time in few characters."""
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def describe_culprit(finding: Finding, most: int = 3) -> str:
+    """Who is to blame; of many endpoints the first few."""
+    names = finding.culprit.id.split(",")
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{finding.culprit.type} {', '.join(names[:most])}{more}"
+
+
+def say_window(start_ns: int, end_ns: int) -> str:
+    """From when to when, in UTC where the times are dates."""
+    if start_ns < 10**17:
+        return f"{start_ns / 1e9:,.1f} s to {end_ns / 1e9:,.1f} s"
+    begin, until = (datetime.fromtimestamp(ns / 1e9, UTC) for ns in (start_ns, end_ns))
+    return f"{begin:%H:%M:%S} to {until:%H:%M:%S} UTC"
+
+
+def sparkline(values: list[float], width: int = 12) -> str:
+    """A tiny plot of a series in one line of text, from zero to its maximum; long series are cut into means."""
+    if not values:
+        return ""
+    means = [float(part.mean()) for part in np.array_split(np.array(values), min(width, len(values)))]
+    bars, top = "▁▂▃▄▅▆▇█", max(means) or 1.0
+    return "".join(bars[min(7, int(8 * v / top))] for v in means)

@@ -1,0 +1,359 @@
+"""Clocks: moments that every step passes, from what a job sends; the steadiest one that ends a step is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.steps.gradient_overlap import Gradients, size_up
+from prism.observe.traffic.change_points import find_changes
+from prism.observe.traffic.medians import scatter, take_median
+from prism.observe.traffic.numbering import group_by_number
+from prism.observe.traffic.period import Times
+
+Floats = NDArray[np.float64]
+
+_MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
+_CLEAR_GAP = 0.25  # of a period
+_APART = 0.4  # of a period: marks that are closer belong to one step
+_MOST_CLOCKS = 12
+_AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
+_QUIET = 0.8  # of the longest silence
+_SAME_COUNT = 0.15  # of the messages of a step
+_PAUSE = 0.1  # of a step
+_MOST_PAUSES = 0.8  # of those after another clock
+_NEAR = 0.01  # of the messages of a step
+_EXACT = 0.6  # share of the steps that send exactly as many messages
+_NEARLY = 0.93  # of the best clock's share of like steps that another one needs
+_CLOSING = ("synchronisation", "dp", "embedding")
+_MOST_GAPS = 20_000  # that change-point detection looks at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """A moment of every step, and how much the time between them jitters, as a share of the period."""
+
+    name: str
+    marks: Times
+    jitter: float
+    closing: bool  # whether it is struck by what ends a step: gradients
+    complete: float  # share of all messages that lie in intervals with as many messages as is usual
+    gradients: bool = False  # whether it is struck by the last gradients, where these leave early
+
+
+def list_clocks(
+    start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
+    gradients: Gradients | None, only: str | None = None,
+) -> list[Clock]:  # fmt: skip
+    """All clocks of a job, or `only` the one of a name; `row` is the voice of each message, as a row of `voices`."""
+    asked = only or ""
+    micro = (voices["role"].to_numpy() == "pp")[row]
+    closing = voices["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
+    found: list[tuple[str, Times]] = []
+    if micro.any() and closing.any() and "synchronisation".startswith(asked):
+        found.append(("synchronisation", after_synchronisation(start, end, micro, closing, period_ns)))
+    for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
+        own = (voices["kind"].to_numpy() == kind)[row]
+        if own.any():
+            found += _strike_by_kind(start[own], end[own], row[own], voices["bytes"].to_numpy(), period_ns, kind, asked)
+            if kind in ("dp", "pp") and f"change points of {kind}".startswith(asked):
+                found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
+    if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
+        # Where a backward pass has the pipeline for itself, its end is that of a step.
+        found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
+    found = [(name, marks) for name, marks in found if only is None or name == only]
+    trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
+    silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
+    clocks = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
+    if gradients is None or not (gradients.gathered and gradients.early):
+        return [c for c in clocks if c is not None]
+    # The update follows the last gradients, and parameters follow the update.
+    last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
+    return [replace(c, gradients=c.name in last) for c in clocks if c is not None]
+
+
+def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
+    """The steadiest of the clocks that strike in every step: what is not the same moment of each step adds jitter.
+
+    Of those about as steady it is one of gradients, with the longest silence after it: where a step ends. `opening`
+    says which messages may be the first of a step.
+    """
+    if not clocks:
+        return None
+    fullest = max(c.complete for c in clocks)
+    full = [c for c in clocks if c.complete >= _NEARLY * fullest]
+    full = [c for c in full if _opens(c, start, opening)] or full
+    steadiest = min(c.jitter for c in full)
+    steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
+    closing = _before_pauses([c for c in steady if c.closing] or steady, start)
+    if any(c.gradients for c in closing):
+        return min((c for c in closing if c.gradients), key=lambda c: c.jitter)
+    silence = [_silence_after(c, start) for c in closing]
+    quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
+    return min(quiet, key=lambda c: c.jitter)
+
+
+def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
+    """The clocks after which the job pauses now and then, if there are any: an evaluation, a checkpoint ends a step."""
+    pauses = [_count_pauses(c, start) for c in clocks]
+    most = max(pauses)
+    return [c for c, n in zip(clocks, pauses, strict=True) if n >= _MOST_PAUSES * most] if most >= 2 else clocks
+
+
+def _count_pauses(clock: Clock, start: Times) -> int:
+    """After how many marks, but not after those beside them, silence is longer than usual."""
+    at = np.searchsorted(start, clock.marks, side="left")
+    inside = at < len(start)
+    lead = start[at[inside]] - clock.marks[inside]
+    late = lead > take_median(lead) + _PAUSE * float(take_median(np.diff(clock.marks)))
+    beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
+    return int(np.sum(late & ~beside))
+
+
+def _opens(clock: Clock, start: Times, opening: NDArray[np.bool_]) -> bool:
+    """Whether what comes after a mark may be the first message of a step."""
+    at = np.searchsorted(start, clock.marks, side="left")
+    return bool(np.mean(opening[at[at < len(start)]]) > 0.5) if len(at) and at[0] < len(start) else True
+
+
+def _silence_after(clock: Clock, start: Times) -> float:
+    """The usual time from a mark to the next message of any kind, sooner or later."""
+    at = np.searchsorted(start, clock.marks, side="left")
+    inside = at < len(start)
+    return float(take_median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
+
+
+def count_periods(start: Times, period_ns: float) -> float:
+    """How many periods are filled with messages: pauses do not count."""
+    some = start[:: max(1, len(start) // 200_000)]
+    return float(np.minimum(np.diff(some), period_ns).sum() / period_ns)
+
+
+def mend_marks(marks: Times, start: Times) -> Times:
+    """Marks without those that cut a step in two, and with missing ones: every step sends as many messages."""
+    if len(marks) < 4:
+        return marks
+    at = np.searchsorted(start, marks)
+    usual = float(take_median(np.diff(at)))
+    if usual < 2:
+        return marks
+    kept = _list_whole(at, usual)
+    marks, at = marks[kept], at[kept]
+    added = [at[:0]]
+    for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
+        missing = round((at[i + 1] - at[i]) / usual) - 1
+        added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
+    marks = np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
+    return _settle(marks, start)
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_whole(at: Times, usual: float) -> Times:
+    """Which marks to keep so that none cuts a step in two; `at` are the first messages after them."""
+    kept = np.zeros(len(at), np.int64)
+    num, last = 1, 0
+    for i in range(1, len(at)):
+        sent = at[i] - at[last]
+        onward = float(at[i + 1] - at[last]) if i + 1 < len(at) else np.inf
+        # Whichever of two marks comes nearer to a whole step is the right one.
+        if sent < (1 - 2 * _SAME_COUNT) * usual and abs(onward - usual) < abs(sent - usual):
+            continue
+        kept[num] = last = i
+        num += 1
+    return kept[:num]
+
+
+def _settle(marks: Times, start: Times) -> Times:
+    """The marks; one that strays, where the others are the same number of messages apart, moves to where it is due."""
+    at = np.searchsorted(start, marks)
+    sent = np.diff(at)
+    usual = int(take_median(sent))
+    if usual < 2 or np.mean(sent == usual) < _EXACT:
+        return marks
+    near = np.abs(sent - usual)[np.abs(sent - usual) <= _NEAR * usual]
+    slack = int(near.max())
+    due = _find_due(at, usual, slack, start)
+    moved = due != at
+    if due[-1] + usual + slack < len(start):
+        due, moved = np.append(due, _widest(start, due[-1] + usual, slack)), np.append(moved, True)
+    wanted, moved = due[moved], moved[: len(marks)]
+    return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
+    """The first messages after marks, but where one strays that which is a usual step after the one before."""
+    due = at.copy()
+    for i in range(len(at) - 1):
+        wanted = due[i] + usual
+        if abs(at[i + 1] - wanted) <= _NEAR * usual:
+            continue
+        left = at[i + 2] - wanted if i + 2 < len(at) else usual
+        # What is left over at the very end is no step.
+        if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
+            due[i + 1] = _widest(start, wanted, slack)
+    return due
+
+
+@numba.njit(cache=True, nogil=True)
+def _widest(start: Times, wanted: int, slack: int) -> int:
+    """Of the messages that may be the wanted one the one that comes after the longest time."""
+    first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
+    return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
+
+
+def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
+    """Marks before the messages `wanted`: as long after the message before it as others are, or before their own.
+
+    Whichever is steadier: the end of a transfer keeps its distance from where it started, however long silence lasts.
+    """
+    known = (at > 0) & (at < len(start))
+    if not known.any():
+        return start[wanted]
+    after = marks[known] - start[at[known] - 1]
+    before = start[at[known]] - marks[known]
+    if scatter(after) < scatter(before):
+        return np.asarray(start[wanted - 1] + int(take_median(after)))
+    return np.asarray(start[wanted] - int(take_median(before)))
+
+
+def _without_parts(marks: Times, start: Times) -> Times:
+    """The marks without a first or last one that leaves only a part of a step between it and its neighbour."""
+    sent = np.diff(np.searchsorted(start, marks))
+    if len(sent) < 3:
+        return marks
+    whole = sent >= (1 - _MISSING) * take_median(sent)
+    first = 0 if whole[0] else 1
+    last = len(marks) if whole[-1] else len(marks) - 1
+    return marks[first:last]
+
+
+def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Times) -> Clock | None:
+    """How steadily marks follow each other, pauses aside; `silence` is what lies before each message."""
+    spans = np.diff(marks).astype(np.float64)
+    usual = float(take_median(spans))
+    if abs(usual / period_ns - 1) > 0.6:
+        return None
+    spans -= _measure_pauses(np.searchsorted(start, marks), silence)
+    # What jitters is the mark, not the step: a late mark makes one step long and the next one short.
+    turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
+    jitter = float(take_median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
+    # Steps differ in length, but every one sends as many messages.
+    sent = np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)).astype(np.float64)
+    like = np.abs(sent - take_median(sent[1:-1])) <= _SAME_COUNT * take_median(sent[1:-1])
+    closing = name.startswith(_CLOSING)
+    return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
+
+
+def _measure_pauses(at: Times, silence: Times) -> Floats:
+    """How much longer than usual the longest silence is between each two marks."""
+    ends = np.minimum(at, len(silence) - 1)
+    longest = np.maximum.reduceat(silence, ends)[:-1] if len(ends) > 1 else np.zeros(0, np.int64)
+    return np.asarray((longest - take_median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
+
+
+def _strike_by_kind(
+    start: Times, end: Times, row: Times, size: Floats, period_ns: float, kind: str, asked: str
+) -> list[tuple[str, Times]]:
+    """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first.
+
+    `size` is that of each voice, `row` the voice of each message; where the name of a clock is asked for, others may
+    be left out.
+    """
+    if asked and not asked.startswith(f"{kind} "):
+        return []
+    sizes, number = np.unique(size_up(size), return_inverse=True)
+    order, begin = group_by_number(number[row], len(sizes))
+    count = np.diff(begin)
+    heard = np.flatnonzero(count)
+    found = [(f"{kind} None {name}", marks) for name, marks in _group_edges(start, end, period_ns)]
+    for k in heard[np.argsort(count[heard], kind="stable")][:_MOST_CLOCKS].tolist():
+        if asked and not asked.startswith(f"{kind} {sizes[k]} "):
+            continue
+        own = order[begin[k] : begin[k + 1]]
+        found += [(f"{kind} {sizes[k]} {name}", marks) for name, marks in _group_edges(start[own], end[own], period_ns)]
+    return found
+
+
+def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, Times]]:
+    """Last ends and first starts of the groups that messages form: one per step where gaps are clear."""
+    reach = np.maximum.accumulate(end)
+    gaps = start[1:] - reach[:-1]
+    expected = max(1, round(count_periods(start, period_ns)))
+    if len(gaps) < 2:
+        return []
+    found = []
+    limits = [("apart", _CLEAR_GAP * period_ns)]
+    if expected < len(gaps):
+        limits.append(("longest", float(np.partition(gaps, len(gaps) - expected)[len(gaps) - expected])))
+    for name, limit in limits:
+        cut = np.flatnonzero(gaps >= max(limit, 1.0))
+        cut = cut[_keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
+        if len(cut) >= 2:
+            found.append((f"{name} end", np.append(reach[cut], reach[-1])))
+            found.append((f"{name} start", np.append(start[:1], start[cut + 1])))
+    return found
+
+
+def after_changes(start: Times, end: Times, period_ns: float) -> Times:
+    """Where Bayesian online change-point detection hears the time between messages change, once per period."""
+    if len(start) > _MOST_GAPS:
+        return np.zeros(0, np.int64)
+    gaps = np.diff(start).astype(np.float64)
+    at = np.flatnonzero(find_changes(np.log1p(gaps), np.array([0, len(gaps)])))
+    if len(at) < 2:
+        return np.zeros(0, np.int64)
+    reach = np.maximum.accumulate(end)
+    return reach[at][_keep_apart(reach[at], gaps[at].astype(np.int64), _APART * period_ns)]
+
+
+def after_synchronisation(
+    start: Times, end: Times, micro: NDArray[np.bool_], closing: NDArray[np.bool_], period_ns: float
+) -> Times:
+    """Where pipeline traffic pauses and gradients pass: the end of the last of these messages."""
+    micro_start, micro_end = start[micro], np.maximum.accumulate(end[micro])
+    gap_begin, gap_end = micro_end[:-1], micro_start[1:]
+    real = gap_end > gap_begin
+    far = int(period_ns)
+    gap_begin = np.concatenate([[micro_start[0] - far], gap_begin[real], [micro_end[-1]]])
+    gap_end = np.concatenate([[micro_start[0]], gap_end[real], [micro_end[-1] + far]])
+    sync_end = end[closing]
+    # A message that passes within a pause of the pipeline; one longer than the pause began during the pipeline's work.
+    gap = np.searchsorted(gap_begin, sync_end, side="left") - 1
+    inside = (gap >= 0) & (sync_end <= gap_end[np.clip(gap, 0, None)])
+    gap, sync_end = gap[inside], sync_end[inside]
+    if not len(gap):
+        return np.zeros(0, np.int64)
+    last = np.full(len(gap_begin), -(2**62))
+    np.maximum.at(last, gap, sync_end)
+    used = np.unique(gap)
+    # Late stages may synchronise while early ones still work; the longest pause nearby is the end of the step.
+    return last[used][_keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]
+
+
+def _keep_apart(times: Times, weights: Times, distance: float) -> NDArray[np.int64]:
+    """Which of the times, in order, to keep, the heaviest first, so that no two are closer than `distance`."""
+    return np.flatnonzero(_mark_apart(times, np.argsort(-weights, kind="stable"), distance))
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark_apart(times: Times, order: Times, distance: float) -> NDArray[np.bool_]:
+    kept = np.zeros(len(times), np.bool_)
+    taken = np.zeros(len(times), np.bool_)  # too close to one that is kept
+    for i in order:
+        if taken[i]:
+            continue
+        kept[i] = True
+        k = i
+        while k < len(times) and times[k] - times[i] <= distance:
+            taken[k] = True
+            k += 1
+        k = i
+        while k >= 0 and times[i] - times[k] <= distance:
+            taken[k] = True
+            k -= 1
+    return kept

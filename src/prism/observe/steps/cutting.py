@@ -1,0 +1,248 @@
+"""Steps: where each one begins and ends, from the steadiest clock of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.parallelism.stages import find_forward_ways
+from prism.observe.steps.boundaries import choose_clock, count_periods, list_clocks
+from prism.observe.steps.gradient_overlap import count_before, study_gradients
+from prism.observe.traffic.period import Times
+
+STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
+
+_MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
+_PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
+_UNUSUAL = 8  # times the usual deviation
+_NEARBY = 9  # steps that tell what is usual
+_LIKE = 5  # steps that tell when messages come
+_SPREAD = 0.1  # of a pause: how much longer it may be for one rank than for another
+_OUTAGE = 0.5  # of a step: silence in the middle of a step that is longer than usual by this much
+_DELAYED = 0.5  # of a pause by which it lengthens what it delays
+_SAVING = 0.5  # of a pause in which a job writes to storage
+_GONE = 1.5  # steps: a pause that is longer, and comes once, is no part of a step
+
+
+def find_steps(
+    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
+
+    `messages` are the job's with voice, start and end; `voices` carry role and kind; `saves` is what the job writes to
+    storage.
+    """
+    return cut_steps(messages, voices, period_ns, saves)[0]
+
+
+def cut_steps(
+    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None,
+    clock: str | None = None,
+) -> tuple[pl.DataFrame, str | None]:  # fmt: skip
+    """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
+    table = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    steady = voices.filter(pl.col("role") != "rare")
+    table[steady["voice"].to_numpy()] = np.arange(steady.height)
+    row = table[messages["voice"].to_numpy()]
+    start = messages["start_ns"].to_numpy()
+    order = np.flatnonzero(row >= 0)
+    order = order[np.argsort(start[order], kind="stable")]
+    if len(order) < 4:
+        return pl.DataFrame(schema=STEPS), None
+    start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
+    opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
+    gradients = study_gradients(start, end, row, steady, count_periods(start, period_ns), period_ns)
+    clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, clock)
+    chosen = choose_clock(clocks, start, opening)
+    if chosen is None:
+        return pl.DataFrame(schema=STEPS), None
+    sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
+    spare = count_before(chosen.marks, start, row, steady, gradients.size) if gradients and chosen.gradients else 0
+    return _to_frame(chosen.marks, sent, period_ns, spare), chosen.name
+
+
+def _join_saves(saves: pl.DataFrame | None) -> Times:
+    """When a job begins and ends to write to storage, one row each."""
+    if saves is None or saves.is_empty():
+        return np.zeros((0, 2), np.int64)
+    ordered = saves.sort("start_ns")
+    start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    fresh = np.flatnonzero(np.concatenate([[True], start[1:] > reach[:-1]]))
+    return np.stack([start[fresh], reach[np.append(fresh[1:], len(reach)) - 1]], axis=1)
+
+
+def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
+    """Which messages may be the first of a step: those of a forward pass, where these are known, else all."""
+    pipe = voices["role"].to_numpy() == "pp"
+    src, dst = (voices[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
+    row = sent["row"].to_numpy()
+    own = pl.DataFrame({"voice": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})
+    hosts = np.arange(int(max(src.max(), dst.max())) + 1)
+    forward = find_forward_ways(own.filter(pl.Series(pipe[row])), hosts)
+    if not forward:
+        return np.ones(len(row), np.bool_)
+    onward = np.array([(int(a), int(b)) in forward for a, b in zip(src, dst, strict=True)])
+    return np.asarray((onward | ~pipe)[row])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What a job sent, in the order of starts."""
+
+    start: Times
+    end: Times
+    src: Times
+    saves: Times  # begin and end of what is written to storage, apart and in order
+
+    def begins_saving(self, begin: Times, end: Times) -> NDArray[np.bool_]:
+        """Whether the job begins to write to storage in each stretch of time."""
+        first = self.saves[:, 0]
+        return np.asarray(np.searchsorted(first, end, side="right") > np.searchsorted(first, begin))
+
+    def share_saving(self, begin: Times, end: Times) -> NDArray[np.float64]:
+        """The share of each stretch of time in which the job writes to storage."""
+        if not len(self.saves):
+            return np.zeros(len(begin))
+        written = np.cumsum(np.diff(self.saves, axis=1).ravel())
+        total = np.stack([np.concatenate([[0], written[:-1]]), written], axis=1).ravel()
+        until = [np.interp(t, self.saves.ravel(), total) for t in (begin, end)]
+        return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
+
+
+def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
+    """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
+
+    A job that starts need not send these.
+    """
+    if len(boundaries) < 2:
+        return pl.DataFrame(schema=STEPS)
+    at = np.searchsorted(sent.start, boundaries)
+    typical = round(float(np.median(np.diff(at))))
+    enough = (1 - _MISSING) * typical
+    closed, opened = _leave_pauses(boundaries, at, sent, typical, period_ns)
+    resumed = _find_resumptions(at, sent, period_ns)
+    begin = opened.tolist()
+    for i, k in enumerate(resumed.tolist()[1:]):
+        until = at[i + 1] if i + 1 < len(at) else len(sent.start)
+        # A step that stands still and goes on sends as many messages as any; one that is begun anew sends more.
+        if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
+            begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
+    first = int(resumed[0])
+    end = closed[1:].tolist()
+    if at[0] - first >= enough - spare:
+        begin = [_find_start(first, int(at[0]), opened, at, sent.start, typical), *begin]
+        end = [int(closed[0]), *end]
+    seen = len(sent.start) - max(int(at[-1]), int(resumed[-1]))
+    if seen >= enough:
+        # The next step's first messages would have closed it; others show how long after as many messages they came.
+        busy = np.maximum.accumulate(sent.end)
+        rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
+        end.append(int(busy[-1]) + int(max(rest, 0.0)))
+    if end and (seen <= 0 or seen >= enough):
+        end[-1] += _measure_last_save(boundaries, opened, at, sent)
+    frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
+    return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
+
+
+def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
+    """How long what is written to storage after all messages holds the job up, if it does as earlier writes did.
+
+    Where none was seen before it does so if it lasts for longer than messages usually take to come.
+    """
+    inside = at < len(sent.start)
+    held = (sent.share_saving(boundaries, opened) >= _SAVING).any()
+    usual = 0.0 if held else float(np.median(sent.start[at[inside]] - boundaries[inside]))
+    done = int(sent.end.max())
+    follows = (sent.saves[:, 0] >= done) & (sent.saves[:, 1] > done + usual)
+    return int(np.diff(sent.saves[follows], axis=1).sum())
+
+
+def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
+    """The message that the last long silence before each boundary, and before the end, ends with; 0 for none.
+
+    After a silence in the middle of a step that is longer than any usual one a job may have begun its step anew.
+    """
+    gaps = np.concatenate([[0], sent.start[1:] - np.maximum.accumulate(sent.end)[:-1]])
+    longest = np.maximum.reduceat(gaps, at[at < len(gaps)])
+    long = np.flatnonzero(gaps > float(np.median(longest)) + _OUTAGE * period_ns)
+    resumed = np.zeros(len(at) + 1, np.int64)
+    resumed[np.searchsorted(at, long, side="right")] = long
+    return resumed
+
+
+def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period_ns: float) -> tuple[Times, Times]:
+    """When each step closes and the next one opens.
+
+    A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
+    whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
+    is saved. A silence of several steps that comes once, without that, belongs to none: the job was gone.
+    """
+    inside = np.flatnonzero(at < len(sent.start))
+    leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
+    nearby = _list_nearby(leads)
+    lead = np.median(nearby, axis=1)
+    unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
+    saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
+    late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
+    alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
+    chosen = np.flatnonzero(late & (saves | (alone & _lengthens(leads - lead, boundaries)[inside])))
+    paused, length = inside[chosen], (leads - lead)[chosen]
+    closed, opened = boundaries.copy(), boundaries.copy()
+    opened[paused] += length.astype(np.int64)
+    gone = (length > _GONE * period_ns) & ((length[:, None] < 2 * length).sum(axis=1) == 1)
+    gone &= sent.share_saving(boundaries[paused], opened[paused]) < _SAVING
+    spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
+    closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
+    return closed, opened
+
+
+def _lengthens(excess: NDArray[np.float64], boundaries: Times) -> NDArray[np.bool_]:
+    """Whether what comes late after a boundary delays the next one, too: otherwise only the first message was lost."""
+    length = np.diff(boundaries)
+    beside = np.minimum(np.append(length[1:], 2**62), np.concatenate([[2**62], length[:-1]]))
+    most = excess[: len(length)]
+    found = np.ones(len(boundaries), np.bool_)
+    found[: len(most)] = length[: len(most)] - beside[: len(most)] >= _DELAYED * most
+    return found
+
+
+def _list_nearby(values: Times) -> Times:
+    """For each value those around it, in a row."""
+    width = min(_NEARBY, len(values))
+    first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
+    return np.asarray(values[first[:, None] + np.arange(width)])
+
+
+def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:
+    """How much longer than the first sender the last one pauses: each leaves on its own, and is heard when it sends."""
+    steps = np.flatnonzero(at + typical <= len(sent.start))
+    if not len(paused) or not len(steps):
+        return np.zeros(len(paused), np.int64)
+    first = np.full((len(at), int(sent.src.max()) + 1), np.nan)
+    for i in steps.tolist():
+        who, where = np.unique(sent.src[at[i] : at[i] + typical], return_index=True)
+        first[i, who] = sent.start[at[i] + where] - boundaries[i]
+    first = first[:, ~np.isnan(first[steps]).any(axis=0)]
+    if not first.shape[1]:
+        return np.zeros(len(paused), np.int64)
+    spread = np.ptp(first - np.nanmedian(first, axis=0), axis=1)
+    return np.asarray(np.nan_to_num(spread[paused] - np.nanmedian(spread)).clip(0), np.int64)
+
+
+def _find_start(first: int, until: int, opened: Times, at: Times, starts: Times, typical: int) -> int:
+    """When the step of the messages `first` to `until` began: by how long after it each of the early ones comes.
+
+    Usual is what it is in the steps nearby. What is missing or too many is so at the beginning.
+    """
+    more = until - first - typical
+    like = np.flatnonzero(at + typical <= len(starts))
+    like = like[np.argsort(np.abs(at[like] - first), kind="stable")][:_LIKE]
+    like = like[at[like] != first]
+    early = np.arange(max(0, -more), max(1 - more, typical // 2))
+    if not len(like):
+        return int(starts[first])
+    usual = np.median(starts[at[like][:, None] + early] - opened[like][:, None], axis=0)
+    return int(starts[first]) + int(np.median(starts[first + early + more] - starts[first] - usual))

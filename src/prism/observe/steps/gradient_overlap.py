@@ -1,0 +1,72 @@
+"""Gradients: whether they leave while the backward pass still runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from prism.observe.traffic.period import Floats, Times
+
+_LAYERS = 8  # bursts of a step: as many layers, or more
+_BUCKETS = 2.7  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
+_SEVERAL = 1.5  # messages of gradients in a step
+_ALONE = 0.7  # share of them that nothing comes just before
+_APART = 1e-3  # of a period: silence that sets bursts apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """What a job sends of kind dp, by one pair: its largest messages are gradients, in higher precision than the rest.
+
+    Gradients that leave `early` overlap with compute; the parameters that follow the update then overlap with the next
+    step's.
+    """
+
+    size: int  # class of the largest messages
+    gathered: bool  # whether there are others: parameters
+    early: bool
+
+
+def study_gradients(
+    start: Times, end: Times, row: Times, voices: pl.DataFrame, num_steps: float, period_ns: float
+) -> Gradients | None:
+    """How a job's gradients leave, by the pair with the largest ones; `row` is the voice of each message."""
+    kind, size = voices["kind"].to_numpy(), size_up(voices["bytes"].to_numpy())
+    often = np.flatnonzero((kind == "dp") & (np.bincount(row, minlength=len(kind)) >= 0.5 * num_steps))
+    if not len(often):
+        return None
+    largest = int(often[np.argmax(size[often])])
+    ends = [voices[c].to_numpy() for c in ("src", "dst")]
+    pair = (kind == "dp") & (ends[0] == ends[0][largest]) & (ends[1] == ends[1][largest])
+    own = np.flatnonzero(pair[row])
+    fresh = np.ones(len(own), np.bool_)
+    fresh[1:] = start[own[1:]] - np.maximum.accumulate(end[own])[:-1] > _APART * period_ns
+    gradients = size[row[own]] == size[largest]
+    by_bucket = fresh.sum() >= _BUCKETS * num_steps and gradients.sum() >= _SEVERAL * num_steps
+    by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE
+    return Gradients(
+        size=int(size[largest]),
+        gathered=not gradients.all(),
+        early=bool(fresh.sum() >= _LAYERS * num_steps or by_bucket),
+    )
+
+
+def count_before(marks: Times, start: Times, row: Times, voices: pl.DataFrame, size: int) -> int:
+    """How many messages of kind dp usually come between a mark and the next gradients: parameters.
+
+    A job that starts has these already.
+    """
+    of_kind = (voices["kind"] == "dp").to_numpy()
+    gradients = np.flatnonzero((of_kind & (size_up(voices["bytes"].to_numpy()) == size))[row])
+    at = np.searchsorted(start, marks)
+    after = np.searchsorted(gradients, at)
+    known = after < len(gradients)
+    total = np.concatenate([[0], np.cumsum(of_kind[row])])
+    return int(np.median(total[gradients[after[known]]] - total[at[known]])) if known.any() else 0
+
+
+def size_up(size: Floats) -> Times:
+    """A number that messages of about one size share."""
+    return np.asarray(np.round(np.log(np.maximum(size, 1.0)) / 0.05), np.int64)

@@ -1,0 +1,1 @@
+"""SPANS of a diagnosed job."""

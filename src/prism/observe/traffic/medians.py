@@ -1,0 +1,94 @@
+"""Medians and quantiles in compiled passes: numpy's take longer to call than a few hundred values take to order."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.observe.traffic.numbering import group_by_number
+
+
+@numba.njit(cache=True, nogil=True)
+def find_median(values: NDArray[np.float64]) -> float:
+    """The middle value, or the mean of the two middle ones; puts `values` in another order."""
+    half = len(values) // 2
+    upper = float(select_nth(values, half))
+    if len(values) % 2:
+        return upper
+    return float((values[:half].max() + upper) / 2.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def take_median(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
+    """The median of values that all are known, left as they are; nan where there are none."""
+    return float(find_median(values.astype(np.float64))) if len(values) else np.nan
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
+    """The usual deviation from the median."""
+    return float(find_median(np.abs(values - take_median(values))))
+
+
+@numba.njit(cache=True, nogil=True)
+def interpolate_quantile(values: NDArray[np.float64], share: float) -> float:
+    """The value at a quantile, between its two neighbours as numpy puts it; puts `values` in another order."""
+    place = share * (len(values) - 1)
+    low = int(place)
+    below = float(select_nth(values, low))
+    if low + 1 == len(values):
+        return below
+    between, above = place - low, values[low + 1 :].min()
+    step = above - below
+    return float(above - step * (1 - between)) if between >= 0.5 else float(below + step * between)
+
+
+@numba.njit(cache=True, nogil=True)
+def quantile_groups(
+    values: NDArray[np.float64], number: NDArray[np.int64], count: int, share: float
+) -> NDArray[np.float64]:
+    """The value at a quantile of each group, the lower of two; `number` is the group of each value."""
+    order, begin = group_by_number(number, count)
+    found = np.full(count, np.nan)
+    for g in range(count):
+        own = values[order[begin[g] : begin[g + 1]]]
+        if len(own):
+            found[g] = select_nth(own, int(share * (len(own) - 1)))
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """The median of each group, nan where it is empty; `number` is the group of each value."""
+    order, begin = group_by_number(number, count)
+    found = np.full(count, np.nan)
+    for g in range(count):
+        if begin[g + 1] > begin[g]:
+            found[g] = find_median(values[order[begin[g] : begin[g + 1]]])
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def select_nth(values: NDArray[np.float64], k: int) -> float:
+    """The value that is at place k once all are in order; those before it are no larger (Hoare's selection)."""
+    low, high = 0, len(values) - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            high = j
+        elif k >= i:
+            low = i
+        else:
+            break
+    return float(values[k])

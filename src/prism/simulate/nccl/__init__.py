@@ -1,0 +1,1 @@
+"""NCCL's own cost model: channels, algorithms, protocols."""

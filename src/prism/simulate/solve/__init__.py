@@ -1,0 +1,1 @@
+"""When every op of every rank starts and ends."""

@@ -1,0 +1,1 @@
+"""Change one thing about a plan and solve it again."""

@@ -1,0 +1,1 @@
+"""observe on a stream: window, state, alerts, metrics."""

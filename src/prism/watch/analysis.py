@@ -1,0 +1,146 @@
+"""One look at the window: diagnose it, here or in a process of its own so that listening never waits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+import polars as pl
+
+from prism.observe.diagnose import diagnose, open_case
+from prism.observe.diagnosis import Diagnosis
+from prism.observe.findings.silence import find_hang
+from prism.records import Finding
+from prism.watch.memory import JobMemory
+from prism.watch.state import SeenJob, WindowReport
+
+_LOOKS_PER_PROCESS = 500  # A fresh process now and then keeps memory flat whatever libraries hold on to.
+
+
+def look_at(
+    flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int, memory: JobMemory | None = None
+) -> WindowReport:
+    """Diagnose the flows of a window that was observed until a moment, be it silent at its end.
+
+    `memory` is what earlier looks learned, and takes in what this one does.
+    """
+    begin = time.perf_counter()
+    if not flows.height:
+        return WindowReport(until_ns=until_ns)
+    memory = memory or JobMemory()
+    memory.begin_look(until_ns)
+    found = diagnose(flows, topology, study=memory.study, hear=memory.hear, doubt=memory.doubt)
+    memory.end_look(found)
+    return WindowReport(
+        until_ns=until_ns,
+        num_flows=flows.height,
+        jobs=tuple(
+            SeenJob(id=j.id, endpoints=j.endpoints, step_s=_usual_step(j.steps), num_steps=j.steps.height)
+            for j in found.jobs
+        ),
+        findings=found.findings + _hangs_of_silence(found, until_ns),
+        notes=found.notes,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _usual_step(steps: pl.DataFrame) -> float | None:
+    lengths = steps.select((pl.col("end_ns") - pl.col("start_ns")).median() / 1e9).item() if steps.height else None
+    return None if lengths is None else float(lengths)
+
+
+def _hangs_of_silence(found: Diagnosis, until_ns: int) -> tuple[Finding, ...]:
+    """Hangs that only the silence after the last flow shows: `diagnose` sees no further than that flow."""
+    hung = {f.job for f in found.findings if f.kind == "hang"}
+    last = found.traffic.messages["end_ns"].max()
+    if not isinstance(last, int) or until_ns <= last:
+        return ()
+    silent = [open_case(found.traffic, job, until_ns) for job in found.jobs if job.id not in hung]
+    return tuple(finding for case in silent for finding in find_hang(case))
+
+
+class Analyst(Protocol):
+    """Who looks at windows."""
+
+    def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
+        """Begin a look."""
+        ...
+
+    def close(self) -> None:
+        """No more looks."""
+        ...
+
+
+class InlineAnalyst:
+    """Looks at once, in this process: for files, which wait."""
+
+    def __init__(self) -> None:
+        self._memory = JobMemory()
+
+    def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
+        """A look that is done when this returns."""
+        done: Future[WindowReport] = Future()
+        try:
+            done.set_result(look_at(flows, topology, until_ns, self._memory))
+        except Exception as error:  # Told apart by who asks for the result.
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ProcessAnalyst:
+    """Looks in a process of its own; one that dies is replaced at the next look."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._folder = TemporaryDirectory(prefix="prism-watch-")
+        self._num_looks = 0
+
+    def submit(self, flows: pl.DataFrame, topology: pl.DataFrame | None, until_ns: int) -> Future[WindowReport]:
+        """Begin a look."""
+        if self._pool is None or getattr(self._pool, "_broken", False):
+            self._pool = ProcessPoolExecutor(
+                1, multiprocessing.get_context("spawn"), _ignore_interrupts, max_tasks_per_child=_LOOKS_PER_PROCESS
+            )
+        # Packing millions of flows for a pipe would hold up the interpreter, and with it the listener; a file does not.
+        self._num_looks += 1
+        path = Path(self._folder.name) / f"{self._num_looks}.arrow"
+        try:
+            flows.write_ipc(path, compression="uncompressed")
+        except (OSError, pl.exceptions.PolarsError) as error:  # No room: told as a look that went wrong.
+            failed: Future[WindowReport] = Future()
+            failed.set_exception(error)
+            return failed
+        return self._pool.submit(_look_at_file, path, topology, until_ns)
+
+    def close(self) -> None:
+        """Stop the process, after the look it is at."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()
+
+
+def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> WindowReport:
+    """A look at flows that wait in a file, which is removed once it is read."""
+    flows = pl.read_ipc(path)
+    path.unlink()
+    return look_at(flows, topology, until_ns, _memory_of_process())
+
+
+@cache
+def _memory_of_process() -> JobMemory:
+    """What the looks of this process remember; a fresh process studies all jobs anew."""
+    return JobMemory()
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches the whole group; who watches decides when this process stops."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

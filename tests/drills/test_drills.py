@@ -1,0 +1,48 @@
+"""Real drills with a real four-rank job. The everyday suite runs two; `make drills` runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from drills.__main__ import DRILLS, NEED_ROOT
+from drills.process_drills import Script
+from drills.slurm_cluster import why_no_slurm
+from drills.slurm_drill import lose_slurm_node
+from prism.testbed.namespaces import why_no_namespaces
+
+EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("drills")]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory) -> Iterator[Script]:
+    yield Script(tmp_path_factory.mktemp("drills"))
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_the_run_ends_as_a_person_would_want(name: str, script: Script):
+    DRILLS[name](script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in DRILLS if name not in EVERYDAY])
+def test_so_it_does_under_every_other_harm(name: str, script: Script):
+    reason = why_no_namespaces() if name in NEED_ROOT else None
+    if reason is not None:
+        pytest.skip(reason)
+    DRILLS[name](script)
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_job_on_slurm_goes_on_without_the_node_it_lost(tmp_path: Path):
+    reason = why_no_slurm()
+    if reason is not None:
+        pytest.skip(reason)
+    lose_slurm_node(tmp_path)
