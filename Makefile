@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
@@ -15,19 +16,24 @@ help:  ## list the targets
 setup: $(READY)  ## build .venv; then .venv/bin/prism is the command
 
 # torch first, so that nothing else pulls in a build for GPUs that are not here.
-$(READY): pyproject.toml constraints.txt scripts/install_torch.sh
+$(DEMO_READY): pyproject.toml constraints.txt scripts/install_torch.sh scripts/install.sh
 	@echo "setup: building $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setup: torch, CPU build"
+	@echo "setup 1/3: torch, CPU build"
 	@sh scripts/install_torch.sh $(BIN)/python $(TORCH)
-	@echo "setup: prism and its tools"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@echo "setup: compiling once what is compiled on first use"
+	@echo "setup 2/3: prism"
+	@sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[demo]'
+	@echo "setup 3/3: compiling once what is compiled on first use"
 	@$(BIN)/python scripts/compile_kernels.py
 	@touch $@
 	@echo "setup: done; the command is $(BIN)/prism"
 
-demo: $(READY)  ## the tour, on an embedded example
+$(READY): $(DEMO_READY)
+	@echo "setup: the tools of the test suite"
+	@sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(DEMO_READY)  ## the tour, on an embedded example
 	@$(BIN)/prism demo --output $(OUT)/demo
 
 test: $(READY)  ## the whole everyday test suite

@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from prism.kernel_cache import choose_cache_folder
 from prism.version import __version__
+
+choose_cache_folder()
 
 _NAMES = {
     "prism.records": (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -109,21 +108,31 @@ def test_a_bug_of_ours_is_one_line_and_exit_code_one(
     assert "internal error: RuntimeError: boom" in shown and "Traceback" not in shown
 
 
-def test_help_answers_quickly_and_import_loads_nothing_heavy() -> None:
+def test_a_bug_of_ours_leaves_a_file_with_the_stack_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from prism.cli import main as module
+
+    def explode(**_: object) -> None:
+        raise RuntimeError("token=hf_abcdefghijklmnopqrstuvwxyz")
+
+    monkeypatch.setattr(module, "app", explode)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit):
+        module.main(["diagnose", "/home/me/private.csv", "--password=abc", "--json"])
+    (left,) = tmp_path.glob("prism-crash-*.txt")
+    text = left.read_text()
+    assert str(left) in capfd.readouterr().err.replace("\n", "")
+    assert "explode" in text and "command: prism diagnose ... --password --json" in text
+    assert not any(secret in text for secret in ("private.csv", "abc", "hf_"))
+    assert left.stat().st_mode & 0o077 == 0
+
+
+def test_import_and_help_load_nothing_heavy() -> None:
     heavy = ("torch", "ray", "numba", "polars", "numpy", "pandas")
     code = f"import sys, prism, prism.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert min(_processor_seconds([*PRISM, "--help"]) for _ in range(3)) < 0.4
-    assert min(_processor_seconds([sys.executable, "-c", "import prism"]) for _ in range(3)) < 0.3
-
-
-def _processor_seconds(command: list[str]) -> float:
-    """What a command costs; unlike the time on the wall, a loaded machine does not change it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def test_the_public_names_are_those_we_promise_and_all_load() -> None:

@@ -26,6 +26,7 @@ from prism.cli import (
     supervise,
     watch,
 )
+from prism.cli.crash import write_crash_file
 from prism.cli.terminal import fail, note, verbosity
 from prism.errors import PrismError
 from prism.version import __version__
@@ -98,12 +99,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()  # The reader of our output went away: nothing is wrong on our side.
         code = 0
     except Exception as error:
-        code = _exit_code_of(error)
+        code = _exit_code_of(error, sys.argv[1:] if arguments is None else arguments)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _exit_code_of(error: Exception) -> int:
-    """Wrong use is 2 and one line; anything else is our own bug, told in one line, with its traceback under -v."""
+def _exit_code_of(error: Exception, arguments: list[str]) -> int:
+    """Wrong use is 2 and one line; anything else is our own bug, told in one line, with its stack in a crash file."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
         context = getattr(error, "ctx", None)
@@ -118,7 +119,9 @@ def _exit_code_of(error: Exception) -> int:
         return 1
     if verbosity.level > 0:
         note("".join(traceback.format_exception(error)).rstrip())
-    fail(f"internal error: {type(error).__name__}: {error}; this is a bug in Prism, run again with -v for its place")
+    left = write_crash_file(error, arguments)
+    where = f"attach {left} to a report" if left is not None else "run again with -v to see where"
+    fail(f"internal error: {type(error).__name__}: {error}; this is a bug in Prism, {where}")
     return 1
 
 
