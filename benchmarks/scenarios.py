@@ -18,7 +18,7 @@ from prism.scenarios.scenario import place_jobs
 from prism.scenarios.timeline import Disturbance, plan_job, run_job
 from prism.simulate.costs import ClusterCosts
 from prism.simulate.endpoints import list_endpoints
-from prism.simulate.solve.solver import SolveConfig, solve
+from prism.simulate.solving.solver import SolveConfig, solve
 
 
 def measure(name: str) -> None:

@@ -86,7 +86,7 @@ def peak_gb() -> float:
 
 def measure_unfolded(dp: int, ops: int) -> None:
     """Op-instances per CPU second of the inner loop alone, and of all of `solve`."""
-    from prism.simulate.solve.kernel import Chance, make_state, run
+    from prism.simulate.solving.kernel import Chance, make_state, run
 
     graph = build_mesh(dp, 8, 8, ops)
     seconds, solution = best_of(2, lambda: solve(graph, LinearCosts(), SolveConfig(fold=False)))

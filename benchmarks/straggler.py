@@ -28,8 +28,8 @@ import numpy as np
 import polars as pl
 
 from prism.simulate import Graph, LinearCosts, SolveConfig, make_graph
-from prism.simulate.solve.program import Program, compile_program, replace_durations
-from prism.simulate.solve.solver import solve_compiled
+from prism.simulate.solving.program import Program, compile_program, replace_durations
+from prism.simulate.solving.solver import solve_compiled
 from prism.simulate.structure import check_structure
 
 COMPUTE_STREAM, DATA_STREAM = 0, 5

@@ -1,7 +1,7 @@
 """Where compiled kernels are kept: one folder per state of the source.
 
-Numba recompiles a cached function when its own file changes, but not when a compiled function that it calls from another
-file does. A folder named after all of Prism's source files cannot go stale after an upgrade or a `git pull`.
+Numba recompiles a cached function when its own file changes, but not when a compiled function that it calls from
+another file does. A folder named after all of Prism's source files cannot go stale after an upgrade or a `git pull`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from prism.emulate.classes import choose_ranks, find_classes, streams_of
 from prism.emulate.families import find_families
 from prism.emulate.stitch import StitchConfig, stitch
 from prism.errors import BadConfigError, GraphError, PrismError
-from prism.simulate.solve.pricing import LinearCosts
-from prism.simulate.solve.solver import SolveConfig, solve
+from prism.simulate.solving.pricing import LinearCosts
+from prism.simulate.solving.solver import SolveConfig, solve
 
 CONFIG = StitchConfig(warmup=1, gpus_per_node=4, overlap=False)
 

@@ -14,8 +14,8 @@ from prism.emulate.stitch import StitchConfig, Stitched, stitch
 from prism.emulate.virtual_peers import NOT_HELD, VirtualPeers
 from prism.errors import GraphError
 from prism.simulate.graph import repeat_graph
-from prism.simulate.solve.pricing import LinearCosts
-from prism.simulate.solve.solver import solve
+from prism.simulate.solving.pricing import LinearCosts
+from prism.simulate.solving.solver import solve
 from prism.simulate.verification import verify
 
 COSTS = LinearCosts(latency_ns=100, bytes_per_ns=1.0)  # an all-reduce of 900 bytes takes 1,000 ns and a little

@@ -24,7 +24,7 @@ from prism.emulate.slow_peers import slow_down
 from prism.emulate.virtual_peers import VirtualPeers
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
-from prism.simulate.solve.solver import Solution, SolveConfig, solve
+from prism.simulate.solving.solver import Solution, SolveConfig, solve
 
 _MESSAGES = tuple(POINT_TO_POINT)
 

@@ -18,8 +18,8 @@ from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
 from prism.simulate.graph import Graph
-from prism.simulate.solve.solver import Solution, SolveConfig, solve
-from prism.simulate.solve.usage import measure_usage
+from prism.simulate.solving.solver import Solution, SolveConfig, solve
+from prism.simulate.solving.usage import measure_usage
 
 _EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _PRESET_OF_GPU = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100", "B200": "dgx-b200"}

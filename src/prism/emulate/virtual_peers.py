@@ -13,8 +13,8 @@ from prism.emulate.stitch import Stitched
 from prism.emulate.writers import MESSAGES, Seat
 from prism.errors import GraphError
 from prism.simulate.graph import repeat_graph
-from prism.simulate.solve.online import OnlineSolver
-from prism.simulate.solve.pricing import CostModel
+from prism.simulate.solving.online import OnlineSolver
+from prism.simulate.solving.pricing import CostModel
 
 NOT_HELD = -1
 """The ticket of a call that the captured program did not have."""

@@ -11,7 +11,7 @@ from prism.scenarios.fault import Fault
 from prism.scenarios.planted import Planted, Site, slow_down
 from prism.scenarios.timeline import Disturbance, JobPlan
 from prism.simulate.endpoints import host_name
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.slowdowns import Slowdown
 
 _LONG_NS = 10**15  # what hangs stays so for longer than any scenario
 _THERMAL_STAIRS = 16

@@ -12,7 +12,7 @@ from prism.scenarios.fault import Fault
 from prism.scenarios.planted import Blocker, Planted, Reroute, Site, slow_down
 from prism.scenarios.timeline import Disturbance, JobPlan
 from prism.simulate.endpoints import host_name
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.slowdowns import Slowdown
 
 
 def slow_nic(fault: Fault, site: Site, start: int, end: int) -> Planted:

@@ -8,7 +8,7 @@ from prism.records.findings import Culprit, FindingKind
 from prism.scenarios.fault import Fault
 from prism.scenarios.timeline import Disturbance, JobPlan
 from prism.simulate.cluster import Cluster
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.slowdowns import Slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

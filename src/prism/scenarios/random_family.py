@@ -20,7 +20,7 @@ from prism.scenarios.timeline import plan_job
 from prism.simulate.cluster import Cluster, Fabric, Nics
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import ClusterCosts
-from prism.simulate.solve.solver import solve
+from prism.simulate.solving.solver import solve
 
 T = TypeVar("T")
 _MOST_STEPS_APART = 6

@@ -22,7 +22,7 @@ from prism.scenarios.slow_hops import end_hops_apart
 from prism.scenarios.timeline import Disturbance, JobPlan, JobRun, plan_job, run_job
 from prism.scenarios.traffic import collect_records, expand_flows
 from prism.scenarios.truth import describe_truth
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.slowdowns import Slowdown
 
 _MOST_SPANS = 2_000_000  # beyond, only some ranks' spans are kept
 _JOIN_NS = 2_000_000  # traffic of another tenant closer than this is one disturbance

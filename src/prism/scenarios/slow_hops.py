@@ -16,7 +16,7 @@ import polars as pl
 
 from prism.scenarios.planted import Planted
 from prism.scenarios.timeline import JobPlan, JobRun
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.slowdowns import Slowdown
 
 _CHUNK_BYTES = 4 << 20  # of a NIC: NCCL's 4 MiB buffer holds two chunks, and a NIC serves about two channels
 _BUFFERED = 2  # chunks that a rank holds

@@ -14,8 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.simulate.flows import OpTimes
-from prism.simulate.solve.kernel import READY
-from prism.simulate.solve.slowdowns import Slowdown
+from prism.simulate.solving.kernel import READY
+from prism.simulate.solving.slowdowns import Slowdown
 
 Ints = NDArray[np.int64]
 

@@ -21,9 +21,9 @@ from prism.simulate.costs import ClusterCosts
 from prism.simulate.flows import MessageTimes, OpTimes, describe_connections
 from prism.simulate.graph import Graph, repeat_graph
 from prism.simulate.messages import find_messages
-from prism.simulate.solve.kernel import START
-from prism.simulate.solve.slowdowns import FOREVER, Jitter, Slowdown
-from prism.simulate.solve.solver import Solution, SolveConfig, solve
+from prism.simulate.solving.kernel import START
+from prism.simulate.solving.slowdowns import FOREVER, Jitter, Slowdown
+from prism.simulate.solving.solver import Solution, SolveConfig, solve
 from prism.simulate.spans import write_spans
 
 Ints = NDArray[np.int64]

@@ -14,8 +14,8 @@ from prism.records.flows import FLOWS
 from prism.simulate.cluster import Cluster
 from prism.simulate.endpoints import choose_spines, hash_columns, list_endpoints, name_paths
 from prism.simulate.messages import find_messages
-from prism.simulate.solve.kernel import END, RANK_NOTES, START
-from prism.simulate.solve.solver import Solution
+from prism.simulate.solving.kernel import END, RANK_NOTES, START
+from prism.simulate.solving.solver import Solution
 
 Ints = NDArray[np.int64]
 ROCE_PORT = 4791  # UDP destination of RoCEv2

@@ -10,8 +10,8 @@ import polars as pl
 from prism.errors import BadConfigError
 from prism.records.spans import SPANS
 from prism.simulate.graph import label_groups
-from prism.simulate.solve.kernel import END, RANK_NOTES, READY, START
-from prism.simulate.solve.solver import Solution
+from prism.simulate.solving.kernel import END, RANK_NOTES, READY, START
+from prism.simulate.solving.solver import Solution
 
 
 def write_spans(solution: Solution, ranks: Sequence[int] | None = None) -> pl.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.simulate.graph import Graph
-from prism.simulate.solve.solver import SolveConfig, solve
+from prism.simulate.solving.solver import SolveConfig, solve
 
 
 class _Free:

@@ -16,8 +16,8 @@ from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
 from prism.simulate.builder import GraphBuilder, ProgramBuilder
 from prism.simulate.graph import Graph
-from prism.simulate.solve.pricing import LinearCosts
-from prism.simulate.solve.solver import SolveConfig, solve
+from prism.simulate.solving.pricing import LinearCosts
+from prism.simulate.solving.solver import SolveConfig, solve
 
 _MOST_REPLICAS = 8  # of a stage that are solved; more of the same change nothing
 _MOST_MICROBATCHES = 256

@@ -10,8 +10,8 @@ import polars as pl
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, GROUPS, POINT_TO_POINT, RANKS
 from prism.simulate.graph import Graph
-from prism.simulate.solve.slowdowns import Slowdown
-from prism.simulate.solve.solver import BandwidthChange, SolveConfig
+from prism.simulate.solving.slowdowns import Slowdown
+from prism.simulate.solving.solver import BandwidthChange, SolveConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

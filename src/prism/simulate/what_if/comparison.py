@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from prism.errors import BadConfigError
-from prism.simulate.solve.critical_path import find_critical_path, share_path
-from prism.simulate.solve.pricing import CostModel
-from prism.simulate.solve.solver import Solution, solve
-from prism.simulate.solve.usage import measure_usage, sum_usage
+from prism.simulate.solving.critical_path import find_critical_path, share_path
+from prism.simulate.solving.pricing import CostModel
+from prism.simulate.solving.solver import Solution, solve
+from prism.simulate.solving.usage import measure_usage, sum_usage
 from prism.simulate.what_if.changes import Plan
 
 
@@ -80,7 +80,7 @@ def solve_plan(plan: Plan, costs: CostModel, *, contention: bool = False) -> Out
     """Solve a plan with every op's time kept, folded unless links are shared."""
     if contention:
         from prism.simulate.costs import ClusterCosts
-        from prism.simulate.solve.contention import solve_shared
+        from prism.simulate.solving.contention import solve_shared
 
         if not isinstance(costs, ClusterCosts):
             raise BadConfigError("sharing links needs a described cluster; give --cluster")

@@ -21,7 +21,7 @@ import polars as pl
 
 from prism.errors import BadConfigError
 from prism.simulate.graph import Graph, label_groups
-from prism.simulate.solve.slowdowns import FOREVER, Slowdown
+from prism.simulate.solving.slowdowns import FOREVER, Slowdown
 from prism.simulate.what_if.changes import (
     Plan,
     change_bandwidth,

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from prism.simulate.graph import Graph
-from prism.simulate.solve.members import Members
-from prism.simulate.solve.program import Ints, Program
+from prism.simulate.solving.members import Members
+from prism.simulate.solving.program import Ints, Program
 
 
 def price_bytes(graph: Graph, program: Program, rank_class: Ints, members: Members) -> Ints:

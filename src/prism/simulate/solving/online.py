@@ -11,8 +11,8 @@ import polars as pl
 from prism.errors import BadConfigError, GraphError
 from prism.records.ops import COLLECTIVES, OPS, POINT_TO_POINT
 from prism.simulate.graph import Graph
-from prism.simulate.solve.folding import fold
-from prism.simulate.solve.kernel import (
+from prism.simulate.solving.folding import fold
+from prism.simulate.solving.kernel import (
     FINISHED,
     LANE_AT,
     LANE_RANK,
@@ -30,10 +30,10 @@ from prism.simulate.solve.kernel import (
     make_state,
     run,
 )
-from prism.simulate.solve.pricing import CostModel
-from prism.simulate.solve.program import Program, compile_program
-from prism.simulate.solve.slowdowns import Jitter, Slowdown
-from prism.simulate.solve.wiring import Wires, connect, wire
+from prism.simulate.solving.pricing import CostModel
+from prism.simulate.solving.program import Program, compile_program
+from prism.simulate.solving.slowdowns import Jitter, Slowdown
+from prism.simulate.solving.wiring import Wires, connect, wire
 from prism.simulate.structure import check_structure
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from prism.simulate.solve.program import (
+from prism.simulate.solving.program import (
     BATCH_SHIFT,
     CODE_MASK,
     COMPUTE,
@@ -26,8 +26,8 @@ from prism.simulate.solve.program import (
     Code,
     Ints,
 )
-from prism.simulate.solve.windows import elapse
-from prism.simulate.solve.wiring import PORT_CALLS, PORT_NEED, PORT_PROFILE, PORT_VARIANT, Wires
+from prism.simulate.solving.windows import elapse
+from prism.simulate.solving.wiring import PORT_CALLS, PORT_NEED, PORT_PROFILE, PORT_VARIANT, Wires
 
 RUNNABLE, BLOCKED_ON_RECORD, BLOCKED_ON_TRANSFER, FINISHED = range(4)
 UNSET, AWAITED = -1, -2

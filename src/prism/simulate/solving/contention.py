@@ -17,9 +17,9 @@ from prism.errors import BadConfigError
 from prism.simulate.costs import ClusterCosts
 from prism.simulate.graph import Graph
 from prism.simulate.links import link_capacities
-from prism.simulate.solve.deadlock import explain_deadlock
-from prism.simulate.solve.folding import no_folding
-from prism.simulate.solve.kernel import (
+from prism.simulate.solving.deadlock import explain_deadlock
+from prism.simulate.solving.folding import no_folding
+from prism.simulate.solving.kernel import (
     AWAITED,
     BLOCKED_ON_RECORD,
     BLOCKED_ON_TRANSFER,
@@ -53,7 +53,7 @@ from prism.simulate.solve.kernel import (
     State,
     make_state,
 )
-from prism.simulate.solve.program import (
+from prism.simulate.solving.program import (
     BATCH_SHIFT,
     CODE_MASK,
     COMPUTE,
@@ -65,11 +65,11 @@ from prism.simulate.solve.program import (
     Ints,
     compile_program,
 )
-from prism.simulate.solve.shared_links import find_site_links, op_traffic
-from prism.simulate.solve.sharing import fill_rates
-from prism.simulate.solve.solver import Solution, SolveConfig, check_slowdowns, scale_bandwidth
-from prism.simulate.solve.windows import elapse
-from prism.simulate.solve.wiring import PORT_CALLS, PORT_NEED, PORT_PROFILE, PORT_VARIANT, Wires, connect, wire
+from prism.simulate.solving.shared_links import find_site_links, op_traffic
+from prism.simulate.solving.sharing import fill_rates
+from prism.simulate.solving.solver import Solution, SolveConfig, check_slowdowns, scale_bandwidth
+from prism.simulate.solving.windows import elapse
+from prism.simulate.solving.wiring import PORT_CALLS, PORT_NEED, PORT_PROFILE, PORT_VARIANT, Wires, connect, wire
 from prism.simulate.structure import check_structure
 
 Floats = npt.NDArray[np.float64]

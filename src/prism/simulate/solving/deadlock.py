@@ -8,7 +8,7 @@ import numpy as np
 
 from prism.errors import GraphError
 from prism.simulate.graph import Graph, label_groups
-from prism.simulate.solve.kernel import (
+from prism.simulate.solving.kernel import (
     BLOCKED_ON_TRANSFER,
     CALL_HEAD,
     FINISHED,
@@ -19,8 +19,8 @@ from prism.simulate.solve.kernel import (
     RANK_LANES,
     State,
 )
-from prism.simulate.solve.program import CODE_MASK, RECORD, Program
-from prism.simulate.solve.wiring import Wiring
+from prism.simulate.solving.program import CODE_MASK, RECORD, Program
+from prism.simulate.solving.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

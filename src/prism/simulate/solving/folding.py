@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prism.simulate.solve.program import Ints
-from prism.simulate.solve.wiring import Connections
+from prism.simulate.solving.program import Ints
+from prism.simulate.solving.wiring import Connections
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increments and multipliers of splitmix64 (Steele et al., OOPSLA 2014)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import polars as pl
 
 from prism.simulate.graph import Graph
-from prism.simulate.solve.members import Members
-from prism.simulate.solve.pricing import CostModel
-from prism.simulate.solve.program import CODE_MASK, COLLECTIVE, MARK, MEASURED_BIT, Ints, Program
-from prism.simulate.solve.slowdowns import Slowdown, Windows, pack_windows
-from prism.simulate.solve.uneven import price_bytes
+from prism.simulate.solving.members import Members
+from prism.simulate.solving.pricing import CostModel
+from prism.simulate.solving.program import CODE_MASK, COLLECTIVE, MARK, MEASURED_BIT, Ints, Program
+from prism.simulate.solving.slowdowns import Slowdown, Windows, pack_windows
+from prism.simulate.solving.uneven import price_bytes
 
 ROLES = ("collective", "send", "recv")
 

@@ -8,7 +8,7 @@ from numba import njit
 
 from prism.errors import BadConfigError
 from prism.simulate.graph import label_groups
-from prism.simulate.solve.kernel import (
+from prism.simulate.solving.kernel import (
     END,
     LANE_RANK,
     LANE_STOP,
@@ -20,7 +20,7 @@ from prism.simulate.solve.kernel import (
     READY,
     START,
 )
-from prism.simulate.solve.program import (
+from prism.simulate.solving.program import (
     BATCH_SHIFT,
     CODE_MASK,
     COLLECTIVE,
@@ -33,7 +33,7 @@ from prism.simulate.solve.program import (
     WAIT,
     Ints,
 )
-from prism.simulate.solve.solver import Solution
+from prism.simulate.solving.solver import Solution
 
 PATH = pl.Schema(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism.simulate.solve.program import Ints
+from prism.simulate.solving.program import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

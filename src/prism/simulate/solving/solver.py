@@ -10,13 +10,13 @@ import polars as pl
 
 from prism.errors import BadConfigError
 from prism.simulate.graph import Graph
-from prism.simulate.solve.deadlock import explain_deadlock
-from prism.simulate.solve.folding import fold, no_folding
-from prism.simulate.solve.kernel import LANE_RANK, LANE_TIME, NUM_FINISHED, RANK_NOTES, Chance, State, make_state, run
-from prism.simulate.solve.pricing import CostModel
-from prism.simulate.solve.program import Ints, Program, compile_program, replace_durations
-from prism.simulate.solve.slowdowns import Jitter, Slowdown
-from prism.simulate.solve.wiring import Wiring, connect, wire
+from prism.simulate.solving.deadlock import explain_deadlock
+from prism.simulate.solving.folding import fold, no_folding
+from prism.simulate.solving.kernel import LANE_RANK, LANE_TIME, NUM_FINISHED, RANK_NOTES, Chance, State, make_state, run
+from prism.simulate.solving.pricing import CostModel
+from prism.simulate.solving.program import Ints, Program, compile_program, replace_durations
+from prism.simulate.solving.slowdowns import Jitter, Slowdown
+from prism.simulate.solving.wiring import Wiring, connect, wire
 from prism.simulate.structure import check_structure
 
 

@@ -12,8 +12,8 @@ import polars as pl
 from prism.simulate.cluster import Cluster
 from prism.simulate.graph import Graph
 from prism.simulate.links import links_of_many
-from prism.simulate.solve.program import Ints, Program
-from prism.simulate.solve.wiring import Connections, Wiring
+from prism.simulate.solving.program import Ints, Program
+from prism.simulate.solving.wiring import Connections, Wiring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from prism.errors import BadConfigError
-from prism.simulate.solve.kernel import END, RANK_NOTES, READY, START
-from prism.simulate.solve.program import CODE_MASK, COLLECTIVE, COMPUTE, HOST, MARK
-from prism.simulate.solve.solver import Solution
+from prism.simulate.solving.kernel import END, RANK_NOTES, READY, START
+from prism.simulate.solving.program import CODE_MASK, COLLECTIVE, COMPUTE, HOST, MARK
+from prism.simulate.solving.solver import Solution
 
 USAGE = pl.Schema(
     {
