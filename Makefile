@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs bench corpus drills soak slurm-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu check format docs site release bench corpus drills soak slurm-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,7 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/write_cli_docs.py --check
+	$(BIN)/python scripts/check_tests.py
 
 format: $(READY)  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -60,6 +61,12 @@ docs: $(READY)  ## write docs/cli.md and the pictures from the code
 	$(BIN)/python scripts/write_cli_docs.py
 	$(BIN)/python scripts/write_pictures.py
 	$(BIN)/python tests/serve/remake_pictures.py docs
+
+site: $(READY)  ## build the documentation site into out/site
+	$(BIN)/mkdocs build --strict --quiet --site-dir $(OUT)/site
+
+release: $(READY)  ## build a wheel and an sdist, check them and install them into empty environments
+	sh scripts/release.sh $(BIN)/python
 
 bench: $(READY)  ## run every benchmark beside its peers and print the tables
 	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import yaml
 from hypothesis import given
@@ -111,5 +109,9 @@ def test_whatever_a_key_holds_reading_ends_in_a_scenario_or_one_line(place, valu
 
 @given(st.text(max_size=60))
 def test_any_text_ends_in_a_scenario_or_one_line(text):
-    with contextlib.suppress(InputError):
-        read_scenario(text, "f")
+    try:
+        found = read_scenario(text, "f")
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.jobs

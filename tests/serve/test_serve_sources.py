@@ -278,9 +278,9 @@ def test_no_file_whatever_it_holds_ends_the_service(
     describe_cluster(snapshot)
     describe_failures(snapshot)
     for row in list_jobs(snapshot):
-        describe_job(snapshot, row.key)
+        assert describe_job(snapshot, row.key) is not None
     for id, *_ in list_verdicts(snapshot):
-        describe_verdict(snapshot, library.folder, id)
+        assert describe_verdict(snapshot, library.folder, id) is not None
 
 
 def test_decisions_are_read_as_far_as_they_are_whole(tmp_path: Path) -> None:
