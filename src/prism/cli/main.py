@@ -11,6 +11,7 @@ import typer
 from prism.cli import (
     calibrate,
     characterize,
+    compare,
     demo,
     diagnose,
     emulate,
@@ -18,6 +19,7 @@ from prism.cli import (
     explain,
     flows,
     generate_trace,
+    investigate,
     isolate,
     lab,
     scenario,
@@ -44,6 +46,8 @@ app.command("demo", rich_help_panel=START, epilog=demo.EPILOG)(demo.run_demo)
 app.command("diagnose", rich_help_panel=CLUSTER, epilog=diagnose.EPILOG)(diagnose.run_diagnose)
 app.command("watch", rich_help_panel=CLUSTER, epilog=watch.EPILOG)(watch.watch_source)
 app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.explain)
+app.command("investigate", rich_help_panel=CLUSTER, epilog=investigate.EPILOG)(investigate.run_investigate)
+app.command("compare", rich_help_panel=CLUSTER, epilog=compare.EPILOG)(compare.run_compare)
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)

@@ -1,0 +1,45 @@
+"""`prism compare`: an expected timeline against an observed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.terminal import show, show_json, table
+
+EPILOG = examples(
+    "prism compare yesterday/timeline.parquet today/timeline.parquet",
+    "prism compare emulated/timeline.parquet observed/timeline.parquet --json",
+)
+
+
+def run_compare(
+    expected: Annotated[Path, typer.Argument(help="Timeline (SPANS) of how it should be, or was: a Parquet file.")],
+    observed: Annotated[Path, typer.Argument(help="Timeline of how it is.")],
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Say where the time of a step went that one timeline has and the other has not."""
+    from prism.investigate import compare_timelines
+    from prism.records import SPANS, read_table
+
+    found = compare_timelines(read_table(expected, SPANS), read_table(observed, SPANS))
+    if json:
+        show_json(found.to_json())
+        return
+    sign = "longer" if found.difference_ms > 0 else "shorter"
+    show(
+        f"[bold]{found.expected_ms:.2f} ms a step, then {found.observed_ms:.2f}: "
+        f"{abs(found.difference_ms):.2f} ms {sign}[/bold]"
+    )
+    if found.is_noise:
+        show(f"within the noise of {found.noise_ms:.2f} ms: nothing can be said to differ")
+    rows = [
+        [p.kind, "all" if p.rank is None else p.rank, "all" if p.step is None else p.step, f"{p.ms:+.3f}"]
+        for p in found.parts[:20]
+    ]
+    show(table("Where it went", ["kind", "rank", "step", ">ms a step"], rows))

@@ -1,0 +1,7 @@
+"""Everything a job left behind, one verdict; and an expected timeline against an observed one."""
+
+from prism.investigate.clues import Clue, Suspect
+from prism.investigate.compare import Comparison, Part, compare_timelines
+from prism.investigate.investigation import Investigation, investigate
+
+__all__ = ["Clue", "Comparison", "Investigation", "Part", "Suspect", "compare_timelines", "investigate"]

@@ -1,0 +1,277 @@
+"""Who a hang waits for: the rank whose absence explains all others.
+
+A rank that entered a collective and did not leave it waits for every member that has not entered it. Whoever others
+wait for and who waits for nobody is the root. A rank that left no dump may be the root where all others have entered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prism.traces.flight_recorder import Call, Dump
+
+# In these, members may pass different sizes and still be right.
+_UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """What the dumps of a job say together."""
+
+    what: str  # absent, mismatch, deadlock, missing_dump, stuck, none
+    ranks: tuple[int, ...]  # the root, or all that cannot be told apart
+    since_ns: int
+    confidence: float
+    text: str
+    waiting: tuple[int, ...] = ()  # who waits for them
+    missing: tuple[int, ...] = ()  # ranks without a dump
+    alternatives: tuple[int, ...] = ()
+    line: str = ""  # of the program, where the root was last seen
+
+
+@dataclass(slots=True)
+class _Waits:
+    """Who waits for whom, and since when."""
+
+    edges: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    unseen: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # for ranks without a dump
+    since_ns: dict[int, int] = field(default_factory=dict)
+    stuck: list[tuple[str, Call, tuple[int, ...]]] = field(default_factory=list)  # all entered, none left
+
+
+def find_hang(dumps: Sequence[Dump]) -> Hang:
+    """The root of a hang over all groups."""
+    by_rank = {dump.rank: dump for dump in dumps}
+    members = _list_members(dumps)
+    world = set(by_rank).union(*members.values()) if members else set(by_rank)
+    missing = tuple(sorted(set(range(max(world, default=-1) + 1)) - set(by_rank)))
+    if not any(call.pending for dump in dumps for call in dump.calls):
+        return Hang(
+            what="none",
+            ranks=(),
+            since_ns=0,
+            confidence=0.5,
+            missing=missing,
+            text="no collective is unfinished in any dump: nothing hung when they were written",
+        )
+    mismatch = _find_mismatch(by_rank, members, missing)
+    if mismatch is not None:
+        return mismatch
+    waits = _find_waits(by_rank, members)
+    return (
+        _find_absent(by_rank, waits, missing)
+        or _find_deadlock(by_rank, waits, missing)
+        or _describe_stuck(waits, missing)
+    )
+
+
+def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:
+    """Members of every group: as written down by anyone, else whoever made a call in it."""
+    told: dict[str, tuple[int, ...]] = {}
+    seen: dict[str, set[int]] = defaultdict(set)
+    for dump in dumps:
+        for group in dump.groups.values():
+            if group.ranks:
+                told[group.name] = group.ranks
+        for name in {call.group for call in dump.calls} | set(dump.enqueued):
+            seen[name].add(dump.rank)
+    everyone = max((dump.rank for dump in dumps), default=-1) + 1
+    for name, ranks in seen.items():
+        if name not in told:
+            # The first group that a program makes, named 0, holds all ranks.
+            told[name] = tuple(range(everyone)) if name == "0" else tuple(sorted(ranks))
+    return told
+
+
+def _find_mismatch(
+    by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], missing: tuple[int, ...]
+) -> Hang | None:
+    """The first unfinished collective whose members do not do the same thing; the odd one out is the root."""
+    calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    for rank, dump in by_rank.items():
+        for call in dump.calls:
+            if not call.is_message:
+                calls[call.group, call.seq][rank] = call
+    found: list[tuple[int, Hang]] = []
+    for (group, seq), by_member in calls.items():
+        if len(by_member) < 2 or not any(call.pending for call in by_member.values()):
+            continue
+        kinds = Counter(_signature(call) for call in by_member.values())
+        if len(kinds) < 2:
+            continue
+        usual, count = kinds.most_common(1)[0]
+        odd = tuple(sorted(r for r, call in by_member.items() if _signature(call) != usual))
+        if count == len(by_member) - count:  # a tie: either half may be wrong
+            odd = tuple(sorted(by_member))
+        first = by_member[odd[0]]
+        since = min(call.created_ns for call in by_member.values())
+        what = "another collective" if first.kind != usual[0] else "another size"
+        found.append(
+            (
+                since,
+                Hang(
+                    what="mismatch",
+                    ranks=odd,
+                    since_ns=since,
+                    confidence=0.95 if count > len(odd) else 0.6,
+                    missing=missing,
+                    line=first.line,
+                    waiting=tuple(sorted(set(by_member) - set(odd))),
+                    text=f"in collective {seq} of group {group} rank {_name(odd)} called {first.kind} {first.sizes}, "
+                    f"{what} than the {count} others ({usual[0]} {usual[1]})".replace("  ", " "),
+                ),
+            )
+        )
+    return min(found, key=lambda f: f[0])[1] if found else None
+
+
+def _signature(call: Call) -> tuple[str, str]:
+    uneven = any(word in call.kind for word in _UNEVEN) and "reduce" not in call.kind and "all_gather" not in call.kind
+    return call.kind, "" if uneven else call.sizes
+
+
+def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]]) -> _Waits:
+    waits = _Waits()
+    for rank, dump in by_rank.items():
+        for call in dump.calls:
+            if not call.pending:
+                continue
+            if call.is_message:
+                _wait_for_peer(waits, by_rank, members, rank, call)
+                continue
+            others = [r for r in members.get(call.group, ()) if r != rank]
+            late = {r for r in others if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq}
+            unseen = {r for r in others if r not in by_rank}
+            for r in late:
+                waits.edges[rank].add(r)
+                waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
+            for r in unseen:
+                if not late:
+                    waits.unseen[rank].add(r)
+                    waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
+            if not late and not unseen:
+                waits.stuck.append((call.group, call, tuple(members.get(call.group, ()))))
+    return waits
+
+
+def _wait_for_peer(
+    waits: _Waits, by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], rank: int, call: Call
+) -> None:
+    """A message waits for its other end unless that end waits in the opposite call."""
+    group = members.get(call.group, ())
+    if call.peer is None or call.peer >= len(group):
+        return
+    peer = group[call.peer]
+    since = min(waits.since_ns.get(peer, call.created_ns), call.created_ns)
+    if peer not in by_rank:
+        waits.unseen[rank].add(peer)
+        waits.since_ns[peer] = since
+        return
+    opposite = "recv" if call.kind == "send" else "send"
+    own = group.index(rank) if rank in group else -1
+    met = any(c.pending and c.kind == opposite and c.group == call.group and c.peer == own for c in by_rank[peer].calls)
+    if met:
+        waits.stuck.append((call.group, call, (rank, peer)))
+    else:
+        waits.edges[rank].add(peer)
+        waits.since_ns[peer] = since
+
+
+def _find_absent(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[int, ...]) -> Hang | None:
+    """Ranks that others wait for and that wait for nobody."""
+    awaited = set().union(*waits.edges.values()) if waits.edges else set()
+    roots = sorted(r for r in awaited if not waits.edges.get(r) and not waits.unseen.get(r))
+    if roots:
+        first = by_rank[roots[0]]
+        last = max(first.calls, key=lambda c: c.created_ns, default=None)
+        waiting = tuple(sorted(r for r, others in waits.edges.items() if others & set(roots)))
+        seen = f"its last call was {last.kind} of group {last.group}" if last else "it had no call under way"
+        return Hang(
+            what="absent",
+            ranks=tuple(roots),
+            since_ns=min(waits.since_ns[r] for r in roots),
+            confidence=0.95 if len(roots) < len(by_rank) / 2 else 0.6,
+            waiting=waiting,
+            missing=missing,
+            line=last.line if last else "",
+            text=f"rank {_name(roots)} did not enter what {len(waiting)} ranks wait in; {seen}",
+        )
+    unseen = [others for others in waits.unseen.values() if others]
+    if not unseen:
+        return None
+    # A rank that all stuck collectives lack explains more than one that only some of them lack.
+    common = set.intersection(*unseen) or set.union(*unseen)
+    counted = Counter(r for others in unseen for r in others)
+    ranks = tuple(sorted(common))
+    return Hang(
+        what="missing_dump",
+        ranks=ranks,
+        since_ns=min(waits.since_ns[r] for r in ranks),
+        confidence=round(0.9 / len(ranks), 2),
+        waiting=tuple(sorted(waits.unseen)),
+        missing=missing,
+        alternatives=tuple(sorted(set(counted) - common)),
+        text=f"everyone who left a dump entered; rank {_name(ranks)} left none, so it died or was held",
+    )
+
+
+def _find_deadlock(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[int, ...]) -> Hang | None:
+    """Ranks that wait for each other in different groups."""
+    for start in sorted(waits.edges):
+        ring = _find_ring(waits.edges, start)
+        if ring:
+            at = [next(c for c in by_rank[r].calls if c.pending) for r in ring]
+            told = "; ".join(
+                f"rank {r} is in {c.kind} of group {c.group}" for r, c in zip(ring[:4], at[:4], strict=True)
+            )
+            return Hang(
+                what="deadlock",
+                ranks=tuple(sorted(ring)),
+                since_ns=max(c.created_ns for c in at),
+                confidence=0.9,
+                waiting=tuple(sorted(waits.edges)),
+                missing=missing,
+                line=next((c.line for c in at if c.line), ""),
+                text=f"ranks wait for each other in different calls: {told}",
+            )
+    return None
+
+
+def _find_ring(edges: Mapping[int, set[int]], start: int) -> list[int]:
+    """A shortest ring through a rank, if there is one."""
+    paths = [[start]]
+    seen = {start}
+    while paths:
+        path = paths.pop(0)
+        for after in sorted(edges.get(path[-1], ())):
+            if after == start:
+                return path
+            if after not in seen:
+                seen.add(after)
+                paths.append([*path, after])
+    return []
+
+
+def _describe_stuck(waits: _Waits, missing: tuple[int, ...]) -> Hang:
+    """All members entered and none left: the dumps cannot tell a link from a GPU."""
+    if not waits.stuck:
+        return Hang(
+            what="none", ranks=(), since_ns=0, confidence=0.3, missing=missing, text="no rank waits for another"
+        )
+    group, call, ranks = min(waits.stuck, key=lambda s: s[1].created_ns)
+    return Hang(
+        what="stuck",
+        ranks=ranks,
+        since_ns=call.created_ns,
+        confidence=round(1 / max(len(ranks), 1), 2),
+        missing=missing,
+        line=call.line,
+        text=f"all of group {group} entered {call.kind} {call.seq} and none left: a link or a GPU among them; "
+        "NCCL RAS, kernel logs or flow records of that time can tell which",
+    )
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return ", ".join(str(r) for r in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
