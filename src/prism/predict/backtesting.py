@@ -1,0 +1,49 @@
+"""How good risks would have been: asked at past moments with what was known then, and held against what came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import polars as pl
+
+from prism.predict.features import describe_parts, label_parts
+from prism.predict.forecast import PredictConfig, predict
+from prism.predict.history import History
+from prism.predict.model import RULES, area_under_curve
+
+BACKTEST = pl.Schema(
+    {
+        "at_ns": pl.Int64,
+        "parts": pl.Int64,
+        "events": pl.Int64,
+        "auc": pl.Float64,
+        "precision_top": pl.Float64,  # share of the riskiest 1 % that had an event
+        "base_rate": pl.Float64,
+        "level": pl.Float64,  # events expected over events that came
+        "best_rule": pl.String,
+        "best_rule_auc": pl.Float64,  # of the rule that did best in hindsight
+        "method": pl.String,
+    }
+)
+
+
+def backtest(history: History, moments: Iterable[int], config: PredictConfig | None = None) -> pl.DataFrame:
+    """One row per moment; the whole history holds the truth, and `predict` sees only what lies before."""
+    config = config or PredictConfig()
+    rows = []
+    for at_ns in moments:
+        forecast = predict(history, at_ns, config)
+        panel = describe_parts(history, at_ns, config.horizon_days)
+        truth = label_parts(history, panel, config.horizon_days)
+        by_id = {r.id: r.risk for r in forecast.risks}
+        risk = np.array([by_id[history.parts[p]] for p in panel.part])
+        rules = {name: area_under_curve(rule(panel), truth) for name, rule in RULES.items()}
+        best = max(rules, key=lambda name: np.nan_to_num(rules[name]))
+        top = np.argsort(-risk, kind="stable")[: max(1, len(risk) // 100)]
+        rows.append(
+            (at_ns, len(risk), int(truth.sum()), area_under_curve(risk, truth), float(truth[top].mean()),
+             float(truth.mean()), forecast.expected_events / max(int(truth.sum()), 1), best, rules[best],
+             forecast.method)
+        )  # fmt: skip
+    return pl.DataFrame(rows, schema=BACKTEST, orient="row")

@@ -1,0 +1,99 @@
+"""What is known of every part in place at a moment, from before that moment only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.predict.history import DAY_NS, History, Ints
+
+Floats = NDArray[np.float64]
+
+NEVER_DAYS = 9_999.0
+_MOST_LEVELS = 6  # levels of a place that are looked at, outermost first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One row per part in place at a moment."""
+
+    at_ns: int
+    part: Ints
+    names: tuple[str, ...]
+    values: Floats
+
+    def column(self, name: str) -> Floats:
+        """One feature of all parts."""
+        return self.values[:, self.names.index(name)]
+
+
+def describe_parts(history: History, at_ns: int, horizon_days: float) -> Panel:
+    """Features of every part in place: age, own history, and how often its neighbours failed of late."""
+    known = history.before(at_ns)
+    here = np.flatnonzero(known.removed_ns == np.iinfo(np.int64).max)
+    # A part whose removal was never written down is where it was seen last.
+    _, last = np.unique(known.stay_part[here][::-1], return_index=True)
+    here = here[::-1][last]
+    part, place = known.stay_part[here], known.stay_place[here]
+    columns: dict[str, Floats] = {}
+    columns["age_days"] = (at_ns - _first_installed(known)[part]) / DAY_NS
+    columns["stay_days"] = (at_ns - known.installed_ns[here]) / DAY_NS
+    columns["own_events"] = np.bincount(known.event_part, minlength=len(known.parts))[part].astype(float)
+    last_event = np.full(len(known.parts), -np.inf)
+    np.maximum.at(last_event, known.event_part, known.event_ns)
+    since = (at_ns - last_event[part]) / DAY_NS
+    columns["days_since_event"] = np.where(np.isfinite(since), since, NEVER_DAYS)
+    recent = known.event_ns > at_ns - 365 * DAY_NS
+    columns["events_in_place"] = np.bincount(
+        known.event_place[recent], minlength=len(known.places)
+    )[place].astype(float)  # fmt: skip
+    _add_neighbours(columns, known, here, at_ns, horizon_days)
+    return Panel(at_ns=at_ns, part=part, names=tuple(columns), values=np.column_stack(list(columns.values())))
+
+
+def label_parts(history: History, panel: Panel, horizon_days: float) -> NDArray[np.bool_]:
+    """Which parts of a panel had an event within the horizon after it."""
+    end = panel.at_ns + round(horizon_days * DAY_NS)
+    hit = (history.event_ns > panel.at_ns) & (history.event_ns <= end)
+    return np.isin(panel.part, history.event_part[hit])
+
+
+def _first_installed(known: History) -> Ints:
+    first = np.full(len(known.parts), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, known.stay_part, known.installed_ns)
+    return first
+
+
+def _add_neighbours(columns: dict[str, Floats], known: History, stays: Ints, at_ns: int, horizon_days: float) -> None:
+    """Failures per part among those with the same number at a level of the place, and with the same outer levels."""
+    part, place = known.stay_part[stays], known.stay_place[stays]
+    numbers = known.places[:, :_MOST_LEVELS]
+    cohort = _first_installed(known) // (90 * DAY_NS)
+    year, season = known.event_ns > at_ns - 365 * DAY_NS, known.event_ns > at_ns - round(2 * horizon_days * DAY_NS)
+    for level in range(numbers.shape[1]):
+        own = numbers[:, level]
+        columns[f"place_{level}"] = own[place].astype(float)
+        columns[f"rate_level_{level}"] = _rate(own[known.event_place[season]], own[place])
+        if level:
+            outer = _combine(numbers[:, : level + 1])
+            columns[f"rate_within_{level}"] = _rate(outer[known.event_place[year]], outer[place])
+    last = known.event_ns > at_ns - round(horizon_days * DAY_NS)
+    columns["rate_cohort"] = _rate(cohort[known.event_part[last]], cohort[part])
+
+
+def _combine(numbers: Ints) -> Ints:
+    """One number per distinct row."""
+    return np.unique(numbers, axis=0, return_inverse=True)[1].astype(np.int64).reshape(-1)
+
+
+def _rate(events: Ints, members: Ints) -> Floats:
+    """Events per member of each group, drawn a little towards the mean of all, since small groups say little."""
+    groups, inverse, size = np.unique(members, return_inverse=True, return_counts=True)
+    at = np.searchsorted(groups, events)
+    at = np.clip(at, 0, len(groups) - 1)
+    count = np.bincount(at[groups[at] == events], minlength=len(groups)).astype(float)
+    mean = count.sum() / max(size.sum(), 1)
+    drawn: Floats = ((count + 10 * mean) / (size + 10))[inverse]
+    return drawn

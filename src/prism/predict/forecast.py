@@ -1,0 +1,203 @@
+"""`predict`: a history and a moment in, one risk per part out. The only file that chains the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.predict.features import Floats, Panel, describe_parts, label_parts
+from prism.predict.history import DAY_NS, History
+from prism.predict.model import RULES, Learned, area_under_curve, fit_trees, rank_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictConfig:
+    """How far back training looks, and when too little is known."""
+
+    horizon_days: float = 90.0
+    step_days: float = 30.0  # between the moments that training asks about
+    half_life_days: float = 180.0  # after which a past moment weighs half
+    least_events: int = 30  # parts with an event that training must have seen; below, only rules are used
+    least_parts: int = 50
+    model_margin: float = 0.01  # by which a rule must beat the model on held-out past to take its place
+    most_growth: float = 2.0  # by which the rate of events is believed to grow or shrink within a horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """The probability that a part has an event within the horizon, and why."""
+
+    id: str
+    risk: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Risks of all parts in place, highest first, and how far they can be trusted."""
+
+    at_ns: int
+    horizon_days: float
+    risks: tuple[Risk, ...]
+    method: str
+    past_auc: float  # on the last whole horizon before the moment asked about, which training did not see
+    expected_events: float
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document form that `prism predict --json` prints."""
+        return {
+            "schema": "prism.prediction/1",
+            "at_ns": self.at_ns,
+            "horizon_days": self.horizon_days,
+            "risks": [{"id": r.id, "risk": r.risk, "reasons": list(r.reasons)} for r in self.risks],
+            "calibration": {
+                "method": self.method,
+                "past_auc": None if np.isnan(self.past_auc) else self.past_auc,
+                "expected_events": self.expected_events,
+            },
+            "notes": list(self.notes),
+        }
+
+
+def predict(history: History, at_ns: int, config: PredictConfig | None = None) -> Forecast:
+    """The risk of every part in place at a moment, from data before that moment only."""
+    config = config or PredictConfig()
+    known = history.before(at_ns)
+    panel = describe_parts(known, at_ns, config.horizon_days)
+    if len(panel.part) == 0:
+        return Forecast(
+            at_ns=at_ns, horizon_days=config.horizon_days, risks=(), method="none", past_auc=float("nan"),
+            expected_events=0.0, notes=(*known.notes, "no part is in place at that moment"),
+        )  # fmt: skip
+    expected = _expect_events(known, at_ns, config)
+    notes = list(known.notes)
+    learned, auc = _choose(known, at_ns, panel, config, notes)
+    score = learned.score(panel) if learned is not None else np.full(len(panel.part), 0.5)
+    share = score if learned is not None and learned.is_probability else rank_share(score) ** 3 * 0.05
+    risk = _set_level(share, expected) if learned is not None else np.full(len(panel.part), expected / len(panel.part))
+    order = np.argsort(-risk, kind="stable")
+    reasons = _explain(panel, risk)
+    return Forecast(
+        at_ns=at_ns,
+        horizon_days=config.horizon_days,
+        risks=tuple(Risk(id=known.parts[panel.part[i]], risk=float(risk[i]), reasons=reasons[i]) for i in order),
+        method=learned.name if learned is not None else "the same for all",
+        past_auc=auc,
+        expected_events=float(expected),
+        notes=tuple(notes),
+    )
+
+
+def _choose(
+    known: History, at_ns: int, panel: Panel, config: PredictConfig, notes: list[str]
+) -> tuple[Learned | None, float]:
+    """The model or a plain rule, whichever did better on the last horizon that training did not see."""
+    moments = _training_moments(known, at_ns, config)
+    panels = [describe_parts(known, moment, config.horizon_days) for moment in moments]
+    labels = [label_parts(known, p, config.horizon_days) for p in panels]
+    seen = int(sum(label.sum() for label in labels[:1])) if labels else 0
+    total = len(np.unique(known.event_part))
+    if len(panel.part) < config.least_parts or total < config.least_events or seen == 0:
+        notes.append(
+            f"too little is known: {total} parts with an event among {len(panel.part)} in place; "
+            f"{config.least_events} events and {config.least_parts} parts are needed, so all parts get the mean risk"
+        )
+        return None, float("nan")
+    held, truth = panels[0], labels[0]
+    rules = {name: area_under_curve(rule(held), truth) for name, rule in RULES.items()}
+    best = max(rules, key=lambda name: rules[name])
+    earlier = [i for i, m in enumerate(moments) if m <= moments[0] - config.horizon_days * DAY_NS]
+    auc = rules[best]
+    if sum(int(labels[i].sum()) for i in earlier) >= config.least_events:
+        trees = fit_trees([panels[i] for i in earlier], [labels[i] for i in earlier], _weigh(moments, earlier, config))
+        auc = area_under_curve(trees.score(held), truth)
+        if auc < rules[best] - config.model_margin:
+            notes.append(f"the rule '{best}' did better than the model in the last {config.horizon_days:g} days")
+            return Learned(name=best, score=RULES[best], is_probability=False), rules[best]
+    every = list(range(len(moments)))
+    return fit_trees(panels, labels, _weigh(moments, every, config)), auc
+
+
+def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list[int]:
+    """Moments whose whole horizon lies in the past, latest first."""
+    if len(known.event_ns) == 0:
+        return []
+    step, horizon = round(config.step_days * DAY_NS), round(config.horizon_days * DAY_NS)
+    first = int(known.event_ns[0])
+    return list(range(at_ns - horizon, first, -step))
+
+
+def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig) -> list[float]:
+    newest = moments[0]
+    return [0.5 ** ((newest - moments[i]) / DAY_NS / config.half_life_days) for i in chosen]
+
+
+def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
+    """How many parts will have an event: as many as in the last horizon, times how that grew, within bounds."""
+    horizon = round(config.horizon_days * DAY_NS)
+
+    def count(start: int, end: int) -> int:
+        return len(np.unique(known.event_part[(known.event_ns > start) & (known.event_ns <= end)]))
+
+    last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
+    growth = (last + 5.0) / (earlier + 5.0)  # five of each, so that a handful of events makes no trend
+    return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
+
+
+def _set_level(score: Floats, expected: float) -> Floats:
+    """Shift all log-odds by one number, so that the risks add up to the events expected."""
+    odds = np.log(np.clip(score, 1e-9, 1 - 1e-9) / (1 - np.clip(score, 1e-9, 1 - 1e-9)))
+    wanted = min(max(expected, 1e-6), len(score) * 0.99)
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _logistic(odds + middle).sum() < wanted else (low, middle)
+    return _logistic(odds + (low + high) / 2)
+
+
+def _logistic(values: Floats) -> Floats:
+    result: Floats = 1.0 / (1.0 + np.exp(-values))
+    return result
+
+
+def _explain(panel: Panel, risk: Floats) -> list[tuple[str, ...]]:
+    """For every part, what sets it apart from the fleet, most telling first; only features that go with the risk."""
+    telling: list[tuple[float, str, NDArray[np.bool_], Floats]] = []
+    for name in panel.names:
+        values = panel.column(name)
+        words = _words(name)
+        if words is None or np.ptp(values) == 0:
+            continue
+        spread = float(np.std(values)) or 1.0
+        slope = float(np.corrcoef(values, risk)[0, 1]) if np.std(risk) > 0 else 0.0
+        away = (values - np.median(values)) / spread * np.sign(slope)
+        telling.append((abs(slope), words, away > 0.5, values))
+    telling.sort(key=lambda t: -t[0])
+    found: list[tuple[str, ...]] = []
+    for i in range(len(risk)):
+        own = [words.format(values[i]) for weight, words, apart, values in telling if weight > 0.02 and apart[i]]
+        found.append(tuple(own[:3]))
+    return found
+
+
+def _words(feature: str) -> str | None:
+    plain = {
+        "age_days": "first installed {:.0f} days ago",
+        "stay_days": "in its place for {:.0f} days",
+        "own_events": "{:.0f} earlier events",
+        "days_since_event": "its last event was {:.0f} days ago",
+        "events_in_place": "{:.0f} events in its place in a year",
+        "rate_cohort": "{:.4f} events per part among those of its age lately",
+    }
+    if feature in plain:
+        return plain[feature] if feature != "days_since_event" else None
+    if feature.startswith("rate_within"):
+        return f"{{:.4f}} events per part among its neighbours (level {feature.rsplit('_', 1)[1]}) in a year"
+    if feature.startswith("rate_level"):
+        return f"{{:.4f}} events per part among those with its number at level {feature.rsplit('_', 1)[1]} lately"
+    return None
