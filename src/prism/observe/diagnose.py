@@ -11,10 +11,10 @@ from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
-from prism.observe.jobs.grouping import Hear, ObservedJob, listen, recognise_jobs
+from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, measure_period, recognise_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
-from prism.observe.parallelism.message_streams import find_voices
+from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import find_stages
 from prism.observe.steps.cutting import STEPS, cut_steps
@@ -33,21 +33,21 @@ def diagnose(
     topology: pl.DataFrame | None = None,
     *,
     study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
-    hear: Hear = listen,
-    doubt: Callable[[JobDiagnosis], bool] | None = None,
+    estimate_period: PeriodEstimator = measure_period,
+    needs_findings: Callable[[JobDiagnosis], bool] | None = None,
 ) -> Diagnosis:
     """Diagnose every job in FLOWS.
 
-    `study` may spread the jobs over machines, `hear` may know how long steps are, and findings are only drawn of jobs
-    that `doubt` says anything new may be found of.
+    `study` may spread the jobs over machines and `estimate_period` may know how long steps are already. Findings are
+    drawn only of jobs for which `needs_findings` is true.
     """
     flows, clocks = align_clocks(flows, topology)
     traffic = prepare_traffic(flows, topology)
     routes = do_beside(lambda: find_routes(flows, traffic))
-    jobs = tuple(study(traffic, recognise_jobs(traffic, hear)))
+    jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
-    doubtful = jobs if doubt is None else [job for job in jobs if doubt(job)]
-    cases = do_each(lambda job: open_case(traffic, job, until), doubtful)
+    examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
+    cases = do_each(lambda job: open_case(traffic, job, until), examined)
     return Diagnosis(
         jobs=jobs,
         findings=find_all(cases, routes.result()),
@@ -59,27 +59,27 @@ def diagnose(
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
-    return make_case(job.observed, job.layout, job.stages, job.steps, job.voices, own, traffic.endpoints, until_ns)
+    return make_case(job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns)
 
 
 def study_job(
     traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
 ) -> JobDiagnosis:
     """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept."""
-    messages = traffic.messages.select("voice", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
-    heard = find_voices(traffic, job)
-    voices = known.label(traffic, heard) if known is not None else None
-    if voices is None:
-        known, voices = None, label_pairs(heard)
-    steps, clock = _find_steps(traffic, job, messages, voices, known)
+    messages = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
+    found = find_message_streams(traffic, job)
+    streams = known.label(traffic, found) if known is not None else None
+    if streams is None:
+        known, streams = None, label_pairs(found)
+    steps, clock = _find_steps(traffic, job, messages, streams, known)
     stages = known.place(job) if known is not None else find_stages(
-        pipeline_messages(messages, voices),
+        pipeline_messages(messages, streams),
         steps["start_ns"].to_numpy(),
         traffic.endpoints["host_id"].to_numpy().astype(np.int64),
         count_own_nics(traffic, job),
     )  # fmt: skip
-    voices = relabel_ties(voices, stages)
-    layout = known.layout if known is not None else infer_layout(traffic, job, voices, stages, gpus_per_host)
+    streams = relabel_ties(streams, stages)
+    layout = known.layout if known is not None else infer_layout(traffic, job, streams, stages, gpus_per_host)
     pairs = known.name_pairs(traffic, job) if known is not None else None
     own = traffic.endpoints[job.endpoints]
     return JobDiagnosis(
@@ -87,9 +87,9 @@ def study_job(
         endpoints=tuple(own["address"]),
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
-        pairs=_name_pairs(traffic, job, choose_kind(voices)) if pairs is None else pairs,
+        pairs=_name_pairs(traffic, job, choose_kind(streams)) if pairs is None else pairs,
         steps=steps,
-        voices=voices,
+        streams=streams,
         stages=stages,
         observed=job,
         clock=clock,
@@ -97,17 +97,17 @@ def study_job(
 
 
 def _find_steps(
-    traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, voices: pl.DataFrame, known: Known | None
+    traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, streams: pl.DataFrame, known: Known | None
 ) -> tuple[pl.DataFrame, str | None]:
     """The steps of a job and the clock they go by: the one that is known, while it strikes as steadily as ever."""
     if job.period_ns is None:
         return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
     if known is not None and known.clock is not None:
-        steps, clock = cut_steps(messages, voices, job.period_ns, saves, known.clock)
+        steps, clock = cut_steps(messages, streams, job.period_ns, saves, known.clock)
         if is_steady(steps):
             return steps, clock
-    return cut_steps(messages, voices, job.period_ns, saves)
+    return cut_steps(messages, streams, job.period_ns, saves)
 
 
 def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -116,10 +116,10 @@ def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     return traffic.messages[traffic.rows_of(job.storage_pairs[np.isin(sender, job.endpoints)])]
 
 
-def pipeline_messages(messages: pl.DataFrame, voices: pl.DataFrame) -> pl.DataFrame:
-    """The messages of voices that carry pipeline traffic, with src and dst."""
-    pipe = voices.filter(pl.col("kind") == "pp").select("voice", "src", "dst")
-    return messages.select("voice", "start_ns", "end_ns").join(pipe, on="voice", how="inner")
+def pipeline_messages(messages: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
+    """The messages of streams that carry pipeline traffic, with src and dst."""
+    pipe = streams.filter(pl.col("kind") == "pp").select("stream", "src", "dst")
+    return messages.select("stream", "start_ns", "end_ns").join(pipe, on="stream", how="inner")
 
 
 def _name_pairs(traffic: Traffic, job: ObservedJob, kinds: pl.DataFrame) -> pl.DataFrame:

@@ -24,7 +24,7 @@ class JobDiagnosis:
     layout: Layout
     pairs: pl.DataFrame  # pair src dst kind confidence; src and dst are addresses
     steps: pl.DataFrame
-    voices: pl.DataFrame
+    streams: pl.DataFrame
     stages: StageMap
     observed: ObservedJob
     clock: str | None = None  # that its steps go by

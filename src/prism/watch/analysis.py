@@ -35,7 +35,13 @@ def look_at(
         return WindowReport(until_ns=until_ns)
     memory = memory or JobMemory()
     memory.begin_look(until_ns)
-    found = diagnose(flows, topology, study=memory.study, hear=memory.hear, doubt=memory.doubt)
+    found = diagnose(
+        flows,
+        topology,
+        study=memory.study,
+        estimate_period=memory.estimate_period,
+        needs_findings=memory.needs_findings,
+    )
     memory.end_look(found)
     return WindowReport(
         until_ns=until_ns,

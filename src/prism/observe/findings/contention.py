@@ -141,7 +141,7 @@ def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Mee
 def _normal_times(transfers: Transfers, pairs: set[int]) -> pl.DataFrame:
     """pair begin_ns end_ns slower: how many times as long each transfer of the pairs takes as when it is quick."""
     known = transfers.paces.filter(pl.col("pair").is_in(list(pairs)) & (pl.col("end_ns") > pl.col("begin_ns")))
-    slower = pl.col("pace") / pl.col("pace").quantile(0.1, "lower").over("voice")
+    slower = pl.col("pace") / pl.col("pace").quantile(0.1, "lower").over("stream")
     return known.select("pair", "begin_ns", "end_ns", slower.alias("slower"))
 
 

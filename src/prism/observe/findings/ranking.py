@@ -8,7 +8,7 @@ import polars as pl
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.late_arrivals import find_latecomers
+from prism.observe.findings.late_arrivals import find_late_ranks
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
@@ -33,7 +33,7 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         _, slow = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
-        last = _apart_from(stops, find_latecomers(case))
+        last = _apart_from(stops, find_late_ranks(case))
         late = last or _apart_from(stops, find_late(case, slow))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]

@@ -43,7 +43,7 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
     last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
     # What is always as small, such as the acknowledgements of a transport, was not cut.
-    seen = np.bincount(case.messages["voice"].to_numpy())[last["voice"].to_numpy()]
+    seen = np.bincount(case.messages["stream"].to_numpy())[last["stream"].to_numpy()]
     last = last.filter(pl.Series(seen < _USUAL_SIZE))
     if last.is_empty():
         return last.select("src", "dst", "start_ns")
@@ -93,14 +93,16 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
         return None
     starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
     template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
-    due = template.group_by("src", "dst", "voice", "place").agg(
+    due = template.group_by("src", "dst", "stream", "place").agg(
         (pl.col("start_ns") - pl.col("step_ns")).median().alias("due"),
         (pl.col("end_ns") - pl.col("step_ns")).median().alias("over"),
         pl.len().alias("num"),
     )
     # Routed tokens have any size.
     size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
-    due = due.filter(pl.col("num") * 2 > len(like)).join(steady.group_by("voice").agg(size.alias("least")), on="voice")
+    due = due.filter(pl.col("num") * 2 > len(like)).join(
+        steady.group_by("stream").agg(size.alias("least")), on="stream"
+    )
     least = pl.col("least").min().over("src", "dst", (pl.col("due") / (_AT_ONCE * usual_ns)).round())
     return due.select("src", "dst", "due", "over", least)
 

@@ -1,4 +1,4 @@
-"""A crew of threads: jobs are independent, and compiled passes let go of the interpreter while they run."""
+"""A pool of threads: jobs are independent, and compiled passes let go of the interpreter while they run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST_THREADS = 8  # The interpreter serves one at a time; more would only wait 
 
 def do_each(task: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """What `task` makes of every item, in their order; several at once."""
-    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as crew:
-        return list(crew.map(task, items))
+    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(task, items))
 
 
 def do_beside(task: Callable[[], Answer]) -> Future[Answer]:
     """Begin a task that is done while others are."""
-    crew = ThreadPoolExecutor(1)
-    begun = crew.submit(task)
-    crew.shutdown(wait=False)
+    pool = ThreadPoolExecutor(1)
+    begun = pool.submit(task)
+    pool.shutdown(wait=False)
     return begun
