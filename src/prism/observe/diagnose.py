@@ -16,11 +16,12 @@ from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
-from prism.observe.parallelism.stages import find_stages
+from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.table import Traffic, prepare_traffic
-from prism.observe.traffic.threads import do_beside, do_each
+from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
+from prism.records.layout import Layout
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
@@ -47,13 +48,12 @@ def diagnose(
     jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
     until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
     examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
-    cases = do_each(lambda job: open_case(traffic, job, until), examined)
-    return Diagnosis(
-        jobs=jobs,
-        findings=find_all(cases, routes.result()),
-        notes=traffic.notes + ((clocks.note,) if clocks.note else ()),
-        traffic=traffic,
-    )
+    notes = [*traffic.notes, *((clocks.note,) if clocks.note else ())]
+    notes += [f"{job.id}: {note}" for job in jobs for note in job.notes]
+    studied = [job for job in examined if job.studied]
+    cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
+    findings = find_all(cases, routes.result(), notes)
+    return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
@@ -65,7 +65,37 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
 def study_job(
     traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
 ) -> JobDiagnosis:
-    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept."""
+    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept.
+
+    An error of our own costs this job alone: it is then listed with its endpoints, and its notes say why.
+    """
+    try:
+        return _study(traffic, job, gpus_per_host, known)
+    except Exception as error:
+        return _list_unstudied(traffic, job, describe_error(error))
+
+
+def _list_unstudied(traffic: Traffic, job: ObservedJob, why: str) -> JobDiagnosis:
+    """A job of which only the endpoints are known."""
+    kinds = pl.DataFrame({"pair": job.pairs.astype(np.uint32)}).with_columns(
+        kind=pl.lit("unknown"), confidence=pl.lit(0.0)
+    )
+    own = traffic.endpoints[job.endpoints]
+    return JobDiagnosis(
+        id=job.id,
+        endpoints=tuple(own["address"]),
+        hosts=tuple(own["host"].unique(maintain_order=True)),
+        layout=Layout(),
+        pairs=_name_pairs(traffic, job, kinds),
+        steps=pl.DataFrame(schema=STEPS),
+        streams=pl.DataFrame(),
+        stages=NO_STAGES,
+        observed=job,
+        notes=(why,),
+    )
+
+
+def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known: Known | None) -> JobDiagnosis:
     messages = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
     found = find_message_streams(traffic, job)
     streams = known.label(traffic, found) if known is not None else None

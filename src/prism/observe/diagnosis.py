@@ -28,6 +28,12 @@ class JobDiagnosis:
     stages: StageMap
     observed: ObservedJob
     clock: str | None = None  # that its steps go by
+    notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be studied
+
+    @property
+    def studied(self) -> bool:
+        """Whether anything beyond its endpoints was learned by Prism's own method."""
+        return self.streams.width > 0
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""

@@ -67,7 +67,7 @@ def _hangs_of_silence(found: Diagnosis, until_ns: int) -> tuple[Finding, ...]:
     last = found.traffic.messages["end_ns"].max()
     if not isinstance(last, int) or until_ns <= last:
         return ()
-    silent = [open_case(found.traffic, job, until_ns) for job in found.jobs if job.id not in hung]
+    silent = [open_case(found.traffic, job, until_ns) for job in found.jobs if job.studied and job.id not in hung]
     return tuple(finding for case in silent for finding in find_hang(case))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ class Meeting:
 
 
 def find_contention(
-    cases: list[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
+    cases: Sequence[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
 ) -> dict[str, list[Finding]]:
     """Findings by job; `measured` are the transfers of each."""
     if len(cases) < 2:
@@ -102,7 +103,7 @@ def _worst_meeting(
     case: Case,
     transfers: Transfers,
     held: dict[int, bool],
-    cases: list[Case],
+    cases: Sequence[Case],
     carried: dict[str, dict[str, set[int]]],
     routes: pl.DataFrame | None,
 ) -> Meeting | None:

@@ -55,12 +55,12 @@ class Connection:
     @cached_property
     def noise(self) -> float:
         """By how much sampling usually moves a start or an end, ns."""
-        return float(find_median(self.moved.copy()))
+        return _median_or_zero(self.moved)
 
     @cached_property
     def fresh_noise(self) -> float:
         """By how much sampling usually moves a start that comes after a silence, ns."""
-        return float(find_median(self.moved[self._after_silence]))
+        return _median_or_zero(self.moved[self._after_silence])
 
     @cached_property
     def ends(self) -> Ints:
@@ -75,12 +75,17 @@ class Connection:
     @cached_property
     def usual_silence(self) -> float:
         """How long it usually is silent before such a message, ns."""
-        return float(find_median(self.silence[self._after_silence]))
+        return _median_or_zero(self.silence[self._after_silence])
 
     @cached_property
     def _after_silence(self) -> Ints:
         fresh: Ints = _list_fresh(self.silence, self.moved)
         return fresh
+
+
+def _median_or_zero(values: Floats) -> float:
+    """The median; 0 where there are no values, as where no message comes after a silence."""
+    return float(find_median(values.copy())) if len(values) else 0.0
 
 
 def read_connection(traffic: Traffic, stream: int) -> Connection:

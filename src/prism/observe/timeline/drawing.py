@@ -26,7 +26,7 @@ _WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:
     """SPANS of every job; a rank is the position of its endpoint in the job's list."""
-    parts = do_each(lambda job: _spans_of(diagnosis, job), diagnosis.jobs)
+    parts = do_each(lambda job: _spans_of(diagnosis, job), [job for job in diagnosis.jobs if job.studied])
     return pl.concat(parts) if parts else SPANS.empty()
 
 
