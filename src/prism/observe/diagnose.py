@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.steps.cutting import STEPS, cut_steps
+from prism.observe.steps.life import Life, Watched, judge_life
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.table import Traffic, prepare_traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
@@ -45,8 +47,9 @@ def diagnose(
     flows, clocks = align_clocks(flows, topology)
     traffic = prepare_traffic(flows, topology)
     routes = do_beside(lambda: find_routes(flows, traffic))
+    since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
     jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
-    until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
+    jobs = tuple(do_each(lambda job: _tell_life(traffic, job, since, until), jobs))
     examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
     notes = [*traffic.notes, *((clocks.note,) if clocks.note else ())]
     notes += [f"{job.id}: {note}" for job in jobs for note in job.notes]
@@ -56,10 +59,24 @@ def diagnose(
     return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
 
 
+def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int) -> JobDiagnosis:
+    """A job with its state; one that was not studied counts as running."""
+    if not job.studied:
+        return replace(job, life=Life(started_ns=job.observed.first_ns))
+    own = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.observed.pairs)]
+    saves = list_saves(traffic, job.observed)
+    saved = int(saves["end_ns"].max()) if saves.height else 0  # type: ignore[arg-type]
+    watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved)
+    return replace(job, life=judge_life(own, job.streams, job.steps, watched))
+
+
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
-    return make_case(job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns)
+    since = int(traffic.pairs["first_ns"].min() or 0)  # type: ignore[arg-type]
+    return make_case(
+        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since
+    )
 
 
 def study_job(

@@ -39,7 +39,9 @@ class Case:
     messages: pl.DataFrame  # pair size_class stream src dst kind role per_step start_ns end_ns bytes step place num
     work: pl.DataFrame
     endpoints: pl.DataFrame
+    streams: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
+    observed_since_ns: int = 0  # its first moment
 
     @cached_property
     def length_s(self) -> Floats:
@@ -167,7 +169,7 @@ def culprit(kind: CulpritType, name: str) -> Culprit:
 
 def make_case(
     job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, streams: pl.DataFrame,
-    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,
+    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int, since_ns: int = 0,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
     row = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
@@ -191,7 +193,9 @@ def make_case(
         messages=known,
         work=measure_work(known, stages, steps),
         endpoints=endpoints,
+        streams=streams,
         observed_until_ns=until_ns,
+        observed_since_ns=since_ns,
     )
 
 
