@@ -13,6 +13,7 @@ from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, measure_period, recognise_jobs
+from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams
@@ -45,7 +46,7 @@ def diagnose(
     drawn only of jobs for which `needs_findings` is true.
     """
     flows, clocks = align_clocks(flows, topology)
-    traffic = prepare_traffic(flows, topology)
+    traffic = part_successive_jobs(prepare_traffic(flows, topology))
     routes = do_beside(lambda: find_routes(flows, traffic))
     since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
     jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))

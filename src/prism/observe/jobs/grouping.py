@@ -107,10 +107,11 @@ def connect(num: int, src: Ints, dst: Ints) -> Ints:
 
 def _make_clusters(traffic: Traffic, src: Ints, dst: Ints, steady: NDArray[np.bool_]) -> list[Cluster]:
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    labels = connect(traffic.endpoints.height, src[steady], dst[steady])
+    sender, receiver = traffic.ends
+    labels = connect(int(max(sender.max(initial=0), receiver.max(initial=0))) + 1, sender[steady], receiver[steady])
     pairs = np.flatnonzero(steady)
-    pairs = pairs[np.argsort(labels[src[pairs]], kind="stable")]
-    cut = np.flatnonzero(np.diff(labels[src[pairs]])) + 1
+    pairs = pairs[np.argsort(labels[sender[pairs]], kind="stable")]
+    cut = np.flatnonzero(np.diff(labels[sender[pairs]])) + 1
     clusters = []
     for own in np.split(pairs, cut) if len(pairs) else []:
         endpoints = np.unique(np.concatenate([src[own], dst[own]]))
@@ -155,9 +156,10 @@ def _make_job(
     traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], estimate_period: PeriodEstimator
 ) -> ObservedJob:
     endpoints = np.unique(np.concatenate([c.endpoints for c in clusters]))
-    src, dst = traffic.pairs["src"].to_numpy(), traffic.pairs["dst"].to_numpy()
-    touches = np.isin(src, endpoints) | np.isin(dst, endpoints)
-    within = np.isin(src, endpoints) & np.isin(dst, endpoints) & inner
+    own = np.concatenate([c.pairs for c in clusters])
+    nodes = np.unique(np.concatenate([side[own] for side in traffic.ends]))
+    sent, received = (np.isin(side, nodes) for side in traffic.ends)
+    touches, within = sent | received, sent & received & inner
     pairs, stored = np.flatnonzero(within), np.flatnonzero(touches & ~within)
     return ObservedJob(
         id="",

@@ -111,7 +111,9 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
     widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
-    close = min(_CLOSER * free_ns, _LOOSE * connections[0].usual_silence)
+    # Where every stage has one host there are no independent ranks to compare with, and the silence alone tells.
+    loose = _LOOSE * connections[0].usual_silence
+    close = min(_CLOSER * free_ns, loose) if free_ns else loose
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same

@@ -53,6 +53,14 @@ class Traffic:
     sample_bytes: float = 0.0  # that one sampled packet stands for; 0 where every packet was counted
     connected: bool = False  # whether connections (queue pairs or ports) are told apart
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
+    nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """The sender and the receiver of each pair, as other numbers where another job uses the endpoint later."""
+        if self.nodes is not None:
+            return self.nodes
+        return self.pairs["src"].to_numpy().astype(np.int64), self.pairs["dst"].to_numpy().astype(np.int64)
 
     def rows_of(self, pairs: Ints) -> Ints:
         """The rows of some pairs' messages, pair by pair."""
