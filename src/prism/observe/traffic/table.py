@@ -18,6 +18,7 @@ from prism.observe.traffic.numbering import (
     number_parallel,
 )
 from prism.observe.traffic.threads import do_each
+from prism.observe.traffic.torn_transfers import find_torn
 from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
@@ -139,8 +140,10 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     if repeated.any():
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
-    grouped, begin = group_by_number(records.connection, num_connections)
     quantum = _find_quantum(records.size, _read_rate(flows))
+    if connected and not quantum:  # Sizes that are estimated add up by chance.
+        records = _join_torn(records, notes)
+    grouped, begin = group_by_number(records.connection, num_connections)
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
     if not connected:
@@ -148,6 +151,19 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     stream, found = number_again(classes, len(owners))
     traffic = _assemble(records, stream, owners[found], keys, endpoints, tuple(notes), topology, connected)
     return replace(traffic, sample_bytes=quantum)
+
+
+def _join_torn(records: Records, notes: list[str]) -> Records:
+    """The records with the two parts of torn transfers as one."""
+    torn = find_torn(records.connection, records.start, records.end, records.size)
+    if not len(torn.head):
+        return records
+    notes.append(f"{len(torn.head):,} transfers that waited were exported in two records each, and were joined")
+    end, size = records.end.copy(), records.size.copy()
+    end[torn.head], size[torn.head] = end[torn.tail], size[torn.head] + size[torn.tail]
+    kept = np.ones(len(end), np.bool_)
+    kept[torn.tail] = False
+    return replace(records, end=end, size=size).take(np.flatnonzero(kept))
 
 
 def _split_parallel(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
