@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.observe.jobs.step_counts import Stream, count_steps
+from prism.observe.jobs.step_counts import StreamStarts, count_steps
 
 
-def make_streams(lengths_ms: list[int], micro_batches: int) -> list[Stream]:
+def pack_starts(lengths_ms: list[int], micro_batches: int) -> list[StreamStarts]:
     """Two pipeline pairs that speak once per micro-batch, two of gradients that speak once at the end of a step."""
     ends = np.cumsum(np.array(lengths_ms) * 1_000_000)
     starts = np.concatenate([[0], ends[:-1]])
@@ -17,23 +17,23 @@ def make_streams(lengths_ms: list[int], micro_batches: int) -> list[Stream]:
     micro = (starts[:, None] + shares[None, :] * (ends - starts)[:, None]).astype(np.int64).ravel()
     last = ends - 1_000_000
     return [
-        Stream(times=micro, klass=1),
-        Stream(times=micro + 1000, klass=1),
-        Stream(times=last, klass=2),
-        Stream(times=last + 500, klass=2),
+        StreamStarts(times=micro, klass=1),
+        StreamStarts(times=micro + 1000, klass=1),
+        StreamStarts(times=last, klass=2),
+        StreamStarts(times=last + 500, klass=2),
     ]
 
 
 @given(st.lists(st.integers(100, 2000), min_size=6, max_size=60), st.integers(2, 16))
 def test_the_usual_step_is_found_whatever_the_lengths(lengths: list[int], micro_batches: int) -> None:
-    found = count_steps(make_streams(lengths, micro_batches))
+    found = count_steps(pack_starts(lengths, micro_batches))
     # Marks at the ends of steps: the first length is before the first mark.
     assert found == np.median(lengths[1:]) * 1_000_000
 
 
 def test_a_single_stream_tells_nothing() -> None:
-    assert count_steps([Stream(times=np.arange(0, 10**9, 10**7), klass=0)]) is None
+    assert count_steps([StreamStarts(times=np.arange(0, 10**9, 10**7), klass=0)]) is None
 
 
 def test_fewer_messages_than_steps_need_tell_nothing() -> None:
-    assert count_steps(make_streams([100, 100], 4)) is None
+    assert count_steps(pack_starts([100, 100], 4)) is None

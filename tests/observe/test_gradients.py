@@ -10,12 +10,12 @@ from prism.observe.steps.gradient_overlap import count_before, size_up, study_gr
 MS = 1_000_000
 STEP = 100 * MS
 STEPS = 10
-VOICES = pl.DataFrame({"src": [0, 0, 2, 2], "dst": [1, 1, 3, 3], "kind": "dp", "bytes": [4e8, 2e8, 2e8, 4e8]})
+STREAMS = pl.DataFrame({"src": [0, 0, 2, 2], "dst": [1, 1, 3, 3], "kind": "dp", "bytes": [4e8, 2e8, 2e8, 4e8]})
 Sent = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def send(*bursts: tuple[int, float, float]) -> Sent:
-    """Start, end and voice of messages that every step sends: (voice, start, end) in milliseconds."""
+    """Start, end and stream of messages that every step sends: (stream, start, end) in milliseconds."""
     begin = STEP * np.arange(STEPS)[:, None]
     start = (begin + np.array([b[1] * MS for b in bursts])).astype(np.int64).ravel()
     end = (begin + np.array([b[2] * MS for b in bursts])).astype(np.int64).ravel()
@@ -25,19 +25,19 @@ def send(*bursts: tuple[int, float, float]) -> Sent:
 
 
 def test_buckets_with_compute_between_them_leave_early() -> None:
-    found = study_gradients(*send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 90, 95)), VOICES, STEPS, STEP)
+    found = study_gradients(*send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 90, 95)), STREAMS, STEPS, STEP)
     assert found is not None
     assert (found.early, found.gathered) == (True, True)
 
 
 def test_buckets_that_follow_each_other_at_once_do_not() -> None:
-    found = study_gradients(*send((0, 60, 65), (0, 65, 70), (0, 70, 75), (1, 76, 80)), VOICES, STEPS, STEP)
+    found = study_gradients(*send((0, 60, 65), (0, 65, 70), (0, 70, 75), (1, 76, 80)), STREAMS, STEPS, STEP)
     assert found is not None
     assert (found.early, found.gathered) == (False, True)
 
 
 def test_gradients_alone_are_not_gathered() -> None:
-    found = study_gradients(*send((0, 60, 65), (0, 65, 70)), VOICES, STEPS, STEP)
+    found = study_gradients(*send((0, 60, 65), (0, 65, 70)), STREAMS, STEPS, STEP)
     assert found is not None
     assert not found.gathered
 
@@ -45,4 +45,4 @@ def test_gradients_alone_are_not_gathered() -> None:
 def test_parameters_that_come_before_gradients_are_counted() -> None:
     start, _, row = send((1, 2, 6), (1, 6, 10), (0, 60, 65), (0, 65, 70))
     marks = STEP * np.arange(STEPS) - 30 * MS
-    assert count_before(marks, start, row, VOICES, int(size_up(np.array([4e8]))[0])) == 2
+    assert count_before(marks, start, row, STREAMS, int(size_up(np.array([4e8]))[0])) == 2

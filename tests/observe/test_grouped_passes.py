@@ -82,9 +82,9 @@ def test_medians_of_groups_are_those_of_numpy(rows: list[tuple[int, int]]) -> No
 
 
 def test_calls_are_those_of_one_group_step_and_place() -> None:
-    voice, step = np.array([0, 1, 0, 0, 1, 2, 0]), np.array([0, 0, 0, 1, 1, 1, 1])
+    stream, step = np.array([0, 1, 0, 0, 1, 2, 0]), np.array([0, 0, 0, 1, 1, 1, 1])
     place, num = np.array([0, 0, 1, 0, 0, 0, 1]), np.array([2, 1, 2, 2, 1, 1, 2])
-    call, count = number_calls(np.array([0, 0, -1]), voice, step, place, num)
+    call, count = number_calls(np.array([0, 0, -1]), stream, step, place, num)
     assert call.tolist() == [0, 0, 1, 2, 2, -1, 3]
     assert count == 4
 
@@ -102,11 +102,11 @@ def test_a_crew_keeps_the_order_and_passes_errors_on() -> None:
         do_each(lambda x: 1 // x, [1, 0])
 
 
-def test_messages_of_a_lane_that_touch_are_one_span_with_both_directions() -> None:
+def test_messages_of_a_connection_that_touch_are_one_span_with_both_directions() -> None:
     out, into = np.array([0, 1, 0, 0]), np.array([1, 0, -1, 1])  # 0 sends, 1 answers, 0 sends to a stranger, and again
     start, end = np.array([0, 5, 12, 30]), np.array([10, 9, 20, 40])
-    lane, begin, final, size, verb = join_touching(out, into, 2, start, end, np.array([1, 2, 4, 8]), 2)
-    assert lane.tolist() == [0, 0, 1, 1]
+    connection, begin, final, size, verb = join_touching(out, into, 2, start, end, np.array([1, 2, 4, 8]), 2)
+    assert connection.tolist() == [0, 0, 1, 1]
     assert list(zip(begin.tolist(), final.tolist(), strict=True)) == [(0, 20), (30, 40), (0, 10), (30, 40)]
     assert size.tolist() == [7, 8, 3, 8]
     assert verb.tolist() == [3, 1, 3, 2]

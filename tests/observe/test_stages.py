@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.jobs.same_job import keep_company
+from prism.observe.jobs.same_job import are_same_job
 from prism.observe.parallelism.message_streams import _share_together
 from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, spread_over_nics
 from prism.observe.traffic.table import prepare_traffic
@@ -22,7 +22,7 @@ def _exchanged(num_steps: int, microbatches: int, lost: int | None = None) -> pl
         rows += [(1, 1, 0, begin + 300 * (m + 1)) for m in range(microbatches)]
     if lost is not None:
         del rows[lost]
-    frame = pl.DataFrame(rows, schema=["voice", "src", "dst", "end_ns"], orient="row")
+    frame = pl.DataFrame(rows, schema=["stream", "src", "dst", "end_ns"], orient="row")
     return frame.with_columns(pl.col("end_ns") * _MS, (pl.col("end_ns") * _MS - _MS).alias("start_ns"))
 
 
@@ -87,4 +87,4 @@ def test_replicas_that_run_free_within_steps_are_of_one_job() -> None:
         schema_overrides={"rail": pl.Int32},
     )  # fmt: skip
     traffic = prepare_traffic(flows, topology)
-    assert keep_company(traffic, np.array([0]), np.array([1]))
+    assert are_same_job(traffic, np.array([0]), np.array([1]))

@@ -6,18 +6,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.jobs.step_counts import Stream, choose_period
+from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import mend_marks
 from prism.observe.steps.cutting import find_steps
 from prism.observe.timeline.drawing import begin_together
-from prism.observe.traffic.period import make_streams
+from prism.observe.traffic.period import pack_starts
 
 MS = 1_000_000
 STEP = 100 * MS
 BUCKETS = 5
-VOICES = pl.DataFrame(
-    {"voice": [0, 1], "role": "exchange", "kind": "dp", "src": [0, 1], "dst": [1, 0], "src_host": [0, 1],
-     "dst_host": [1, 0], "bytes": 1e6}, schema_overrides={"voice": pl.UInt32}
+STREAMS = pl.DataFrame(
+    {"stream": [0, 1], "role": "exchange", "kind": "dp", "src": [0, 1], "dst": [1, 0], "src_host": [0, 1],
+     "dst_host": [1, 0], "bytes": 1e6}, schema_overrides={"stream": pl.UInt32}
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def send_gradients(begins: NDArray[np.int64], buckets: NDArray[np.int64] | None 
         start = np.where(np.arange(BUCKETS) < buckets[:, None], start, -1)
     times = start[start >= 0]
     return pl.concat(
-        pl.DataFrame({"voice": np.full(len(times), v, np.uint32), "start_ns": times, "end_ns": times + 4 * MS})
+        pl.DataFrame({"stream": np.full(len(times), v, np.uint32), "start_ns": times, "end_ns": times + 4 * MS})
         for v in (0, 1)
     )
 
@@ -39,14 +39,14 @@ def lengths_ms(steps: pl.DataFrame) -> list[float]:
 
 def test_a_short_pause_belongs_to_the_step_that_it_follows() -> None:
     begins = STEP * np.arange(12) + np.where(np.arange(12) > 5, 8 * MS, 0)
-    found = lengths_ms(find_steps(send_gradients(begins), VOICES, STEP))
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP))
     assert found == [100.0] * 5 + [108.0] + [100.0] * 6
 
 
 def test_what_a_job_did_before_it_was_started_again_is_no_step() -> None:
     begins = np.concatenate([STEP * np.arange(6), 1000 * MS + STEP * np.arange(6)])
     cut = np.where(np.arange(12) == 5, 2, BUCKETS)
-    steps = find_steps(send_gradients(begins, cut), VOICES, STEP)
+    steps = find_steps(send_gradients(begins, cut), STREAMS, STEP)
     assert lengths_ms(steps) == [100.0] * 11
     assert steps["start_ns"][5] - steps["end_ns"][4] == 500 * MS
 
@@ -64,8 +64,8 @@ def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_ste
     halves = np.where(np.arange(24) % 2, 107, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
     begins = np.concatenate([[0], np.cumsum(halves)]).astype(np.int64)
     times = [(begins[:, None] + 2 * MS * np.arange(10) + delay).ravel() for delay in (0, MS)]
-    single = [Stream(times=t, klass=k) for k, t in enumerate(times)]
-    found = choose_period(make_streams(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
+    single = [StreamStarts(times=t, klass=k) for k, t in enumerate(times)]
+    found = choose_period(pack_starts(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
     assert found is not None and abs(found / (207 * MS) - 1) < 0.3
 
 
@@ -73,7 +73,7 @@ def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_rece
     messages = pl.DataFrame(
         {
             "kind": ["dp", "dp", "pp", "pp"],
-            "voice": [0, 1, 2, 2],
+            "stream": [0, 1, 2, 2],
             "step": 0,
             "num": [1, 1, 2, 2],
             "bytes": [1000, 1000, 500, 500],
@@ -81,7 +81,7 @@ def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_rece
             "end_ns": [10 * MS, 10 * MS, 21 * MS, 35 * MS],
         }
     )
-    begun = begin_together(messages).sort("voice", "end_ns")["start_ns"]
+    begun = begin_together(messages).sort("stream", "end_ns")["start_ns"]
     assert begun.to_list() == [7 * MS, 7 * MS, 20 * MS, 34 * MS]
 
 
@@ -99,12 +99,12 @@ def test_steps_end_where_the_job_pauses_though_another_silence_is_longer() -> No
     begins = STEP * np.arange(20) + 60 * MS * (np.arange(20) // 5)
     times = [begins[:, None] + 15 * MS + 5 * MS * np.arange(4), begins[:, None] + 70 * MS + 5 * MS * np.arange(3)]
     sent = pl.concat(
-        pl.DataFrame({"voice": np.full(t.size, 2 * i + v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + MS})
+        pl.DataFrame({"stream": np.full(t.size, 2 * i + v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + MS})
         for i, t in enumerate(times)
         for v in (0, 1)
     )
-    other = VOICES.with_columns(pl.col("voice") + 2, bytes=pl.lit(3e6))
-    found = lengths_ms(find_steps(sent, pl.concat([VOICES, other]), STEP))
+    other = STREAMS.with_columns(pl.col("stream") + 2, bytes=pl.lit(3e6))
+    found = lengths_ms(find_steps(sent, pl.concat([STREAMS, other]), STEP))
     assert found[1:-1] == [100.0] * 3 + ([160.0] + [100.0] * 4) * 2 + [160.0] + [100.0] * 4
 
 
@@ -115,17 +115,17 @@ def pause_once(pause_ms: int) -> NDArray[np.int64]:
 
 def test_a_long_pause_in_which_a_job_saves_belongs_to_the_step_that_it_follows() -> None:
     saves = pl.DataFrame({"start_ns": [605 * MS], "end_ns": [900 * MS]})
-    found = lengths_ms(find_steps(send_gradients(pause_once(300)), VOICES, STEP, saves))
+    found = lengths_ms(find_steps(send_gradients(pause_once(300)), STREAMS, STEP, saves))
     assert found == [100.0] * 5 + [400.0] + [100.0] * 6
-    assert lengths_ms(find_steps(send_gradients(pause_once(300)), VOICES, STEP))[5] == 100.0
+    assert lengths_ms(find_steps(send_gradients(pause_once(300)), STREAMS, STEP))[5] == 100.0
 
 
 def test_what_is_saved_after_the_last_step_counts_to_it_if_it_held_the_job_up_before() -> None:
     after = pl.DataFrame({"start_ns": [1250 * MS], "end_ns": [1280 * MS]})
     before = pl.DataFrame({"start_ns": [590 * MS], "end_ns": [624 * MS]})
     sent = send_gradients(pause_once(40))
-    assert lengths_ms(find_steps(sent, VOICES, STEP, pl.concat([before, after])))[-1] == 130.0
-    assert lengths_ms(find_steps(sent, VOICES, STEP, after))[-1] == 100.0
+    assert lengths_ms(find_steps(sent, STREAMS, STEP, pl.concat([before, after])))[-1] == 130.0
+    assert lengths_ms(find_steps(sent, STREAMS, STEP, after))[-1] == 100.0
 
 
 def test_a_step_ends_with_its_last_gradients_where_layers_are_gathered_all_through_it() -> None:
@@ -134,11 +134,11 @@ def test_a_step_ends_with_its_last_gradients_where_layers_are_gathered_all_throu
     sums = begins[:, None] + 80 * MS + np.where(np.arange(12) % 2, MS, 0)[:, None]
     parts = [(0, gathers.ravel(), 2 * MS), (1, sums.ravel(), 3 * MS)]
     sent = pl.concat(
-        pl.DataFrame({"voice": np.full(len(t), v, np.uint32), "start_ns": t, "end_ns": t + took})
+        pl.DataFrame({"stream": np.full(len(t), v, np.uint32), "start_ns": t, "end_ns": t + took})
         for v, t, took in parts
     )
-    voices = VOICES.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
-    steps = find_steps(sent, voices, STEP)
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    steps = find_steps(sent, streams, STEP)
     assert (steps["start_ns"][1:] - begins[:-1]).to_list()[:3] == [83 * MS, 84 * MS, 83 * MS]
 
 
@@ -147,22 +147,22 @@ def test_the_first_step_of_a_job_needs_no_parameters() -> None:
     gathers = begins[1:, None] + MS * np.array([5, 8])
     sums = begins[:, None] + MS * np.array([50, 60, 70])
     sent = pl.concat(
-        pl.DataFrame({"voice": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
+        pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
         for v, t in ((0, gathers), (1, sums))
     )
-    voices = VOICES.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
-    assert lengths_ms(find_steps(sent, voices, STEP)) == [100.0] * 12
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    assert lengths_ms(find_steps(sent, streams, STEP)) == [100.0] * 12
 
 
 def test_pauses_of_neighbouring_steps_are_told_by_what_is_saved_in_them() -> None:
     late = np.cumsum(np.where(np.isin(np.arange(12), (5, 6)), 30 * MS, 0))
     begins = STEP * np.arange(12) + late
     saves = pl.DataFrame({"start_ns": [495 * MS, 625 * MS], "end_ns": [520 * MS, 650 * MS]})
-    found = lengths_ms(find_steps(send_gradients(begins), VOICES, STEP, saves))
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
     assert found == [100.0] * 4 + [130.0, 130.0] + [100.0] * 6
 
 
 def test_a_lost_first_message_is_no_pause() -> None:
     sent = send_gradients(STEP * np.arange(12))
     lost = sent.filter(~pl.col("start_ns").is_between(660 * MS, 668 * MS))
-    assert lengths_ms(find_steps(lost, VOICES, STEP)) == [100.0] * 12
+    assert lengths_ms(find_steps(lost, STREAMS, STEP)) == [100.0] * 12

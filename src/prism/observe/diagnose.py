@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,16 +12,19 @@ from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
-from prism.observe.jobs.grouping import Hear, ObservedJob, listen, recognise_jobs
+from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, measure_period, recognise_jobs
+from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
-from prism.observe.parallelism.message_streams import find_voices
+from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
-from prism.observe.parallelism.stages import find_stages
+from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.steps.cutting import STEPS, cut_steps
+from prism.observe.steps.life import Life, Watched, judge_life
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.table import Traffic, prepare_traffic
-from prism.observe.traffic.threads import do_beside, do_each
+from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
+from prism.records.layout import Layout
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
@@ -33,53 +37,97 @@ def diagnose(
     topology: pl.DataFrame | None = None,
     *,
     study: Callable[[Traffic, Sequence[ObservedJob]], Sequence[JobDiagnosis]] = study_jobs,
-    hear: Hear = listen,
-    doubt: Callable[[JobDiagnosis], bool] | None = None,
+    estimate_period: PeriodEstimator = measure_period,
+    needs_findings: Callable[[JobDiagnosis], bool] | None = None,
 ) -> Diagnosis:
     """Diagnose every job in FLOWS.
 
-    `study` may spread the jobs over machines, `hear` may know how long steps are, and findings are only drawn of jobs
-    that `doubt` says anything new may be found of.
+    `study` may spread the jobs over machines and `estimate_period` may know how long steps are already. Findings are
+    drawn only of jobs for which `needs_findings` is true.
     """
     flows, clocks = align_clocks(flows, topology)
-    traffic = prepare_traffic(flows, topology)
+    traffic = part_successive_jobs(prepare_traffic(flows, topology))
     routes = do_beside(lambda: find_routes(flows, traffic))
-    jobs = tuple(study(traffic, recognise_jobs(traffic, hear)))
-    until = int(traffic.messages["end_ns"].max() or 0)  # type: ignore[arg-type]
-    doubtful = jobs if doubt is None else [job for job in jobs if doubt(job)]
-    cases = do_each(lambda job: open_case(traffic, job, until), doubtful)
-    return Diagnosis(
-        jobs=jobs,
-        findings=find_all(cases, routes.result()),
-        notes=traffic.notes + ((clocks.note,) if clocks.note else ()),
-        traffic=traffic,
-    )
+    since, until = (int(x or 0) for x in (traffic.pairs["first_ns"].min(), traffic.pairs["last_ns"].max()))  # type: ignore[arg-type]
+    jobs = tuple(study(traffic, recognise_jobs(traffic, estimate_period)))
+    jobs = tuple(do_each(lambda job: _tell_life(traffic, job, since, until), jobs))
+    examined = jobs if needs_findings is None else [job for job in jobs if needs_findings(job)]
+    notes = [*traffic.notes, *((clocks.note,) if clocks.note else ())]
+    notes += [f"{job.id}: {note}" for job in jobs for note in job.notes]
+    studied = [job for job in examined if job.studied]
+    cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
+    findings = find_all(cases, routes.result(), notes)
+    return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
+
+
+def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int) -> JobDiagnosis:
+    """A job with its state; one that was not studied counts as running."""
+    if not job.studied:
+        return replace(job, life=Life(started_ns=job.observed.first_ns))
+    own = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.observed.pairs)]
+    saves = list_saves(traffic, job.observed)
+    saved = int(saves["end_ns"].max()) if saves.height else 0  # type: ignore[arg-type]
+    watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved)
+    return replace(job, life=judge_life(own, job.streams, job.steps, watched))
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
-    return make_case(job.observed, job.layout, job.stages, job.steps, job.voices, own, traffic.endpoints, until_ns)
+    since = int(traffic.pairs["first_ns"].min() or 0)  # type: ignore[arg-type]
+    return make_case(
+        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since
+    )
 
 
 def study_job(
     traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
 ) -> JobDiagnosis:
-    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept."""
-    messages = traffic.messages.select("voice", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
-    heard = find_voices(traffic, job)
-    voices = known.label(traffic, heard) if known is not None else None
-    if voices is None:
-        known, voices = None, label_pairs(heard)
-    steps, clock = _find_steps(traffic, job, messages, voices, known)
+    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept.
+
+    An error of our own costs this job alone: it is then listed with its endpoints, and its notes say why.
+    """
+    try:
+        return _study(traffic, job, gpus_per_host, known)
+    except Exception as error:
+        return _list_unstudied(traffic, job, describe_error(error))
+
+
+def _list_unstudied(traffic: Traffic, job: ObservedJob, why: str) -> JobDiagnosis:
+    """A job of which only the endpoints are known."""
+    kinds = pl.DataFrame({"pair": job.pairs.astype(np.uint32)}).with_columns(
+        kind=pl.lit("unknown"), confidence=pl.lit(0.0)
+    )
+    own = traffic.endpoints[job.endpoints]
+    return JobDiagnosis(
+        id=job.id,
+        endpoints=tuple(own["address"]),
+        hosts=tuple(own["host"].unique(maintain_order=True)),
+        layout=Layout(),
+        pairs=_name_pairs(traffic, job, kinds),
+        steps=pl.DataFrame(schema=STEPS),
+        streams=pl.DataFrame(),
+        stages=NO_STAGES,
+        observed=job,
+        notes=(why,),
+    )
+
+
+def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known: Known | None) -> JobDiagnosis:
+    messages = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.pairs)]
+    found = find_message_streams(traffic, job)
+    streams = known.label(traffic, found) if known is not None else None
+    if streams is None:
+        known, streams = None, label_pairs(found)
+    steps, clock = _find_steps(traffic, job, messages, streams, known)
     stages = known.place(job) if known is not None else find_stages(
-        pipeline_messages(messages, voices),
+        pipeline_messages(messages, streams),
         steps["start_ns"].to_numpy(),
         traffic.endpoints["host_id"].to_numpy().astype(np.int64),
         count_own_nics(traffic, job),
     )  # fmt: skip
-    voices = relabel_ties(voices, stages)
-    layout = known.layout if known is not None else infer_layout(traffic, job, voices, stages, gpus_per_host)
+    streams = relabel_ties(streams, stages)
+    layout = known.layout if known is not None else infer_layout(traffic, job, streams, stages, gpus_per_host)
     pairs = known.name_pairs(traffic, job) if known is not None else None
     own = traffic.endpoints[job.endpoints]
     return JobDiagnosis(
@@ -87,9 +135,9 @@ def study_job(
         endpoints=tuple(own["address"]),
         hosts=tuple(own["host"].unique(maintain_order=True)),
         layout=layout,
-        pairs=_name_pairs(traffic, job, choose_kind(voices)) if pairs is None else pairs,
+        pairs=_name_pairs(traffic, job, choose_kind(streams)) if pairs is None else pairs,
         steps=steps,
-        voices=voices,
+        streams=streams,
         stages=stages,
         observed=job,
         clock=clock,
@@ -97,17 +145,17 @@ def study_job(
 
 
 def _find_steps(
-    traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, voices: pl.DataFrame, known: Known | None
+    traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, streams: pl.DataFrame, known: Known | None
 ) -> tuple[pl.DataFrame, str | None]:
     """The steps of a job and the clock they go by: the one that is known, while it strikes as steadily as ever."""
     if job.period_ns is None:
         return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
     if known is not None and known.clock is not None:
-        steps, clock = cut_steps(messages, voices, job.period_ns, saves, known.clock)
+        steps, clock = cut_steps(messages, streams, job.period_ns, saves, known.clock)
         if is_steady(steps):
             return steps, clock
-    return cut_steps(messages, voices, job.period_ns, saves)
+    return cut_steps(messages, streams, job.period_ns, saves)
 
 
 def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -116,10 +164,10 @@ def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     return traffic.messages[traffic.rows_of(job.storage_pairs[np.isin(sender, job.endpoints)])]
 
 
-def pipeline_messages(messages: pl.DataFrame, voices: pl.DataFrame) -> pl.DataFrame:
-    """The messages of voices that carry pipeline traffic, with src and dst."""
-    pipe = voices.filter(pl.col("kind") == "pp").select("voice", "src", "dst")
-    return messages.select("voice", "start_ns", "end_ns").join(pipe, on="voice", how="inner")
+def pipeline_messages(messages: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
+    """The messages of streams that carry pipeline traffic, with src and dst."""
+    pipe = streams.filter(pl.col("kind") == "pp").select("stream", "src", "dst")
+    return messages.select("stream", "start_ns", "end_ns").join(pipe, on="stream", how="inner")
 
 
 def _name_pairs(traffic: Traffic, job: ObservedJob, kinds: pl.DataFrame) -> pl.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
+from prism.observe.steps.life import Life
 from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
 from prism.records.layout import Layout
@@ -24,16 +25,26 @@ class JobDiagnosis:
     layout: Layout
     pairs: pl.DataFrame  # pair src dst kind confidence; src and dst are addresses
     steps: pl.DataFrame
-    voices: pl.DataFrame
+    streams: pl.DataFrame
     stages: StageMap
     observed: ObservedJob
     clock: str | None = None  # that its steps go by
+    life: Life = field(default_factory=Life)
+    notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be studied
+
+    @property
+    def studied(self) -> bool:
+        """Whether anything beyond its endpoints was learned by Prism's own method."""
+        return self.streams.width > 0
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""
         document = self.layout.to_json()
         return {
             "id": self.id,
+            "state": self.life.state,
+            "started_ns": self.life.started_ns,
+            "ended_ns": self.life.ended_ns,
             "endpoints": list(self.endpoints),
             "hosts": list(self.hosts),
             "layout": {k: document[k] for k in ("dp", "pp", "tp", "cp", "ep", "confidence", "confidences", "sharding")},
@@ -41,6 +52,7 @@ class JobDiagnosis:
             "groups": document["groups"],
             "stages": document["stages"],
             "steps": self.steps.to_dicts(),
+            "notes": list(self.notes),
         }
 
 

@@ -35,7 +35,13 @@ def look_at(
         return WindowReport(until_ns=until_ns)
     memory = memory or JobMemory()
     memory.begin_look(until_ns)
-    found = diagnose(flows, topology, study=memory.study, hear=memory.hear, doubt=memory.doubt)
+    found = diagnose(
+        flows,
+        topology,
+        study=memory.study,
+        estimate_period=memory.estimate_period,
+        needs_findings=memory.needs_findings,
+    )
     memory.end_look(found)
     return WindowReport(
         until_ns=until_ns,
@@ -61,7 +67,7 @@ def _hangs_of_silence(found: Diagnosis, until_ns: int) -> tuple[Finding, ...]:
     last = found.traffic.messages["end_ns"].max()
     if not isinstance(last, int) or until_ns <= last:
         return ()
-    silent = [open_case(found.traffic, job, until_ns) for job in found.jobs if job.id not in hung]
+    silent = [open_case(found.traffic, job, until_ns) for job in found.jobs if job.studied and job.id not in hung]
     return tuple(finding for case in silent for finding in find_hang(case))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe.diagnose import study_job
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
-from prism.observe.jobs.grouping import ObservedJob, listen
+from prism.observe.jobs.grouping import ObservedJob, measure_period
 from prism.observe.parallelism.known_jobs import Known, remember
 from prism.observe.traffic.period import Times
 from prism.observe.traffic.table import Traffic
@@ -44,31 +44,31 @@ class JobMemory:
     look: int = 0
     until_ns: int = 0
     _jobs: dict[tuple[str, ...], Acquaintance] = field(default_factory=dict)
-    _unheard: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
+    _unmeasured: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
 
     def begin_look(self, until_ns: int) -> None:
         """Another look begins, at what was observed until a moment."""
         self.look += 1
         self.until_ns = until_ns
-        self._unheard.clear()
+        self._unmeasured.clear()
         if len(self._jobs) > _MOST_JOBS:
             self._jobs.clear()
 
-    def hear(self, traffic: Traffic, pairs: NDArray[np.int64], pauses: Times) -> float | None:
+    def estimate_period(self, traffic: Traffic, pairs: NDArray[np.int64], pauses: Times) -> float | None:
         """The period of a cluster's pairs: that of its steps in the last look where it is known."""
         ends = np.unique(np.concatenate([traffic.pairs[c].to_numpy()[pairs] for c in ("src", "dst")]))
         name = _name(traffic, ends)
         met = self._jobs.get(name)
         if met is None or self.look >= met.due:
-            return listen(traffic, pairs, pauses)
-        self._unheard[name] = pairs, pauses
+            return measure_period(traffic, pairs, pauses)
+        self._unmeasured[name] = pairs, pauses
         return met.step_ns
 
     def study(self, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
         """Every job of a look: those that are known by what is known of them, the others in full."""
         return do_each(lambda job: self._study(traffic, job), jobs)
 
-    def doubt(self, job: JobDiagnosis) -> bool:
+    def needs_findings(self, job: JobDiagnosis) -> bool:
         """Whether anything new may be found of a job: not while its steps come as they did when nothing was found.
 
         What does not make steps longer costs nothing.
@@ -82,13 +82,13 @@ class JobMemory:
 
     def end_look(self, found: Diagnosis) -> None:
         """Take in what was found, and let go of the flows of this look."""
-        self._unheard.clear()
+        self._unmeasured.clear()
         troubled = {finding.job for finding in found.findings}
         for job in found.jobs:
             met = self._jobs.get(job.endpoints)
             if met is not None and job.id in troubled:
                 met.calm_ns = None
-            elif met is not None and self.doubt(job):
+            elif met is not None and self.needs_findings(job):
                 met.calm_ns = _usual_step(job)
 
     def _study(self, traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
@@ -99,14 +99,14 @@ class JobMemory:
             if found.steps.height >= _ENOUGH_STEPS:
                 met.step_ns = _usual_step(found)
                 return found
-        if name in self._unheard:
-            job = replace(job, period_ns=listen(traffic, *self._unheard[name]))
+        if name in self._unmeasured:
+            job = replace(job, period_ns=measure_period(traffic, *self._unmeasured[name]))
         found = study_job(traffic, job)
         if found.steps.height >= _ENOUGH_STEPS:
             # The first looks may have seen a job begin; later on all jobs take turns.
             studies = met.studies + 1 if met is not None else 1
             wait = min(2 ** (studies + 1), _MOST_LOOKS)
-            known = remember(traffic, job, found.voices, found.pairs, found.layout, found.stages, found.clock)
+            known = remember(traffic, job, found.streams, found.pairs, found.layout, found.stages, found.clock)
             due = self.look + wait + crc32(" ".join(name).encode()) % wait
             calm_ns = None if met is None else met.calm_ns
             self._jobs[name] = Acquaintance(known, _usual_step(found), studies, due, calm_ns)

@@ -14,7 +14,7 @@ import polars as pl
 from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.findings.windows import quantile_rows
 
-_MOST_PLACES = 48  # of one voice in a step that are looked at
+_MOST_PLACES = 48  # of one stream in a step that are looked at
 _TOGETHER = ("dp", "ep", "embedding")
 _EARLY = 0.25  # share of those that come together before the others
 _ENOUGH = 0.6  # of the collectives that an endpoint is usually seen in
@@ -42,7 +42,7 @@ def measure_arrivals(case: Case) -> Arrivals:
     stage = np.full(max(int(known["src"].max()), max(case.stages.stage, default=0)) + 1, -1, np.int64)  # type: ignore[arg-type]
     stage[list(case.stages.stage)] = list(case.stages.stage.values())
     every = -(-pl.col("num") // _MOST_PLACES)
-    like = (pl.col("bytes").log1p().median().over("voice") * 20).round().cast(pl.Int32).alias("like")
+    like = (pl.col("bytes").log1p().median().over("stream") * 20).round().cast(pl.Int32).alias("like")
     known = known.with_columns(pl.Series("stage", stage[known["src"].to_numpy()]), like, every.alias("every"))
     known = _place_by_ends(known).filter(pl.col("place") % pl.col("every") == 0)
     alike = ["kind", "stage", "like", "place", "step"]

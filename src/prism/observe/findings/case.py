@@ -28,7 +28,7 @@ _MANY_STEPS = 14  # of which six in seven leave three to compare with
 class Case:
     """One job as observed: its messages with their kind and step, where its endpoints sit, how it is laid out.
 
-    The step of a message is -1 where it is in none; `place` counts the messages of one voice in a step, `num` is how
+    The step of a message is -1 where it is in none; `place` counts the messages of one stream in a step, `num` is how
     many these are.
     """
 
@@ -36,10 +36,12 @@ class Case:
     layout: Layout
     stages: StageMap
     steps: pl.DataFrame
-    messages: pl.DataFrame  # pair size_class voice src dst kind role per_step start_ns end_ns bytes step place num
+    messages: pl.DataFrame  # pair size_class stream src dst kind role per_step start_ns end_ns bytes step place num
     work: pl.DataFrame
     endpoints: pl.DataFrame
+    streams: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
+    observed_since_ns: int = 0  # its first moment
 
     @cached_property
     def length_s(self) -> Floats:
@@ -166,18 +168,18 @@ def culprit(kind: CulpritType, name: str) -> Culprit:
 
 
 def make_case(
-    job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, voices: pl.DataFrame,
-    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,
+    job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, streams: pl.DataFrame,
+    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int, since_ns: int = 0,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
-    row = np.zeros(int(voices["voice"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
-    row[voices["voice"].to_numpy()] = np.arange(voices.height)
-    spoken = voices.select("src", "dst", "kind", "role", "per_step")[row[messages["voice"].to_numpy()]]
+    row = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    row[streams["stream"].to_numpy()] = np.arange(streams.height)
+    labels = streams.select("src", "dst", "kind", "role", "per_step")[row[messages["stream"].to_numpy()]]
     step = find_step(messages["start_ns"].to_numpy(), steps)
-    place, num = number_places(row[messages["voice"].to_numpy()], step.astype(np.int64), voices.height)
+    place, num = number_places(row[messages["stream"].to_numpy()], step.astype(np.int64), streams.height)
     known = messages.hstack(
         [
-            *spoken.iter_columns(),
+            *labels.iter_columns(),
             pl.Series("step", step),
             pl.Series("place", place.astype(np.int32)),
             pl.Series("num", num.astype(np.int32)),
@@ -191,7 +193,9 @@ def make_case(
         messages=known,
         work=measure_work(known, stages, steps),
         endpoints=endpoints,
+        streams=streams,
         observed_until_ns=until_ns,
+        observed_since_ns=since_ns,
     )
 
 

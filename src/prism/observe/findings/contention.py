@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ class Meeting:
 
 
 def find_contention(
-    cases: list[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
+    cases: Sequence[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
 ) -> dict[str, list[Finding]]:
     """Findings by job; `measured` are the transfers of each."""
     if len(cases) < 2:
@@ -102,7 +103,7 @@ def _worst_meeting(
     case: Case,
     transfers: Transfers,
     held: dict[int, bool],
-    cases: list[Case],
+    cases: Sequence[Case],
     carried: dict[str, dict[str, set[int]]],
     routes: pl.DataFrame | None,
 ) -> Meeting | None:
@@ -141,7 +142,7 @@ def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Mee
 def _normal_times(transfers: Transfers, pairs: set[int]) -> pl.DataFrame:
     """pair begin_ns end_ns slower: how many times as long each transfer of the pairs takes as when it is quick."""
     known = transfers.paces.filter(pl.col("pair").is_in(list(pairs)) & (pl.col("end_ns") > pl.col("begin_ns")))
-    slower = pl.col("pace") / pl.col("pace").quantile(0.1, "lower").over("voice")
+    slower = pl.col("pace") / pl.col("pace").quantile(0.1, "lower").over("stream")
     return known.select("pair", "begin_ns", "end_ns", slower.alias("slower"))
 
 

@@ -1,4 +1,4 @@
-"""Durations: what the messages of each voice took in each step once waiting is left out, and which are alike."""
+"""Durations: what the messages of each stream took in each step once waiting is left out, and which are alike."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """What the messages of each voice took in each step, less waiting; `voices` are numbered by their row."""
+    """What the messages of each stream took in each step, less waiting; `streams` are numbered by their row."""
 
-    voices: pl.DataFrame  # pair src dst kind like_size
-    voice: Ints
+    streams: pl.DataFrame  # pair src dst kind like_size
+    stream: Ints
     step: Ints
     num: Ints
     took: Floats
@@ -35,37 +35,37 @@ class Cells:
 
     def take(self, kept: NDArray[np.bool_]) -> Cells:
         """Some of them."""
-        names = ("voice", "step", "num", "took", "mean", "longest", "whole")
+        names = ("stream", "step", "num", "took", "mean", "longest", "whole")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
 def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
-    """Durations less waiting by voice and step, and the pace of each message."""
-    columns = ("pair", "voice", "src", "dst", "kind", "step", "place", "num", "start_ns", "end_ns", "bytes")
+    """Durations less waiting by stream and step, and the pace of each message."""
+    columns = ("pair", "stream", "src", "dst", "kind", "step", "place", "num", "start_ns", "end_ns", "bytes")
     steady = (pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown")
     known = case.messages.lazy().filter(steady).select(columns).collect()
-    named = known["voice"].to_numpy().astype(np.int64)
-    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
-    sizes = median_groups(known["bytes"].to_numpy().astype(np.float64), voice, len(found))
+    named = known["stream"].to_numpy().astype(np.int64)
+    stream, found = number_again(named, int(named.max(initial=-1)) + 1)
+    sizes = median_groups(known["bytes"].to_numpy().astype(np.float64), stream, len(found))
     first = np.zeros(len(found), np.int64)
-    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
-    voices = known.select("pair", "src", "dst", "kind")[first].with_columns(
+    first[stream[::-1]] = np.arange(len(stream) - 1, -1, -1)
+    streams = known.select("pair", "src", "dst", "kind")[first].with_columns(
         pl.Series("like_size", _number_sizes(sizes))
     )
-    number, found = number_again(voice * case.steps.height + known["step"].to_numpy(), len(found) * case.steps.height)
+    number, found = number_again(stream * case.steps.height + known["step"].to_numpy(), len(found) * case.steps.height)
     # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
-    each, longest = _leave_waiting_out(known, voice, voices)
-    between_two = voices["kind"].is_in(POINT_TO_POINT).to_numpy()[found // case.steps.height]
+    each, longest = _leave_waiting_out(known, stream, streams)
+    between_two = streams["kind"].is_in(POINT_TO_POINT).to_numpy()[found // case.steps.height]
     quick = quantile_groups(each, number, len(found), _UNHINDERED)
     count = np.bincount(number, minlength=len(found))
     whole = (known["end_ns"] - known["start_ns"]).to_numpy().astype(np.float64)
     mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
     begin = pl.col("end_ns") - pl.Series(each).cast(pl.Int64)
     paces = known.select(
-        "pair", "kind", "voice", "step", begin.alias("begin_ns"), "end_ns", pace=pl.Series(each) / pl.col("bytes")
+        "pair", "kind", "stream", "step", begin.alias("begin_ns"), "end_ns", pace=pl.Series(each) / pl.col("bytes")
     )
     cells = Cells(
-        voices=voices, voice=found // case.steps.height, step=found % case.steps.height, num=count,
+        streams=streams, stream=found // case.steps.height, step=found % case.steps.height, num=count,
         # A link that flaps slows some of a step's collectives, which a median would not show.
         took=np.where(between_two, quick, mean), mean=mean, longest=most, whole=np.where(between_two, quick, whole),
     )  # fmt: skip
@@ -74,50 +74,50 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
 
 def compare_with_peers(cells: Cells) -> tuple[Floats, Floats, Ints]:
     """By cell what is usual among like messages of the same step, without and with waiting, and of how many pairs."""
-    kind = cells.voices["kind"].rank("dense").to_numpy().astype(np.int64)
-    like, pair = (cells.voices[c].to_numpy().astype(np.int64) for c in ("like_size", "pair"))
-    alike = (kind * (like.max() + 1) + like)[cells.voice] * (cells.step.max() + 1) + cells.step
+    kind = cells.streams["kind"].rank("dense").to_numpy().astype(np.int64)
+    like, pair = (cells.streams[c].to_numpy().astype(np.int64) for c in ("like_size", "pair"))
+    alike = (kind * (like.max() + 1) + like)[cells.stream] * (cells.step.max() + 1) + cells.step
     peer, found = number_keys(alike)
     usual, usual_whole = (quantile_groups(v, peer, len(found), _USUAL)[peer] for v in (cells.took, cells.whole))
-    _, different = number_keys(peer * (pair.max() + 1) + pair[cells.voice])
+    _, different = number_keys(peer * (pair.max() + 1) + pair[cells.stream])
     return usual, usual_whole, np.bincount(different // (pair.max() + 1))[peer]
 
 
 def list_rows(cells: Cells) -> tuple[pl.DataFrame, Ints]:
-    """pair src dst kind unit of all that the cells tell of, and the row of each voice."""
-    heard = np.flatnonzero(np.bincount(cells.voice, minlength=cells.voices.height))
-    kind = cells.voices["kind"].rank("dense").to_numpy().astype(np.int64)
-    key = (cells.voices["pair"].to_numpy().astype(np.int64) * (int(kind.max()) + 1) + kind)[heard]
+    """pair src dst kind unit of all that the cells tell of, and the row of each stream."""
+    present = np.flatnonzero(np.bincount(cells.stream, minlength=cells.streams.height))
+    kind = cells.streams["kind"].rank("dense").to_numpy().astype(np.int64)
+    key = (cells.streams["pair"].to_numpy().astype(np.int64) * (int(kind.max()) + 1) + kind)[present]
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    rows = cells.voices.select("pair", "src", "dst", "kind")[heard[first]]
-    row = np.zeros(cells.voices.height, np.int64)
-    row[heard] = number
+    rows = cells.streams.select("pair", "src", "dst", "kind")[present[first]]
+    row = np.zeros(cells.streams.height, np.int64)
+    row[present] = number
     return rows.with_columns(pl.Series("unit", _units(rows))), row
 
 
 def _number_sizes(sizes: Floats) -> Ints:
-    """By voice a number that those with messages of nearly equal size share, over all pairs."""
+    """By stream a number that those with messages of nearly equal size share, over all pairs."""
     order = np.argsort(sizes, kind="stable")
     like = np.empty(len(sizes), np.int64)
     like[order] = np.cumsum(np.diff(np.log(sizes[order] + 1), prepend=np.inf) > _LIKE)
     return like
 
 
-def _leave_waiting_out(known: pl.DataFrame, voice: Ints, voices: pl.DataFrame) -> tuple[Floats, Floats]:
-    """What each message took, and the longest hop of its collective; `voice` is the row of each among the voices.
+def _leave_waiting_out(known: pl.DataFrame, stream: Ints, streams: pl.DataFrame) -> tuple[Floats, Floats]:
+    """What each message took, and the longest hop of its collective; `stream` is the row of each among the streams.
 
     Hops of a collective that start apart wait for a late rank, so they count from the last start.
     """
-    apart = voices["kind"].is_in(POINT_TO_POINT).to_numpy()
-    kind, like = voices["kind"].rank("dense").to_numpy().astype(np.int64), voices["like_size"].to_numpy()
+    apart = streams["kind"].is_in(POINT_TO_POINT).to_numpy()
+    kind, like = streams["kind"].rank("dense").to_numpy().astype(np.int64), streams["like_size"].to_numpy()
     step, place, num = (known[c].to_numpy() for c in ("step", "place", "num"))
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
     begin, final = start.copy(), end.copy()
-    # A group works on several lanes that share no NIC: what is under way at the same time is first taken to be one.
-    for group in (_units(voices), kind):
+    # A group uses several connections that share no NIC: what is under way at the same time is taken to be one.
+    for group in (_units(streams), kind):
         sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
         sized[apart] = -1
-        call, count = number_calls(sized, voice, step, place, num)
+        call, count = number_calls(sized, stream, step, place, num)
         begin_together(call, count, start, end, begin, final)
     return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
 

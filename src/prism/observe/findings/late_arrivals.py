@@ -66,7 +66,7 @@ class Slow:
         return sorted(e for i in np.flatnonzero(self.shares >= _ALWAYS) for e in self.workers[i])
 
 
-def find_latecomers(case: Case) -> list[Finding]:
+def find_late_ranks(case: Case) -> list[Finding]:
     """The worker that all wait for in the slow steps, or the job where it is another one each time."""
     if case.steps.height < 4:
         return []

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.late_arrivals import find_latecomers
+from prism.observe.findings.late_arrivals import find_late_ranks
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.slow_responses import find_late
 from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
-from prism.observe.traffic.threads import do_each
+from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
 _WORTH = 0.005  # of the time of all GPUs while it lasts
 
 
-def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Finding, ...]:
-    """Findings of every job, ordered by how sure and how costly they are; a cause stands before what it causes."""
-    measured = dict(zip((case.job.id for case in cases), do_each(_measure, cases), strict=True))
-    contended = find_contention(cases, {job: transfers for job, (transfers, _) in measured.items()}, routes)
-    scenes = {case.job.id: find_scene(case, *measured[case.job.id], routes) for case in cases}
+def find_all(
+    cases: Sequence[Case], routes: pl.DataFrame | None = None, notes: list[str] | None = None
+) -> tuple[Finding, ...]:
+    """Findings of every job, ordered by how sure and how costly they are; a cause stands before what it causes.
+
+    `notes` takes in which jobs could not be studied and why.
+    """
+    notes = [] if notes is None else notes
+    measured = {case.job.id: found for case, found in try_each(_measure, cases, _name, notes)}
+    cases = [case for case in cases if case.job.id in measured]
+    transfers = {job: found for job, (found, _) in measured.items()}
+    try:
+        contended = find_contention(cases, transfers, routes)
+    except Exception as error:
+        contended = {}
+        notes.append(f"contention of tenants: {describe_error(error)}")
+    scenes = {
+        case.job.id: scene
+        for case, scene in try_each(lambda case: find_scene(case, *measured[case.job.id], routes), cases, _name, notes)
+    }
+    cases = [case for case in cases if case.job.id in scenes]
     felt = [scene for scene in scenes.values() if scene is not None]
 
     def explain(case: Case) -> list[Finding]:
@@ -33,7 +51,7 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         _, slow = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
-        last = _apart_from(stops, find_latecomers(case))
+        last = _apart_from(stops, find_late_ranks(case))
         late = last or _apart_from(stops, find_late(case, slow))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
@@ -51,9 +69,13 @@ def find_all(cases: list[Case], routes: pl.DataFrame | None = None) -> tuple[Fin
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         return causes + steps + pauses
 
-    found = [finding for findings in do_each(explain, cases) for finding in findings]
+    found = [finding for _, findings in try_each(explain, cases, _name, notes) for finding in findings]
     until = max((case.observed_until_ns for case in cases), default=0)
     return tuple(sorted(found, key=lambda f: _weight(f, until), reverse=True))
+
+
+def _name(case: Case) -> str:
+    return case.job.id
 
 
 def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:

@@ -18,7 +18,7 @@ from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import group_by_number
 
-_MOST_PLACES = 24  # of one voice in a step that are looked at
+_MOST_PLACES = 24  # of one stream in a step that are looked at
 _LEAST = 0.002  # of a step: shorter answers are delays of the network, not work
 _LOW = 0.25  # share of an endpoint's places that need not have grown
 _QUICK = 0.3  # of the steps count as undisturbed
@@ -31,7 +31,7 @@ class Moments:
     Endpoints or hosts have lines of time, one after the other, so that a single search finds what came before.
     """
 
-    place: Ints  # a number that one place in a step of one voice has in all steps
+    place: Ints  # a number that one place in a step of one stream has in all steps
     every: Ints  # how many places of its step it stands for
     step: Ints
     since: Ints  # from the begin of a line to that of the message
@@ -112,18 +112,18 @@ def _number_hosts(case: Case) -> Ints:
 
 
 def _list_moments(case: Case, line_of: Ints) -> Moments:
-    """The moments of all voices, a few of each in a step; endpoints of one line share their time."""
-    columns = ("voice", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
+    """The moments of all streams, a few of each in a step; endpoints of one line share their time."""
+    columns = ("stream", "src", "dst", "step", "place", "num", "start_ns", "end_ns")
     steady = (pl.col("step") >= 0) & (pl.col("role") != "rare")
     known = case.messages.lazy().filter(steady).select(columns).collect()
-    voice, src, dst, step, place, num, start, end = (known[c].to_numpy().astype(np.int64, copy=False) for c in columns)
+    stream, src, dst, step, place, num, start, end = (known[c].to_numpy().astype(np.int64, copy=False) for c in columns)
     begin = int(start.min()) if len(start) else 0
     span = int(end.max(initial=begin)) - begin + 1
     line = line_of * span
     every = np.maximum(1, -(-num // _MOST_PLACES))
     kept = np.flatnonzero(place % every == 0)
     return Moments(
-        place=_number_first_places(voice, place)[voice[kept]] + place[kept],
+        place=_number_first_places(stream, place)[stream[kept]] + place[kept],
         every=every[kept],
         step=step[kept],
         since=start[kept] - begin,
@@ -134,10 +134,10 @@ def _list_moments(case: Case, line_of: Ints) -> Moments:
     )
 
 
-def _number_first_places(voice: Ints, place: Ints) -> Ints:
-    """By voice the number of its first place, where the places of all voices are numbered one after the other."""
-    most = np.zeros(int(voice.max(initial=-1)) + 2, np.int64)
-    np.maximum.at(most, voice + 1, place + 1)
+def _number_first_places(stream: Ints, place: Ints) -> Ints:
+    """By stream the number of its first place, where the places of all streams are numbered one after the other."""
+    most = np.zeros(int(stream.max(initial=-1)) + 2, np.int64)
+    np.maximum.at(most, stream + 1, place + 1)
     return np.cumsum(most)[:-1]
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from prism.observe.findings.case import Case, Ints, culprit
+from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
+from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
 from prism.records.findings import Finding, FindingKind
 
-_SILENT_AT_END = 3.0  # usual steps without a message before the observation ends
+_LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
-_WHOLE = 0.03  # share of a step's messages that may be missing in a whole one
+_ONE_MOMENT = 0.001  # of a step
+_ALIKE = 0.1  # by which sizes differ that buffers set
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 
@@ -44,7 +46,7 @@ def _is_ever_silent(case: Case, usual: float) -> bool:
     start, end = case.messages["start_ns"].to_numpy(), case.messages["end_ns"].to_numpy()
     first, last = int(start.min()), int(end.max())
     bins = int((last - first) / (usual / 10)) + 2
-    if case.observed_until_ns - last >= _SILENT_AT_END * usual or bins > 10 * len(start) + 1000:
+    if case.observed_until_ns - last >= _LIFE.silent_steps * usual or bins > 10 * len(start) + 1000:
         return True
     width = usual / 10
     opened = np.bincount(((start - first) / width).astype(np.int64), minlength=bins)
@@ -67,18 +69,22 @@ def _find_silences(case: Case) -> list[Silence]:
         (int(reach[i]), int(start[i + 1]), True)
         for i in np.flatnonzero(gaps > max(_SILENT_BETWEEN * usual, 1.5 * min(often, 20 * usual)))
     ]
-    if case.observed_until_ns - int(reach[-1]) >= _SILENT_AT_END * usual or _is_cut_short(case, int(reach[-1]), usual):
+    if case.observed_until_ns - int(reach[-1]) >= _LIFE.silent_steps * usual or _is_cut_short(
+        case, int(reach[-1]), usual
+    ):
         found.append((int(reach[-1]), case.observed_until_ns, False))
-    steady = np.sort(case.messages.filter(pl.col("role") != "rare")["start_ns"].to_numpy())
+    template = make_template(case.messages, case.streams, case.steps, _LIFE)
+    if template is None:
+        return []
     starts = case.steps["start_ns"].to_numpy()
-    per_step = float(
-        np.median(np.searchsorted(steady, case.steps["end_ns"].to_numpy()) - np.searchsorted(steady, starts))
-    )
+    seen = int(ordered["start_ns"][0]) > case.observed_since_ns + usual
     out = []
     for begin, end, followed in found:
+        stalled = not followed and _is_cut_short(case, begin, usual)
+        if not stalled and rests_whole(template, begin, start_seen=seen, config=_LIFE):
+            continue
         before = int(np.searchsorted(starts, begin, side="right")) - 1
-        # A pause may count as part of the step it follows, which is whole all the same.
-        while before >= 0 and not _is_whole(steady, int(starts[before]), min(begin, _end_of(case, before)), per_step):
+        while before > 0 and not _is_whole(template, before, begin):
             before -= 1
         if before >= 0:
             out.append(Silence(begin, end, before, followed))
@@ -92,16 +98,18 @@ def _last_end(case: Case) -> int:
 def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
     """Whether the last that many endpoints sent are transfers that never got anywhere: the exporter gave them up."""
     cut = find_stalled(case, end_ns - round(usual), end_ns)
+    # An exporter that is switched off cuts what is under way at one moment, the last one, whatever was sent of it. A
+    # transfer that gets nowhere stops earlier, or where the buffers of its transport are full, at one size.
+    alike = cut.height and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
+    if not alike:
+        cut = cut.filter(pl.col("end_ns") + _ONE_MOMENT * usual < case.observed_until_ns)
     return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
 
 
-def _is_whole(steady: Ints, start_ns: int, end_ns: int, per_step: float) -> bool:
-    sent = np.searchsorted(steady, end_ns, side="right") - np.searchsorted(steady, start_ns)
-    return bool(sent >= (1 - _WHOLE) * per_step)
-
-
-def _end_of(case: Case, step: int) -> int:
-    return int(case.steps["end_ns"][step])
+def _is_whole(template: StepTemplate, step: int, until_ns: int) -> bool:
+    """Whether a step sent all its messages before a moment."""
+    sent = template.count_since(int(template.begin[step]), min(until_ns, int(template.until[step])))
+    return float(sent.sum()) >= (1 - _LIFE.missing) * float(template.usual.sum())
 
 
 def _explain(case: Case, silence: Silence) -> Finding | None:

@@ -39,18 +39,18 @@ class Standstill:
 
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
-    """src dst start_ns: last messages of pairs, begun in a stretch of time and far smaller than the pair's others."""
+    """src dst start_ns end_ns bytes: last messages of pairs, begun in a stretch of time, far smaller than others."""
     last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
     last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
     # What is always as small, such as the acknowledgements of a transport, was not cut.
-    seen = np.bincount(case.messages["voice"].to_numpy())[last["voice"].to_numpy()]
+    seen = np.bincount(case.messages["stream"].to_numpy())[last["stream"].to_numpy()]
     last = last.filter(pl.Series(seen < _USUAL_SIZE))
     if last.is_empty():
-        return last.select("src", "dst", "start_ns")
+        return last.select("src", "dst", "start_ns", "end_ns", "bytes")
     steady = case.messages.filter(pl.col("role") != "rare")
     usual = steady.group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
     cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
-    return cut.select("src", "dst", "start_ns")
+    return cut.select("src", "dst", "start_ns", "end_ns", "bytes")
 
 
 def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
@@ -70,7 +70,10 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
         return None
     due = pl.concat([due, due.with_columns(pl.col("due") + length_ns, pl.col("over") + length_ns)]).sort("due")
     sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
-    sent = sent.select("src", "dst", "start_ns", "bytes", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64))
+    seen = pl.Series("seen", np.bincount(case.messages["stream"].to_numpy())[sent["stream"].to_numpy()])
+    sent = sent.with_columns(seen).select(
+        "src", "dst", "start_ns", "bytes", "seen", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64)
+    )
     sent = sent.sort("offset").join_asof(
         due.select("src", "dst", "due", "least"), left_on="offset", right_on="due", by=["src", "dst"],
         strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
@@ -93,14 +96,16 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
         return None
     starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
     template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
-    due = template.group_by("src", "dst", "voice", "place").agg(
+    due = template.group_by("src", "dst", "stream", "place").agg(
         (pl.col("start_ns") - pl.col("step_ns")).median().alias("due"),
         (pl.col("end_ns") - pl.col("step_ns")).median().alias("over"),
         pl.len().alias("num"),
     )
     # Routed tokens have any size.
     size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
-    due = due.filter(pl.col("num") * 2 > len(like)).join(steady.group_by("voice").agg(size.alias("least")), on="voice")
+    due = due.filter(pl.col("num") * 2 > len(like)).join(
+        steady.group_by("stream").agg(size.alias("least")), on="stream"
+    )
     least = pl.col("least").min().over("src", "dst", (pl.col("due") / (_AT_ONCE * usual_ns)).round())
     return due.select("src", "dst", "due", "over", least)
 
@@ -108,8 +113,10 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
 def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
     """src dst start_ns: last messages of pairs that are far smaller than what was due when they came."""
     last = sent.group_by("src", "dst", maintain_order=True).tail(1)
-    cut = last.filter(pl.col("bytes") < _SMALL * pl.col("least")).select("src", "dst", "start_ns")
-    return pl.concat([cut, find_stalled(case, begin_ns, until)]).unique(maintain_order=True)
+    # What is always as small, such as a norm at the end of a step, was not cut.
+    cut = last.filter((pl.col("bytes") < _SMALL * pl.col("least")) & (pl.col("seen") < _USUAL_SIZE))
+    cut = cut.select("src", "dst", "start_ns")
+    return pl.concat([cut, find_stalled(case, begin_ns, until).drop("end_ns", "bytes")]).unique(maintain_order=True)
 
 
 def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.DataFrame:

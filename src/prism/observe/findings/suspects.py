@@ -62,7 +62,9 @@ def set_scene(
     unit, apart = _part_units(transfers.rows["unit"].to_list(), {row_of[p.pair, p.kind] for p in counted}, early)
     by_row = {row_of[p.pair, p.kind]: p for p in counted}
     both_ways = any(p.kind in POINT_TO_POINT for p in counted)
-    if apart:  # Lanes whose hops all end together wait for those whose hops end apart, and these show where it is.
+    if (
+        apart
+    ):  # Connections whose hops all end together wait for those whose hops end apart, and these show where it is.
         by_row = {r: p for r, p in by_row.items() if r in apart or p.kind in POINT_TO_POINT}
     paths, moved = _paths(routes, transfers, by_row, case)
     touches = [

@@ -64,7 +64,7 @@ class Transfers:
     extra_s: Floats
     lead_ns: Floats  # how long before the last hop of the same collective it ends
     longest_ns: Floats  # what that one takes
-    paces: pl.DataFrame  # pair kind voice step begin_ns end_ns pace: every message without waiting, nanoseconds a byte
+    paces: pl.DataFrame  # pair kind stream step begin_ns end_ns pace: every message without waiting, nanoseconds a byte
 
     @property
     def tells(self) -> NDArray[np.bool_]:
@@ -83,19 +83,19 @@ def measure_transfers(case: Case) -> Transfers | None:
     if case.steps.height < 3 or case.messages.is_empty():
         return None
     cells, paces = measure_durations(case)
-    if not len(cells.voice):
+    if not len(cells.stream):
         return None
     # Without waiting a message is timed by the clocks of several exporters, with waiting by its own alone: both count.
     usual, usual_whole, peers = compare_with_peers(cells)
     enough = (peers >= _PEERS) & (usual > 0)
     like = np.where(enough, np.minimum(cells.took / usual, cells.whole / usual_whole) - 1, np.nan)
-    often = np.bincount(cells.voice)[cells.voice] >= 5
-    quick = quantile_groups(cells.took, cells.voice, cells.voices.height, 0.25)[cells.voice]
+    often = np.bincount(cells.stream)[cells.stream] >= 5
+    quick = quantile_groups(cells.took, cells.stream, cells.streams.height, 0.25)[cells.stream]
     past = np.where(often, quick, np.nan)
     base = np.fmin(past, np.where(enough, usual, np.nan))
     rows, row = list_rows(cells)
     shape = rows.height, case.steps.height
-    at = row[cells.voice] * case.steps.height + cells.step
+    at = row[cells.stream] * case.steps.height + cells.step
 
     def total(values: Floats) -> Floats:
         return np.asarray(np.bincount(at, np.nan_to_num(values), shape[0] * shape[1]), np.float64).reshape(shape)
@@ -196,7 +196,9 @@ def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tu
     Clocks that differ by a constant shift a row's ends in all steps alike.
     """
     every = transfers.lead_ns[rows]
-    every = every - quantile_rows(every, 0.5, axis=0)  # What all wait for, another lane say, tells none of them apart.
+    every = every - quantile_rows(
+        every, 0.5, axis=0
+    )  # What all wait for, another connection say, tells none of them apart.
     lead, at_rest = every[:, steps], np.delete(every, steps, axis=1)
     longest = float(np.nanmedian(transfers.longest_ns[rows][:, steps]))
     usual = np.array([_middle(values) for values in at_rest])

@@ -10,17 +10,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.jobs.same_job import keep_company
-from prism.observe.jobs.step_counts import Stream, choose_period
-from prism.observe.traffic.period import Times, make_streams
+from prism.observe.jobs.same_job import are_same_job
+from prism.observe.jobs.step_counts import StreamStarts, choose_period
+from prism.observe.traffic.period import Times, pack_starts
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import do_each
 
 Ints = NDArray[np.int64]
 
-Hear = Callable[[Traffic, Ints, Times], float | None]
-"""Tells the period of what some pairs send, given when they wrote to storage; `listen` is one."""
+PeriodEstimator = Callable[[Traffic, Ints, Times], float | None]
+"""Tells the period of what some pairs send, given when they wrote to storage; `measure_period` is one."""
 
 _CLASSES = 10  # sizes of messages that are listened to
 _STREAMS_PER_CLASS = 3
@@ -28,7 +28,7 @@ _SAME_SIZE = 0.05  # of the logarithm of bytes
 CLOCK_ERROR_NS = 50_000  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
 _LISTENED_PAIRS = 96
-_HEAVY = 0.01  # of the bytes of the heaviest voice
+_HEAVY = 0.01  # of the bytes of the heaviest stream
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _MOST_VOTES = 5  # of clusters on whether two families are one
@@ -58,15 +58,18 @@ class Cluster:
     hosts: Ints
 
 
-def recognise_jobs(traffic: Traffic, hear: Hear | None = None) -> list[ObservedJob]:
-    """Cut the traffic into jobs, the largest first; `hear` may know the period of some pairs without listening."""
+def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = None) -> list[ObservedJob]:
+    """Cut the traffic into jobs, the largest first; `estimate_period` may know the period of some pairs already."""
     hubs = find_hubs(traffic)
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
     steady = inner & _is_steady(traffic, src, dst)
     clusters = _make_clusters(traffic, src, dst, steady)
     families = _join_clusters(clusters, traffic)
-    jobs = do_each(lambda family: _make_job(traffic, [clusters[i] for i in family], inner, hear or listen), families)
+    jobs = do_each(
+        lambda family: _make_job(traffic, [clusters[i] for i in family], inner, estimate_period or measure_period),
+        families,
+    )
     jobs.sort(key=lambda j: (-len(j.endpoints), j.first_ns, int(j.endpoints[0])))
     return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
 
@@ -104,10 +107,11 @@ def connect(num: int, src: Ints, dst: Ints) -> Ints:
 
 def _make_clusters(traffic: Traffic, src: Ints, dst: Ints, steady: NDArray[np.bool_]) -> list[Cluster]:
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    labels = connect(traffic.endpoints.height, src[steady], dst[steady])
+    sender, receiver = traffic.ends
+    labels = connect(int(max(sender.max(initial=0), receiver.max(initial=0))) + 1, sender[steady], receiver[steady])
     pairs = np.flatnonzero(steady)
-    pairs = pairs[np.argsort(labels[src[pairs]], kind="stable")]
-    cut = np.flatnonzero(np.diff(labels[src[pairs]])) + 1
+    pairs = pairs[np.argsort(labels[sender[pairs]], kind="stable")]
+    cut = np.flatnonzero(np.diff(labels[sender[pairs]])) + 1
     clusters = []
     for own in np.split(pairs, cut) if len(pairs) else []:
         endpoints = np.unique(np.concatenate([src[own], dst[own]]))
@@ -137,8 +141,9 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
                 asked = votes.setdefault((ra, rb), [])
                 if ra == rb or len(asked) >= _MOST_VOTES:
                     continue
-                asked.append(keep_company(traffic, clusters[a].pairs, clusters[b].pairs))
-                # Strangers are strangers whoever is asked; where answers differ, those that say no heard too little.
+                asked.append(are_same_job(traffic, clusters[a].pairs, clusters[b].pairs))
+                # Two clusters are different jobs if every estimate says so. A missing link is weaker evidence than a
+                # present one, because short captures miss rare messages.
                 if asked[0] or sum(asked) > 1:
                     family[rb] = ra
     families: dict[int, list[int]] = {}
@@ -147,18 +152,23 @@ def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]
     return list(families.values())
 
 
-def _make_job(traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], hear: Hear) -> ObservedJob:
+def _make_job(
+    traffic: Traffic, clusters: list[Cluster], inner: NDArray[np.bool_], estimate_period: PeriodEstimator
+) -> ObservedJob:
     endpoints = np.unique(np.concatenate([c.endpoints for c in clusters]))
-    src, dst = traffic.pairs["src"].to_numpy(), traffic.pairs["dst"].to_numpy()
-    touches = np.isin(src, endpoints) | np.isin(dst, endpoints)
-    within = np.isin(src, endpoints) & np.isin(dst, endpoints) & inner
+    own = np.concatenate([c.pairs for c in clusters])
+    nodes = np.unique(np.concatenate([side[own] for side in traffic.ends]))
+    sent, received = (np.isin(side, nodes) for side in traffic.ends)
+    touches, within = sent | received, sent & received & inner
     pairs, stored = np.flatnonzero(within), np.flatnonzero(touches & ~within)
     return ObservedJob(
         id="",
         endpoints=endpoints,
         pairs=pairs,
         storage_pairs=stored,
-        period_ns=hear(traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)),
+        period_ns=estimate_period(
+            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)
+        ),
         marks=np.empty(0, np.int64),
         first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
         last_ns=int(traffic.pairs["last_ns"].to_numpy()[pairs].max()),
@@ -177,42 +187,44 @@ def _find_pauses(traffic: Traffic, served: NDArray[np.bool_], endpoints: Ints) -
     return times
 
 
-def listen(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
+def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
     """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
     pairs = np.sort(pairs)
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
-    voice = traffic.voices_of(chosen)
-    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
-    heard = pl.DataFrame({"voice": voice, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
-    if heard.is_empty():
+    stream = traffic.streams_of(chosen)
+    load, num = traffic.stream_load[stream], traffic.stream_num[stream]
+    candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
+    if candidates.is_empty():
         return None
-    large = heard.filter(pl.col("bytes") >= NUMBERS_BYTES)
-    heard = large if large.height else heard
-    heard = heard.with_columns((pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass"))
-    common = heard.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
+    large = candidates.filter(pl.col("bytes") >= NUMBERS_BYTES)
+    candidates = large if large.height else candidates
+    candidates = candidates.with_columns(
+        (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
+    )
+    common = candidates.group_by("klass").len().sort("len", "klass", descending=[True, False]).head(_CLASSES)
     parts: list[Times] = []
     classes: list[int] = []
-    voice, own_class = heard["voice"].to_numpy(), heard["klass"].to_numpy()
+    stream, own_class = candidates["stream"].to_numpy(), candidates["klass"].to_numpy()
     for klass in common["klass"].to_list():
-        own = voice[own_class == klass]
+        own = stream[own_class == klass]
         for i in np.unique(np.linspace(0, len(own) - 1, _STREAMS_PER_CLASS).astype(np.int64)).tolist():
             parts.append(_starts_of(traffic, own[i]))
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
-    single = [Stream(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
-    heavy = _heavy_streams(traffic, heard)
-    return choose_period(make_streams(parts, classes, slack), single, heavy, pauses, slack)
+    single = [StreamStarts(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
+    heavy = _heavy_streams(traffic, candidates)
+    return choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
 
 
-def _starts_of(traffic: Traffic, voice: int) -> Times:
-    starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_voice(voice)]
+def _starts_of(traffic: Traffic, stream: int) -> Times:
+    starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_stream(stream)]
     return starts
 
 
-def _heavy_streams(traffic: Traffic, heard: pl.DataFrame) -> list[Stream]:
-    """A few of the voices that carry most: what is left of a torn transfer says nothing about steps."""
+def _heavy_streams(traffic: Traffic, candidates: pl.DataFrame) -> list[StreamStarts]:
+    """A few of the streams that carry most: what is left of a torn transfer says nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
-    heavy = heard.filter(load >= _HEAVY * load.max()).sort("klass", "voice")
+    heavy = candidates.filter(load >= _HEAVY * load.max()).sort("klass", "stream")
     some = np.unique(np.linspace(0, heavy.height - 1, min(heavy.height, _MOST_HEAVY)).astype(np.int64))
-    chosen = heavy[some].select("voice", "klass").iter_rows()
-    return [Stream(times=_starts_of(traffic, voice), klass=klass) for voice, klass in chosen]
+    chosen = heavy[some].select("stream", "klass").iter_rows()
+    return [StreamStarts(times=_starts_of(traffic, stream), klass=klass) for stream, klass in chosen]

@@ -26,7 +26,7 @@ _AT_ONCE = 0.005  # of the time between messages: what strangers come to by chan
 _LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = 0.05
-_STEADY = 0.02  # of the usual number of messages of a voice
+_STEADY = 0.02  # of the usual number of messages of a stream
 _FREE = 0.7  # times the jitter of the time between messages
 _FREE_FOR_LONG = 0.5  # times the jitter of the time that many messages take
 _PARTS = (6, 4, 3)  # of all messages that are many
@@ -36,9 +36,9 @@ _WALK = 1.5  # times what a distance changes from step to step; a random walk st
 _MIN_DRIFT = 16  # steps that show a drift
 
 
-def keep_company(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
-    marks = mark_both(traffic, *(_hear(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
+    marks = mark_both(traffic, *(_choose_streams(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
     first, second = min(marks, key=_looseness)
     if min(len(first), len(second)) < _MIN_EVENTS:
         return True
@@ -88,7 +88,7 @@ def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[n
 
 def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters send any messages of one size."""
-    sizes = [_hear(traffic, pairs).size for pairs in (a, b)]
+    sizes = [_choose_streams(traffic, pairs).size for pairs in (a, b)]
     return bool((np.abs(sizes[0][:, None] - sizes[1][None, :]) < _SAME_SIZE).any())
 
 
@@ -135,32 +135,32 @@ def _drifts(distance: NDArray[np.float64]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """Voices, the rarest first: how many messages each has, and the logarithm of their size."""
+class StreamSet:
+    """Streams, the rarest first: how many messages each has, and the logarithm of their size."""
 
-    voice: NDArray[np.int64]
+    stream: NDArray[np.int64]
     num: NDArray[np.int64]
     size: NDArray[np.float64]
 
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Heard:
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> StreamSet:
         """Some of them."""
-        return Heard(self.voice[rows], self.num[rows], self.size[rows])
+        return StreamSet(self.stream[rows], self.num[rows], self.size[rows])
 
 
-def _hear(traffic: Traffic, pairs: NDArray[np.int64]) -> Heard:
-    """The steady voices of a few pairs."""
-    chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED)).astype(np.int64))]
-    voice = traffic.voices_of(chosen)
-    load, num = traffic.voice_load[voice], traffic.voice_num[voice]
-    heard = Heard(voice, num, np.log(np.maximum(load / num, 1.0)))
-    large = heard.size > _NUMBERS
-    heard = heard.take(large) if large.any() else heard
-    steady = heard.num >= max(_MIN_EVENTS, _STEADY * float(take_median(heard.num)))
-    heard = heard.take(steady) if steady.any() else heard
-    return heard.take(np.lexsort((heard.voice, heard.num)))
+def _choose_streams(traffic: Traffic, pairs: NDArray[np.int64]) -> StreamSet:
+    """The steady streams of a few pairs."""
+    some = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED)).astype(np.int64))]
+    stream = traffic.streams_of(some)
+    load, num = traffic.stream_load[stream], traffic.stream_num[stream]
+    chosen = StreamSet(stream, num, np.log(np.maximum(load / num, 1.0)))
+    large = chosen.size > _NUMBERS
+    chosen = chosen.take(large) if large.any() else chosen
+    steady = chosen.num >= max(_MIN_EVENTS, _STEADY * float(take_median(chosen.num)))
+    chosen = chosen.take(steady) if steady.any() else chosen
+    return chosen.take(np.lexsort((chosen.stream, chosen.num)))
 
 
-def mark_both(traffic: Traffic, a: Heard, b: Heard) -> list[tuple[Times, Times]]:
+def mark_both(traffic: Traffic, a: StreamSet, b: StreamSet) -> list[tuple[Times, Times]]:
     """The times of the rarest messages of one size that both send as often, or of the rarest of each.
 
     Where messages come in groups, those of the first of each group, once per step; there may be several such ways.
@@ -170,7 +170,7 @@ def mark_both(traffic: Traffic, a: Heard, b: Heard) -> list[tuple[Times, Times]]
     ratio = a.num[:, None] / b.num[None, :]
     ours, theirs = np.nonzero(near & (ratio > 0.8) & (ratio < 1.25))
     i, k = (int(ours[0]), int(theirs[0])) if len(ours) else (0, 0)
-    rows = [traffic.rows_of_voice(int(v))[:_MOST_EVENTS] for v in (a.voice[i], b.voice[k])]
+    rows = [traffic.rows_of_stream(int(v))[:_MOST_EVENTS] for v in (a.stream[i], b.stream[k])]
     both: list[tuple[Times, Times]] = []
     for column in ("start_ns", "end_ns"):
         moments = traffic.messages[column].to_numpy()

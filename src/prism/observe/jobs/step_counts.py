@@ -11,12 +11,12 @@ import numpy as np
 
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import (
+    PackedStarts,
     Rhythm,
-    Streams,
     Times,
     find_group_starts,
     find_rhythm,
-    make_streams,
+    pack_starts,
     usual_spacing,
 )
 
@@ -28,7 +28,7 @@ _NEARLY = 0.8  # of the most regular marks
 _FEW = 8  # of a period that a capture holds
 _DOUBTFUL = 0.8  # clarity of a rhythm that counting may contradict
 _EQUAL_LENGTH = (0.95, 1.05)
-_HEARD = 0.8  # clarity of a rhythm of one half
+_CLEAR_HALF = 0.8  # clarity of a rhythm of one half
 _CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
@@ -45,7 +45,7 @@ _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class StreamStarts:
     """Start times of like messages of one pair, and the class of their size."""
 
     times: Times
@@ -53,7 +53,7 @@ class Stream:
 
 
 def choose_period(
-    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+    streams: PackedStarts, single: list[StreamStarts], heavy: list[StreamStarts], pauses: Times, slack_ns: int
 ) -> float | None:
     """The length of a step; `streams` are made of the `single` ones, `pauses` are when the job wrote to storage."""
     period = _find_period(streams, single, heavy, pauses, slack_ns)
@@ -63,7 +63,7 @@ def choose_period(
     return both
 
 
-def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
+def _join_halves(period_ns: float, single: list[StreamStarts]) -> float | None:
     """The time of two, where every second one lasts a little longer: micro-batches, one of them with the optimizer."""
     found = []
     for stream in single:
@@ -82,7 +82,7 @@ def _join_halves(period_ns: float, single: list[Stream]) -> float | None:
 
 
 def _find_period(
-    streams: Streams, single: list[Stream], heavy: list[Stream], pauses: Times, slack_ns: int
+    streams: PackedStarts, single: list[StreamStarts], heavy: list[StreamStarts], pauses: Times, slack_ns: int
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
@@ -126,7 +126,7 @@ def _find_period(
     return counted
 
 
-def _rest_and_count(single: list[Stream], heavy: list[Stream]) -> float | None:
+def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> float | None:
     """The time between marks that cut all streams alike, where it also is the time between long rests."""
     rests, counted = time_rests(single), count_steps(heavy)
     if rests is None or counted is None or not _EQUAL_LENGTH[0] < counted / rests < _EQUAL_LENGTH[1]:
@@ -134,21 +134,21 @@ def _rest_and_count(single: list[Stream], heavy: list[Stream]) -> float | None:
     return counted
 
 
-def _is_rare(period_ns: float, single: list[Stream]) -> bool:
+def _is_rare(period_ns: float, single: list[StreamStarts]) -> bool:
     """Whether a capture holds only a few of a period."""
     spans = [float(stream.times[-1] - stream.times[0]) for stream in single if len(stream.times)]
     return max(spans, default=0.0) < _FEW * period_ns
 
 
-def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
+def find_halves(single: list[StreamStarts], slack_ns: int) -> Rhythm | None:
     """The rhythm of both halves of a capture, where these may differ; of the whole, a common multiple repeats."""
     ends = [(stream.times[0], stream.times[-1]) for stream in single if len(stream.times)]
     middle = (min(first for first, _ in ends) + max(last for _, last in ends)) // 2
     found = []
     for before in (True, False):
         parts = [stream.times[(stream.times < middle) == before] for stream in single]
-        rhythm = find_rhythm(make_streams(parts, [stream.klass for stream in single], slack_ns), slack_ns)
-        if rhythm is None or rhythm.clarity < _HEARD:
+        rhythm = find_rhythm(pack_starts(parts, [stream.klass for stream in single], slack_ns), slack_ns)
+        if rhythm is None or rhythm.clarity < _CLEAR_HALF:
             return None
         found.append(rhythm)
     periods = [rhythm.period_ns for rhythm in found]
@@ -159,19 +159,19 @@ def find_halves(single: list[Stream], slack_ns: int) -> Rhythm | None:
     return Rhythm(period_ns=usual, clarity=min(r.clarity for r in found), tolerance=longer - 1)
 
 
-def _is_grouped(period_ns: float | None, streams: Streams) -> bool:
+def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
     return grouped is not None and period_ns is not None and _SAME[0] < period_ns / grouped < _SAME[1]
 
 
-def _repeats_groups(period_ns: float, streams: Streams) -> bool:
+def _repeats_groups(period_ns: float, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other exactly as a period says."""
     grouped = usual_spacing(streams)
     return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
 
 
-def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], pauses: Times) -> float:
+def _in_single_steps(period_ns: float, streams: PackedStarts, single: list[StreamStarts], pauses: Times) -> float:
     """The time between groups of messages, where the period is one of several steps.
 
     A few steps and a checkpoint repeat, and so do three short steps of a job whose later steps are half as long again.
@@ -183,7 +183,7 @@ def _in_single_steps(period_ns: float, streams: Streams, single: list[Stream], p
     return grouped if several else period_ns
 
 
-def _changes_rarely(single: list[Stream]) -> bool:
+def _changes_rarely(single: list[StreamStarts]) -> bool:
     """Whether groups follow each other at one distance for long: parts of a step would not across its end."""
     shares = []
     for stream in single:
@@ -203,15 +203,15 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
     return len(between) > 0 and _SAME_SPACING[0] < float(take_median(between)) / period_ns < _SAME_SPACING[1]
 
 
-def time_rests(streams: list[Stream]) -> float | None:
+def time_rests(streams: list[StreamStarts]) -> float | None:
     """The time between the rests that a stream spends most of its time in; of the class that rests longest.
 
-    Every stream speaks in every step, so a step is no shorter. Pauses between steps do not take most of the time.
+    Every stream sends in every step, so a step is no shorter. Pauses between steps do not take most of the time.
     """
     return max(_rests_by_class(streams), default=None)
 
 
-def _rests_by_class(streams: list[Stream]) -> list[float]:
+def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
     """The usual time between rests of every class that has any."""
     found: dict[int, list[float]] = {}
     for stream in streams:
@@ -245,11 +245,11 @@ def find_rest_ends(times: Times) -> Times:
     return after if whole else np.zeros(0, np.int64)
 
 
-def count_steps(streams: list[Stream]) -> float | None:
+def count_steps(streams: list[StreamStarts]) -> float | None:
     """The usual time between marks that cut all streams into like parts, the most marks there are.
 
-    A stream that speaks several times in a step cuts others into parts without messages, one that speaks every other
-    step leaves marks out: of those that fit, the one with the most marks speaks once.
+    A stream that sends several times in a step cuts others into parts without messages, one that sends every other
+    step leaves marks out: of those that fit, the one with the most marks sends once.
     """
     found: list[tuple[int, float, float]] = []
     for stream in streams:
@@ -264,7 +264,7 @@ def count_steps(streams: list[Stream]) -> float | None:
     return max(fitting)[2] if fitting else None
 
 
-def _cut_evenly(marks: Times, others: list[Stream]) -> float:
+def _cut_evenly(marks: Times, others: list[StreamStarts]) -> float:
     """The share of intervals that hold as many messages as is usual: of the middle stream of each class, on average."""
     shares: dict[int, list[float]] = {}
     for stream in others:

@@ -67,7 +67,7 @@ def _study(
         layout=layout,
         pairs=pairs.with_columns(pl.Series(side, address[pairs[side]]) for side in ("src", "dst")),
         steps=steps,
-        voices=pl.DataFrame(),  # an idea of Prism's own method
+        streams=pl.DataFrame(),  # an idea of Prism's own method
         stages=stages,
         observed=_describe(name, members, own, pairs),
     )

@@ -11,7 +11,7 @@ from prism.records.spans import SPANS
 def find_step_ends(messages: pl.DataFrame) -> pl.DataFrame:
     """STEPS of one job: a step ends with the last flow of its data-parallel burst.
 
-    `messages` are the job's, with kind and segment. Pairs that were cut into the usual number of segments speak; where
+    `messages` are the job's, with kind and segment. Pairs that were cut into the usual number of segments count; where
     no pair is data parallel, all do.
     """
     dp = messages.filter(pl.col("kind") == "dp")

@@ -1,7 +1,7 @@
-"""Lanes: what single connections of collectives send, and how the lanes of one host keep time with each other.
+"""Connections: what each connection of a collective sends, and how the connections of one host keep time.
 
-All lanes of one collective end at the same moment, whoever comes late; lanes of others end when they please. A lane
-begins when the rank that sends on it has come: ranks that are bound to each other in every layer come together.
+All connections of one collective end at the same moment, whichever rank is late; other connections end at other times.
+A transfer begins when its sender arrives, so ranks that wait for each other in every layer begin together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEAST = 3  # messages that tell anything
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
+class Connection:
     """Messages of one size of one connection."""
 
     src: int
@@ -55,12 +55,12 @@ class Lane:
     @cached_property
     def noise(self) -> float:
         """By how much sampling usually moves a start or an end, ns."""
-        return float(find_median(self.moved.copy()))
+        return _median_or_zero(self.moved)
 
     @cached_property
     def fresh_noise(self) -> float:
         """By how much sampling usually moves a start that comes after a silence, ns."""
-        return float(find_median(self.moved[self._after_silence]))
+        return _median_or_zero(self.moved[self._after_silence])
 
     @cached_property
     def ends(self) -> Ints:
@@ -75,7 +75,7 @@ class Lane:
     @cached_property
     def usual_silence(self) -> float:
         """How long it usually is silent before such a message, ns."""
-        return float(find_median(self.silence[self._after_silence]))
+        return _median_or_zero(self.silence[self._after_silence])
 
     @cached_property
     def _after_silence(self) -> Ints:
@@ -83,15 +83,20 @@ class Lane:
         return fresh
 
 
-def read_lane(traffic: Traffic, voice: int) -> Lane:
-    """The messages of a voice, and how long its connection was silent before each."""
-    own, columns = traffic.rows_of_voice(voice), traffic.columns
+def _median_or_zero(values: Floats) -> float:
+    """The median; 0 where there are no values, as where no message comes after a silence."""
+    return float(find_median(values.copy())) if len(values) else 0.0
+
+
+def read_connection(traffic: Traffic, stream: int) -> Connection:
+    """The messages of a stream, and how long its connection was silent before each."""
+    own, columns = traffic.rows_of_stream(stream), traffic.columns
     pair = int(columns["pair"][own[0]])
-    rows, silence = _hear_connection(
-        columns["voice"], traffic.connection_of, voice, traffic.begin[pair : pair + 2], *_times(columns)
+    rows, silence = _list_silences(
+        columns["stream"], traffic.connection_of, stream, traffic.begin[pair : pair + 2], *_times(columns)
     )
-    shortest, moved = _measure_lane(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
-    return Lane(
+    shortest, moved = _measure_connection(rows, *_times(columns), columns["bytes"], traffic.sample_bytes)
+    return Connection(
         src=int(traffic.source_of[pair]),
         start=columns["start_ns"][rows],
         end=columns["end_ns"][rows],
@@ -106,16 +111,16 @@ def _times(columns: dict[str, Ints]) -> tuple[Ints, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _hear_connection(
-    voices: Ints, connections: Ints, voice: int, span: Ints, start: Ints, end: Ints
+def _list_silences(
+    streams: Ints, connections: Ints, stream: int, span: Ints, start: Ints, end: Ints
 ) -> tuple[Ints, Floats]:
-    """The rows of a voice, and how long its connection was silent before each; `span` are the rows of its pair."""
+    """The rows of a stream, and how long its connection was silent before each; `span` are the rows of its pair."""
     rows, silence = np.empty(span[1] - span[0], np.int64), np.empty(span[1] - span[0])
     count, busy, first = 0, 0, True
     for i in range(span[0], span[1]):
-        if connections[voices[i]] != connections[voice]:
+        if connections[streams[i]] != connections[stream]:
             continue
-        if voices[i] == voice:
+        if streams[i] == stream:
             rows[count], silence[count] = i, 0.0 if first else float(start[i] - busy)
             count += 1
         busy, first = end[i] if first else max(busy, end[i]), False
@@ -123,7 +128,7 @@ def _hear_connection(
 
 
 @numba.njit(cache=True, nogil=True)
-def _measure_lane(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
+def _measure_connection(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
     """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
     length, moved = np.empty(len(rows)), np.empty(len(rows))
     for k in range(len(rows)):
@@ -148,8 +153,8 @@ def _list_fresh(silence: Floats, moved: Floats) -> Ints:
     return (sharp if len(sharp) >= _ENOUGH else fresh)[:_MOST_EVENTS]
 
 
-def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
-    """Whether two lanes are of one collective: their ends differ by a constant, that of their clocks.
+def ends_as_one(a: Connection, b: Connection, sharp_ns: float = np.inf) -> bool:
+    """Whether two connections are of one collective: their ends differ by a constant, that of their clocks.
 
     `sharp_ns` is how far the ends of hops scatter that surely are of one collective.
     """
@@ -161,10 +166,10 @@ def ends_as_one(a: Lane, b: Lane, sharp_ns: float = np.inf) -> bool:
     return bool(spread <= limit + _FLOOR_NS)
 
 
-def part_ends(a: Lane, b: Lane) -> tuple[float, int]:
-    """How far the distances of two lanes' ends scatter, and over how many messages; endless where these are few.
+def part_ends(a: Connection, b: Connection) -> tuple[float, int]:
+    """How far the distances of two connections' ends scatter, and over how many messages; endless where these are few.
 
-    Of the lane with fewer messages each is asked for: sampling may have put those of two sizes together in the other.
+    Every message of the shorter series is matched: sampling may have merged two sizes in the other one.
     """
     few, many = (a, b) if len(a.end) <= len(b.end) else (b, a)
     at, spread = match_times(few.ends[:_MOST_ENDS], many.ends)
@@ -173,7 +178,7 @@ def part_ends(a: Lane, b: Lane) -> tuple[float, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bond:
-    """How two lanes begin after a silence: how far apart, how unevenly, and how unevenly sampling alone would be."""
+    """How two connections begin after a silence: their distance, its scatter, and the scatter that sampling makes."""
 
     offset_ns: float
     scatter_ns: float
@@ -182,8 +187,8 @@ class Bond:
     num: int
 
 
-def measure_bond(a: Lane, b: Lane) -> Bond | None:
-    """How the second lane begins beside the first; None where too few messages come after a silence."""
+def measure_bond(a: Connection, b: Connection) -> Bond | None:
+    """How the second connection begins beside the first; None where too few messages come after a silence."""
     offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
     if spread == np.inf:
         return None
@@ -192,13 +197,13 @@ def measure_bond(a: Lane, b: Lane) -> Bond | None:
 
 
 def keep_step(bond: Bond) -> bool:
-    """Whether two lanes begin at the same moment, but for what sampling does to it."""
+    """Whether two connections begin at the same moment, but for what sampling does to it."""
     chance = _CHANCE * (1 + _SURE / np.sqrt(max(bond.num, 1))) * bond.noise_ns
     return bool(bond.scatter_ns <= chance + _FLOOR_NS)
 
 
-def begin_as_one(a: Lane, b: Lane) -> bool:
-    """Whether the first messages of many steps leave both lanes at one moment: their ranks are bound to each other.
+def begin_as_one(a: Connection, b: Connection) -> bool:
+    """Whether the first messages of many steps leave both connections at one moment, as those of lockstep ranks do.
 
     Chance alone puts some near to each other, but then as many lie a little further off.
     """

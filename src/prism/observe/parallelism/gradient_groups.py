@@ -1,4 +1,4 @@
-"""Bundles: connections that act as one, because they carry one collective, or one micro-batch of one replica."""
+"""GradientGroups: connections that act as one, because they carry one collective, or one micro-batch of one replica."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import numpy as np
 import polars as pl
 
 from prism.observe.jobs.grouping import SKEW_NS, connect
-from prism.observe.parallelism.connections import Floats, Ints, Lane, ends_as_one, measure_bond, part_ends, read_lane
+from prism.observe.parallelism.connections import (
+    Connection,
+    Floats,
+    Ints,
+    ends_as_one,
+    measure_bond,
+    part_ends,
+    read_connection,
+)
 from prism.observe.parallelism.shared_sequences import count_in_step
 from prism.observe.traffic.period import nearest
 from prism.observe.traffic.table import Traffic
@@ -18,57 +26,57 @@ from prism.observe.traffic.table import Traffic
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
 _PLACES = 12  # hosts that are looked at
 _MAIN = 0.3  # of what a connection sends most of: messages that come once a step tell little
-_UNEVEN = 4  # times more lanes to one host than to another
+_UNEVEN = 4  # times more connections to one host than to another
 _OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 _IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
 _FEW_HOSTS = 4  # of a group; among many, one that is seen is always close behind the last
 _TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
 _LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
-_WAITS = 0.07  # of the shortest length that lanes wait for each other on average, to tell anything
-_UNSEEN_WAIT = 0.35  # of what each lane waits: less is left where the last to come is always one that sends
+_WAITS = 0.07  # of the shortest length that connections wait for each other on average, to tell anything
+_UNSEEN_WAIT = 0.35  # of what each connection waits: less is left where the last to come is always one that sends
 _STEADY = 0.03  # of the shortest length by which sampling may move an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundles:
+class GradientGroups:
     """What the gradients that leave a host tell; 0 where there are none.
 
     `dense` and `expert` count the groups of one stage that sum them, those of experts where they are others; `stages`
-    counts the stages of a host, by when they send; `lanes` those of one group and host, `in_step` how many of these
-    begin together, as ranks do that share a sequence.
+    counts the stages of a host, by when they send; `connections` those of one group and host, `in_step` how many
+        begin together, as ranks do that share a sequence.
     """
 
     dense: int
     expert: int
     stages: int
-    lanes: int
+    connections: int
     in_step: int
 
 
-NO_BUNDLES = Bundles(dense=0, expert=0, stages=1, lanes=0, in_step=1)
+NO_GRADIENT_GROUPS = GradientGroups(dense=0, expert=0, stages=1, connections=0, in_step=1)
 
 
-def count_bundles(traffic: Traffic, voices: pl.DataFrame, period_ns: float) -> Bundles:
-    """How many different groups send gradients from a host, and how these and their lanes keep time."""
-    rings = voices.filter(pl.col("kind") == "dp")
+def count_gradient_groups(traffic: Traffic, streams: pl.DataFrame, period_ns: float) -> GradientGroups:
+    """How many different groups send gradients from a host, and how these and their connections keep time."""
+    rings = streams.filter(pl.col("kind") == "dp")
     if rings.is_empty():
-        return NO_BUNDLES
+        return NO_GRADIENT_GROUPS
     one = "unit" if traffic.connected else "connection"
     sent = pl.col("bytes") * pl.col("num")
     rings = rings.with_columns(sent.sum().over(one).alias("load")).filter(sent >= _MAIN * sent.max().over(one))
-    rings = rings.sort("bytes", "voice", descending=[True, False])
+    rings = rings.sort("bytes", "stream", descending=[True, False])
     largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
-    found: list[Bundles] = []
-    places: list[list[list[Lane]]] = []
+    found: list[GradientGroups] = []
+    places: list[list[list[Connection]]] = []
     sharp_ns = _measure_sharpness(traffic, largest)
     hosts = largest["src_host"].unique().sort().to_numpy()
     for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
         own = largest.filter(pl.col("src_host") == place)
-        parts = [_group_lanes(*_read_lanes(traffic, part), sharp_ns) for part in _join_parts(_by_size(own))]
+        parts = [_group_connections(*_read_connections(traffic, part), sharp_ns) for part in _join_parts(_by_size(own))]
         # What follows other messages at once does not tell when its rank came.
-        least = min(parts, key=lambda p: (len(p.lanes), -p.lanes[0][0].usual_silence))
-        places.append(least.lanes)
+        least = min(parts, key=lambda p: (len(p.connections), -p.connections[0][0].usual_silence))
+        places.append(least.connections)
         most = max(_count_groups(part, period_ns).dense for part in parts)
         found.append(replace(_count_groups(least, period_ns), expert=most))
     usual = replace(Counter(found).most_common(1)[0][0], in_step=count_in_step(places, period_ns, sharp_ns))
@@ -84,44 +92,44 @@ def _without_mixed(units: pl.DataFrame) -> pl.DataFrame:
     return pure if 2 * pure.height >= units.height else units
 
 
-def waits_for_senders_alone(traffic: Traffic, voices: pl.DataFrame) -> bool:
-    """Whether the last rank to come to a sum of gradients is always one whose lane is seen, or bound to such a one.
+def waits_for_senders_alone(traffic: Traffic, streams: pl.DataFrame) -> bool:
+    """Whether the last rank to arrive at a gradient sum always has a visible connection, or is in lockstep with such.
 
-    A transfer begins when its sender comes and ends when all have come, so the lane of the last one is as short as a
-    transfer can be. Where replicas inside hosts come when they please, mostly none of the lanes that leave a host is.
+    A transfer begins when its sender arrives and ends when all have arrived, so that of the last one is as short as a
+    transfer can be. Where replicas inside a host arrive independently, mostly none that leaves the host is so short.
     """
-    rings = voices.filter(pl.col("kind") == "dp").sort("bytes", "voice", descending=[True, False])
+    rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
     if largest["src_host"].n_unique() > _FEW_HOSTS:
         return False
-    lanes = [read_lane(traffic, int(v)) for v in largest["voice"].to_list()]
-    group = [lane for lane in lanes if ends_as_one(lanes[0], lane)]
-    shortest = min(lane.shortest for lane in group)
-    hosts = {lane.src: int(h) for lane, h in zip(lanes, largest["src_host"].to_list(), strict=True)}
+    connections = [read_connection(traffic, int(v)) for v in largest["stream"].to_list()]
+    group = [connection for connection in connections if ends_as_one(connections[0], connection)]
+    shortest = min(connection.shortest for connection in group)
+    hosts = {connection.src: int(h) for connection, h in zip(connections, largest["src_host"].to_list(), strict=True)}
     beside = [(a, b) for i, a in enumerate(group) for b in group[:i] if hosts[a.src] == hosts[b.src]]
     if len(group) < 2 or not all(_are_bound(a, b) for a, b in beside):
         return False
-    first = max(group, key=lambda lane: len(lane.fresh))
-    if not len(first.fresh) or max(lane.noise for lane in group) > _STEADY * shortest:
+    first = max(group, key=lambda connection: len(connection.fresh))
+    if not len(first.fresh) or max(connection.noise for connection in group) > _STEADY * shortest:
         return False
     ends = first.end[np.searchsorted(first.start, first.fresh)]
-    waits = np.array([_wait(lane, ends, shortest) for lane in group])
+    waits = np.array([_wait(connection, ends, shortest) for connection in group])
     each, least = float(np.mean(waits)), float(np.mean(waits.min(axis=0)))
     return each >= _WAITS and least <= _UNSEEN_WAIT * each
 
 
-def _are_bound(a: Lane, b: Lane) -> bool:
-    """Whether two lanes begin closer to each other than ranks that are free would."""
+def _are_bound(a: Connection, b: Connection) -> bool:
+    """Whether two connections begin closer to each other than ranks that are free would."""
     bond = measure_bond(a, b)
     return bond is not None and bond.scatter_ns < _IN_STEP * bond.silence_ns
 
 
-def _wait(lane: Lane, ends: Ints, shortest: float) -> Floats:
-    """How long a lane's message waited that ended at each of some moments, in units of the shortest length."""
-    order = np.argsort(lane.end, kind="stable")
-    at = order[nearest(lane.end[order], ends)]
-    length = (lane.end - lane.start)[at] / shortest
-    together = np.abs(lane.end[at] - ends) < min(SKEW_NS, 0.4 * shortest)
+def _wait(connection: Connection, ends: Ints, shortest: float) -> Floats:
+    """How long a connection's message waited that ended at each of some moments, in units of the shortest length."""
+    order = np.argsort(connection.end, kind="stable")
+    at = order[nearest(connection.end[order], ends)]
+    length = (connection.end - connection.start)[at] / shortest
+    together = np.abs(connection.end[at] - ends) < min(SKEW_NS, 0.4 * shortest)
     waited: Floats = np.where(together, np.clip(length - _TRANSFER, 0.0, _LONGEST_WAIT), _LONGEST_WAIT)
     return waited
 
@@ -139,61 +147,65 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
     return joined
 
 
-def _read_lanes(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Lane], list[float]]:
-    """The lanes of units and all that each unit sends; of several hosts that are sent to as much, one is enough."""
+def _read_connections(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Connection], list[float]]:
+    """The connections of units and all that each unit sends; one of several hosts that are sent as much is enough."""
     hosts, num = np.unique(own["dst_host"].to_numpy(), return_counts=True)
     # Experts that span every second host go past those that all else is summed with.
     uneven = _UNEVEN * num.min() <= num.max()
-    chosen = own.filter(pl.col("dst_host").is_in([hosts[np.argmax(num)]]) | uneven).sort("src", "voice")
-    return [read_lane(traffic, int(v)) for v in chosen["voice"]], chosen["load"].to_list()
+    chosen = own.filter(pl.col("dst_host").is_in([hosts[np.argmax(num)]]) | uneven).sort("src", "stream")
+    return [read_connection(traffic, int(v)) for v in chosen["stream"]], chosen["load"].to_list()
 
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
     """How far the ends of two hops scatter that follow each other on a ring, and so surely are of one collective."""
     onward = rings.select(
-        pl.col("src").alias("dst"), pl.col("voice").alias("next"), pl.col("bytes").alias("next_bytes")
+        pl.col("src").alias("dst"), pl.col("stream").alias("next"), pl.col("bytes").alias("next_bytes")
     )
     alike = (pl.col("bytes").log() - pl.col("next_bytes").log()).abs() < _OTHER_SIZE
-    hops = rings.select("voice", "dst", "bytes").join(onward, on="dst").filter(alike).sort("voice", "next")
+    hops = rings.select("stream", "dst", "bytes").join(onward, on="dst").filter(alike).sort("stream", "next")
     if hops.is_empty():
         return float("inf")
     chosen = hops[np.unique(np.linspace(0, hops.height - 1, _PLACES).astype(np.int64)).tolist()]
-    ways = zip(chosen["voice"].to_list(), chosen["next"].to_list(), strict=True)
-    return float(np.median([part_ends(read_lane(traffic, one), read_lane(traffic, other))[0] for one, other in ways]))
+    ways = zip(chosen["stream"].to_list(), chosen["next"].to_list(), strict=True)
+    return float(
+        np.median([part_ends(read_connection(traffic, one), read_connection(traffic, other))[0] for one, other in ways])
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Groups:
-    """Lanes of a host by the group they are of, and what a lane of each sends in all."""
+    """Connections of a host by the group they are of, and what a connection of each sends in all."""
 
-    lanes: list[list[Lane]]
+    connections: list[list[Connection]]
     load: list[float]
 
 
-def _group_lanes(lanes: list[Lane], loads: list[float], sharp_ns: float) -> _Groups:
-    """Groups of lanes that end as one with any of the others: two clocks may differ by too much to be compared."""
-    groups: list[list[Lane]] = []
+def _group_connections(connections: list[Connection], loads: list[float], sharp_ns: float) -> _Groups:
+    """Groups of connections that end as one with any other: two clocks may differ by too much to compare."""
+    groups: list[list[Connection]] = []
     load: list[float] = []
-    for lane, sent in zip(lanes, loads, strict=True):
-        at = next((i for i, g in enumerate(groups) if any(ends_as_one(m, lane, sharp_ns) for m in g)), None)
+    for connection, sent in zip(connections, loads, strict=True):
+        at = next((i for i, g in enumerate(groups) if any(ends_as_one(m, connection, sharp_ns) for m in g)), None)
         if at is None:
-            groups.append([lane])
+            groups.append([connection])
             load.append(sent)
         else:
-            groups[at].append(lane)
-    if 1 < len(groups) < len(lanes) / 2 and sorted(map(len, groups))[-2] == 1:
-        if max(lane.noise for lane in lanes) > 0:  # Sampled: the clock of one may be off by too much to be compared.
-            return _Groups(lanes=[lanes], load=loads[:1])
-        # One lane went its own way: the others would have gone with it, were they of one collective.
-        return _Groups(lanes=[[lane] for lane in lanes], load=loads)
-    return _Groups(lanes=groups, load=load)
+            groups[at].append(connection)
+    if 1 < len(groups) < len(connections) / 2 and sorted(map(len, groups))[-2] == 1:
+        if (
+            max(connection.noise for connection in connections) > 0
+        ):  # Sampled: the clock of one may be off by too much to be compared.
+            return _Groups(connections=[connections], load=loads[:1])
+        # One connection went its own way: the others would have gone with it, were they of one collective.
+        return _Groups(connections=[[connection] for connection in connections], load=loads)
+    return _Groups(connections=groups, load=load)
 
 
-def _count_groups(groups: _Groups, period_ns: float) -> Bundles:
+def _count_groups(groups: _Groups, period_ns: float) -> GradientGroups:
     """Groups of one stage, and stages of groups that send at other times or other amounts."""
-    stages = max(_count_stages([g[0] for g in groups.lanes], period_ns), count_stages_by_load(groups.load))
-    size = Counter(len(g) for g in groups.lanes).most_common(1)[0][0]
-    return Bundles(dense=len(groups.lanes) // stages, expert=0, stages=stages, lanes=size, in_step=1)
+    stages = max(_count_stages([g[0] for g in groups.connections], period_ns), count_stages_by_load(groups.load))
+    size = Counter(len(g) for g in groups.connections).most_common(1)[0][0]
+    return GradientGroups(dense=len(groups.connections) // stages, expert=0, stages=stages, connections=size, in_step=1)
 
 
 def count_stages_by_load(load: list[float]) -> int:
@@ -210,9 +222,9 @@ def count_stages_by_load(load: list[float]) -> int:
     return len(ordered) // tensor
 
 
-def _count_stages(firsts: list[Lane], period_ns: float) -> int:
+def _count_stages(firsts: list[Connection], period_ns: float) -> int:
     """Stages among groups: they send gradients one after the other; tensor-parallel ranks of a stage send at once."""
-    bonds = [measure_bond(firsts[0], lane) for lane in firsts[1:]]
+    bonds = [measure_bond(firsts[0], connection) for connection in firsts[1:]]
     offsets = np.sort([0.0, *(b.offset_ns for b in bonds if b is not None)])
     limit = max(_OTHER_STAGE * period_ns, SKEW_NS)
     cut = np.flatnonzero(np.diff(offsets) > limit) + 1

@@ -1,4 +1,4 @@
-"""Passages: where a pipeline goes on inside a host, unseen, from the ranks it enters to the ranks it leaves by."""
+"""Hidden stages: where a pipeline goes on inside a host, unseen, from the ranks it enters to the ranks it leaves by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Links = Mapping[int, set[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class HiddenStages:
     """One host: the endpoints that a pipeline enters and leaves it by, and the stages it holds."""
 
     entered: frozenset[int]
@@ -21,7 +21,9 @@ class Passage:
     stages: int
 
 
-def find_passages(forward: Links, backward: Links, host: Ints, ranks_of_host: Mapping[int, int]) -> list[Passage]:
+def find_hidden_stages(
+    forward: Links, backward: Links, host: Ints, ranks_of_host: Mapping[int, int]
+) -> list[HiddenStages]:
     """The hosts of a pipeline, where it enters and leaves each by other ranks; none where any rank does both."""
     if set(forward) & set(backward):
         return []
@@ -33,7 +35,7 @@ def find_passages(forward: Links, backward: Links, host: Ints, ranks_of_host: Ma
     if not set(entered) & set(left):
         return []
     return [
-        Passage(
+        HiddenStages(
             entered=frozenset(entered.get(h, ())),
             left=frozenset(left.get(h, ())),
             stages=_count_stages(len(entered.get(h, ())), len(left.get(h, ())), ranks_of_host.get(h, 0)),
@@ -49,33 +51,35 @@ def _count_stages(entered: int, left: int, ranks: int) -> int:
     return max(seen, ranks // each) if ranks % each == 0 else seen
 
 
-def number_through(passages: list[Passage], forward: Links, first_sent: Mapping[int, float]) -> dict[int, int]:
+def number_through(
+    hidden_stages: list[HiddenStages], forward: Links, first_sent: Mapping[int, float]
+) -> dict[int, int]:
     """The stage of every endpoint, counted through the hosts; `first_sent` tells where a ring of hosts begins."""
-    into = {e: p for p in passages for e in p.entered}
+    into = {e: p for p in hidden_stages for e in p.entered}
     # What nothing enters begins a pipeline; what these do not lead to is in rings, which begin with the first to send.
     waiting = sorted(
-        passages, key=lambda p: (bool(p.entered), min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))
+        hidden_stages, key=lambda p: (bool(p.entered), min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))
     )
     stage: dict[int, int] = {}
     for begin in waiting:
         here = [(begin, 0)]
         while here:
-            passage, first = here.pop()
-            if (passage.entered | passage.left) & stage.keys():
+            hidden, first = here.pop()
+            if (hidden.entered | hidden.left) & stage.keys():
                 continue
-            stage |= dict.fromkeys(passage.entered, first)
-            stage |= dict.fromkeys(passage.left, first + passage.stages - 1)
-            after = {id(into[b]): into[b] for a in sorted(passage.left) for b in sorted(forward[a])}
-            here += [(onward, first + passage.stages) for onward in after.values()]
+            stage |= dict.fromkeys(hidden.entered, first)
+            stage |= dict.fromkeys(hidden.left, first + hidden.stages - 1)
+            after = {id(into[b]): into[b] for a in sorted(hidden.left) for b in sorted(forward[a])}
+            here += [(onward, first + hidden.stages) for onward in after.values()]
     return stage
 
 
-def pair_ends(passages: list[Passage]) -> dict[int, int]:
+def pair_ends(hidden_stages: list[HiddenStages]) -> dict[int, int]:
     """For each rank that a pipeline leaves a host by the one that it entered by: ranks of a stage in their order."""
     pairs: dict[int, int] = {}
-    for passage in passages:
-        if len(passage.entered) == len(passage.left):
-            pairs |= dict(zip(sorted(passage.left), sorted(passage.entered), strict=True))
+    for hidden in hidden_stages:
+        if len(hidden.entered) == len(hidden.left):
+            pairs |= dict(zip(sorted(hidden.left), sorted(hidden.entered), strict=True))
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""What was learned of a job before: what its voices are for and how it is laid out hold for as long as it runs."""
+"""What was learned of a job before: what its streams are for and how it is laid out hold for as long as it runs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Ints = NDArray[np.int64]
 _SAME_SIZE = 0.05  # of the logarithm of bytes
 _SOME = 3  # steps
 _UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
-_NEW = 0.02  # share of the bytes in voices that were not heard before: the job does something else now
+_NEW = 0.02  # share of the bytes in streams that were not seen before: the job does something else now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """A job as it was studied, under the numbers that its endpoints had then; they come in the order of addresses."""
 
-    labels: pl.DataFrame  # src dst size role kind: voices by the addresses of their ends, in order of size
+    labels: pl.DataFrame  # src dst size role kind: streams by the addresses of their ends, in order of size
     pairs: pl.DataFrame
     layout: Layout
     stages: StageMap
     endpoints: Ints
     clock: str | None = None  # that its steps went by
 
-    def label(self, traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame | None:
-        """Voices with the role and kind they had; None where too much of what they carry was not heard before."""
-        heard = _name_voices(traffic, voices).with_row_index("row").sort("size")
-        labels = heard.join_asof(
+    def label(self, traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame | None:
+        """Streams with the role and kind they had; None where too much of what they carry was not seen before."""
+        named = _name_streams(traffic, streams).with_row_index("row").sort("size")
+        labels = named.join_asof(
             self.labels, on="size", by=["src", "dst"], strategy="nearest", tolerance=_SAME_SIZE, check_sortedness=False
         ).sort("row")  # fmt: skip
-        load = (voices["bytes"] * voices["num"]).to_numpy()
+        load = (streams["bytes"] * streams["num"]).to_numpy()
         if load[labels["role"].is_null().to_numpy()].sum() > _NEW * load.sum():
             return None
-        return voices.with_columns(labels["role"].fill_null("rare"), labels["kind"].fill_null("unknown"))
+        return streams.with_columns(labels["role"].fill_null("rare"), labels["kind"].fill_null("unknown"))
 
     def place(self, job: ObservedJob) -> StageMap:
         """The stages, under the numbers that the endpoints of the same job have now."""
@@ -64,13 +64,13 @@ class Known:
 
 
 def remember(
-    traffic: Traffic, job: ObservedJob, voices: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap,
+    traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap,
     clock: str | None,
 ) -> Known:  # fmt: skip
     """What later looks at the same job need not find out again."""
     # Ties between embeddings are told from stages each time, as they were.
-    kind = voices["kind"].replace("embedding", "dp")
-    labels = _name_voices(traffic, voices).with_columns(voices["role"], kind).sort("size")
+    kind = streams["kind"].replace("embedding", "dp")
+    labels = _name_streams(traffic, streams).with_columns(streams["role"], kind).sort("size")
     return Known(labels=labels, pairs=pairs, layout=layout, stages=stages, endpoints=job.endpoints, clock=clock)
 
 
@@ -81,13 +81,13 @@ def is_steady(steps: pl.DataFrame) -> bool:
     return len(length) >= _SOME and bool((np.abs(length - usual) <= _UNLIKE * usual).all())
 
 
-def _name_voices(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
+def _name_streams(traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame:
     """src dst size: addresses, and the logarithm of the bytes of a message."""
     address = traffic.endpoints["address"]
     return pl.DataFrame(
         {
-            "src": address.gather(voices["src"]),
-            "dst": address.gather(voices["dst"]),
-            "size": np.log(np.maximum(voices["bytes"].to_numpy(), 1.0)),
+            "src": address.gather(streams["src"]),
+            "dst": address.gather(streams["dst"]),
+            "size": np.log(np.maximum(streams["bytes"].to_numpy(), 1.0)),
         }
     )

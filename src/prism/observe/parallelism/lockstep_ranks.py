@@ -1,4 +1,4 @@
-"""Teams: ranks of a host whose messages to the next stage leave at one moment, since they work on one sequence."""
+"""Lockstep ranks: ranks of a host whose messages to the next stage leave at one moment, as they share a sequence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.parallelism.connections import Lane, begin_as_one, keep_step, measure_bond, read_lane
+from prism.observe.parallelism.connections import Connection, begin_as_one, keep_step, measure_bond, read_connection
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
 
 _PLACES = 12  # pairs of hosts that are looked at
-_MOST_LANES = 32  # of two hosts that are compared
-_AS_OFTEN = 0.7  # of the messages of the busiest lane between two hosts
-_ASKED = 4  # lanes of a host that are compared with another host's
-_FAR_CLOSER = 0.1  # of how far lanes of one host scatter at most, some of which may be bound too
+_MOST_CONNECTIONS = 32  # of two hosts that are compared
+_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
+_ASKED = 4  # connections of a host that are compared with another host's
+_FAR_CLOSER = 0.1  # of how far connections of one host scatter at most, some of which may be bound too
 _CLOSER = 0.3  # of how far strangers scatter
 _LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class LockstepRanks:
     """Ranks of a host that act as one: those that share every tensor, and of these parts of a sequence."""
 
     tensor: int
@@ -39,13 +39,15 @@ class Team:
         return self.tensor * self.context
 
 
-def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key: str) -> Team | None:
+def find_lockstep_ranks(
+    traffic: Traffic, streams: pl.DataFrame, stages: StageMap, rank_key: str
+) -> LockstepRanks | None:
     """The ranks that act as one towards the next stage; None where nothing is sent there.
 
     `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
     up until gradients of replicas are summed, and then leaves at once too.
     """
-    pipe = voices.filter(pl.col("kind") == "pp").sort("num", "voice", descending=[True, False])
+    pipe = streams.filter(pl.col("kind") == "pp").sort("num", "stream", descending=[True, False])
     pipe = pipe.group_by(rank_key, maintain_order=True).first()
     src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
     onward = pipe.filter(pl.Series(dst == src + 1))
@@ -54,36 +56,36 @@ def find_team(traffic: Traffic, voices: pl.DataFrame, stages: StageMap, rank_key
     pipe = pipe.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("src_host", "dst_host"))
     ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
     if ways.is_empty():
-        return Team(tensor=1, context=1) if pipe.height else None
+        return LockstepRanks(tensor=1, context=1) if pipe.height else None
     chosen = ways[np.unique(np.linspace(0, ways.height - 1, _PLACES).astype(np.int64)).tolist()]
     read = [_read_way(traffic, pipe, s, d) for s, d, _ in chosen.iter_rows()]
-    clear = [lanes for lanes in read if all(_is_sharp(lane) for lane in lanes)]
+    clear = [connections for connections in read if all(_is_sharp(connection) for connection in connections)]
     if not clear:
         return None
     free_ns = _scatter_of_strangers(clear, stages)
     bound, exact = Counter[int](), Counter[tuple[int, int]]()
-    for lanes in clear:
-        near, same = _compare_all(lanes, free_ns)
+    for connections in clear:
+        near, same = _compare_all(connections, free_ns)
         bound.update(near.sum(axis=1).tolist())
         exact.update(_describe(row, i) for i, row in enumerate(same))
     members = int(ways["len"].mode().max())  # type: ignore[arg-type]
     size = _nearest_divisor(members, bound.most_common(1)[0][0])
-    return split_team(size, exact, ordered=rank_key == "pair")
+    return split_lockstep_ranks(size, exact, ordered=rank_key == "pair")
 
 
-def _read_way(traffic: Traffic, pipe: pl.DataFrame, src_host: int, dst_host: int) -> list[Lane]:
-    """The lanes from one host to another, in order of NICs."""
-    own = pipe.filter((pl.col("src_host") == src_host) & (pl.col("dst_host") == dst_host)).sort("src", "voice")
-    return [read_lane(traffic, int(v)) for v in own["voice"].head(_MOST_LANES)]
+def _read_way(traffic: Traffic, pipe: pl.DataFrame, src_host: int, dst_host: int) -> list[Connection]:
+    """The connections from one host to another, in order of NICs."""
+    own = pipe.filter((pl.col("src_host") == src_host) & (pl.col("dst_host") == dst_host)).sort("src", "stream")
+    return [read_connection(traffic, int(v)) for v in own["stream"].head(_MOST_CONNECTIONS)]
 
 
-def _is_sharp(lane: Lane) -> bool:
+def _is_sharp(connection: Connection) -> bool:
     """Whether sampling moves starts by little beside the silence before."""
-    return not len(lane.fresh) or lane.fresh_noise <= _BLURRED * lane.usual_silence
+    return not len(connection.fresh) or connection.fresh_noise <= _BLURRED * connection.usual_silence
 
 
-def _scatter_of_strangers(ways: list[list[Lane]], stages: StageMap) -> float:
-    """How far lanes of replicas of a stage on two hosts usually scatter; 0 where no stage is on two hosts."""
+def _scatter_of_strangers(ways: list[list[Connection]], stages: StageMap) -> float:
+    """How far connections of replicas of a stage on two hosts usually scatter; 0 where no stage is on two hosts."""
     beside = [
         (here, there)
         for here, there in pairwise(ways)
@@ -94,24 +96,26 @@ def _scatter_of_strangers(ways: list[list[Lane]], stages: StageMap) -> float:
     return min((usual for usual in found if usual > 0), default=0.0)
 
 
-def _usual_scatter(here: list[Lane], there: list[Lane]) -> float:
+def _usual_scatter(here: list[Connection], there: list[Connection]) -> float:
     bonds = [bond for a in here for b in there if (bond := measure_bond(a, b)) is not None]
     return float(np.median([bond.scatter_ns for bond in bonds])) if bonds else 0.0
 
 
-def _compare_all(lanes: list[Lane], free_ns: float) -> tuple[Flags, Flags]:
-    """Which lanes leave about when others do, far closer than strangers, and which leave at the same moment."""
-    num = len(lanes)
+def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, Flags]:
+    """Which connections leave about when others do, far closer than strangers, and which leave at the same moment."""
+    num = len(connections)
     scatter, same = np.full((num, num), np.inf), np.eye(num, dtype=np.bool_)
-    for i, a in enumerate(lanes):
-        for k, b in enumerate(lanes):
+    for i, a in enumerate(connections):
+        for k, b in enumerate(connections):
             bond = measure_bond(a, b)
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
     widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
-    close = min(_CLOSER * free_ns, _LOOSE * lanes[0].usual_silence)
+    # Where every stage has one host there are no independent ranks to compare with, and the silence alone tells.
+    loose = _LOOSE * connections[0].usual_silence
+    close = min(_CLOSER * free_ns, loose) if free_ns else loose
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
-    at_once = [[begin_as_one(a, b) for b in lanes] for a in lanes]
+    at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same
 
 
@@ -122,17 +126,17 @@ def _describe(row: Flags, own: int) -> tuple[int, int]:
     return len(others), int(away.min()) if len(away) else 0
 
 
-def split_team(size: int, exact: Counter[tuple[int, int]], *, ordered: bool = True) -> Team:
-    """Where some of a team leave at the very same moment and the others a little apart, it is split in two ways.
+def split_lockstep_ranks(size: int, exact: Counter[tuple[int, int]], *, ordered: bool = True) -> LockstepRanks:
+    """Where some of a lockstep leave at the very same moment and the others a little apart, it is split in two ways.
 
     The last thing that ranks do together is what makes them leave at once. Ranks that share tensors lie side by side,
     those that share a sequence in steps of as many. Where NICs do not tell the order of ranks, more share tensors.
     """
     (same, stride), num = exact.most_common(1)[0]
     if not 1 < same < size or size % same or num < 0.5 * exact.total():
-        return Team(tensor=size, context=1)
+        return LockstepRanks(tensor=size, context=1)
     tensor = max(same, size // same) if not ordered else same if stride == 1 else size // same
-    return Team(tensor=tensor, context=size // tensor)
+    return LockstepRanks(tensor=tensor, context=size // tensor)
 
 
 def _nearest_divisor(members: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Voices: what one pair sends over one connection in messages of one size, and how it does so in every step."""
+"""Streams: what one pair sends over one connection in messages of one size, and how it does so in every step."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
-_ASKED = 12  # voices of a family whose answers are looked at
-_UNHURRIED = 0.1  # of a voice's messages take no longer than the transfer itself
+_ASKED = 12  # streams of a family whose answers are looked at
+_UNHURRIED = 0.1  # of a stream's messages take no longer than the transfer itself
 _FLOOR_NS = 20_000.0
 _ASKED_MESSAGES = 400  # of each
-_AS_OFTEN = 0.8  # of a voice's messages that come back
+_AS_OFTEN = 0.8  # of a stream's messages that come back
 _CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
 
-def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
-    """One row per voice of a job: how often it speaks per step, how large, and whether it is answered.
+def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    """One row per stream of a job: how often it sends per step, how large, and whether it is answered.
 
-    Columns: voice pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
+    Columns: stream pair size_class connection src dst src_host dst_host bytes spread num first_ns duration_ns per_step
     presence longest_gap overlap together answered family unit. `answered` is whether messages of one size come back
     between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
-    are measured on a few voices of each family, those of equal rate and size. `longest_gap` is a share of the period;
-    `unit` is the connection, where connections are told apart, else the voice.
+    are measured on a few streams of each family, those of equal rate and size. `longest_gap` is a share of the period;
+    `unit` is the connection, where connections are told apart, else the stream.
     """
     frame = _measure(traffic, job)
     frame = frame.with_columns(
@@ -41,15 +41,15 @@ def find_voices(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
             (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
         ).rank("dense")
     )
-    answers = _hear_answers(traffic, frame)
-    unit = pl.col("connection") if traffic.connected else pl.col("voice")
+    answers = _find_answers(traffic, frame)
+    unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
     return frame.join(answers, on="family", how="left", maintain_order="left")
 
 
 def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
-    present = traffic.voices_of(job.pairs)
-    rows, count = traffic.rows_of_voices(present), traffic.voice_num[present]
+    present = traffic.streams_of(job.pairs)
+    rows, count = traffic.rows_of_streams(present), traffic.stream_num[present]
     begin = np.concatenate([[0], np.cumsum(count)])
     start, end, size = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes"))
     first = begin[:-1]
@@ -58,7 +58,7 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
     steps, own_steps, gap = _count_steps(start, begin, job.first_ns, period)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    table = traffic.voices[present]
+    table = traffic.streams[present]
     pair = table["pair"].to_numpy()
     src, dst = (traffic.pairs[c].to_numpy()[pair] for c in ("src", "dst"))
     return table.with_columns(
@@ -79,7 +79,7 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
 
 
 def _share_overlapping(start: Ints, end: Ints, first: Ints, count: Ints) -> Floats:
-    """The share of each voice's messages that begin before the one before has ended."""
+    """The share of each stream's messages that begin before the one before has ended."""
     if not len(first):
         return np.zeros(0)
     begun = np.concatenate([[False], start[1:] < end[:-1]])
@@ -98,7 +98,7 @@ def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_byte
 
 @numba.njit(cache=True, nogil=True)
 def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Floats]:
-    """Periods in which anything is sent, those in which each voice is, and each voice's usual longest gap in one."""
+    """Periods in which anything is sent, those in which each stream is, and each stream's usual longest gap in one."""
     num = len(begin) - 1
     last = 0
     for i in range(len(start)):
@@ -124,11 +124,11 @@ def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[
     return busy.sum(), own, gap
 
 
-def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
+def _find_answers(traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame:
     """For each family, whether it is answered and how often at the same time."""
     start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
-    columns = ("voice", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num")
-    table = {c: voices[c].to_numpy() for c in columns}
+    columns = ("stream", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num")
+    table = {c: streams[c].to_numpy() for c in columns}
     by_ends = _index_ends(table["src"], table["dst"])
     by_hosts = _index_ends(table["src_host"], table["dst_host"])
     found = []
@@ -136,26 +136,26 @@ def _hear_answers(traffic: Traffic, voices: pl.DataFrame) -> pl.DataFrame:
     for f, family in enumerate(families.tolist()):
         members = np.flatnonzero(grouped == f)
         asked = members[np.unique(np.linspace(0, len(members) - 1, _ASKED).astype(np.int64))]
-        heard = []
+        shares = []
         for i in asked.tolist():
             back = _twins(table, i, by_ends(table["dst"][i], table["src"][i]))
             if table["num"][back].sum() < _AS_OFTEN * table["num"][i]:
                 # A message enters a host by its receiver's NIC, so what comes back may go by others.
                 back = _twins(table, i, by_hosts(table["dst_host"][i], table["src_host"][i]))
             if not len(back):
-                heard.append((0.0, 0.0))
+                shares.append((0.0, 0.0))
                 continue
-            own = traffic.rows_of_voice(table["voice"][i])
-            twins = traffic.rows_of_voices(table["voice"][back])
+            own = traffic.rows_of_stream(table["stream"][i])
+            twins = traffic.rows_of_streams(table["stream"][back])
             times = np.sort(end[twins])
             ratio = len(twins) / len(own)
             noise = traffic.sample_bytes / max(float(table["bytes"][i]), 1.0)
-            heard.append((_share_together(start[own], end[own], times, noise), float(ratio >= 0.5)))
-        together, answered = np.median(np.array(heard), axis=0).tolist()
+            shares.append((_share_together(start[own], end[own], times, noise), float(ratio >= 0.5)))
+        together, answered = np.median(np.array(shares), axis=0).tolist()
         found.append((family, together, answered))
     return pl.DataFrame(
         found,
-        schema={"family": voices.schema["family"], "together": pl.Float64, "answered": pl.Float64},
+        schema={"family": streams.schema["family"], "together": pl.Float64, "answered": pl.Float64},
         orient="row",
     )
 
@@ -175,7 +175,7 @@ def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
 
 
 def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
-    """Voices among the candidates that carry messages of the same size."""
+    """Streams among the candidates that carry messages of the same size."""
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
     alike: Ints = candidates[np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near]
     return alike

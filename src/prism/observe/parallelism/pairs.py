@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-_HEARD = 0.5  # share of the steps in which training traffic is there
+_PRESENT = 0.5  # share of the steps in which training traffic is there
 _ALONE = 0.6  # messages per step that has any, without a simultaneous answer that make an exchange a pipeline
 _PASSED = 0.6  # share of a job's hosts that a pipeline passes through, at least
 _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
@@ -24,13 +24,13 @@ _NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm
 LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
 
 
-def label_pairs(voices: pl.DataFrame) -> pl.DataFrame:
-    """Add `role` and `kind` to each voice; embedding ties and dp are told apart by stages later.
+def label_pairs(streams: pl.DataFrame) -> pl.DataFrame:
+    """Add `role` and `kind` to each stream; embedding ties and dp are told apart by stages later.
 
     Roles: pp, exchange (both ways at once), oneway (a ring), routed (all-to-all), rare.
     """
-    voices = label_roles(voices)
-    units = _label_collectives(voices)
+    streams = label_roles(streams)
+    units = _label_collectives(streams)
     kind = (
         pl.when(pl.col("role") == "pp")
         .then(pl.lit("pp"))
@@ -38,16 +38,16 @@ def label_pairs(voices: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("unknown"))
         .otherwise(pl.coalesce("kind", pl.lit("unknown")))
     )
-    return voices.join(units, on="unit", how="left", maintain_order="left").with_columns(kind.alias("kind"))
+    return streams.join(units, on="unit", how="left", maintain_order="left").with_columns(kind.alias("kind"))
 
 
-def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
-    """Add `role` to each voice."""
-    alone = (1 - pl.col("together")) * pl.col("per_step") / pl.col("presence").clip(_HEARD)
+def label_roles(streams: pl.DataFrame) -> pl.DataFrame:
+    """Add `role` to each stream."""
+    alone = (1 - pl.col("together")) * pl.col("per_step") / pl.col("presence").clip(_PRESENT)
     # Ranks of a ring get out of step by a part of a layer; stages never meet but where they exchange on purpose.
     ring = (pl.col("per_step") > _LAYERWISE) & (pl.col("together") > 0.5)
     role = (
-        pl.when((pl.col("presence") < _HEARD) | (pl.col("bytes") < _NUMBERS_BYTES))
+        pl.when((pl.col("presence") < _PRESENT) | (pl.col("bytes") < _NUMBERS_BYTES))
         .then(pl.lit("rare"))
         .when((pl.col("answered") >= 0.5) & (alone >= _ALONE) & (pl.col("together") < 0.97) & ~ring)
         .then(pl.lit("pp"))
@@ -57,21 +57,21 @@ def label_roles(voices: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("exchange"))
         .otherwise(pl.lit("oneway"))
     )
-    return _without_strays(_with_wraps(_by_likeness(_by_connection(voices.with_columns(role.alias("role"))))))
+    return _without_strays(_with_wraps(_by_likeness(_by_connection(streams.with_columns(role.alias("role"))))))
 
 
-def _by_likeness(voices: pl.DataFrame) -> pl.DataFrame:
+def _by_likeness(streams: pl.DataFrame) -> pl.DataFrame:
     """Connections that carry as many messages and bytes are of one kind: ranks do alike. Most of them decide."""
-    heard = voices.filter(pl.col("role") != "rare")
+    regular = streams.filter(pl.col("role") != "rare")
     load = pl.col("bytes") * pl.col("num")
-    units = heard.group_by("unit", maintain_order=True).agg(
+    units = regular.group_by("unit", maintain_order=True).agg(
         load.sum().alias("load"), pl.col("num").sum(), (load * (pl.col("role") == "pp")).sum().alias("piped")
     )
     piped = (units["piped"] > 0.5 * units["load"]).to_numpy()
     alike = pl.DataFrame({"load": _cut(units["load"].to_numpy()), "num": _cut(units["num"].to_numpy())})
     share = alike.with_columns(pl.Series("piped", piped)).select(pl.col("piped").mean().over("load", "num"))["piped"]
     vote = units.select("unit", pl.Series("pipeline", share > 0.5), pl.Series("changed", (share > 0.5) != piped))
-    told = voices.join(vote.filter("changed"), on="unit", how="left", maintain_order="left")
+    told = streams.join(vote.filter("changed"), on="unit", how="left", maintain_order="left")
     heard_of = pl.col("pipeline").is_not_null() & (pl.col("role") != "rare")
     onward, back = heard_of & pl.col("pipeline"), heard_of & ~pl.col("pipeline") & (pl.col("role") == "pp")
     turned = pl.when(onward).then(pl.lit("pp")).when(back).then(pl.lit("exchange")).otherwise("role")
@@ -87,43 +87,43 @@ def _cut(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return number
 
 
-def _with_wraps(voices: pl.DataFrame) -> pl.DataFrame:
+def _with_wraps(streams: pl.DataFrame) -> pl.DataFrame:
     """What two hosts of a pipeline exchange in messages of its size is the pipeline's.
 
     Where stages hold several pieces of the model, the last stage leads back to the first: both then may send at once.
     """
-    pipe = voices.filter(pl.col("role") == "pp")
+    pipe = streams.filter(pl.col("role") == "pp")
     low, high = pl.min_horizontal("src_host", "dst_host"), pl.max_horizontal("src_host", "dst_host")
     passed = pipe.select(low.alias("low"), high.alias("high"), pl.col("bytes").alias("size"))
     sizes = passed.group_by("low", "high").agg(pl.col("size").min().alias("least"), pl.col("size").max().alias("most"))
-    found = voices.select(low.alias("low"), high.alias("high"), "bytes").join(
+    found = streams.select(low.alias("low"), high.alias("high"), "bytes").join(
         sizes, on=["low", "high"], how="left", maintain_order="left"
     )
     alike = found["bytes"].is_between(found["least"] * (1 - _SAME_SIZE), found["most"] * (1 + _SAME_SIZE))
-    wrap = voices["role"].is_in(["exchange", "oneway"]) & alike.fill_null(False)
-    return voices.with_columns(pl.when(wrap).then(pl.lit("pp")).otherwise("role").alias("role"))
+    wrap = streams["role"].is_in(["exchange", "oneway"]) & alike.fill_null(False)
+    return streams.with_columns(pl.when(wrap).then(pl.lit("pp")).otherwise("role").alias("role"))
 
 
-def _by_connection(voices: pl.DataFrame) -> pl.DataFrame:
+def _by_connection(streams: pl.DataFrame) -> pl.DataFrame:
     """A connection of a pipeline carries nothing else, so one that mostly carries collectives is none of a pipeline."""
     load, piped = pl.col("bytes") * pl.col("num"), pl.col("role") == "pp"
     mixed = piped & ((load * piped).sum().over("unit") < 0.5 * load.sum().over("unit"))
-    return voices.with_columns(pl.when(mixed).then(pl.lit("exchange")).otherwise("role").alias("role"))
+    return streams.with_columns(pl.when(mixed).then(pl.lit("exchange")).otherwise("role").alias("role"))
 
 
-def _without_strays(voices: pl.DataFrame) -> pl.DataFrame:
+def _without_strays(streams: pl.DataFrame) -> pl.DataFrame:
     """A pipeline passes through every host; what only some of them seem to have is a collective out of step."""
-    pipe, heard = voices.filter(pl.col("role") == "pp"), voices.filter(pl.col("role") != "rare")
-    passed, hosts = (pl.concat([v["src_host"], v["dst_host"]]).n_unique() for v in (pipe, heard))
+    pipe, regular = streams.filter(pl.col("role") == "pp"), streams.filter(pl.col("role") != "rare")
+    passed, hosts = (pl.concat([v["src_host"], v["dst_host"]]).n_unique() for v in (pipe, regular))
     if pipe.is_empty() or passed >= _PASSED * hosts:
-        return voices
+        return streams
     role = pl.when(pl.col("role") == "pp").then(pl.lit("exchange")).otherwise("role")
-    return voices.with_columns(role.alias("role"))
+    return streams.with_columns(role.alias("role"))
 
 
-def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
+def _label_collectives(streams: pl.DataFrame) -> pl.DataFrame:
     """dp, cp, tp or ep for units that are neither pipeline nor rare, by rate and by the shape of who talks to whom."""
-    talk = voices.filter(pl.col("role").is_in(["exchange", "oneway", "routed"]))
+    talk = streams.filter(pl.col("role").is_in(["exchange", "oneway", "routed"]))
     if talk.is_empty():
         return pl.DataFrame(schema={"unit": pl.Int64, "kind": pl.String})
     load = pl.col("bytes") * pl.col("num")
@@ -136,9 +136,9 @@ def _label_collectives(voices: pl.DataFrame) -> pl.DataFrame:
         load.sum().alias("load"),
         (pl.col("bytes").max().log() / _SAME_SIZE).round().alias("size"),
     )
-    # Ranks behind one NIC do alike, however their messages were dealt out to lanes.
+    # Ranks behind one NIC do alike, however their messages were dealt out to connections.
     units = units.with_columns(pl.col("per_step").mean().over("src", "dst", "size"))
-    lowest = _lowest_nearby(units, staged=bool((voices["role"] == "pp").any()))
+    lowest = _lowest_nearby(units, staged=bool((streams["role"] == "pp").any()))
     units = units.with_columns(pl.Series("lowest", lowest), pl.Series("peers", _count_peers(units)))
     frequent = pl.col("per_step") >= _OFTEN * pl.col("lowest")
     # All ranks of a host send to all of another: several at once over one connection, or to several others.
@@ -184,14 +184,14 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
     return keyed.join(peers, on=["src", "rate"], how="left", maintain_order="left")["peers"].to_numpy()
 
 
-def choose_kind(voices: pl.DataFrame) -> pl.DataFrame:
+def choose_kind(streams: pl.DataFrame) -> pl.DataFrame:
     """One kind per pair: the one that carries most of its bytes, with that share as confidence.
 
     Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch.
     """
     factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
     load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
-    counted = voices.group_by("pair", "kind").agg(load.sum().alias("load"))
+    counted = streams.group_by("pair", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)
     return (

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from prism.observe.parallelism.connections import Lane, ends_as_one, measure_bond
+from prism.observe.parallelism.connections import Connection, ends_as_one, measure_bond
 
 _BOUND = 0.4  # of how far ranks of other hosts scatter, which share nothing with them
 _SILENT = 0.2  # of a step before gradients: what is sent layer by layer does not tell when its rank came
@@ -14,14 +14,14 @@ _LOOSE = 1e-3  # of the silence: those who share a sequence come closer together
 _ALIKE = 4.0  # times the scatter of those who surely share one
 _FLOOR_NS = 20_000.0
 _EXACT = 1e-4  # of the silence: replicas never come this close together
-_MOST_LANES = 4  # of a group and host that are compared with another host's
+_MOST_CONNECTIONS = 4  # of a group and host that are compared with another host's
 _BLURRED = 1e-3  # of the silence: sampling that moves starts by more hides who is bound to whom
 
-Groups = list[list[Lane]]
+Groups = list[list[Connection]]
 
 
 def count_in_step(places: list[Groups], period_ns: float, sharp_ns: float) -> int:
-    """Lanes of one group and host that begin as one; `places` are the groups of some hosts, lanes in order of NICs.
+    """Connections of one group and host that begin as one; `places` are the groups of some hosts, in order of NICs.
 
     Ranks that hand on a sequence in a ring come to the end of a step together. Replicas come when they please, as far
     apart on one host as on two.
@@ -49,25 +49,27 @@ def count_in_step(places: list[Groups], period_ns: float, sharp_ns: float) -> in
     return bound
 
 
-def _tells(lane: Lane, period_ns: float) -> bool:
-    """Whether a lane's messages come after a silence that is long beside a step and what sampling does to them."""
-    if not len(lane.fresh):
+def _tells(connection: Connection, period_ns: float) -> bool:
+    """Whether a connection's messages follow a silence that is long beside a step and beside sampling noise."""
+    if not len(connection.fresh):
         return False
-    return lane.usual_silence > _SILENT * period_ns and lane.fresh_noise < _BLURRED * lane.usual_silence
+    return (
+        connection.usual_silence > _SILENT * period_ns and connection.fresh_noise < _BLURRED * connection.usual_silence
+    )
 
 
-def _scatter_within(group: list[Lane], block: int, smaller: int) -> list[float]:
-    """How far lanes of one block scatter that are not of one smaller block; who shares a sequence lies side by side."""
+def _scatter_within(group: list[Connection], block: int, smaller: int) -> list[float]:
+    """How far connections of one block scatter that are not of one smaller block; sequences are shared side by side."""
     pairs = ((i, k) for i in range(len(group)) for k in range(i) if i // block == k // block)
     bonds = (measure_bond(group[i], group[k]) for i, k in pairs if i // smaller != k // smaller)
     return [bond.scatter_ns for bond in bonds if bond is not None]
 
 
 def _scatter_between(here: Groups, there: Groups, sharp_ns: float) -> list[float]:
-    """How far lanes of one group scatter that leave other hosts."""
+    """How far connections of one group scatter that leave other hosts."""
     found = []
     for group in here:
         other = next((g for g in there if ends_as_one(group[0], g[0], sharp_ns)), [])
-        pairs = ((a, b) for a in group[:_MOST_LANES] for b in other[:_MOST_LANES])
+        pairs = ((a, b) for a in group[:_MOST_CONNECTIONS] for b in other[:_MOST_CONNECTIONS])
         found += [bond.scatter_ns for a, b in pairs if (bond := measure_bond(a, b)) is not None]
     return found

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs.grouping import connect
-from prism.observe.parallelism.hidden_stages import find_passages, number_through, pair_ends
+from prism.observe.parallelism.hidden_stages import find_hidden_stages, number_through, pair_ends
 from prism.observe.traffic.medians import select_nth
 from prism.observe.traffic.numbering import group_by_number, number_again
 from prism.observe.traffic.period import Times
@@ -56,18 +56,18 @@ def find_stages(
     for (s, d), at in edges.items():
         ends = (int(host[s]), int(host[d]))
         between[ends] = min(at, between.get(ends, np.inf))
-    both_ways = _ways_by_lane(edges, host)
+    both_ways = _ways_by_connection(edges, host)
     forward: dict[int, set[int]] = {}
     backward: dict[int, set[int]] = {}
-    doubtful = 0
+    unclear = 0
     for s, d in edges:
         way, turned = (int(host[s]), int(host[d])), (int(host[d]), int(host[s]))
-        lanes = way in both_ways
-        ahead, back = (edges[s, d], edges[d, s]) if lanes else (between[way], between.get(turned, np.inf))
+        connections = way in both_ways
+        ahead, back = (edges[s, d], edges[d, s]) if connections else (between[way], between.get(turned, np.inf))
         onward = ahead < back or (ahead == back and s < d)
-        if not lanes and (turned in quick or way in quick):
+        if not connections and (turned in quick or way in quick):
             onward = way in quick
-        doubtful += abs(back - ahead) < 0.01 * abs(ahead)
+        unclear += abs(back - ahead) < 0.01 * abs(ahead)
         a, b = (s, d) if onward else (d, s)
         forward.setdefault(a, set()).add(b)
         backward.setdefault(b, set()).add(a)
@@ -79,16 +79,16 @@ def find_stages(
     for label in np.unique(labels).tolist():
         members = [nodes[i] for i in np.flatnonzero(labels == label)]
         stage.update(_number_stages(members, forward, backward, edges))
-    passages = find_passages(forward, backward, host, ranks_of_host or {})
-    if passages:
+    hidden_stages = find_hidden_stages(forward, backward, host, ranks_of_host or {})
+    if hidden_stages:
         starts = {s: min(t for (a, _), t in edges.items() if a == s) for s, _ in edges}
-        stage = number_through(passages, forward, starts)
+        stage = number_through(hidden_stages, forward, starts)
     chains = _list_chains(stage, forward, backward)
-    sure = max(0.5, 0.97 - doubtful / max(len(edges), 1))
-    return StageMap(stage=stage, chains=chains, confidence=sure, through=pair_ends(passages))
+    sure = max(0.5, 0.97 - unclear / max(len(edges), 1))
+    return StageMap(stage=stage, chains=chains, confidence=sure, through=pair_ends(hidden_stages))
 
 
-def _ways_by_lane(edges: dict[tuple[int, int], float], host: Ints) -> set[tuple[int, int]]:
+def _ways_by_connection(edges: dict[tuple[int, int], float], host: Ints) -> set[tuple[int, int]]:
     """Pairs of hosts between which some endpoints send forward one way and others the other way.
 
     Where hosts hold several stages and stages several pieces of the model, the last host leads back to the first.
@@ -112,14 +112,14 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
     """
     if sent.is_empty():
         return set()
-    named = sent["voice"].to_numpy().astype(np.int64)
-    voice, found = number_again(named, int(named.max(initial=-1)) + 1)
-    gap = _find_short_gaps(sent["start_ns"].to_numpy(), voice, len(found), _SHORT)
+    named = sent["stream"].to_numpy().astype(np.int64)
+    stream, found = number_again(named, int(named.max(initial=-1)) + 1)
+    gap = _find_short_gaps(sent["start_ns"].to_numpy(), stream, len(found), _SHORT)
     first = np.zeros(len(found), np.int64)
-    first[voice[::-1]] = np.arange(len(voice) - 1, -1, -1)
+    first[stream[::-1]] = np.arange(len(stream) - 1, -1, -1)
     known = np.flatnonzero(~np.isnan(gap))
     src, dst, gap = (*(sent[c].to_numpy()[first[known]] for c in ("src", "dst")), gap[known])
-    table = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap, "num": np.bincount(voice)[known]})
+    table = pl.DataFrame({"a": host[src], "b": host[dst], "gap": gap, "num": np.bincount(stream)[known]})
     # What the last stage hands back to the first may go the same way, half as often.
     main = table.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("a", "b"))
     ways = main.group_by("a", "b").agg(pl.col("gap").median())
@@ -128,9 +128,9 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_short_gaps(start: Times, voice: Ints, count: int, share: float) -> NDArray[np.float64]:
-    """The gap between messages of each voice at a quantile, the nearest of two; nan where it has a single message."""
-    order, begin = group_by_number(voice, count)
+def _find_short_gaps(start: Times, stream: Ints, count: int, share: float) -> NDArray[np.float64]:
+    """The gap between messages of each stream at a quantile, the nearest of two; nan where it has a single message."""
+    order, begin = group_by_number(stream, count)
     found = np.full(count, np.nan)
     for v in range(count):
         times = start[order[begin[v] : begin[v + 1]]]
@@ -149,16 +149,16 @@ def find_exchanging_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]
     is followed by a lone activation, and never the other way round.
     """
     src, dst = (host[sent[c].to_numpy()] for c in ("src", "dst"))
-    table = sent.select("voice", "end_ns").with_columns(pl.Series("a", src), pl.Series("b", dst))
-    first = table.group_by("a", "b").agg(pl.col("voice").min())
+    table = sent.select("stream", "end_ns").with_columns(pl.Series("a", src), pl.Series("b", dst))
+    first = table.group_by("a", "b").agg(pl.col("stream").min())
     chosen = {(int(a), int(b)): int(v) for a, b, v in first.iter_rows()}
-    asked = table.filter(pl.col("voice").is_in(list(chosen.values()))).sort("voice", "end_ns")
-    ends = {int(v[0]): own["end_ns"].to_numpy() for v, own in asked.partition_by("voice", as_dict=True).items()}
+    asked = table.filter(pl.col("stream").is_in(list(chosen.values()))).sort("stream", "end_ns")
+    ends = {int(v[0]): own["end_ns"].to_numpy() for v, own in asked.partition_by("stream", as_dict=True).items()}
     found = set()
-    for (a, b), voice in chosen.items():
+    for (a, b), stream in chosen.items():
         if a > b or (b, a) not in chosen:
             continue
-        turns = _count_turns(ends[voice], ends[chosen[b, a]])
+        turns = _count_turns(ends[stream], ends[chosen[b, a]])
         if max(turns) > _MORE_TURNS * min(turns) + _FEW_TURNS:
             found.add((a, b) if turns[1] > turns[0] else (b, a))
     return found
@@ -191,10 +191,10 @@ def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dic
     for shift in (0.0, _CUT_OFF, -_CUT_OFF):
         first = _first_sent(sent, boundaries + int(shift * usual))
         edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
-        doubtful = len(_ways_by_lane(edges, host))
-        if doubtful < fewest:
-            found, fewest = edges, doubtful
-        if not doubtful:
+        unclear = len(_ways_by_connection(edges, host))
+        if unclear < fewest:
+            found, fewest = edges, unclear
+        if not unclear:
             break
     return found
 
@@ -261,7 +261,7 @@ def _list_chains(
 def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.DataFrame) -> dict[int, int]:
     """The stage of each endpoint where a pipeline of `pp` stages has several on a host, which the network never sees.
 
-    `pipe` are the voices of the pipeline, `nics` the job's endpoints with host_id, place (among the NICs of their host
+    `pipe` are the streams of the pipeline, `nics` the job's endpoints with host_id, place (among the NICs of their host
     that the job may use) and places (how many these are). Ranks follow the order of NICs, so those of a host fall into
     one block per stage. A message enters a host by its receiver's NIC, whichever one it left by: activations by a NIC
     of the first block, gradients by one of the last.

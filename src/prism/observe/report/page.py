@@ -136,7 +136,7 @@ def _pictured(diagnosis: Diagnosis) -> list[JobDiagnosis]:
 def _job_section(job: JobDiagnosis, diagnosis: Diagnosis, spans: pl.DataFrame, hosts: dict[str, str]) -> Iterable[str]:
     own = [f for f in diagnosis.findings if f.job == job.id]
     yield f"<h2>{escape(job.id)}: {escape(describe_layout(job))}</h2>"
-    yield f"<div class='figure'>{_plot_steps(job, own)}</div>" if job.steps.height else "<p>No steps were heard.</p>"
+    yield f"<div class='figure'>{_plot_steps(job, own)}</div>" if job.steps.height else "<p>No steps are visible.</p>"
     scene = choose_scene(job, own, hosts)
     if scene is not None:
         own_spans = spans.filter(pl.col("job") == job.id)

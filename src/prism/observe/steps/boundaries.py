@@ -46,20 +46,22 @@ class Clock:
 
 
 def list_clocks(
-    start: Times, end: Times, row: Times, voices: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
+    start: Times, end: Times, row: Times, streams: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
     gradients: Gradients | None, only: str | None = None,
 ) -> list[Clock]:  # fmt: skip
-    """All clocks of a job, or `only` the one of a name; `row` is the voice of each message, as a row of `voices`."""
+    """All clocks of a job, or `only` the one of a name; `row` is the stream of each message, as a row of `streams`."""
     asked = only or ""
-    micro = (voices["role"].to_numpy() == "pp")[row]
-    closing = voices["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
+    micro = (streams["role"].to_numpy() == "pp")[row]
+    closing = streams["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
     found: list[tuple[str, Times]] = []
     if micro.any() and closing.any() and "synchronisation".startswith(asked):
         found.append(("synchronisation", after_synchronisation(start, end, micro, closing, period_ns)))
     for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
-        own = (voices["kind"].to_numpy() == kind)[row]
+        own = (streams["kind"].to_numpy() == kind)[row]
         if own.any():
-            found += _strike_by_kind(start[own], end[own], row[own], voices["bytes"].to_numpy(), period_ns, kind, asked)
+            found += _strike_by_kind(
+                start[own], end[own], row[own], streams["bytes"].to_numpy(), period_ns, kind, asked
+            )
             if kind in ("dp", "pp") and f"change points of {kind}".startswith(asked):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
     if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
@@ -261,7 +263,7 @@ def _strike_by_kind(
 ) -> list[tuple[str, Times]]:
     """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first.
 
-    `size` is that of each voice, `row` the voice of each message; where the name of a clock is asked for, others may
+    `size` is that of each stream, `row` the stream of each message; where the name of a clock is asked for, others may
     be left out.
     """
     if asked and not asked.startswith(f"{kind} "):
@@ -269,9 +271,9 @@ def _strike_by_kind(
     sizes, number = np.unique(size_up(size), return_inverse=True)
     order, begin = group_by_number(number[row], len(sizes))
     count = np.diff(begin)
-    heard = np.flatnonzero(count)
+    present = np.flatnonzero(count)
     found = [(f"{kind} None {name}", marks) for name, marks in _group_edges(start, end, period_ns)]
-    for k in heard[np.argsort(count[heard], kind="stable")][:_MOST_CLOCKS].tolist():
+    for k in present[np.argsort(count[present], kind="stable")][:_MOST_CLOCKS].tolist():
         if asked and not asked.startswith(f"{kind} {sizes[k]} "):
             continue
         own = order[begin[k] : begin[k + 1]]

@@ -28,25 +28,25 @@ _GONE = 1.5  # steps: a pause that is longer, and comes once, is no part of a st
 
 
 def find_steps(
-    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
+    messages: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
 
-    `messages` are the job's with voice, start and end; `voices` carry role and kind; `saves` is what the job writes to
-    storage.
+    `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the
+    job's writes to storage.
     """
-    return cut_steps(messages, voices, period_ns, saves)[0]
+    return cut_steps(messages, streams, period_ns, saves)[0]
 
 
 def cut_steps(
-    messages: pl.DataFrame, voices: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None,
+    messages: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None,
     clock: str | None = None,
 ) -> tuple[pl.DataFrame, str | None]:  # fmt: skip
     """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
-    table = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
-    steady = voices.filter(pl.col("role") != "rare")
-    table[steady["voice"].to_numpy()] = np.arange(steady.height)
-    row = table[messages["voice"].to_numpy()]
+    table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    steady = streams.filter(pl.col("role") != "rare")
+    table[steady["stream"].to_numpy()] = np.arange(steady.height)
+    row = table[messages["stream"].to_numpy()]
     start = messages["start_ns"].to_numpy()
     order = np.flatnonzero(row >= 0)
     order = order[np.argsort(start[order], kind="stable")]
@@ -74,12 +74,12 @@ def _join_saves(saves: pl.DataFrame | None) -> Times:
     return np.stack([start[fresh], reach[np.append(fresh[1:], len(reach)) - 1]], axis=1)
 
 
-def _open_steps(sent: pl.DataFrame, voices: pl.DataFrame) -> NDArray[np.bool_]:
+def _open_steps(sent: pl.DataFrame, streams: pl.DataFrame) -> NDArray[np.bool_]:
     """Which messages may be the first of a step: those of a forward pass, where these are known, else all."""
-    pipe = voices["role"].to_numpy() == "pp"
-    src, dst = (voices[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
+    pipe = streams["role"].to_numpy() == "pp"
+    src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
     row = sent["row"].to_numpy()
-    own = pl.DataFrame({"voice": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})
+    own = pl.DataFrame({"stream": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})
     hosts = np.arange(int(max(src.max(), dst.max())) + 1)
     forward = find_forward_ways(own.filter(pl.Series(pipe[row])), hosts)
     if not forward:
@@ -217,7 +217,7 @@ def _list_nearby(values: Times) -> Times:
 
 
 def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:
-    """How much longer than the first sender the last one pauses: each leaves on its own, and is heard when it sends."""
+    """How much longer than the first sender the last one pauses: each leaves on its own, and is seen when it sends."""
     steps = np.flatnonzero(at + typical <= len(sent.start))
     if not len(paused) or not len(steps):
         return np.zeros(len(paused), np.int64)

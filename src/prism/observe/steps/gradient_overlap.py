@@ -30,15 +30,15 @@ class Gradients:
 
 
 def study_gradients(
-    start: Times, end: Times, row: Times, voices: pl.DataFrame, num_steps: float, period_ns: float
+    start: Times, end: Times, row: Times, streams: pl.DataFrame, num_steps: float, period_ns: float
 ) -> Gradients | None:
-    """How a job's gradients leave, by the pair with the largest ones; `row` is the voice of each message."""
-    kind, size = voices["kind"].to_numpy(), size_up(voices["bytes"].to_numpy())
+    """How a job's gradients leave, by the pair with the largest ones; `row` is the stream of each message."""
+    kind, size = streams["kind"].to_numpy(), size_up(streams["bytes"].to_numpy())
     often = np.flatnonzero((kind == "dp") & (np.bincount(row, minlength=len(kind)) >= 0.5 * num_steps))
     if not len(often):
         return None
     largest = int(often[np.argmax(size[often])])
-    ends = [voices[c].to_numpy() for c in ("src", "dst")]
+    ends = [streams[c].to_numpy() for c in ("src", "dst")]
     pair = (kind == "dp") & (ends[0] == ends[0][largest]) & (ends[1] == ends[1][largest])
     own = np.flatnonzero(pair[row])
     fresh = np.ones(len(own), np.bool_)
@@ -53,13 +53,13 @@ def study_gradients(
     )
 
 
-def count_before(marks: Times, start: Times, row: Times, voices: pl.DataFrame, size: int) -> int:
+def count_before(marks: Times, start: Times, row: Times, streams: pl.DataFrame, size: int) -> int:
     """How many messages of kind dp usually come between a mark and the next gradients: parameters.
 
     A job that starts has these already.
     """
-    of_kind = (voices["kind"] == "dp").to_numpy()
-    gradients = np.flatnonzero((of_kind & (size_up(voices["bytes"].to_numpy()) == size))[row])
+    of_kind = (streams["kind"] == "dp").to_numpy()
+    gradients = np.flatnonzero((of_kind & (size_up(streams["bytes"].to_numpy()) == size))[row])
     at = np.searchsorted(start, marks)
     after = np.searchsorted(gradients, at)
     known = after < len(gradients)

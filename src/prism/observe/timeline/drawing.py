@@ -18,7 +18,7 @@ from prism.records.spans import SPAN_KINDS, SPANS
 _SHORTEST_NS = 20_000  # shorter pauses between messages are not worth a span
 _TOUCH_NS = 2_000  # messages of one kind closer than this are one transfer in pieces
 _BETWEEN_TWO = ("pp", "cp")  # kinds of messages that one rank sends to one other
-_ENOUGH = 2  # messages of a voice in a step: one of them found its receiver waiting
+_ENOUGH = 2  # messages of a stream in a step: one of them found its receiver waiting
 _AT_ONCE_NS = 1_000  # ends so close are one moment
 _VERBS = ("", "send", "receive", "exchange")  # a bit for each direction
 _WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
@@ -26,7 +26,7 @@ _WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:
     """SPANS of every job; a rank is the position of its endpoint in the job's list."""
-    parts = do_each(lambda job: _spans_of(diagnosis, job), diagnosis.jobs)
+    parts = do_each(lambda job: _spans_of(diagnosis, job), [job for job in diagnosis.jobs if job.studied])
     return pl.concat(parts) if parts else SPANS.empty()
 
 
@@ -34,7 +34,7 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     case = open_case(diagnosis.traffic, job, 0)
     rank_of = np.full(len(case.hosts), -1, np.int64)
     rank_of[job.observed.endpoints] = np.arange(len(job.observed.endpoints))
-    sent = begin_together(_name_senders(case, job.voices))
+    sent = begin_together(_name_senders(case, job.streams))
     busy = _communication(sent, rank_of)
     idle = _number_steps(_pauses(busy), job.steps)
     spans = [
@@ -48,17 +48,17 @@ def _spans_of(diagnosis: Diagnosis, job: JobDiagnosis) -> pl.DataFrame:
     return SPANS.conform(numbered.with_columns(job=pl.lit(job.id)), job.id)
 
 
-def _name_senders(case: Case, voices: pl.DataFrame) -> pl.DataFrame:
+def _name_senders(case: Case, streams: pl.DataFrame) -> pl.DataFrame:
     """The case's messages, those of a pipeline from the rank that sends them, whichever NIC they leave by."""
-    pipe = voices.filter(pl.col("kind") == "pp")
+    pipe = streams.filter(pl.col("kind") == "pp")
     pairs = {(int(s), int(d)): int(p) for s, d, p in pipe.select("src", "dst", "pair").iter_rows()}
     senders = name_senders(pairs, case.endpoints["host_id"].to_numpy())
     if not senders:
         return case.messages
     moved = pipe.filter(pl.col("pair").is_in(list(senders)))
-    sender = np.full(int(voices["voice"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
-    sender[moved["voice"].to_numpy()] = [senders[p] for p in moved["pair"].to_list()]
-    known, own = sender[case.messages["voice"].to_numpy()], case.messages["src"].to_numpy()
+    sender = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    sender[moved["stream"].to_numpy()] = [senders[p] for p in moved["pair"].to_list()]
+    known, own = sender[case.messages["stream"].to_numpy()], case.messages["src"].to_numpy()
     return case.messages.with_columns(pl.Series("src", np.where(known >= 0, known, own).astype(np.uint32)))
 
 
@@ -81,8 +81,8 @@ def begin_together(messages: pl.DataFrame) -> pl.DataFrame:
     alone = kind.is_in(_BETWEEN_TWO).to_numpy()
     like = np.round(4 * np.log(np.maximum(messages["bytes"].to_numpy(), 1))).astype(np.int64)
     begun = _find_last_starts(kind.to_physical().to_numpy() * (int(like.max(initial=0)) + 1) + like, start, end)
-    step, voice = messages["step"].to_numpy(), messages["voice"].to_numpy().astype(np.int64)
-    cell = voice * (int(step.max(initial=-1)) + 2) + step + 1
+    step, stream = messages["step"].to_numpy(), messages["stream"].to_numpy().astype(np.int64)
+    cell = stream * (int(step.max(initial=-1)) + 2) + step + 1
     number, found = number_keys(cell)
     quickest, _ = bound_groups(number, len(found), end - start)
     own = np.where(messages["num"].to_numpy() >= _ENOUGH, np.maximum(start, end - quickest[number]), start)

@@ -83,7 +83,7 @@ def _name_exporters(flows: pl.DataFrame, column: str, topology: pl.DataFrame | N
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamStarts:
     """When the messages from one host to another begin and end, each in order, as one exporter stamps them."""
 
     src: str
@@ -120,7 +120,7 @@ def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict
     return edges
 
 
-def _compare_two(one: Stream, other: Stream) -> float:
+def _compare_two(one: StreamStarts, other: StreamStarts) -> float:
     """How much later one exporter stamps what another does too; nan where nothing is surely of one moment."""
     if one.src == other.src:
         shift: float = find_shift(one.begun, other.begun, _FAR_NS)
@@ -131,19 +131,19 @@ def _compare_two(one: Stream, other: Stream) -> float:
     return shift if abs(shift) <= _OVERLAP * one.took_ns else np.nan
 
 
-def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[frozenset[str], list[Stream]]:
+def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[frozenset[str], list[StreamStarts]]:
     """By two hosts the streams between them, one each way for every exporter."""
     host = dict(topology.select("address", "host").iter_rows()) if topology is not None else {}
     times = (c.head(_MOST_MESSAGES) for c in (pl.col("start_ns"), pl.coalesce("end_ns", "start_ns").alias("end_ns")))
     grouped = flows.group_by("src", "dst", "_exporter", maintain_order=True).agg(*times)
     grouped = grouped.filter(pl.col("start_ns").list.len() >= _ENOUGH).head(_MOST_STREAMS)
-    found: dict[tuple[str, str, str], Stream] = {}
+    found: dict[tuple[str, str, str], StreamStarts] = {}
     for src, dst, exporter, begun, done in zip(*grouped.iter_columns(), strict=True):
         key = host.get(src, src), host.get(dst, dst), exporter
         if key not in found or len(begun) > len(found[key].begun):
             took = float((done - begun).median())
-            found[key] = Stream(key[0], exporter, np.sort(begun.to_numpy()), np.sort(done.to_numpy()), took)
-    between: dict[frozenset[str], list[Stream]] = defaultdict(list)
+            found[key] = StreamStarts(key[0], exporter, np.sort(begun.to_numpy()), np.sort(done.to_numpy()), took)
+    between: dict[frozenset[str], list[StreamStarts]] = defaultdict(list)
     for (src, dst, _), stream in found.items():
         between[frozenset((src, dst))].append(stream)
     return between

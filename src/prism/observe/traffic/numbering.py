@@ -10,8 +10,8 @@ Ints = NDArray[np.int64]
 
 _MOST_CLASSES = 24  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
-_MOST_LANES = 16  # ranks behind one NIC
-_AS_OFTEN = 0.7  # of the messages of the first lane
+_MOST_SLOTS = 16  # ranks behind one NIC
+_AS_OFTEN = 0.7  # of the messages of the first slot
 
 
 @numba.njit(cache=True, nogil=True)
@@ -89,22 +89,22 @@ def number_places(group: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
-def number_calls(group: Ints, voice: Ints, step: Ints, place: Ints, num: Ints) -> tuple[Ints, int]:
+def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) -> tuple[Ints, int]:
     """A number for each group, step and place of a record, and how many there may be; -1 where it has no group.
 
-    `group` is that of each voice. Of each group and step there are as many places as its fullest voice has.
+    `group` is that of each stream. Of each group and step there are as many places as its fullest stream has.
     """
     steps = step.max() + 1 if len(step) else 0
     first = np.zeros((group.max() + 1 if len(group) else 0) * steps + 1, np.int64)
-    for i in range(len(voice)):
-        if group[voice[i]] >= 0:
-            cell = group[voice[i]] * steps + step[i] + 1
+    for i in range(len(stream)):
+        if group[stream[i]] >= 0:
+            cell = group[stream[i]] * steps + step[i] + 1
             first[cell] = max(first[cell], num[i])
     first = np.cumsum(first)
-    call = np.full(len(voice), _FREE, np.int64)
-    for i in range(len(voice)):
-        if group[voice[i]] >= 0:
-            call[i] = first[group[voice[i]] * steps + step[i]] + place[i]
+    call = np.full(len(stream), _FREE, np.int64)
+    for i in range(len(stream)):
+        if group[stream[i]] >= 0:
+            call[i] = first[group[stream[i]] * steps + step[i]] + place[i]
     return call, first[-1]
 
 
@@ -219,27 +219,27 @@ def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quan
 
 
 @numba.njit(cache=True, nogil=True)
-def number_lanes(classes: Ints, count: int, start: Ints, end: Ints) -> Ints:
-    """A lane for every record: like ones of one pair that are under way at once, as often as not, are in several.
+def number_parallel(classes: Ints, count: int, start: Ints, end: Ints) -> Ints:
+    """A slot for every record: like ones of one pair that are under way at once, as often as not, are in several.
 
     Records of a class are in order of start. Several ranks behind one NIC send side by side, one message each.
     """
-    busy = np.full((count, _MOST_LANES), -(2**62), np.int64)
-    held = np.zeros((count, _MOST_LANES), np.int64)
-    lanes = np.empty(len(classes), np.int64)
+    busy = np.full((count, _MOST_SLOTS), -(2**62), np.int64)
+    held = np.zeros((count, _MOST_SLOTS), np.int64)
+    slots = np.empty(len(classes), np.int64)
     for i in range(len(classes)):
         c = classes[i]
-        lane = 0
-        while lane < _MOST_LANES - 1 and busy[c, lane] > start[i]:
-            lane += 1
-        busy[c, lane] = end[i]
-        held[c, lane] += 1
-        lanes[i] = lane
+        slot = 0
+        while slot < _MOST_SLOTS - 1 and busy[c, slot] > start[i]:
+            slot += 1
+        busy[c, slot] = end[i]
+        held[c, slot] += 1
+        slots[i] = slot
     for i in range(len(classes)):
         c = classes[i]
-        if lanes[i] and held[c, lanes[i]] < _AS_OFTEN * held[c, 0]:
-            lanes[i] = 0
-    return lanes
+        if slots[i] and held[c, slots[i]] < _AS_OFTEN * held[c, 0]:
+            slots[i] = 0
+    return slots
 
 
 @numba.njit(cache=True, nogil=True)

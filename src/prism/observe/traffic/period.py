@@ -41,7 +41,7 @@ _MIN_GROUPS = 5  # fewer long gaps may be pauses between steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class PackedStarts:
     """Start times of like messages: stream i is times[begin[i]:begin[i + 1]], of the size class klass[i]."""
 
     times: Times
@@ -54,15 +54,15 @@ class Streams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """A period, how clearly it was heard (0 to 1), and how far steps differ from it."""
+    """A period, how clearly it shows (0 to 1), and how far steps differ from it."""
 
     period_ns: float
     clarity: float
     tolerance: float = field(default=_TOLERANCES[0])
 
 
-def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams:
-    """Streams from start times in order; messages that start together count once.
+def pack_starts(parts: list[Times], klass: list[int], slack_ns: int) -> PackedStarts:
+    """PackedStarts from start times in order; messages that start together count once.
 
     Like messages that come in groups of equal number, such as micro-batches, gradient buckets or layers, add a stream
     of the first of each group.
@@ -83,7 +83,7 @@ def make_streams(parts: list[Times], klass: list[int], slack_ns: int) -> Streams
     begin = np.concatenate([[0], np.cumsum([len(k) for k in kept])]).astype(np.int64)
     found, number = np.unique(np.array(kinds, np.int64), return_inverse=True)
     joined = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-    return Streams(
+    return PackedStarts(
         times=joined.astype(np.int64),
         begin=begin,
         klass=number.astype(np.int64),
@@ -115,7 +115,7 @@ def find_group_starts(times: Times) -> list[Times]:
     return sorted(found, key=len)
 
 
-def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
+def find_rhythm(streams: PackedStarts, slack_ns: int) -> Rhythm | None:
     """The shortest period after which every stream repeats itself; `slack_ns` is how far clocks and times are off."""
     lengths = np.diff(streams.begin)
     if not len(lengths) or lengths.max() < 3:
@@ -143,7 +143,7 @@ def find_rhythm(streams: Streams, slack_ns: int) -> Rhythm | None:
     return Rhythm(period_ns=period, clarity=best.clarity, tolerance=best.tolerance)
 
 
-def usual_spacing(streams: Streams) -> float | None:
+def usual_spacing(streams: PackedStarts) -> float | None:
     """The time between groups of messages that the streams agree on; it holds where steps grow longer and longer."""
     if len(streams.spacing) < 2:
         return None
@@ -155,7 +155,7 @@ def _is_doubtful(found: Rhythm, grouped: float) -> bool:
     return found.clarity < _SURE and not 0.3 * grouped < found.period_ns < 1.5 * grouped
 
 
-def _range_of(streams: Streams, slack_ns: int) -> tuple[float, float]:
+def _range_of(streams: PackedStarts, slack_ns: int) -> tuple[float, float]:
     first = streams.times[streams.begin[:-1][np.diff(streams.begin) > 0]].min()
     span = float(streams.times.max() - first)
     shortest = max(20.0 * slack_ns, span / 20_000, 100_000.0)
@@ -167,7 +167,7 @@ def _grid(shortest: float, longest: float, ratio: float) -> Floats:
     return grid
 
 
-def score_periods(streams: Streams, periods: Floats, tolerance: float, slack_ns: float) -> tuple[Floats, Floats]:
+def score_periods(streams: PackedStarts, periods: Floats, tolerance: float, slack_ns: float) -> tuple[Floats, Floats]:
     """For every period and size class: the share of messages repeated beyond chance, and how much that can say.
 
     `periods` are in order, the shortest first.
@@ -215,24 +215,24 @@ def _score_stream(
             weight[p] += 1.0 - chance
 
 
-def _choose(grid: Floats, score: Floats, weight: Floats, streams: Streams, tolerance: float) -> Rhythm | None:
+def _choose(grid: Floats, score: Floats, weight: Floats, streams: PackedStarts, tolerance: float) -> Rhythm | None:
     """The shortest period that repeats nearly all classes about as well as any does."""
     importance = streams.importance
-    heard = np.where(weight > 0, score / np.where(weight > 0, weight, 1.0), 0.0)
+    clarity_of = np.where(weight > 0, score / np.where(weight > 0, weight, 1.0), 0.0)
     sure = np.minimum(weight, 1.0) * importance
     total = sure.sum(axis=1)
     enough = total >= 0.3 * max(float(total.max()), 1e-9)
-    overall = np.where(enough, (heard * sure).sum(axis=1) / np.where(total > 0, total, 1.0), 0.0)
+    overall = np.where(enough, (clarity_of * sure).sum(axis=1) / np.where(total > 0, total, 1.0), 0.0)
     if not len(overall) or overall.max() < 0.2:
         return None
-    own_best = heard.max(axis=0)
-    repeats = heard >= _COMPLETE * own_best
-    excused = _between_pauses(heard, repeats, streams)
+    own_best = clarity_of.max(axis=0)
+    repeats = clarity_of >= _COMPLETE * own_best
+    excused = _between_pauses(clarity_of, repeats, streams)
     counts = importance * (own_best >= 0.3) * (weight > 0) * ~excused
     complete = (counts * repeats).sum(axis=1) >= _WHOLE * counts.sum(axis=1)
     asked = sure * ~excused
     known = asked.sum(axis=1)
-    among = (heard * asked).sum(axis=1) / np.where(known > 0, known, 1.0)
+    among = (clarity_of * asked).sum(axis=1) / np.where(known > 0, known, 1.0)
     fit = (among >= _NEAR_BEST * overall.max()) & complete & enough
     if not fit.any():
         fit = overall >= 0.95 * overall.max()
@@ -243,21 +243,21 @@ def _choose(grid: Floats, score: Floats, weight: Floats, streams: Streams, toler
     return Rhythm(period_ns=float(grid[first]), clarity=float(among[first]), tolerance=tolerance)
 
 
-def _between_pauses(heard: Floats, repeats: NDArray[np.bool_], streams: Streams) -> NDArray[np.bool_]:
+def _between_pauses(clarity_of: Floats, repeats: NDArray[np.bool_], streams: PackedStarts) -> NDArray[np.bool_]:
     """Groups of steps between pauses: they do not repeat, and there are as many of them as steps that have no next one.
 
     Only where smaller groups do repeat: else what looks like steps and pauses may be parts of a step and steps.
     """
     grouped = streams.importance < 1.0
     smaller = np.where(repeats & grouped, streams.number, np.inf).min(axis=1)
-    missed = 1.0 - (heard * repeats).sum(axis=1) / np.maximum(repeats.sum(axis=1), 1)
+    missed = 1.0 - (clarity_of * repeats).sum(axis=1) / np.maximum(repeats.sum(axis=1), 1)
     share = streams.number[None, :] / smaller[:, None]
     fits = (np.abs(share - missed[:, None]) <= _PAUSE_MATCH) & (share > 0) & (share <= 0.5)
     excused: NDArray[np.bool_] = grouped & ~repeats & fits
     return excused
 
 
-def refine_period(streams: Streams, period: float, tolerance: float, slack_ns: int) -> float:
+def refine_period(streams: PackedStarts, period: float, tolerance: float, slack_ns: int) -> float:
     """The median distance of messages that are a period apart."""
     reach = tolerance * period + slack_ns
     distances = []

@@ -46,15 +46,15 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
 def _list_gifts(
     traffic: Traffic, without: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Giver, taker and bytes of every voice, and its class of size in two ways: what lies on an edge of one does not
+    """Giver, taker and bytes of every stream, and its class of size in two ways: what lies on an edge of one does not
     on one of the other. Traffic with endpoints of `without` is left out.
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    pair = traffic.voices["pair"].to_numpy()
+    pair = traffic.streams["pair"].to_numpy()
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64)[pair] for c in ("src", "dst"))
     kept = ~(np.isin(src, without) | np.isin(dst, without))
-    load = traffic.voice_load[kept]
-    size = np.log2(np.maximum(load / np.maximum(traffic.voice_num[kept], 1), 1.0))
+    load = traffic.stream_load[kept]
+    size = np.log2(np.maximum(load / np.maximum(traffic.stream_num[kept], 1), 1.0))
     return host[src[kept]], host[dst[kept]], load, [np.floor(size + shift) for shift in (0.0, 0.5)]
 
 

@@ -15,9 +15,10 @@ from prism.observe.traffic.numbering import (
     mark_repeated,
     number_again,
     number_keys,
-    number_lanes,
+    number_parallel,
 )
 from prism.observe.traffic.threads import do_each
+from prism.observe.traffic.torn_transfers import find_torn
 from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
@@ -37,42 +38,50 @@ _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 class Traffic:
     """One observation: messages between numbered endpoints.
 
-    `messages`: pair start_ns end_ns bytes size_class voice, ordered by pair and start; `pairs`: pair src dst num bytes
-    first_ns last_ns; `endpoints`: endpoint address host_id host rail switch known. A voice is what one pair sends over
-    one connection in messages of one size; `size_class` numbers the voices of a pair, `voice` those of all pairs.
-    `begin[p]:begin[p + 1]` are the rows of pair p; `voices`: voice pair size_class connection.
+    `messages`: pair start_ns end_ns bytes size_class stream, ordered by pair and start; `pairs`: pair src dst num bytes
+    first_ns last_ns; `endpoints`: endpoint address host_id host rail switch known. A stream is what one pair sends over
+    one connection in messages of one size; `size_class` numbers the streams of a pair, `stream` those of all pairs.
+    `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair size_class connection.
     """
 
     messages: pl.DataFrame
     pairs: pl.DataFrame
     endpoints: pl.DataFrame
     notes: tuple[str, ...] = ()
-    voices: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
+    streams: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
     begin: Ints = field(default_factory=lambda: np.zeros(1, np.int64), repr=False)
     resolution_ns: int = 1  # times are multiples of this
     sample_bytes: float = 0.0  # that one sampled packet stands for; 0 where every packet was counted
     connected: bool = False  # whether connections (queue pairs or ports) are told apart
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
+    nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """The sender and the receiver of each pair, as other numbers where another job uses the endpoint later."""
+        if self.nodes is not None:
+            return self.nodes
+        return self.pairs["src"].to_numpy().astype(np.int64), self.pairs["dst"].to_numpy().astype(np.int64)
 
     def rows_of(self, pairs: Ints) -> Ints:
         """The rows of some pairs' messages, pair by pair."""
         return _list_ranges(self.begin[pairs], self.begin[pairs + 1])
 
     @cached_property
-    def by_voice(self) -> tuple[Ints, Ints]:
-        """The rows of messages voice by voice, and where those of each voice begin."""
-        rows, begin = group_by_number(self.messages["voice"].to_numpy(), self.voices.height)
+    def by_stream(self) -> tuple[Ints, Ints]:
+        """The rows of messages stream by stream, and where those of each stream begin."""
+        rows, begin = group_by_number(self.messages["stream"].to_numpy(), self.streams.height)
         return rows, begin
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
-        """The columns of the messages as arrays, unwrapped once for passes that ask for thousands of voices."""
+        """The columns of the messages as arrays, unwrapped once for passes that ask for thousands of streams."""
         return {name: self.messages[name].to_numpy() for name in self.messages.columns}
 
     @cached_property
     def connection_of(self) -> Ints:
-        """The connection of each voice."""
-        connection: Ints = self.voices["connection"].to_numpy()
+        """The connection of each stream."""
+        connection: Ints = self.streams["connection"].to_numpy()
         return connection
 
     @cached_property
@@ -82,30 +91,30 @@ class Traffic:
         return source
 
     @cached_property
-    def voice_load(self) -> NDArray[np.float64]:
-        """The bytes that each voice sent."""
-        size, voice = self.messages["bytes"].to_numpy(), self.messages["voice"].to_numpy()
-        return np.bincount(voice, size, minlength=self.voices.height).astype(np.float64)
+    def stream_load(self) -> NDArray[np.float64]:
+        """The bytes that each stream sent."""
+        size, stream = self.messages["bytes"].to_numpy(), self.messages["stream"].to_numpy()
+        return np.bincount(stream, size, minlength=self.streams.height).astype(np.float64)
 
     @cached_property
-    def voice_num(self) -> Ints:
-        """How many messages each voice has."""
-        return np.diff(self.by_voice[1])
+    def stream_num(self) -> Ints:
+        """How many messages each stream has."""
+        return np.diff(self.by_stream[1])
 
-    def voices_of(self, pairs: Ints) -> Ints:
-        """The voices of some pairs, pair by pair."""
-        owner = self.voices["pair"].to_numpy()
+    def streams_of(self, pairs: Ints) -> Ints:
+        """The streams of some pairs, pair by pair."""
+        owner = self.streams["pair"].to_numpy()
         return _list_ranges(*(np.searchsorted(owner, pairs.astype(owner.dtype), side) for side in ("left", "right")))
 
-    def rows_of_voice(self, voice: int) -> Ints:
-        """The rows of one voice's messages, in order of start."""
-        rows, begin = self.by_voice
-        return rows[begin[voice] : begin[voice + 1]]
+    def rows_of_stream(self, stream: int) -> Ints:
+        """The rows of one stream's messages, in order of start."""
+        rows, begin = self.by_stream
+        return rows[begin[stream] : begin[stream + 1]]
 
-    def rows_of_voices(self, voices: Ints) -> Ints:
-        """The rows of some voices' messages, voice by voice."""
-        rows, begin = self.by_voice
-        return rows[_list_ranges(begin[voices], begin[voices + 1])]
+    def rows_of_streams(self, streams: Ints) -> Ints:
+        """The rows of some streams' messages, stream by stream."""
+        rows, begin = self.by_stream
+        return rows[_list_ranges(begin[streams], begin[streams + 1])]
 
 
 def _list_ranges(first: Ints, end: Ints) -> Ints:
@@ -131,24 +140,39 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     if repeated.any():
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
-    grouped, begin = group_by_number(records.connection, num_connections)
     quantum = _find_quantum(records.size, _read_rate(flows))
+    if connected and not quantum:  # Sizes that are estimated add up by chance.
+        records = _join_torn(records, notes)
+    grouped, begin = group_by_number(records.connection, num_connections)
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
     if not connected:
-        classes, owners = _part_lanes(classes, owners, records)
-    voice, found = number_again(classes, len(owners))
-    traffic = _assemble(records, voice, owners[found], keys, endpoints, tuple(notes), topology, connected)
+        classes, owners = _split_parallel(classes, owners, records)
+    stream, found = number_again(classes, len(owners))
+    traffic = _assemble(records, stream, owners[found], keys, endpoints, tuple(notes), topology, connected)
     return replace(traffic, sample_bytes=quantum)
 
 
-def _part_lanes(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
+def _join_torn(records: Records, notes: list[str]) -> Records:
+    """The records with the two parts of torn transfers as one."""
+    torn = find_torn(records.connection, records.start, records.end, records.size)
+    if not len(torn.head):
+        return records
+    notes.append(f"{len(torn.head):,} transfers that waited were exported in two records each, and were joined")
+    end, size = records.end.copy(), records.size.copy()
+    end[torn.head], size[torn.head] = end[torn.tail], size[torn.head] + size[torn.tail]
+    kept = np.ones(len(end), np.bool_)
+    kept[torn.tail] = False
+    return replace(records, end=end, size=size).take(np.flatnonzero(kept))
+
+
+def _split_parallel(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
     """Classes and their connections, where what pairs send side by side is told apart."""
-    lanes = number_lanes(classes, len(owners), records.start, records.end)
-    most = int(lanes.max(initial=0)) + 1
+    slots = number_parallel(classes, len(owners), records.start, records.end)
+    most = int(slots.max(initial=0)) + 1
     if most == 1:
         return classes, owners
-    parted, keys = number_keys(classes * most + lanes)
+    parted, keys = number_keys(classes * most + slots)
     order = np.argsort(keys)
     place = np.empty(len(keys), np.int64)
     place[order] = np.arange(len(keys))
@@ -263,28 +287,28 @@ def _assemble(
     records: Records, number: Ints, connection: Ints, keys: Ints, endpoints: pl.DataFrame, notes: tuple[str, ...],
     topology: pl.DataFrame | None, connected: bool,
 ) -> Traffic:  # fmt: skip
-    """Messages by pair and start, with the number of the voice of each; `connection` is that of each voice."""
+    """Messages by pair and start, with the number of the stream of each; `connection` is that of each stream."""
     num_pairs = len(keys)
     pair_begin = np.searchsorted(records.pair, np.arange(num_pairs + 1))
     pair = records.pair
-    voice_pair = np.zeros(len(connection), np.int64)
-    voice_pair[number] = pair
-    first_voice = np.searchsorted(voice_pair, np.arange(num_pairs + 1))
+    stream_pair = np.zeros(len(connection), np.int64)
+    stream_pair[number] = pair
+    first_stream = np.searchsorted(stream_pair, np.arange(num_pairs + 1))
     messages = pl.DataFrame(
         {
             "pair": pair.astype(np.uint32),
             "start_ns": records.start,
             "end_ns": records.end,
             "bytes": records.size,
-            "size_class": (number - first_voice[pair]).astype(np.uint32),
-            "voice": number.astype(np.uint32),
+            "size_class": (number - first_stream[pair]).astype(np.uint32),
+            "stream": number.astype(np.uint32),
         }
     )
-    voices = pl.DataFrame(
+    streams = pl.DataFrame(
         {
-            "voice": np.arange(len(connection), dtype=np.uint32),
-            "pair": voice_pair.astype(np.uint32),
-            "size_class": (np.arange(len(connection)) - first_voice[voice_pair]).astype(np.uint32),
+            "stream": np.arange(len(connection), dtype=np.uint32),
+            "pair": stream_pair.astype(np.uint32),
+            "size_class": (np.arange(len(connection)) - first_stream[stream_pair]).astype(np.uint32),
             "connection": connection,
         }
     )
@@ -293,7 +317,7 @@ def _assemble(
         pairs=_describe_pairs(keys, pair_begin, records, endpoints.height),
         endpoints=endpoints,
         notes=notes,
-        voices=voices,
+        streams=streams,
         begin=pair_begin,
         resolution_ns=find_resolution(records.start),
         connected=connected,

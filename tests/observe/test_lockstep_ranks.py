@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.parallelism.connections import Lane, keep_step, measure_bond
+from prism.observe.parallelism.connections import Connection, keep_step, measure_bond
 from prism.observe.parallelism.gradient_groups import count_stages_by_load
-from prism.observe.parallelism.lockstep_ranks import Team, split_team
+from prism.observe.parallelism.lockstep_ranks import LockstepRanks, split_lockstep_ranks
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.shared_sequences import count_in_step
 
@@ -19,22 +19,22 @@ STEP_NS = 500_000_000
 LENGTH_NS = 10_000_000
 
 
-def make_lane(late_ns: np.ndarray) -> Lane:
-    """A lane of one message per step, whose sender comes late by so much and which ends when its group does."""
+def make_connection(late_ns: np.ndarray) -> Connection:
+    """A connection of one message per step, whose sender comes late by so much and which ends when its group does."""
     begin = np.arange(STEPS) * STEP_NS
     start = (begin + late_ns).astype(np.int64)
     end = begin + LENGTH_NS
     silence = np.concatenate([[0.0], (start[1:] - end[:-1]).astype(np.float64)])
-    return Lane(src=0, start=start, end=end, silence=silence, shortest=LENGTH_NS * 0.9, moved=np.zeros(STEPS))
+    return Connection(src=0, start=start, end=end, silence=silence, shortest=LENGTH_NS * 0.9, moved=np.zeros(STEPS))
 
 
-def place(seed: int, sharing: int, lanes: int = 4) -> list[list[Lane]]:
-    """One host with one group, in which `sharing` lanes after each other come together."""
+def place(seed: int, sharing: int, connections: int = 4) -> list[list[Connection]]:
+    """One host with one group, in which `sharing` connections after each other come together."""
     rng = np.random.default_rng(seed)
-    late = np.repeat(rng.normal(0, 1e6, (lanes // sharing, STEPS)), sharing, axis=0) + rng.normal(
-        0, 5e4, (lanes, STEPS)
+    late = np.repeat(rng.normal(0, 1e6, (connections // sharing, STEPS)), sharing, axis=0) + rng.normal(
+        0, 5e4, (connections, STEPS)
     )
-    return [[make_lane(one) for one in late]]
+    return [[make_connection(one) for one in late]]
 
 
 @pytest.mark.parametrize("sharing", [1, 2, 4])
@@ -44,7 +44,7 @@ def test_ranks_that_share_a_sequence_come_closer_together_than_those_of_other_ho
 
 def test_transfers_that_all_begin_when_the_last_rank_has_come_may_be_of_ranks_that_are_bound() -> None:
     late = np.random.default_rng(1).normal(0, 1e6, STEPS)
-    places = [[[make_lane(late) for _ in range(8)]] for _ in range(3)]
+    places = [[[make_connection(late) for _ in range(8)]] for _ in range(3)]
     assert count_in_step(places, STEP_NS, np.inf) == 8
 
 
@@ -62,11 +62,11 @@ def test_the_ends_of_a_pipeline_hold_the_embeddings_and_send_more() -> None:
 
 def test_a_team_that_leaves_at_two_paces_is_split_by_how_its_ranks_lie() -> None:
     beside, apart, all_alike = Counter({(2, 1): 8}), Counter({(2, 2): 8}), Counter({(4, 1): 8})
-    assert split_team(8, beside) == Team(tensor=2, context=4)
-    assert split_team(4, apart) == Team(tensor=2, context=2)
-    assert split_team(4, all_alike) == Team(tensor=4, context=1)
-    assert split_team(8, Counter({(1, 0): 8})) == Team(tensor=8, context=1)
-    assert split_team(8, beside, ordered=False) == Team(tensor=4, context=2)
+    assert split_lockstep_ranks(8, beside) == LockstepRanks(tensor=2, context=4)
+    assert split_lockstep_ranks(4, apart) == LockstepRanks(tensor=2, context=2)
+    assert split_lockstep_ranks(4, all_alike) == LockstepRanks(tensor=4, context=1)
+    assert split_lockstep_ranks(8, Counter({(1, 0): 8})) == LockstepRanks(tensor=8, context=1)
+    assert split_lockstep_ranks(8, beside, ordered=False) == LockstepRanks(tensor=4, context=2)
 
 
 def test_a_start_that_waits_for_its_receiver_is_not_what_tells_when_a_rank_came() -> None:
@@ -74,8 +74,8 @@ def test_a_start_that_waits_for_its_receiver_is_not_what_tells_when_a_rank_came(
     start = np.arange(STEPS) * STEP_NS
     long = np.arange(STEPS) % 2 == 0
     moved = np.where(long, 1e6, 1e3)
-    lanes = [
-        Lane(
+    connections = [
+        Connection(
             src=0,
             start=start + rng.exponential(moved).astype(np.int64),
             end=start + np.where(long, 300_000_000, 1_000_000),
@@ -85,15 +85,15 @@ def test_a_start_that_waits_for_its_receiver_is_not_what_tells_when_a_rank_came(
         )
         for _ in range(2)
     ]
-    bond = measure_bond(*lanes)
+    bond = measure_bond(*connections)
     assert bond is not None
     assert bond.noise_ns == 1e3
     assert keep_step(bond)
 
 
-def voice(number: int, src: int, dst: int, size: float, per_step: float, **told: float) -> dict[str, float]:
+def stream(number: int, src: int, dst: int, size: float, per_step: float, **told: float) -> dict[str, float]:
     usual = {"presence": 1.0, "together": 0.0, "answered": 0.0, "spread": 0.0, "longest_gap": 0.5, "overlap": 0.0}
-    ends = {"voice": number, "pair": number, "unit": number, "src": src, "dst": dst, "src_host": src // 8}
+    ends = {"stream": number, "pair": number, "unit": number, "src": src, "dst": dst, "src_host": src // 8}
     rates = {"dst_host": dst // 8, "bytes": size, "per_step": per_step, "num": round(per_step * 20)}
     return {**usual, **ends, **rates, **told}
 
@@ -104,25 +104,25 @@ def kinds(rows: list[dict[str, float]]) -> list[str]:
 
 
 def test_layers_speak_far_more_often_than_gradients_however_long_both_rest() -> None:
-    rings = [voice(0, 0, 8, 2e8, 16), voice(1, 0, 8, 4e6, 200)]
+    rings = [stream(0, 0, 8, 2e8, 16), stream(1, 0, 8, 4e6, 200)]
     assert kinds(rings) == ["dp", "cp"]
 
 
 def test_a_little_traffic_beside_gradients_does_not_make_these_layerwise() -> None:
-    rings = [voice(0, 0, 8, 2e8, 16), voice(1, 0, 8, 1e7, 2)]
+    rings = [stream(0, 0, 8, 2e8, 16), stream(1, 0, 8, 1e7, 2)]
     assert kinds(rings)[0] == "dp"
 
 
 def test_what_the_last_stage_hands_back_to_the_first_is_the_pipelines_though_both_send_at_once() -> None:
     turns = {"answered": 1.0, "together": 0.5}
-    there, back = voice(0, 0, 8, 1.6e7, 8, **turns), voice(1, 8, 0, 1.6e7, 8, **turns)
+    there, back = stream(0, 0, 8, 1.6e7, 8, **turns), stream(1, 8, 0, 1.6e7, 8, **turns)
     meets = {"answered": 1.0, "together": 1.0}
-    wraps = [voice(2, 1, 9, 1.6e7, 2, **meets), voice(3, 9, 1, 1.6e7, 2, **meets)]
-    tie = voice(4, 2, 10, 5e8, 1, **meets)
+    wraps = [stream(2, 1, 9, 1.6e7, 2, **meets), stream(3, 9, 1, 1.6e7, 2, **meets)]
+    tie = stream(4, 2, 10, 5e8, 1, **meets)
     assert kinds([there, back, *wraps, tie]) == ["pp", "pp", "pp", "pp", "dp"]
 
 
 def test_one_connection_that_seems_to_take_turns_does_as_the_others_do() -> None:
     meets, turns = {"answered": 1.0, "together": 1.0}, {"answered": 1.0, "together": 0.9}
-    rows = [voice(i, i, i + 8, 1e8, 50, **(turns if i == 3 else meets)) for i in range(8)]
+    rows = [stream(i, i, i + 8, 1e8, 50, **(turns if i == 3 else meets)) for i in range(8)]
     assert kinds(rows) == ["dp"] * 8

@@ -1,0 +1,295 @@
+"""Lives: jobs that follow each other on the same hosts are different jobs.
+
+All pairs of a job fall silent when it ends. What the same endpoints send afterwards is another job where its messages
+have other sizes or come at another rate; otherwise the job only paused or was started again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.traffic.storage import find_hubs
+from prism.observe.traffic.table import Traffic
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessionConfig:
+    """Which silences may lie between two jobs, and how alike two stretches of one job are."""
+
+    most_silences: int = 6  # of a pair; more of them are how the job works
+    longer: float = 4.0  # times the next shorter gaps of the pair
+    frequent: float = 0.1  # of the messages of the busiest pair of either end: rarer pairs say nothing
+    least_messages: int = 6  # of a stream in a stretch, to measure its rate
+    same_hosts: float = 0.5  # share of all endpoints that both stretches have
+    same_sizes: float = 0.7  # share of the messages whose sizes both stretches have
+    same_rate: float = 0.04  # relative difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretches:
+    """What each pair sends between long silences; `job` numbers the stretches that overlap at common endpoints."""
+
+    pair: Ints
+    first_row: Ints
+    end_row: Ints
+    begin_ns: Ints
+    until_ns: Ints
+    job: Ints
+
+
+def part_successive_jobs(traffic: Traffic, config: SuccessionConfig | None = None) -> Traffic:
+    """The traffic with a pair for each job that used it; unchanged where no job follows another on its hosts."""
+    config = config or SuccessionConfig()
+    stretches = _find_stretches(traffic, config)
+    if stretches is None:
+        return traffic
+    jobs = _join_same(traffic, stretches, config)
+    cut = np.flatnonzero((stretches.pair[1:] == stretches.pair[:-1]) & (jobs[1:] != jobs[:-1])) + 1
+    if not len(cut):
+        return traffic
+    parted = _renumber(traffic, _cut_other_pairs(traffic, stretches, cut))
+    nodes = _number_nodes(parted, traffic.pairs[stretches.pair[cut]], stretches.begin_ns[cut])
+    return replace(parted, nodes=nodes)
+
+
+def _number_nodes(traffic: Traffic, cut: pl.DataFrame, moments: Ints) -> tuple[Ints, Ints]:
+    """For the sender and the receiver of each pair a number that stands for the endpoint in the time of one job."""
+    ends = np.concatenate([cut[c].to_numpy() for c in ("src", "dst")]).astype(np.int64)
+    begin = np.concatenate([moments, moments])
+    # Pairs of one job begin one after the other; of each endpoint the first one begins the job.
+    keys = np.unique(np.stack([ends, begin], axis=1), axis=0)
+    first = traffic.pairs["first_ns"].to_numpy()
+    last = traffic.pairs["last_ns"].to_numpy()
+    found = []
+    for side in ("src", "dst"):
+        own = traffic.pairs[side].to_numpy().astype(np.int64)
+        node = own.copy()
+        for e in np.intersect1d(own, ends).tolist():
+            pairs = np.flatnonzero(own == e)
+            middle = (first[pairs] + last[pairs]) // 2
+            later = np.searchsorted(keys[keys[:, 0] == e, 1], middle, side="right")
+            node[pairs] += traffic.endpoints.height * later
+        found.append(node)
+    return found[0], found[1]
+
+
+def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | None:
+    """Stretches of the frequent pairs; None where no pair has a long silence."""
+    start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
+    after = _list_silences(traffic.begin, start, end, config.most_silences, config.longer)
+    if not len(after):
+        return None
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
+    hubs = find_hubs(traffic)
+    num = np.diff(traffic.begin).astype(np.float64)
+    busiest = np.zeros(traffic.endpoints.height)
+    kept = ~(np.isin(src, hubs) | np.isin(dst, hubs))
+    for side in (src, dst):
+        np.maximum.at(busiest, side[kept], num[kept])
+    kept &= num >= config.frequent * np.maximum(busiest[src], busiest[dst])
+    owner = traffic.messages["pair"].to_numpy()
+    after = after[kept[owner[after]]]
+    if not len(after):
+        return None
+    first = np.sort(np.concatenate([traffic.begin[:-1][kept], after]))
+    pair = owner[first].astype(np.int64)
+    last = np.append(first[1:], 0)
+    own_end = np.append(pair[1:] != pair[:-1], True)
+    last = np.where(own_end, traffic.begin[pair + 1], last)
+    until = np.maximum.reduceat(end, np.stack([first, last], axis=1).ravel()[:-1])[::2]
+    job = _overlap(np.concatenate([src[pair], dst[pair]]), start[first], until)
+    return Stretches(pair=pair, first_row=first, end_row=last, begin_ns=start[first], until_ns=until, job=job)
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float) -> Ints:
+    """The messages that end the few silences of a pair which are far longer than all its others."""
+    found = np.empty(most * (len(begin) - 1), np.int64)
+    num = 0
+    gaps, rows = np.zeros(most + 1), np.zeros(most + 1, np.int64)
+    for p in range(len(begin) - 1):
+        if begin[p + 1] - begin[p] < 4 * most:
+            continue
+        gaps[:] = 0.0
+        reach = end[begin[p]]
+        for i in range(begin[p] + 1, begin[p + 1]):
+            gap = float(start[i] - reach)
+            if gap > gaps[most]:
+                k = most
+                while k > 0 and gaps[k - 1] < gap:
+                    gaps[k], rows[k] = gaps[k - 1], rows[k - 1]
+                    k -= 1
+                gaps[k], rows[k] = gap, i
+            reach = max(reach, end[i])
+        for k in range(most - 1, -1, -1):
+            if gaps[k] > longer * max(gaps[k + 1], 1.0):
+                found[num : num + k + 1] = np.sort(rows[: k + 1])
+                num += k + 1
+                break
+    return found[:num]
+
+
+@numba.njit(cache=True, nogil=True)
+def _overlap(ends: Ints, begin: Ints, until: Ints) -> Ints:
+    """For each stretch the smallest number of those that it overlaps with at endpoints, directly or not."""
+    num = len(begin)
+    parent = np.arange(num)
+    order = np.argsort(np.concatenate((begin, begin)), kind="mergesort")
+    latest = np.full(ends.max() + 1, -1, np.int64)
+    for at in order:
+        one, e = at % num, ends[at]
+        other = latest[e]
+        if other >= 0 and until[other] > begin[one]:
+            a, b = one, other
+            while parent[a] != a:
+                a = parent[a]
+            while parent[b] != b:
+                b = parent[b]
+            parent[max(a, b)] = min(a, b)
+        if other < 0 or until[one] > until[other]:
+            latest[e] = one
+    for x in range(num):
+        root = x
+        while parent[root] != root:
+            root = parent[root]
+        parent[x] = root
+    return parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What tells one stretch of a job from another."""
+
+    number: int
+    begin_ns: int
+    endpoints: Ints
+    rate: dict[int, float]  # messages per second by stream
+    sizes: dict[int, float]  # share of the messages by class of size
+
+
+def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> Ints:
+    """The number of the job of each stretch, where one that only paused is a single job."""
+    jobs = stretches.job.copy()
+    described = sorted(
+        (_describe(traffic, stretches, number, config) for number in np.unique(jobs).tolist()),
+        key=lambda job: job.begin_ns,
+    )
+    last_at: dict[int, _Job] = {}
+    name: dict[int, int] = {}
+    for job in described:
+        before = {last_at[e].number: last_at[e] for e in job.endpoints.tolist() if e in last_at}
+        same = [name[b.number] for b in before.values() if _is_same(b, job, config)]
+        name[job.number] = min(same, default=job.number)
+        last_at.update(dict.fromkeys(job.endpoints.tolist(), job))
+    return np.array([name[j] for j in jobs.tolist()], np.int64)
+
+
+def _describe(traffic: Traffic, stretches: Stretches, number: int, config: SuccessionConfig) -> _Job:
+    own = np.flatnonzero(stretches.job == number)
+    rows = np.concatenate([
+        np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)
+    ])  # fmt: skip
+    stream = traffic.messages["stream"].to_numpy()[rows]
+    start = traffic.messages["start_ns"].to_numpy()[rows]
+    table = pl.DataFrame({"stream": stream, "start": start, "bytes": traffic.messages["bytes"].to_numpy()[rows]})
+    by_stream = table.group_by("stream").agg(
+        pl.len().alias("num"), (pl.col("start").max() - pl.col("start").min()).alias("took"), pl.col("bytes").mean()
+    )
+    timed = by_stream.filter((pl.col("num") >= config.least_messages) & (pl.col("took") > 0))
+    by_size = by_stream.with_columns((pl.col("bytes").clip(1).log() / 0.1).round().cast(pl.Int64).alias("size"))
+    by_size = by_size.group_by("size").agg(pl.col("num").sum() / len(rows))
+    ends = [traffic.pairs[c].to_numpy()[stretches.pair[own]] for c in ("src", "dst")]
+    return _Job(
+        number=number,
+        begin_ns=int(start.min()),
+        endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
+        rate={int(s): (n - 1) / t * 1e9 for s, n, t in timed.select("stream", "num", "took").iter_rows()},
+        sizes={int(s): float(n) for s, n in by_size.iter_rows()},
+    )
+
+
+def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
+    """Whether two stretches of time are of one job that paused or was started again."""
+    common = len(np.intersect1d(before.endpoints, after.endpoints))
+    if common < config.same_hosts * len(np.union1d(before.endpoints, after.endpoints)):
+        return False
+    # A size may fall on the edge of two classes.
+    alike = sum(
+        min(share, sum(after.sizes.get(size + by, 0.0) for by in (-1, 0, 1))) for size, share in before.sizes.items()
+    )
+    if alike < config.same_sizes:
+        return False
+    ratios = [after.rate[s] / rate for s, rate in before.rate.items() if s in after.rate]
+    return not ratios or abs(float(np.log(np.median(ratios)))) <= config.same_rate
+
+
+def _cut_other_pairs(traffic: Traffic, stretches: Stretches, cut: Ints) -> Ints:
+    """The first rows of later jobs, of all pairs whose endpoints were cut; `cut` are stretches that begin a job."""
+    pair, moment = stretches.pair[cut], stretches.begin_ns[cut]
+    rows = [stretches.first_row[cut]]
+    src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
+    ends, times = np.concatenate([src[pair], dst[pair]]), np.concatenate([moment, moment])
+    start = traffic.messages["start_ns"].to_numpy()
+    frequent = np.unique(stretches.pair)
+    rare = np.flatnonzero((np.isin(src, ends) | np.isin(dst, ends)) & ~np.isin(np.arange(len(src)), frequent))
+    for p in rare.tolist():
+        first, last = int(traffic.begin[p]), int(traffic.begin[p + 1])
+        # The earliest of the later job's messages that either end takes part in.
+        for moment_ns in np.unique(times[(ends == src[p]) | (ends == dst[p])]).tolist():
+            at = first + int(np.searchsorted(start[first:last], moment_ns))
+            if first < at < last:
+                rows.append(np.array([at]))
+    return np.unique(np.concatenate(rows))
+
+
+def _renumber(traffic: Traffic, cuts: Ints) -> Traffic:
+    """The traffic with pairs cut in two at some rows; numbers of pairs and streams stay in order."""
+    old = traffic.messages["pair"].to_numpy().astype(np.int64)
+    begin = np.unique(np.concatenate([traffic.begin, cuts]))
+    owner = np.repeat(np.arange(len(traffic.begin) - 1), np.diff(np.searchsorted(begin, traffic.begin)))
+    pair = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+    life = pair - np.searchsorted(owner, old)
+    most = int(life.max(initial=0)) + 1
+    stream = traffic.messages["stream"].to_numpy().astype(np.int64)
+    cell = stream * most + life
+    present = np.flatnonzero(np.bincount(cell, minlength=traffic.streams.height * most))
+    stream_pair = np.searchsorted(owner, traffic.streams["pair"].to_numpy().astype(np.int64)[present // most])
+    stream_pair = stream_pair + present % most
+    order = np.lexsort((present, stream_pair))
+    present, stream_pair = present[order], stream_pair[order]
+    number = np.zeros(traffic.streams.height * most, np.int64)
+    number[present] = np.arange(len(present))
+    size_class = np.arange(len(present)) - np.searchsorted(stream_pair, np.arange(len(begin)))[stream_pair]
+    size, start, end = (traffic.messages[c].to_numpy() for c in ("bytes", "start_ns", "end_ns"))
+    return replace(
+        traffic,
+        messages=traffic.messages.with_columns(
+            pair=pl.Series(pair.astype(np.uint32)),
+            stream=pl.Series(number[cell].astype(np.uint32)),
+            size_class=pl.Series(size_class[number[cell]].astype(np.uint32)),
+        ),
+        pairs=traffic.pairs[owner].with_columns(
+            pair=pl.Series(np.arange(len(owner), dtype=np.uint32)),
+            num=pl.Series(np.diff(begin).astype(np.uint32)),
+            bytes=pl.Series(np.add.reduceat(size, begin[:-1])),
+            first_ns=pl.Series(start[begin[:-1]]),
+            last_ns=pl.Series(np.maximum.reduceat(end, begin[:-1])),
+        ),
+        streams=pl.DataFrame(
+            {
+                "stream": np.arange(len(present), dtype=np.uint32),
+                "pair": stream_pair.astype(np.uint32),
+                "size_class": size_class.astype(np.uint32),
+                "connection": traffic.connection_of[present // most] * most + present % most,
+            }
+        ),
+        begin=begin,
+    )

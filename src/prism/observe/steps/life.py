@@ -1,0 +1,187 @@
+"""Life of a job: whether it runs, ended with a whole step, stopped in the middle of one, or pauses.
+
+A job that ends has sent whole steps only. A job that stops has ranks that disagree about how far the step went, or
+breaks off where steps never rest. Where neither shows, a silent job counts as ended: that accuses nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.steps.gradient_overlap import size_up
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+State = Literal["running", "ended", "stopped", "paused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeConfig:
+    """When a silence says something, and what a whole step is."""
+
+    silent_steps: float = 3.0  # usual steps without a message before the observation ends
+    regular: float = 0.6  # messages for each step that a stream needs to be counted
+    missing: float = 0.03  # share of a step's messages that may be missing in a whole one
+    templates: int = 9  # steps before a silence that tell what a step sends
+    restful: float = 0.4  # of a step's longest silence: a step may end in any silence that is usually as long
+    deviations: float = 3.0  # by which ranks must disagree more than lost records make them
+    as_before: float = 1.5  # times the longest earlier pause: a silence that is no longer is a pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What a job does when the observation ends; when it was first seen, and last seen if it is over."""
+
+    state: State = "running"
+    started_ns: int = 0
+    ended_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTemplate:
+    """The messages of regular streams in order of start, and what a usual step sends of each stream."""
+
+    start: Ints
+    end: Ints
+    row: Ints  # the stream of each message
+    alike: Ints  # by stream a number that streams of one kind, size and rate share
+    usual: Ints  # by stream the messages of a step
+    differing: float  # share of streams and steps that have another number: lost records, boundaries that wander
+    begin: Ints  # of steps
+    until: Ints
+
+    def count_since(self, begin_ns: int, until_ns: int) -> Ints:
+        """Messages of each stream that start in a stretch of time."""
+        first, last = np.searchsorted(self.start, [begin_ns, until_ns + 1])
+        return np.bincount(self.row[first:last], minlength=len(self.usual))
+
+
+def make_template(
+    messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, config: LifeConfig
+) -> StepTemplate | None:
+    """What usual steps send; None where no stream sends in most steps."""
+    if not steps.height or messages.is_empty():
+        return None
+    number = np.full(int(streams["stream"].max()) + 1, -1, np.int64)  # type: ignore[arg-type]
+    regular = streams.filter(pl.col("num") >= config.regular * steps.height)
+    number[regular["stream"].to_numpy()] = np.arange(regular.height)
+    row = number[messages["stream"].to_numpy()]
+    own = np.flatnonzero(row >= 0)
+    start = messages["start_ns"].to_numpy()
+    own = own[np.argsort(start[own], kind="stable")]
+    if not len(own):
+        return None
+    start, end, row = start[own], messages["end_ns"].to_numpy()[own], row[own]
+    begin, until = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    counts = np.stack([
+        np.bincount(row[slice(*np.searchsorted(start, [begin[i], until[i]]))], minlength=regular.height)
+        for i in range(max(0, steps.height - 1 - 4 * config.templates), max(1, steps.height - 1))
+    ])  # fmt: skip
+    usual = np.median(counts, axis=0).round().astype(np.int64)
+    keys = np.stack([size_up(regular["bytes"].to_numpy()), usual, regular["kind"].rank("dense").to_numpy()], axis=1)
+    return StepTemplate(
+        start=start,
+        end=end,
+        row=row,
+        alike=np.unique(keys, axis=0, return_inverse=True)[1].ravel(),
+        usual=usual,
+        differing=float((counts != usual).mean()),
+        begin=begin,
+        until=until,
+    )
+
+
+def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config: LifeConfig) -> bool:
+    """Whether the job had sent whole steps only when it fell silent at a moment."""
+    step = int(np.searchsorted(template.begin, at_ns, side="right")) - 1
+    total = float(template.usual.sum())
+    if step < 0 or total <= 0:
+        return True
+    begin_ns = int(template.begin[step] if at_ns <= template.until[step] else template.until[step])
+    sent = template.count_since(begin_ns, at_ns)
+    whole_steps = int(sent.sum() / total + config.missing)
+    sent = sent - whole_steps * template.usual
+    if abs(sent.sum()) <= config.missing * total:
+        return True
+    if start_seen and _sent_whole_steps(template, at_ns):
+        return True
+    return not _ranks_disagree(template, sent, config) and _may_end_at(template, int(sent.sum()), step, config)
+
+
+def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
+    """Whether nearly every stream has sent the same whole number of steps since the job began."""
+    known = template.usual > 0
+    sent = template.count_since(int(template.start[0]), at_ns)[known]
+    steps = round(float(np.median(sent / template.usual[known])))
+    return steps > 0 and float(np.mean(sent == steps * template.usual[known])) >= 0.9
+
+
+def _ranks_disagree(template: StepTemplate, sent: Ints, config: LifeConfig) -> bool:
+    """Whether streams that do the same have sent unequally much, by more than lost records explain."""
+    middle = np.zeros(int(template.alike.max()) + 1)
+    for number in range(len(middle)):
+        middle[number] = np.median(sent[template.alike == number])
+    share = float(np.mean(sent != middle[template.alike]))
+    chance = template.differing
+    limit = chance + config.deviations * np.sqrt(max(chance * (1 - chance), 1 / len(sent)) / len(sent))
+    return bool(share > limit)
+
+
+def _may_end_at(template: StepTemplate, place: int, step: int, config: LifeConfig) -> bool:
+    """Whether usual steps rest after as many messages nearly as long as they ever do."""
+    after, longest = [], []
+    for i in range(max(0, step - config.templates), step):
+        first, last = np.searchsorted(template.start, [template.begin[i], template.until[i]])
+        if last - first <= place or last >= len(template.start):
+            continue
+        reach = np.maximum.accumulate(template.end[first:last])
+        rests = template.start[first + 1 : last + 1] - reach
+        after.append(rests[place - 1])
+        longest.append(rests.max())
+    return not after or float(np.median(after)) >= config.restful * float(np.median(longest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """When a whole observation begins and ends, and until when the job wrote to storage."""
+
+    begin_ns: int
+    until_ns: int
+    saved_ns: int = 0
+
+
+def judge_life(
+    messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, watched: Watched,
+    config: LifeConfig | None = None,
+) -> Life:  # fmt: skip
+    """The life of one job; `messages` are all of its pairs', `streams` say how often each is sent."""
+    config = config or LifeConfig()
+    if messages.is_empty():
+        return Life()
+    first, last = int(messages["start_ns"].min()), int(messages["end_ns"].max())  # type: ignore[arg-type]
+    running = Life(started_ns=first)
+    if not steps.height:
+        return running
+    usual = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
+    silent = watched.until_ns - last
+    if silent < config.silent_steps * usual:
+        return running
+    if max(watched.saved_ns - last, 0) > 0.5 * silent or silent <= config.as_before * _longest_pause(messages, usual):
+        return Life(state="paused", started_ns=first)
+    template = make_template(messages, streams, steps, config)
+    seen = first > watched.begin_ns + usual
+    whole = template is None or rests_whole(template, last, start_seen=seen, config=config)
+    return Life(state="ended" if whole else "stopped", started_ns=first, ended_ns=last)
+
+
+def _longest_pause(messages: pl.DataFrame, usual: float) -> float:
+    """The longest silence between messages of the job, where it is longer than a step."""
+    ordered = messages.select("start_ns", "end_ns").sort("start_ns")
+    gaps = ordered["start_ns"].to_numpy()[1:] - np.maximum.accumulate(ordered["end_ns"].to_numpy())[:-1]
+    longest = float(gaps.max(initial=0))
+    return longest if longest > usual else 0.0

@@ -1,0 +1,112 @@
+"""Torn transfers: a hop of a collective that waits for a late rank is cut in two by an exporter's idle timeout.
+
+The sender fills the buffers of its transport and waits; the rest follows once the late rank has arrived. The two
+records add up to the size of the hops that did not wait, and end when these do: that tells them from two messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.observe.traffic.numbering import group_by_number
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TornConfig:
+    """Which records may be parts of one transfer."""
+
+    sampled: int = 20_000  # records that sizes are listed from
+    most_sizes: int = 96
+    frequent: float = 0.002  # share of the records of one size
+    same_size: float = 0.001  # relative difference
+    together_ns: int = 1_000_000  # by which hops of one collective may end apart
+    agreeing: float = 0.6  # share of the pairs of records that end with a whole hop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torn:
+    """Rows that begin a torn transfer, and the rows that end it."""
+
+    head: Ints
+    tail: Ints
+
+
+def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: TornConfig | None = None) -> Torn:
+    """Records that are the two parts of one transfer; those of a connection are in order of start."""
+    config = config or TornConfig()
+    none = Torn(head=np.zeros(0, np.int64), tail=np.zeros(0, np.int64))
+    sizes = _list_sizes(size, config)
+    whole = _list_sums(sizes, config.same_size)
+    if not len(sizes) or (whole < 0).all():
+        return none
+    number = _number_sizes(size, sizes, config.same_size)
+    order, begin = group_by_number(connection, int(connection.max(initial=-1)) + 1)
+    head, tail = _list_candidates(order, begin, number, whole)
+    if not len(head):
+        return none
+    kept = np.zeros(len(head), np.bool_)
+    kinds = number[head] * len(sizes) + number[tail]
+    for kind in np.unique(kinds).tolist():
+        own = np.flatnonzero(kinds == kind)
+        sent = np.sort(end[number == whole[kind // len(sizes), kind % len(sizes)]])
+        at = np.clip(np.searchsorted(sent, end[tail[own]]), 1, len(sent) - 1) if len(sent) > 1 else None
+        if at is None:
+            continue
+        ends = end[tail[own]]
+        apart = np.minimum(np.abs(sent[at] - ends), np.abs(sent[at - 1] - ends))
+        kept[own] = np.mean(apart <= config.together_ns) >= config.agreeing
+    return Torn(head=head[kept], tail=tail[kept])
+
+
+def _list_sizes(size: Ints, config: TornConfig) -> Ints:
+    """The most frequent sizes, the smallest first."""
+    some = size[:: max(1, len(size) // config.sampled)]
+    found, count = np.unique(some, return_counts=True)
+    often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
+    often = often[np.argsort(-count[often], kind="stable")][: config.most_sizes]
+    return np.sort(found[often])
+
+
+def _list_sums(sizes: Ints, tolerance: float) -> Ints:
+    """For every two sizes the one that they add up to, -1 for none; a size is no part of twice itself."""
+    total = sizes[:, None] + sizes[None, :]
+    at = np.clip(np.searchsorted(sizes, total), 0, max(len(sizes) - 1, 0))
+    best = np.full(total.shape, -1, np.int64)
+    for shift in (0, -1):
+        near = np.clip(at + shift, 0, max(len(sizes) - 1, 0))
+        close = np.abs(sizes[near] - total) <= tolerance * total
+        best = np.where(close & (best < 0), near, best)
+    best[np.abs(sizes[:, None] - sizes[None, :]) <= tolerance * sizes[:, None]] = -1
+    return best
+
+
+def _number_sizes(size: Ints, sizes: Ints, tolerance: float) -> Ints:
+    """The number of the frequent size of each record, -1 for others."""
+    at = np.clip(np.searchsorted(sizes, size), 0, len(sizes) - 1)
+    before = np.maximum(at - 1, 0)
+    near = np.where(np.abs(sizes[before] - size) < np.abs(sizes[at] - size), before, at)
+    return np.where(np.abs(sizes[near] - size) <= tolerance * size, near, -1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_candidates(order: Ints, begin: Ints, number: Ints, whole: Ints) -> tuple[Ints, Ints]:
+    """Records that follow each other on a connection and add up to a frequent size; each is in one pair at most."""
+    head, tail = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    num = 0
+    for g in range(len(begin) - 1):
+        i = begin[g]
+        while i + 1 < begin[g + 1]:
+            a, b = order[i], order[i + 1]
+            if number[a] >= 0 and number[b] >= 0 and whole[number[a], number[b]] >= 0:
+                head[num], tail[num] = a, b
+                num += 1
+                i += 2
+            else:
+                i += 1
+    return head[:num].copy(), tail[:num].copy()

@@ -1,0 +1,59 @@
+"""A transfer that an idle timeout cut in two is put together again, and messages that only add up are left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from made_jobs import named
+
+from prism.observe import diagnose
+from prism.observe.traffic.torn_transfers import find_torn
+
+MS = 1_000_000
+HOSTS, STEPS, BUCKETS = 8, 40, 4
+WHOLE, HEAD = 48_000_000, 4_000_000
+
+
+def write_ring(late_host: int, *, timeout_ms: float = 10.0) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Buckets of a ring all-reduce; hops whose two ends are ready send a head and wait for the late host."""
+    rng = np.random.default_rng(4)
+    rows, now = [], 0.0
+    for _ in range(STEPS):
+        for _ in range(BUCKETS):
+            ready = now + 60 + rng.normal(0, 0.4, HOSTS)
+            ready[late_host] += 25
+            begin = ready.max()
+            for src in range(HOSTS):
+                dst = (src + 1) % HOSTS
+                first = max(ready[src], ready[dst])
+                ends = f"10.2.{src}.1", f"10.2.{dst}.1"
+                done = begin + 1.5 + rng.normal(0, 0.01)
+                if begin - first > timeout_ms:
+                    rows += [(first, first + 0.1, *ends, HEAD), (begin, done, *ends, WHOLE - HEAD)]
+                else:
+                    rows.append((first, done, *ends, WHOLE))
+            now = begin + 2
+        now += 150
+    start, end, src, dst, size = zip(*rows, strict=True)
+    times = {"start_ns": start, "end_ns": end}
+    flows = pl.DataFrame({k: (np.array(v) * MS).astype(np.int64) + 10**18 for k, v in times.items()}).with_columns(
+        src=pl.Series(src), dst=pl.Series(dst), bytes=pl.Series(size), qp=pl.lit(7, pl.Int64)
+    )
+    nics = [(f"10.2.{h}.1", f"h{h}", 0, "leaf-0") for h in range(HOSTS)]
+    return flows.sort("start_ns"), pl.DataFrame(nics, schema=["address", "host", "rail", "switch"], orient="row")
+
+
+def test_the_late_host_is_named_though_waiting_hops_are_cut() -> None:
+    found = diagnose(*write_ring(5))
+    assert abs(found.jobs[0].steps.height - STEPS) <= 1
+    assert [named(finding) for finding in found.findings] == [("slow_compute", "h5")]
+    assert any("were joined" in note for note in found.notes)
+
+
+def test_messages_that_only_add_up_are_not_joined() -> None:
+    # Buckets of 10, 20 and 30 MB, one after the other: no hop of 30 MB ends when one of 20 MB does.
+    count = 60
+    start = (np.arange(count) * 40 * MS).astype(np.int64)
+    size = np.resize(np.array([10, 20, 30]) * 1_000_000, count).astype(np.int64)
+    torn = find_torn(np.zeros(count, np.int64), start, start + 2 * MS, size)
+    assert not len(torn.head)
