@@ -15,11 +15,13 @@ from prism.characterize.faults import FaultStudy, read_faults, study_faults
 from prism.characterize.fields import parse_moments
 from prism.characterize.intake import Intake, IntakeOptions
 from prism.characterize.notes import write_notes
+from prism.characterize.overview import Overview, write_overview
 from prism.characterize.published import CLUSTER_GPUS
 from prism.characterize.reading import read_trace
 from prism.characterize.study import Study, StudyOptions, study
 from prism.characterize.trace import OpenOptions, Trace
 from prism.characterize.utilisation import Utilisation, read_utilisation
+from prism.characterize.weekly import Weeks, follow_weeks
 from prism.errors import BadConfigError
 
 _ADVISED_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -82,6 +84,8 @@ class Characterization:
     study: Study
     notes: tuple[str, ...]
     plan: Plan | None
+    overview: Overview
+    weeks: Weeks | None
     utilisation: Utilisation | None = None
     faults: FaultStudy | None = None
 
@@ -116,6 +120,7 @@ def characterize(
     found = study(tally, StudyOptions(gpus=gpus, gpus_per_node=options.gpus_per_node, clock=clock))
     notes = write_notes(reading, taking, found, clock)
     extra = (_note_utilisation(utilisation), _note_faults(faults))
+    plan = plan_checkpoints(found, faults, costs, options)
     return Characterization(
         name=name,
         trace=trace,
@@ -123,7 +128,9 @@ def characterize(
         clock=clock,
         study=found,
         notes=notes + tuple(note for note in extra if note),
-        plan=plan_checkpoints(found, faults, costs, options),
+        plan=plan,
+        overview=write_overview(found, faults, options.gpus_per_node, plan.advice if plan else ()),
+        weeks=follow_weeks(tally, reading.until_ns),
         utilisation=utilisation,
         faults=faults,
     )

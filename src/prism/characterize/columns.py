@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.characterize.fields import GPU_UNITS, TIME_UNITS
-from prism.characterize.formats import recognise
+from prism.characterize.formats import SACCT_FORMAT, recognise
 from prism.errors import BadConfigError, BadFileError
 
 # Names are compared without case and punctuation ("nvidia.com/gpu" is "nvidiacomgpu"). Where a table has several
@@ -132,6 +132,13 @@ def map_columns(header: Sequence[str], where: str, choices: Choices | None = Non
         column = _find_column(choice.column, header, where)
         column_of = {f: c for f, c in column_of.items() if c != column} | {wanted: column}
         units = {f: u for f, u in units.items() if f != wanted} | ({wanted: choice.unit} if choice.unit else {})
+    if table.name == "slurm" and not {"gpus", "start"} <= column_of.keys() | {
+        "start" if "duration" in column_of else ""
+    }:
+        raise BadFileError(
+            f"{where}: these columns of sacct tell neither GPUs nor times ({_show(header)}); "
+            f"export with: sacct --allusers --parsable2 --format={SACCT_FORMAT}"
+        )
     _require(column_of, header, where)
     named = {name: _FIELD_OF[key][0] for name, key in zip(header, squashed, strict=True) if key in _FIELD_OF}
     used = set(column_of.values())

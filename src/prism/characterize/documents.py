@@ -50,7 +50,8 @@ def load_documents(path: Path) -> Any:
 
 def _load_each(text: str) -> list[Any] | None:
     """Documents that follow each other; a last one that was cut off, as by a stopped watch, is left out."""
-    decoder, found, place = json.JSONDecoder(), [], 0
+    decoder, place = json.JSONDecoder(), 0
+    found: list[Any] = []
     while True:
         while place < len(text) and text[place].isspace():
             place += 1

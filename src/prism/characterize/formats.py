@@ -109,6 +109,9 @@ FORMATS: tuple[TableFormat, ...] = (
     TableFormat(name="helios", needs=_columns("gpu_num vc submit_time")),
 )
 
+SACCT_FORMAT = "JobID,User,State,AllocTRES,ReqTRES,Submit,Start,End,ElapsedRaw,NodeList,Cluster"
+"""The columns that Prism asks of `sacct`."""
+
 ANY_TABLE = TableFormat(name="aliases", needs=frozenset(), unit_stated=False)
 """A table that is known by the names of its columns only."""
 

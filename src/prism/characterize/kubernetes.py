@@ -80,8 +80,7 @@ def _flatten(item: Object, deleted: bool) -> tuple[str | None, ...]:
     read = {"Pod": _read_pod, "Job": _read_job, "Workload": _read_workload}[str(item["kind"])]
     state, gpus, start, end, nodes, reason = read(item["spec"], status)
     if deleted and end is None:
-        end = metadata.get("deletionTimestamp")
-        state = "deleted" if end else state
+        end, state = metadata.get("deletionTimestamp"), "deleted"
     labels = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
     user = next((str(labels[name]) for name in _OWNERS if labels.get(name)), metadata.get("namespace"))
     name = "/".join(str(part) for part in (metadata.get("namespace"), metadata["name"]) if part)

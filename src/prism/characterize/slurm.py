@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +13,6 @@ from prism.characterize.columns import squash
 from prism.characterize.fields import MISSING, parse_lengths, parse_moments
 from prism.characterize.vocabulary import name_state
 from prism.errors import BadFileError, BadRowError
-
-EXPORT = "sacct --allusers --parsable2 --format=JobID,User,State,AllocTRES,Submit,Start,End,ElapsedRaw,NodeList,Cluster"
-"""The export that Prism itself asks for."""
 
 _RULER = re.compile(rb"^-+(?: +-+)+ *\r?$")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?")
@@ -123,7 +120,7 @@ def name_columns(rows: Sequence[Sequence[str]], where: str) -> list[str]:
             names[found[0]] = name
     times = [i for i, kind in enumerate(kinds) if kind == "time"]
     clocks = [i for i, kind in enumerate(kinds) if kind == "clock"]
-    pair = _find_run(columns, times, clocks)
+    pair: tuple[int, ...] | None = _find_run(columns, times, clocks)
     if pair is None and len(times) == 3 and _ascending([columns[i] for i in times]):
         pair = (times[1], times[2])
     if pair is None or "AllocTRES" not in names or "State" not in names:
@@ -132,6 +129,8 @@ def name_columns(rows: Sequence[Sequence[str]], where: str) -> list[str]:
             "name them in order with --columns JobID,User,State,..., or export with the header"
         )
     names[pair[0]], names[pair[1]] = "Start", "End"
+    if len(pair) == 3:
+        names[pair[2]] = "Elapsed"
     rest = [i for i in times if i not in pair]
     if rest and _ascending([columns[rest[0]], columns[pair[0]]]):
         names[rest[0]] = "Submit"
@@ -143,7 +142,7 @@ def _kind(column: pl.Series) -> str:
     cells = [cell for cell in column if cell.lower() not in MISSING]
     if not cells:
         return "time" if any(cell == "Unknown" for cell in column) else "other"
-    tests = {
+    tests: Mapping[str, Callable[[str], bool]] = {
         "time": lambda cell: bool(_TIME.fullmatch(cell)),
         "clock": lambda cell: bool(_CLOCK.fullmatch(cell)),
         "tres": lambda cell: bool(_TRES.fullmatch(cell)),
@@ -153,8 +152,8 @@ def _kind(column: pl.Series) -> str:
     return next((kind for kind, test in tests.items() if all(test(cell) for cell in cells)), "other")
 
 
-def _find_run(columns: Sequence[pl.Series], times: Sequence[int], clocks: Sequence[int]) -> tuple[int, int] | None:
-    """The two time columns that lie as far apart as a column of lengths says, in every row."""
+def _find_run(columns: Sequence[pl.Series], times: Sequence[int], clocks: Sequence[int]) -> tuple[int, ...] | None:
+    """The two time columns that lie as far apart as a column of lengths says in every row, and that column."""
     moments = {i: parse_moments(columns[i].replace("Unknown", None), None).ns for i in times}
     for clock in clocks:
         elapsed = parse_lengths(columns[clock])
@@ -163,7 +162,7 @@ def _find_run(columns: Sequence[pl.Series], times: Sequence[int], clocks: Sequen
                 apart = (moments[last] - moments[first]).cast(pl.Float64) * 1e-9
                 known = apart.is_not_null() & elapsed.is_not_null()
                 if first != last and known.sum() > 0 and bool((apart - elapsed).filter(known).abs().max() <= 1):  # type: ignore[operator]
-                    return first, last
+                    return first, last, clock
     return None
 
 

@@ -113,10 +113,11 @@ def _refuse_implausible(
                 f"{where}: as seconds, '{column}' has a median of {median / DAY_S:,.0f} days and goes up to "
                 f"{longest / _YEAR_S:,.1f} years; say what unit it is in, for example --map duration={column}:ms"
             )
-    if "gpus" in parsed.columns and float(parsed["gpus"].max() or 0) > limits.gpus:  # type: ignore[arg-type]
+    most = float(parsed["gpus"].max() or 0)  # type: ignore[arg-type]
+    if most > limits.gpus:
         column = columns.column_of["gpus"]
         raise BadFileError(
-            f"{where}: '{column}' goes up to {parsed['gpus'].max():,.0f} GPUs for one job; say what unit it is in, for "
+            f"{where}: '{column}' goes up to {most:,.0f} GPUs for one job; say what unit it is in, for "
             f"example --map gpus={column}:milli or :percent"
         )
     times = [parsed[name].drop_nulls() for name in ("submit", "start", "end") if name in parsed.columns]
