@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from prism.characterize.capacity import Capacity, measure_capacity
+from prism.characterize.capacity import Capacity, average_days, measure_capacity
 from prism.characterize.distribution import (
     Distribution,
     count_values,
@@ -77,6 +77,7 @@ class Study:
     waits: pl.DataFrame  # users by the GPU-hours that their jobs waited for
     concentration: Concentration
     capacity: Capacity | None
+    occupancy: pl.DataFrame  # date, mean busy_gpus and waiting_gpus
     failures: pl.DataFrame
     node_failures: pl.DataFrame
     reliability: Reliability
@@ -100,6 +101,7 @@ def study(tally: Tally, options: StudyOptions) -> Study:
         waits=rank_waits(tally.users),
         concentration=measure_concentration(tally.users),
         capacity=measure_capacity(tally, gpus=options.gpus, gpus_per_node=options.gpus_per_node),
+        occupancy=average_days(tally),
         failures=list_failures(tally),
         node_failures=list_node_failures(tally.node_failures),
         reliability=measure_reliability(tally, options.gpus_per_node),
