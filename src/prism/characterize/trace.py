@@ -222,7 +222,7 @@ def _sniff(head: bytes, path: Path, options: OpenOptions) -> tuple[str, list[str
         raise BadFileError(
             f"{path}: is PAI's job table, which has no GPU counts; give the folder that also holds {pai.TASK_FILE}"
         )
-    if len(names) < 3:
+    if len(names) < 2:
         raise BadFileError(
             f"{path} line 1: {text[:60]!r} is not a header of a job table; give a CSV with named columns"
         )
