@@ -32,7 +32,17 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if day % 7 == 0 and slot == 0:
                 state, reason = "FAILED", "KeyError"
             length = timedelta(minutes=rng.randrange(100, 160))
-            cells = (day * 10 + slot, f"u{slot % 2}", 8, state, begin, begin + wait, begin + wait + length, reason, node)
+            cells = (
+                day * 10 + slot,
+                f"u{slot % 2}",
+                8,
+                state,
+                begin,
+                begin + wait,
+                begin + wait + length,
+                reason,
+                node,
+            )
             rows.append(",".join(str(cell) for cell in cells))
     path = tmp_path_factory.mktemp("weeks") / "trace.csv"
     path.write_text("\n".join(rows) + "\n")

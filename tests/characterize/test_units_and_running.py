@@ -57,7 +57,10 @@ def test_numbers_that_cannot_be_are_refused_with_what_to_say(
 
 
 def test_times_that_span_more_than_a_cluster_lives_are_refused(write_trace: Write) -> None:
-    rows = [("1", 8, "done", "1970-01-02 00:00:00", "1970-01-02 01:00:00"), ("2", 8, "done", "2024-01-02", "2024-01-03")]
+    rows = [
+        ("1", 8, "done", "1970-01-02 00:00:00", "1970-01-02 01:00:00"),
+        ("2", 8, "done", "2024-01-02", "2024-01-03"),
+    ]
     path = write_trace(rows, columns=("job_id", "gpus", "state", "start_time", "end_time"))
     with pytest.raises(BadFileError, match=r"its times span 54 years; .*--map start=start_time:ms"):
         characterize(path)
@@ -86,7 +89,9 @@ def test_a_map_that_means_nothing_is_refused(text: str, message: str) -> None:
 
 
 def test_a_mapped_column_that_is_not_there_is_named(write_trace: Write) -> None:
-    with pytest.raises(BadFileError, match=r"--map names column 'cards', which it does not have; it has: gpus, duration"):
+    with pytest.raises(
+        BadFileError, match=r"--map names column 'cards', which it does not have; it has: gpus, duration"
+    ):
         characterize(
             write_trace([(1, 1)], columns=("gpus", "duration")),
             CharacterizeOptions(choices=parse_choices(["gpus=cards"])),

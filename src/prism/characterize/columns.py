@@ -180,4 +180,4 @@ def _require(column_of: Mapping[str, str], header: Sequence[str], where: str) ->
 
 
 def _show(header: Sequence[str]) -> str:
-    return ", ".join(str(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
+    return ", ".join(" ".join(str(name).split()) for name in header[:12]) + (", ..." if len(header) > 12 else "")

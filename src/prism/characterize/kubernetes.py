@@ -27,15 +27,10 @@ def is_kubernetes(document: Any) -> bool:
 
 def read_objects(documents: Iterable[Object], where: str) -> pl.DataFrame:
     """One row per pod, job or workload; of a watch, the last word on each. Jobs stand for their own pods."""
-    latest: dict[str, tuple[Object, bool]] = {}
-    for document in documents:
-        for item, deleted in _unwrap(document):
-            metadata = item.get("metadata") or {}
-            key = str(metadata.get("uid") or f"{item.get('kind')}/{metadata.get('namespace')}/{metadata.get('name')}")
-            latest[key] = (item, deleted)
     try:
+        latest = _keep_latest(documents)
         rows = [_flatten(item, deleted) for item, deleted in _choose(latest)]
-    except (TypeError, AttributeError, KeyError, ValueError):
+    except (TypeError, AttributeError, KeyError, ValueError, OverflowError):
         raise BadFileError(
             f"{where}: an object without the fields of a pod, job or workload; export again with -o json"
         ) from None
@@ -44,6 +39,17 @@ def read_objects(documents: Iterable[Object], where: str) -> pl.DataFrame:
         held = f"it holds {', '.join(kinds)}" if kinds else "it holds none"
         raise BadFileError(f"{where}: no pods, jobs or workloads ({held}); give kubectl get pods,jobs -A -o json")
     return pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.String), orient="row")
+
+
+def _keep_latest(documents: Iterable[Object]) -> dict[str, tuple[Object, bool]]:
+    """The last word on each object, and whether that was its deletion."""
+    latest: dict[str, tuple[Object, bool]] = {}
+    for document in documents:
+        for item, deleted in _unwrap(document):
+            metadata = item.get("metadata") or {}
+            key = str(metadata.get("uid") or f"{item.get('kind')}/{metadata.get('namespace')}/{metadata.get('name')}")
+            latest[key] = (item, deleted)
+    return latest
 
 
 def _unwrap(document: Object) -> list[tuple[Object, bool]]:

@@ -59,10 +59,9 @@ def write_profile(profile: Profile, path: Path) -> None:
         "map": chosen, "columns": list(profile.columns), "time_zone": profile.time_zone, "cluster": profile.cluster,
         "gpus": profile.gpus, "gpus_per_node": profile.gpus_per_node,
     }  # fmt: skip
-    # JSON's strings, numbers and lists of strings are TOML's.
-    lines = [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items() if value not in (None, [])
-    ]
+    # JSON's strings, numbers and lists of strings are TOML's, but for one control character.
+    texts = {key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") for key, value in values.items()}
+    lines = [f"{key} = {text}" for key, text in texts.items() if values[key] not in (None, [])]
     try:
         path.write_text("# How `prism characterize` reads this site's job table.\n" + "\n".join(lines) + "\n", "utf-8")
     except OSError as error:

@@ -32,7 +32,7 @@ def has_ruler(head: bytes) -> bool:
 
 def read_fixed_width(text: str, where: str) -> pl.DataFrame:
     """A table whose second line shows, in dashes, how wide each column is."""
-    header, ruler, *rows = text.splitlines()
+    header, ruler, *rows = text.replace("\r\n", "\n").split("\n")
     spans = [found.span() for found in re.finditer("-+", ruler)]
     names = [header[low:high].strip() for low, high in spans]
     lines = pl.Series("line", rows, dtype=pl.String)
@@ -61,7 +61,7 @@ def read_json(document: Mapping[str, Any], where: str) -> pl.DataFrame:
         raise BadFileError(f"{where}: 'jobs' is not a list of jobs; give the whole output of sacct --json")
     try:
         rows = [_flatten(job) for job in jobs]
-    except (TypeError, AttributeError, KeyError, ValueError):
+    except (TypeError, AttributeError, KeyError, ValueError, OverflowError):
         raise BadFileError(f"{where}: a job without the fields that sacct --json gives; export it again") from None
     return pl.DataFrame(rows, schema=dict.fromkeys(JSON_COLUMNS, pl.String), orient="row")
 

@@ -34,7 +34,7 @@ def read_swf(text: str, where: str) -> tuple[pl.DataFrame, int]:
     """One row per job, all text, and how many lines were stretches of jobs; -1 is what SWF writes for unknown."""
     found = re.search(r"^;\s*UnixStartTime\s*:\s*(\d+)", text, re.MULTILINE)
     begin = int(found.group(1)) if found else 0
-    lines = pl.Series("line", text.splitlines(), dtype=pl.String).str.strip_chars()
+    lines = pl.Series("line", text.split("\n"), dtype=pl.String).str.strip_chars()
     rows = pl.DataFrame({"line": lines, "number": pl.int_range(1, len(lines) + 1, eager=True)})
     rows = rows.filter((pl.col("line") != "") & ~pl.col("line").str.starts_with(";"))
     cells = rows.with_columns(pl.col("line").str.extract_all(r"\S+").alias("cells"))

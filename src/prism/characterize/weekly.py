@@ -116,7 +116,9 @@ def _compare(tally: Tally, trend: pl.DataFrame, last_day: int) -> pl.DataFrame:
 
 def _by_node(node_failures: pl.DataFrame) -> pl.DataFrame:
     parts = [
-        list_node_failures(part).select(pl.lit(part["day"][0], pl.Int64).alias("day"), pl.col("node").alias("name"), "gpu_time_s")
+        list_node_failures(part).select(
+            pl.lit(part["day"][0], pl.Int64).alias("day"), pl.col("node").alias("name"), "gpu_time_s"
+        )
         for part in node_failures.drop_nulls("day").partition_by("day")
     ]
     empty = pl.DataFrame(schema={"day": pl.Int64, "name": pl.String, "gpu_time_s": pl.Float64})
