@@ -73,7 +73,7 @@ def test_gpu_counts_with_a_fraction_or_a_model_are_counts(write_trace: Write) ->
         (b"<!DOCTYPE html><html>", "web page"),
         (b"just a line of prose\n", "not a header of a job table"),
         (b"PAR1 but not really", "broken Parquet"),
-        (b'{"a": 1}', "JSON without a list of jobs"),
+        (b'{"a": 1}', "JSON of a kind that is not known"),
         (b"[1, 2", "not JSON that can be read"),
         (b"\xff\xfea\x00", "UTF-16"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer"),

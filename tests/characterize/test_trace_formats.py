@@ -58,7 +58,8 @@ def test_sacct_output_keeps_jobs_drops_steps_and_reads_tres(write_trace: Write) 
     }  # fmt: skip
     assert report.study.sizes["gpus"].to_list() == [4, 8, 16]
     assert noted(report, "1 rows are steps of jobs")
-    assert noted(report, "2 jobs were running or waiting")
+    assert noted(report, "1 jobs were running at the export")
+    assert noted(report, "1 jobs were waiting at the export")
     assert noted(report, "Times carry no zone")
     # A pending reason is no failure reason, and node failures are infrastructure.
     assert set(report.study.failures["reason"]) == {"(not recorded)"}
@@ -218,7 +219,7 @@ def test_repeated_job_ids_are_said(write_trace: Write) -> None:
 def test_columns_that_repeat_the_times_are_checked_on_the_first_rows_of_a_long_trace(
     write_trace: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prism.characterize import characterization
+    from prism.characterize import reading as characterization
 
     monkeypatch.setattr(characterization, "_PROBED_ROWS", 5)
     columns = ("job_id", "user", "gpu_num", "type", "state", "submit_time", "start_time", "end_time", "duration")

@@ -2,38 +2,51 @@
 
 from prism.characterize.characterization import Characterization, CharacterizeOptions, characterize
 from prism.characterize.checkpoints import CheckpointAdvice, CheckpointCosts, advise_checkpoints
+from prism.characterize.columns import ColumnChoice, parse_choices
 from prism.characterize.comparison import Comparison, compare
 from prism.characterize.document import write_document
 from prism.characterize.faults import FaultStudy, read_faults, study_faults
 from prism.characterize.generator import GeneratorOptions, generate_batches, generate_trace
+from prism.characterize.overview import Action, Overview, Part
+from prism.characterize.profile import Profile, read_profile, write_profile
 from prism.characterize.report import write_report
 from prism.characterize.study import Study, StudyOptions, study
 from prism.characterize.tally import Tally, merge_tallies, tally_jobs
 from prism.characterize.utilisation import Utilisation, read_utilisation
+from prism.characterize.weekly import Weeks
 
 __all__ = [
+    "Action",
     "Characterization",
     "CharacterizeOptions",
     "CheckpointAdvice",
     "CheckpointCosts",
+    "ColumnChoice",
     "Comparison",
     "FaultStudy",
     "GeneratorOptions",
+    "Overview",
+    "Part",
+    "Profile",
     "Study",
     "StudyOptions",
     "Tally",
     "Utilisation",
+    "Weeks",
     "advise_checkpoints",
     "characterize",
     "compare",
     "generate_batches",
     "generate_trace",
     "merge_tallies",
+    "parse_choices",
     "read_faults",
+    "read_profile",
     "read_utilisation",
     "study",
     "study_faults",
     "tally_jobs",
     "write_document",
+    "write_profile",
     "write_report",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from prism.characterize.tally import BIN_S, Tally
+from prism.characterize.tally import BIN_NS, BIN_S, DAY_NS, Tally
 
 MAX_BINS = 20 * 365 * 96  # times that span more than twenty years are not one cluster's history
 
@@ -50,6 +50,13 @@ def follow_allocation(tally: Tally) -> pl.DataFrame:
         busy_gpus=mean_inside("busy_in", "busy_out"),
         waiting_gpus=mean_inside("waiting_in", "waiting_out"),
     )
+
+
+def average_days(tally: Tally) -> pl.DataFrame:
+    """Mean GPUs busy and waited for on every day (UTC) of the trace: date, busy_gpus, waiting_gpus."""
+    date = (pl.col("bin") // (DAY_NS // BIN_NS)).cast(pl.Int32).cast(pl.Date).alias("date")
+    days = follow_allocation(tally).group_by(date).agg(pl.col("busy_gpus", "waiting_gpus").mean())
+    return days.sort("date")
 
 
 def measure_capacity(tally: Tally, *, gpus: float | None, gpus_per_node: int) -> Capacity | None:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from prism.characterize.checkpoints import FORMULA, CheckpointAdvice, CheckpointCosts, advise_checkpoints
+from prism.characterize.columns import Choices
 from prism.characterize.faults import FaultStudy, read_faults, study_faults
-from prism.characterize.intake import Intake, IntakeOptions, take_in
+from prism.characterize.fields import parse_moments
+from prism.characterize.intake import Intake, IntakeOptions
 from prism.characterize.notes import write_notes
+from prism.characterize.overview import Overview, write_overview
 from prism.characterize.published import CLUSTER_GPUS
+from prism.characterize.reading import read_trace
 from prism.characterize.study import Study, StudyOptions, study
-from prism.characterize.tally import Tally, merge_tallies, tally_jobs
-from prism.characterize.trace import NotUtf8Error, Trace, hash_file, open_trace, read_batches
+from prism.characterize.trace import OpenOptions, Trace
 from prism.characterize.utilisation import Utilisation, read_utilisation
-from prism.errors import BadConfigError, BadFileError
+from prism.characterize.weekly import Weeks, follow_weeks
+from prism.errors import BadConfigError
 
-MAX_CHECKED_IDS = 8_000_000
-_MERGE_EVERY = 8  # tallies added up at a time: fewer copies of the large tables
-_PROBED_ROWS = 20_000
-_REPEATING = frozenset({"duration", "queue", "gpu_time"})  # columns that say again what the times say
-_CHECKED = ("checked", "waited", "duration_from_submit", "duration_differs", "gpu_time_given", "gpu_time_differs")
 _ADVISED_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LEAST_FAILURES = 3  # fewer do not make a rate
 
@@ -37,6 +35,9 @@ class CharacterizeOptions:
     cluster: str | None = None
     time_zone: str | None = None
     skip_bad_rows: bool = False
+    choices: Choices = field(default_factory=dict)  # which columns are which fields, and in what unit
+    columns: tuple[str, ...] = ()  # names of the columns of a table without a header line
+    until: str | None = None  # when the table was exported; running jobs count up to it
     gpus: float | None = None
     gpus_per_node: int = 8
     nodes: int | None = None  # size of the fleet that the fault file is about
@@ -83,6 +84,8 @@ class Characterization:
     study: Study
     notes: tuple[str, ...]
     plan: Plan | None
+    overview: Overview
+    weeks: Weeks | None
     utilisation: Utilisation | None = None
     faults: FaultStudy | None = None
 
@@ -100,16 +103,24 @@ def characterize(
     costs = CheckpointCosts(
         save_s=options.save_s, restart_s=options.restart_s if options.restart_s is not None else 600.0
     )
-    taking = IntakeOptions(cluster=options.cluster, time_zone=options.time_zone, skip_bad_rows=options.skip_bad_rows)
+    taking = IntakeOptions(
+        cluster=options.cluster,
+        time_zone=options.time_zone,
+        skip_bad_rows=options.skip_bad_rows,
+        until_ns=parse_until(options.until, options.time_zone) if options.until else None,
+    )
     faults = study_faults(read_faults(options.faults), options.nodes) if options.faults else None
     utilisation = read_utilisation(options.utilisation) if options.utilisation else None
-    trace, tally, intake, repeats = _read(path, taking, advance)
+    opening = OpenOptions(choices=options.choices, columns=options.columns)
+    reading = read_trace(path, opening, taking, advance)
+    trace, tally, intake = reading.trace, reading.tally, reading.intake
     clock = _choose_clock(intake, options.time_zone)
     name = options.cluster or path.stem
     gpus = options.gpus if options.gpus is not None else CLUSTER_GPUS.get((options.cluster or "").lower())
     found = study(tally, StudyOptions(gpus=gpus, gpus_per_node=options.gpus_per_node, clock=clock))
-    notes = write_notes(trace, intake, taking, found, clock)
-    extra = (repeats, _note_utilisation(utilisation), _note_faults(faults))
+    notes = write_notes(reading, taking, found, clock)
+    extra = (_note_utilisation(utilisation), _note_faults(faults))
+    plan = plan_checkpoints(found, faults, costs, options)
     return Characterization(
         name=name,
         trace=trace,
@@ -117,7 +128,9 @@ def characterize(
         clock=clock,
         study=found,
         notes=notes + tuple(note for note in extra if note),
-        plan=plan_checkpoints(found, faults, costs, options),
+        plan=plan,
+        overview=write_overview(found, faults, options.gpus_per_node, plan.advice if plan else ()),
+        weeks=follow_weeks(tally, reading.until_ns),
         utilisation=utilisation,
         faults=faults,
     )
@@ -152,90 +165,12 @@ def plan_checkpoints(
     return Plan(basis=basis, gpu_hours_per_failure=rate, costs=costs, advice=advise_checkpoints(rate, sizes, costs))
 
 
-def _read(path: Path, taking: IntakeOptions, advance: Callable[[int], None]) -> tuple[Trace, Tally, Intake, str | None]:
-    """The trace's tally and intake; text that is not UTF-8 is read a second time with its bad bytes replaced."""
-    try:
-        trace = open_trace(path)
-    except NotUtf8Error:
-        trace = open_trace(path, lossy=True)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        digest = pool.submit(hash_file, path)  # while the rows are read: hashing takes a tenth as long
-        try:
-            trace, tally, intake, repeats = _read_once(trace, taking, advance)
-        except NotUtf8Error:
-            trace, tally, intake, repeats = _read_once(replace(trace, lossy=True), taking, advance)
-        return replace(trace, sha256=digest.result()), tally, intake, repeats
-
-
-def _read_once(
-    trace: Trace, taking: IntakeOptions, advance: Callable[[int], None]
-) -> tuple[Trace, Tally, Intake, str | None]:
-    """The trace's tally; columns that only repeat the times are read no further than it takes to check them."""
-    probe = _probe(trace, taking)
-    if probe is None:
-        return trace, *_read_rows(trace, taking, advance, frozenset())
-    tally, intake, repeats = _read_rows(trace, taking, advance, _REPEATING)
-    if intake.never_started or intake.no_times:
-        # Some jobs give no times after all, so what the other columns say of them is needed.
-        return trace, *_read_rows(trace, taking, advance, frozenset())
-    checked = {name: getattr(probe, name) for name in _CHECKED}
-    return trace, tally, replace(intake, **checked), repeats
-
-
-def _probe(trace: Trace, taking: IntakeOptions) -> Intake | None:
-    """The intake of the first rows where these give all times and more rows follow; else None."""
-    if not {"submit", "start", "end"} <= trace.columns.column_of.keys():
-        return None
-    batches = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows, rows=_PROBED_ROWS))
-    if sum(batch.height for batch in batches) < _PROBED_ROWS:
-        return None
-    met = take_in(pl.concat(batches), trace, taking, 0)[1]
-    return None if met.never_started or met.no_times else met
-
-
-def _read_rows(
-    trace: Trace, taking: IntakeOptions, advance: Callable[[int], None], without: frozenset[str]
-) -> tuple[Tally, Intake, str | None]:
-    tallies: list[Tally] = []
-    intake = Intake()
-    ids: list[pl.Series] = []
-    for batch in read_batches(trace, skip_bad_rows=taking.skip_bad_rows, without=without):
-        jobs, met = take_in(batch, trace, taking, intake.rows)
-        intake += met
-        tallies.append(tally_jobs(jobs))
-        if len(tallies) >= _MERGE_EVERY:
-            tallies = [merge_tallies(tallies)]
-        if intake.jobs <= MAX_CHECKED_IDS and "job" in batch.columns:
-            key = pl.struct("cluster", "job") if "cluster" in jobs.columns else pl.col("job")
-            ids.append(jobs.select(key.hash()).to_series())
-        advance(batch.height)
-    if intake.jobs == 0:
-        raise BadFileError(_explain_empty(trace, intake, taking))
-    return merge_tallies(tallies), intake, _count_repeats(ids, intake)
-
-
-def _explain_empty(trace: Trace, intake: Intake, taking: IntakeOptions) -> str:
-    if intake.other_clusters:
-        named = ", ".join(sorted(intake.clusters)[:8])
-        return f"{trace.path}: no jobs of cluster {taking.cluster!r}; it holds {named}"
-    if intake.rows:
-        return f"{trace.path}: none of its {intake.rows:,} rows is a job that can be read; check the export"
-    return f"{trace.path}: has a header but no jobs; export the job table again"
-
-
-def _count_repeats(ids: list[pl.Series], intake: Intake) -> str | None:
-    """A remark on job ids that occur more than once; very long traces are not checked."""
-    if not ids:
-        return None
-    if intake.jobs > MAX_CHECKED_IDS:
-        return f"With over {MAX_CHECKED_IDS:,} jobs, ids were not checked for repetition."
-    repeats = intake.jobs - pl.concat(ids).n_unique()
-    if repeats == 0:
-        return None
-    return (
-        f"{repeats:,} job ids repeat an earlier one (requeues, or clusters joined without a cluster column); "
-        "all are counted."
-    )
+def parse_until(text: str, time_zone: str | None) -> int:
+    """The moment of an export, as a user writes it: a time, or Unix seconds."""
+    moment = parse_moments(pl.Series([text]), time_zone).ns[0]
+    if moment is None:
+        raise BadConfigError(f"--until {text!r} is not a time; give one such as 2024-05-01T12:00:00")
+    return int(moment)
 
 
 def _note_utilisation(utilisation: Utilisation | None) -> str | None:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.errors import BadFileError
+from prism.characterize.fields import GPU_UNITS, TIME_UNITS
+from prism.characterize.formats import SACCT_FORMAT, recognise
+from prism.errors import BadConfigError, BadFileError
 
 # Names are compared without case and punctuation ("nvidia.com/gpu" is "nvidiacomgpu"). Where a table has several
 # of one field's names, the first in the list is used: an exact count before a text, what was lent before what was
@@ -15,20 +17,21 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "job": ("jobid", "job", "jobidraw", "jobname", "name", "id", "podname"),
     "user": ("user", "userid", "username", "owner", "submitter"),
     "type": ("type", "jobtype", "workload", "workloadtype", "tasktype", "workloadkind"),
-    "state": ("state", "status", "jobstate", "finalstate", "phase", "jobstatus", "statusphase"),
+    "state": ("state", "status", "jobstate", "finalstate", "phase", "jobstatus", "statusphase", "podphase"),
     "gpus": (
         "gpunum", "gpus", "numgpus", "ngpus", "gpucount", "numgpu", "allocgpus", "alloctres", "allocgres",
         "reqgpus", "gpurequest", "gpurequests", "gpulimit", "nvidiacomgpu", "gpu", "reqtres", "reqgres", "plangpu",
     ),
+    "share": (),  # of a GPU, by which GPUs are multiplied
     "instances": ("instnum", "parallelism", "specparallelism", "replicas"),
     "submit": (
         "submittime", "submittedtime", "submit", "submitted", "submittedat", "creationtimestamp",
-        "metadatacreationtimestamp", "created", "createdat", "creationtime", "submitns",
+        "metadatacreationtimestamp", "created", "createdat", "creationtime", "submitns", "timestamp",
     ),
-    "start": ("starttime", "start", "started", "startedat", "statusstarttime", "startns"),
+    "start": ("starttime", "start", "started", "startedat", "statusstarttime", "startns", "scheduledtime"),
     "end": (
         "endtime", "end", "ended", "endedat", "completiontime", "statuscompletiontime", "finishedat", "finishtime",
-        "endns",
+        "endns", "deletiontime",
     ),
     "duration": ("duration", "durations", "elapsedraw", "elapsed", "runtime", "executiontime"),
     "queue": ("queue", "queues", "queuetime", "waittime", "queuedelay", "pendingtime", "planned", "reserved"),
@@ -36,14 +39,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "reason": ("reason", "failurereason", "failreason", "rootcause", "errortype"),
     "restart": ("restarts", "timetorestart", "restarttime"),
     "node_list": ("nodelist", "hosts", "hostlist", "nodenames"),
-    "cluster": ("cluster", "clustername"),
+    "cluster": ("cluster", "clustername", "virtualcluster"),
 }  # fmt: skip
 
-# The columns of Alibaba PAI's task table, which its release ships without a header line.
-PAI_TASK_COLUMNS = (
-    "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
-    "gpu_type",
-)  # fmt: skip
+_MOMENTS = ("submit", "start", "end")
+_LENGTHS = ("duration", "queue", "gpu_time", "restart")
 
 _FIELD_OF = {alias: (name, rank) for name, aliases in ALIASES.items() for rank, alias in enumerate(aliases)}
 
@@ -56,6 +56,21 @@ class ColumnMap:
     column_of: Mapping[str, str]
     unused: tuple[str, ...] = ()
     outranked: Mapping[str, str] = field(default_factory=dict)  # column left aside -> column used for that field
+    units: Mapping[str, str] = field(default_factory=dict)  # of fields whose bare numbers are not seconds or GPUs
+    note: str | None = None
+    unit_stated: bool = True
+    whole_window: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChoice:
+    """A user's word on one field: its column and the unit of its numbers."""
+
+    column: str
+    unit: str | None = None
+
+
+Choices = Mapping[str, ColumnChoice]
 
 
 def squash(name: str) -> str:
@@ -63,64 +78,106 @@ def squash(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def map_columns(header: Sequence[str], where: str) -> ColumnMap:
-    """Find each field's column, or raise naming what is missing or doubled."""
+def count_known(header: Sequence[str]) -> int:
+    """How many of a header's names are known."""
+    return sum(squash(name) in _FIELD_OF for name in header)
+
+
+def parse_choices(texts: Sequence[str]) -> dict[str, ColumnChoice]:
+    """Read `field=column[:unit]` items, several of them separated by commas."""
+    choices: dict[str, ColumnChoice] = {}
+    for item in (part.strip() for text in texts for part in text.split(",")):
+        name, equals, column = item.partition("=")
+        name = name.strip().lower()
+        if not equals or not column.strip():
+            raise BadConfigError(f"--map {item!r} is not field=column[:unit], for example gpus=num_gpu or start=t0:ms")
+        if name not in ALIASES:
+            raise BadConfigError(f"--map {item!r}: there is no field {name!r}; the fields are {', '.join(ALIASES)}")
+        column, _, unit = column.strip().rpartition(":")
+        if not column:
+            column, unit = unit, ""
+        choices[name] = ColumnChoice(column=column, unit=_check_unit(name, unit, item) if unit else None)
+    return choices
+
+
+def _check_unit(name: str, unit: str, item: str) -> str:
+    known: Mapping[str, float] = TIME_UNITS if name in (*_MOMENTS, *_LENGTHS) else {}
+    known = GPU_UNITS if name in ("gpus", "share") else known
+    if unit not in known:
+        allowed = ", ".join(known) or "none for this field"
+        raise BadConfigError(f"--map {item!r}: unit {unit!r} is not known; units of {name!r}: {allowed}")
+    return unit
+
+
+def map_columns(header: Sequence[str], where: str, choices: Choices | None = None) -> ColumnMap:
+    """Find each field's column, or raise naming what is missing or doubled; what the user chose comes first."""
     squashed = [squash(name) for name in header]
     for i, key in enumerate(squashed):
         if key in _FIELD_OF and key in squashed[:i]:
             raise BadFileError(f"{where}: column '{header[i]}' appears twice in the header; rename or drop one of them")
+    table = recognise(set(squashed))
     best: dict[str, tuple[int, str]] = {}
-    unused: list[str] = []
     for name, key in zip(header, squashed, strict=True):
-        if key not in _FIELD_OF:
-            unused.append(name)
-            continue
-        wanted, rank = _FIELD_OF[key]
-        if wanted not in best or rank < best[wanted][0]:
+        wanted, rank = _FIELD_OF.get(key, ("", 0))
+        if wanted and (wanted not in best or rank < best[wanted][0]):
             best[wanted] = (rank, name)
     column_of = {wanted: name for wanted, (_, name) in best.items()}
-    outranked = {
-        name: column_of[_FIELD_OF[key][0]]
-        for name, key in zip(header, squashed, strict=True)
-        if key in _FIELD_OF and column_of[_FIELD_OF[key][0]] != name
-    }
-    table_format = name_format(set(squashed))
-    if table_format == "slurm":
+    # One column has one meaning: what the format or the user says takes it from the aliases.
+    own = {wanted: header[squashed.index(key)] for wanted, key in table.fields.items() if key in squashed}
+    column_of = {f: c for f, c in column_of.items() if c not in own.values()} | own
+    if table.name == "slurm":
         column_of.pop("reason", None)  # sacct's Reason says why a job waited, not why it failed.
+    units = {wanted: unit for wanted, unit in table.units.items() if wanted in column_of}
+    for wanted, choice in (choices or {}).items():
+        column = _find_column(choice.column, header, where)
+        column_of = {f: c for f, c in column_of.items() if c != column} | {wanted: column}
+        units = {f: u for f, u in units.items() if f != wanted} | ({wanted: choice.unit} if choice.unit else {})
+    if table.name == "slurm" and not {"gpus", "start"} <= column_of.keys() | {
+        "start" if "duration" in column_of else ""
+    }:
+        raise BadFileError(
+            f"{where}: these columns of sacct tell neither GPUs nor times ({_show(header)}); "
+            f"export with: sacct --allusers --parsable2 --format={SACCT_FORMAT}"
+        )
     _require(column_of, header, where)
-    return ColumnMap(format=table_format, column_of=column_of, unused=tuple(unused), outranked=outranked)
+    named = {name: _FIELD_OF[key][0] for name, key in zip(header, squashed, strict=True) if key in _FIELD_OF}
+    used = set(column_of.values())
+    return ColumnMap(
+        format=table.name,
+        column_of=column_of,
+        unused=tuple(name for name in header if name not in used and name not in named),
+        outranked={n: column_of[f] for n, f in named.items() if n not in used and f in column_of},
+        units=units,
+        note=table.note,
+        unit_stated=table.unit_stated or bool(choices),
+        whole_window=table.whole_window,
+    )
 
 
-def name_format(squashed: set[str]) -> str:
-    """Name the scheduler or public trace that a header belongs to; "aliases" when none in particular."""
-    if {"memperpodgb", "failtime", "stoptime"} & squashed and {"gpunum", "submittime"} <= squashed:
-        return "acme-kalos"
-    if {"gpunum", "gputime", "submittime", "type"} <= squashed:
-        return "acme-seren"
-    if {"alloctres", "reqtres", "elapsedraw", "alloccpus", "nnodes", "allocgres"} & squashed and "state" in squashed:
-        return "slurm"
-    if {"plangpu", "instnum"} <= squashed:
-        return "pai"
-    if {"creationtimestamp", "metadatacreationtimestamp", "completiontime", "nvidiacomgpu"} & squashed:
-        return "kubernetes"
-    if {"submittedtime", "vc"} <= squashed:
-        return "philly"
-    if {"gpunum", "vc", "submittime"} <= squashed:
-        return "helios"
-    return "aliases"
+def _find_column(wanted: str, header: Sequence[str], where: str) -> str:
+    """The column that a user named, exactly or but for case and punctuation."""
+    if wanted in header:
+        return wanted
+    found = [name for name in header if squash(name) == squash(wanted)]
+    if len(found) != 1:
+        raise BadFileError(f"{where}: --map names column {wanted!r}, which it does not have; it has: {_show(header)}")
+    return found[0]
 
 
 def _require(column_of: Mapping[str, str], header: Sequence[str], where: str) -> None:
-    """Jobs without a GPU count, a state or any time cannot be studied."""
-    shown = ", ".join(str(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
-    for wanted in ("gpus", "state"):
-        if wanted not in column_of:
-            known = ", ".join(ALIASES[wanted][:4])
-            raise BadFileError(
-                f"{where}: no column for '{wanted}' (known names: {known}); the header has: {shown}; "
-                "rename the column or export it with the trace"
-            )
+    """Jobs without a GPU count or any time cannot be studied."""
+    if "gpus" not in column_of:
+        known = ", ".join(ALIASES["gpus"][:4])
+        raise BadFileError(
+            f"{where}: no column for 'gpus' (known names: {known}); the header has: {_show(header)}; "
+            "say which it is with --map gpus=COLUMN, or export it with the trace"
+        )
     if "duration" not in column_of and not {"start", "end"} <= column_of.keys():
         raise BadFileError(
-            f"{where}: needs 'start_time' and 'end_time', or 'duration'; the header has: {shown}; export one of them"
+            f"{where}: needs 'start_time' and 'end_time', or 'duration'; the header has: {_show(header)}; "
+            "say which they are with --map start=COLUMN,end=COLUMN, or export them"
         )
+
+
+def _show(header: Sequence[str]) -> str:
+    return ", ".join(" ".join(str(name).split()) for name in header[:12]) + (", ..." if len(header) > 12 else "")

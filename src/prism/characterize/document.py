@@ -63,8 +63,12 @@ def describe_report(report: Characterization) -> dict[str, Any]:
         "sizes": found.sizes.to_dicts(),
         "size_buckets": {m: _lengths(found.lengths, m, "size") for m in ("duration_s", "queue_s")},
         "arrivals": {"clock": report.clock, "by_weekday_hour": found.arrivals.to_dicts()},
-        "users": {**asdict(found.concentration), "top": found.users.to_dicts()},
+        "users": {**asdict(found.concentration), "top": found.users.to_dicts(), "waits": found.waits.to_dicts()},
         "capacity": asdict(found.capacity) if found.capacity else None,
+        "overview": asdict(report.overview),
+        "weeks": {"trend": report.weeks.trend.to_dicts(), "changes": report.weeks.changes.to_dicts()}
+        if report.weeks
+        else None,
         "failures": found.failures.to_dicts(),
         "reliability": asdict(found.reliability),
         "node_failures": found.node_failures.head(100).to_dicts(),
@@ -81,6 +85,7 @@ def _describe_trace(report: Characterization) -> dict[str, Any]:
         "file": str(trace.path),
         "format": trace.columns.format,
         "columns": dict(trace.columns.column_of),
+        "units": dict(trace.columns.units),
         "unused_columns": list(trace.columns.unused),
         "sha256": trace.sha256,
         "known_as": trace.known_as,

@@ -45,6 +45,8 @@ class Reliability:
     infrastructure_mid_run_failures: int  # those after at least ten minutes of running
     mid_run_failures: int  # multi-node jobs that failed after at least ten minutes
     multi_node_gpu_hours: float
+    multi_node_lost_gpu_hours: float  # used by multi-node jobs that failed, however soon
+    multi_node_failed_gpus: float  # GPUs of all those jobs together
     gpu_hours_per_mid_run_failure: float | None
 
 
@@ -118,6 +120,7 @@ def measure_reliability(tally: Tally, gpus_per_node: int) -> Reliability:
     late_infra = int(late_failures.filter(pl.col("state") == "node_fail")["jobs"].sum())
     late_infra += int(tally.reasons.filter(named & late)["jobs"].sum())
     wide_hours = float(gpu_cells.filter(pl.col("gpus") > gpus_per_node)["gpu_time_s"].sum()) / 3600
+    wide_failed = gpu_cells.filter(failed & (pl.col("gpus") > gpus_per_node))
     per_failure = gpu_hours / failures if failures else None
     return Reliability(
         failures=failures,
@@ -129,19 +132,25 @@ def measure_reliability(tally: Tally, gpus_per_node: int) -> Reliability:
         infrastructure_mid_run_failures=late_infra,
         mid_run_failures=mid_run,
         multi_node_gpu_hours=wide_hours,
+        multi_node_lost_gpu_hours=float(wide_failed["gpu_time_s"].sum()) / 3600,
+        multi_node_failed_gpus=float((wide_failed["gpus"] * wide_failed["jobs"]).sum()),
         gpu_hours_per_mid_run_failure=wide_hours / mid_run if mid_run else None,
     )
 
 
 def list_node_failures(node_lists: pl.DataFrame) -> pl.DataFrame:
-    """Failed jobs per node, most first; a job of many nodes counts on each of them."""
-    pairs = [
-        (node, count)
-        for names, count in node_lists.select("node_list", "failures").iter_rows()
-        for node in expand_hosts(names)
+    """Failed jobs per node, most first; a job of many nodes counts on each of them, its GPU time in equal parts."""
+    listed = node_lists.group_by("node_list").agg(pl.col("failures", "gpu_time_s").sum())
+    parts = [
+        (node, count, gpu_time / len(nodes))
+        for names, count, gpu_time in listed.iter_rows()
+        if (nodes := expand_hosts(names))
+        for node in nodes
     ]
-    frame = pl.DataFrame(pairs, schema={"node": pl.String, "failures": pl.Int64}, orient="row")
-    return frame.group_by("node").agg(pl.col("failures").sum()).sort("failures", "node", descending=[True, False])
+    schema = {"node": pl.String, "failures": pl.Int64, "gpu_time_s": pl.Float64}
+    frame = pl.DataFrame(parts, schema=schema, orient="row")
+    summed = frame.group_by("node").agg(pl.col("failures", "gpu_time_s").sum())
+    return summed.sort("failures", "gpu_time_s", "node", descending=[True, True, False])
 
 
 def expand_hosts(text: str) -> list[str]:

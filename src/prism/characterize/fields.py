@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 MISSING = ("", "unknown", "none", "n/a", "null", "nan", "nat", "-", "--", "<none>", "\\n", "invalid")
 NS = 1_000_000_000
+TIME_UNITS: Mapping[str, int] = {  # in nanoseconds
+    "ns": 1, "us": 1000, "ms": 1_000_000, "s": NS, "min": 60 * NS, "h": 3600 * NS, "d": 86_400 * NS,
+}  # fmt: skip
+GPU_UNITS: Mapping[str, float] = {"gpu": 1.0, "percent": 0.01, "milli": 0.001}
 
 _GPU_FORMS = (
     re.compile(r"^(\d+(?:\.\d+)?)\s*[x×*]\s*[A-Za-z][\w.-]*$"),  # 8xA100
@@ -18,7 +22,10 @@ _GPU_FORMS = (
     re.compile(r"^nvidia\.com/gpu\s*[:=]\s*(\d+)$"),
 )
 _TRES_GENERIC = re.compile(r"(?:^|,)(?:gres/)?gpu=(\d+(?:\.\d+)?)")
-_TRES_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+(?:\.\d+)?)")
+_TRES_TYPED = re.compile(r"(?:^|,)gres/gpu:([^=,]+)=(\d+(?:\.\d+)?)")
+# MIG profiles: "3g.20gb", also as NVML, Slurm and Kubernetes write them ("a100_1g.5gb", "mig-1g.10gb.me").
+_MIG = re.compile(r"(?:^|[_.:-])(\d)g\.(\d+)gb")
+_A30_GB_PER_SLICE = 6  # an A30 has four slices of 6 GB; every other GPU with MIG has seven
 _TRES = re.compile(r"^[\w/:.-]+=[^,=]*(?:,[\w/:.-]+=[^,=]*)*$")
 
 _MOMENT = (
@@ -61,25 +68,38 @@ def parse_gpu_count(text: str) -> float | None:
         pass
     for form in _GPU_FORMS:
         if found := form.match(text):
-            return float(found.group(1))
+            return float(found.group(1)) * (mig_share(text) or 1.0)
     if not _TRES.match(text):
         return None
+    typed = [(name, float(count)) for name, count in _TRES_TYPED.findall(text)]
+    sliced = [(share, count) for name, count in typed if (share := mig_share(name)) is not None]
+    whole = sum(count for name, count in typed if mig_share(name) is None)
     if generic := _TRES_GENERIC.search(text):
-        return float(generic.group(1))
-    return sum(float(count) for count in _TRES_TYPED.findall(text))
+        # The untyped count takes every MIG device for a GPU.
+        whole = max(float(generic.group(1)) - sum(count for _, count in sliced), 0.0)
+    return whole + sum(share * count for share, count in sliced)
 
 
-def parse_gpu_counts(text: pl.Series) -> pl.Series:
+def mig_share(name: str) -> float | None:
+    """The share of a GPU that a MIG device is, from its profile's name; None for a whole GPU."""
+    found = _MIG.search(name.lower())
+    if not found:
+        return None
+    slices, memory_gb = int(found.group(1)), int(found.group(2))
+    return min(slices / (4 if memory_gb == slices * _A30_GB_PER_SLICE else 7), 1.0)
+
+
+def parse_gpu_counts(text: pl.Series, unit: str = "gpu") -> pl.Series:
     """GPU counts of a column; null where missing or unknown."""
     numbers = text.cast(pl.Float64, strict=False)
     if numbers.null_count() == text.null_count() and bool((numbers.is_between(0, 1e9) | numbers.is_null()).all()):
-        return numbers
-    return map_distinct(text, parse_gpu_count, pl.Float64())
+        return numbers * GPU_UNITS[unit]
+    return map_distinct(text, parse_gpu_count, pl.Float64()) * GPU_UNITS[unit]
 
 
-def parse_lengths(text: pl.Series) -> pl.Series:
-    """Seconds of a column of numbers or of [DD-]HH:MM:SS; null where missing or unknown."""
-    numbers = text.cast(pl.Float64, strict=False)
+def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
+    """Seconds of a column of numbers in a unit, or of [DD-]HH:MM:SS; null where missing or unknown."""
+    numbers = text.cast(pl.Float64, strict=False) * (TIME_UNITS[unit] / NS)
     if numbers.null_count() == text.null_count():
         return numbers.fill_nan(None)
     parts = text.str.strip_chars().str.extract_groups(_LENGTH).struct.unnest()
@@ -92,12 +112,14 @@ def parse_lengths(text: pl.Series) -> pl.Series:
     return numbers.fill_nan(None).fill_null(seconds)
 
 
-def parse_moments(text: pl.Series, zone: str | None) -> Moments:
+def parse_moments(text: pl.Series, zone: str | None, unit: str | None = None) -> Moments:
     """Times of a column; those without a zone are taken in `zone`, or as UTC when none is given."""
     present = text.drop_nulls()
-    first = present[0] if len(present) else ""
+    if len(present) and present[0].strip().lower() in MISSING:
+        present = present.filter(~is_missing(present))
+    first = present[0].strip() if len(present) else ""
     if re.fullmatch(r"\d+(\.\d+)?", first):
-        return _parse_epochs(text, float(first))
+        return _parse_epochs(text, TIME_UNITS[unit] if unit else _guess_scale(float(first)))
     plain = re.fullmatch(r"\d{4}([-/])\d\d\1\d\d([T ])\d\d:\d\d:\d\d(Z|[+-]\d\d:?\d\d)?", first)
     if plain and bool(((present.str.len_bytes() == len(first)) & present.str.ends_with(plain[3] or "")).all()):
         form = f"%Y{plain[1]}%m{plain[1]}%d{plain[2]}%H:%M:%S"
@@ -108,12 +130,18 @@ def parse_moments(text: pl.Series, zone: str | None) -> Moments:
     return _parse_mixed(text, zone)
 
 
-def _parse_epochs(text: pl.Series, first: float) -> Moments:
-    """Bare numbers: seconds, or a finer unit where the first one is too large to be seconds."""
-    scale = next((s for bound, s in ((1e11, NS), (1e14, 1_000_000), (1e17, 1000)) if first < bound), 1)
+def _guess_scale(first: float) -> int:
+    """Nanoseconds of a column's unit: seconds, or a finer one where the first value is too large for seconds."""
+    return next((scale for bound, scale in ((1e11, NS), (1e14, 1_000_000), (1e17, 1000)) if first < bound), 1)
+
+
+def _parse_epochs(text: pl.Series, scale: int) -> Moments:
+    """Bare numbers of a unit of so many nanoseconds."""
     whole = text.cast(pl.Int64, strict=False)
     numbers = text.cast(pl.Float64, strict=False)
     numbers = numbers.set((numbers < 0) | ~numbers.is_finite() | (numbers * scale > 9e18), None)
+    if float(numbers.max() or 0) * scale > 1e18:  # type: ignore[arg-type]
+        numbers = numbers.set(numbers == 0, None)  # Beside times of this century, 0 is "not yet".
     exact = whole.set(numbers.is_null(), None) * scale
     return Moments(exact.fill_null((numbers * scale).cast(pl.Int64, strict=False)), frozenset({"epoch"}))
 

@@ -50,6 +50,26 @@ def draw_figures(report: Characterization) -> list[Figure]:
     return [figure for figure in figures if not figure.table.is_empty()]
 
 
+def draw_occupancy(report: Characterization) -> Figure | None:
+    """GPUs held and waited for, day by day; None where the trace has no times."""
+    days = report.study.occupancy
+    if days.is_empty():
+        return None
+    count = days["date"].to_physical() - days["date"].to_physical()[0]
+    lines = [Series(words, count.to_list(), days[name].to_list()) for name, words in (
+        ("busy_gpus", "GPUs held"), ("waiting_gpus", "GPUs waited for"),
+    )]  # fmt: skip
+    size = report.study.capacity.gpus if report.study.capacity and report.study.capacity.gpus_known else None
+    if size:
+        lines.append(Series("GPUs bought", [0, float(count[-1])], [size, size]))
+    return Figure(
+        name="occupancy",
+        caption="Mean GPUs held by jobs and waited for by jobs in the queue, per day (UTC).",
+        table=days,
+        svg=draw_lines("Occupancy", lines, x_label=f"days since {days['date'][0]}", y_label="GPUs", steps=True),
+    )
+
+
 def tabulate_comparison(comparison: Comparison) -> Figure:
     """Datacenters side by side, one column each."""
     wide = comparison.table.pivot("cluster", index="metric", values="value", maintain_order=True)

@@ -35,6 +35,7 @@ class IntakeOptions:
     cluster: str | None = None  # keep this cluster's rows where the trace names clusters
     time_zone: str | None = None  # of times written without one
     skip_bad_rows: bool = False
+    until_ns: int | None = None  # when the table was exported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,10 @@ class Intake:
     other_clusters: int = 0
     missing_gpus: int = 0
     zero_gpus: int = 0
-    live: int = 0
+    running: int = 0  # at the export, without an end
+    pending: int = 0
+    sliced: int = 0  # jobs on MIG devices
+    no_state: int = 0
     never_started: int = 0
     no_times: int = 0
     early_starts: int = 0
@@ -80,7 +84,7 @@ def take_in(raw: pl.DataFrame, trace: Trace, options: IntakeOptions, first_row: 
         before = rows.height
         rows = rows.filter(pl.col("cluster").str.to_lowercase() == options.cluster.lower())
         counts["other_clusters"] = before - rows.height
-    parsed, offsets, problems = _parse(rows, trace, options)
+    parsed, offsets, problems = parse_rows(rows, trace, options)
     bad = pl.select(pl.any_horizontal(*problems.values())).to_series() if problems else None
     if bad is not None and bad.any():
         if not options.skip_bad_rows:
@@ -92,27 +96,40 @@ def take_in(raw: pl.DataFrame, trace: Trace, options: IntakeOptions, first_row: 
         raise BadFileError(
             f"{trace.path}: '{column}' holds {kinds:,} different values, so it is no job type; rename it"
         )
-    jobs, more = _settle(parsed)
+    jobs, more = _settle(parsed, trace)
+    if "gpus" in rows.columns:
+        counts["sliced"] = int(rows["gpus"].str.contains(r"\dg\.\d+gb").sum() or 0)
     intake = Intake(
         **counts,
         **more,
         jobs=jobs.height,
         offsets=Counter(dict.fromkeys(offsets, jobs.height)),
         clusters=clusters,
-        unknown_states=_count_unknown_states(rows["state"], parsed["state"]),
+        unknown_states=_count_unknown_states(rows["state"], parsed["state"]) if "state" in rows.columns else Counter(),
         site_types=_count_site_types(parsed),
     )
     return jobs, intake
 
 
-def _parse(
+def parse_rows(
     rows: pl.DataFrame, trace: Trace, options: IntakeOptions
 ) -> tuple[pl.DataFrame, set[str], dict[str, pl.Series]]:
     """Every column as numbers, the time offsets seen, and per field which rows hold something that is none."""
+    units = trace.columns.units
+
+    def lengths(text: pl.Series) -> pl.Series:
+        return parse_lengths(text, units.get(text.name, "s"))
+
+    def moments(text: pl.Series) -> Moments:
+        return parse_moments(text, options.time_zone, units.get(text.name))
+
+    def counts(text: pl.Series) -> pl.Series:
+        return parse_gpu_counts(text, units.get(text.name, "gpu"))
+
     parsers: dict[str, Callable[[pl.Series], pl.Series | Moments]] = {
-        "gpus": parse_gpu_counts,
-        **dict.fromkeys(("duration", "queue", "gpu_time", "restart", "instances"), parse_lengths),
-        **dict.fromkeys(("submit", "start", "end"), lambda text: parse_moments(text, options.time_zone)),
+        **dict.fromkeys(("gpus", "share"), counts),
+        **dict.fromkeys(("duration", "queue", "gpu_time", "restart", "instances"), lengths),
+        **dict.fromkeys(("submit", "start", "end"), moments),
         "state": lambda text: map_distinct(text, name_state, pl.Enum(JOB_STATES)),
         "type": lambda text: map_distinct(text, lambda t: name_type(t) or t.strip() or None, pl.Categorical()),
     }
@@ -130,17 +147,20 @@ def _parse(
         if name in ("state", "type") or column.null_count() == rows[name].null_count():
             continue
         problems[name] = column.is_null() & ~is_missing(rows[name])
+        if isinstance(result, Moments) and "epoch" in result.offsets:
+            problems[name] &= ~rows[name].str.contains(r"^[0.]+$").fill_null(value=False)  # 0 is "not yet"
     columns += [rows[name] for name in ("job", "user", "reason", "node_list", "cluster") if name in rows.columns]
-    parsed = _apply_instances(pl.DataFrame(columns), trace)
+    parsed = _apply_instances(pl.DataFrame(columns))
     return parsed, offsets, {**problems, **_contradictions(parsed)}
 
 
-def _apply_instances(parsed: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """GPUs per instance times instances, where the scheduler counts so; PAI counts hundredths of a GPU."""
-    if "instances" not in parsed.columns:
-        return parsed
-    share = 0.01 if trace.columns.column_of["gpus"].lower().replace("_", "") == "plangpu" else 1.0
-    return parsed.with_columns(gpus=pl.col("gpus") * share * pl.col("instances").fill_null(1)).drop("instances")
+def _apply_instances(parsed: pl.DataFrame) -> pl.DataFrame:
+    """GPUs per instance times instances and times the share of each GPU, where the table counts so."""
+    factors = [name for name in ("instances", "share") if name in parsed.columns]
+    gpus = pl.col("gpus")
+    for name in factors:
+        gpus = gpus * pl.col(name).fill_null(1)
+    return parsed.with_columns(gpus=gpus).drop(factors) if factors else parsed
 
 
 def _contradictions(parsed: pl.DataFrame) -> dict[str, pl.Series]:
@@ -181,7 +201,7 @@ def _name_first(problems: Mapping[str, pl.Series], rows: pl.DataFrame, trace: Tr
     return BadRowError(f"{where}: {what}; fix the row or pass --skip-bad-rows")
 
 
-def _settle(parsed: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+def _settle(parsed: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, dict[str, int]]:
     """JOBS with every length counted from the times where both are known, and what was met on the way."""
     has = set(parsed.columns)
     given = {
@@ -193,9 +213,11 @@ def _settle(parsed: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
         for name, dtype in (("job", pl.String()), ("user", pl.String()), ("type", pl.Categorical()))
     }
     start = pl.coalesce(moment["start"], moment["submit"] + (given["queue"] * NS).cast(pl.Int64))
+    if trace.columns.whole_window:
+        start = start.fill_null(0)
     known = parsed.select(
         *(expression.alias(name) for name, expression in text.items()),
-        pl.col("state").fill_null(pl.lit("unknown", pl.Enum(JOB_STATES))),
+        _name_states(has, trace.columns.whole_window),
         pl.col("gpus").fill_null(0.0),
         moment["submit"].alias("submit_ns"),
         start.alias("start_ns"),
@@ -205,16 +227,51 @@ def _settle(parsed: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
         *([pl.col("restart").alias("restart_s")] if "restart" in has else []),
     )
     live = pl.col("state").is_in(LIVE_STATES)
+    if trace.columns.format != "slurm":
+        live &= pl.col("end_ns").is_null()  # Slurm gives running jobs the end of their time limit.
     ran = _seconds_between("start_ns", "end_ns")
+    running = live & (pl.col("state") == "running")
     jobs = known.with_columns(
         pl.when(~live).then(pl.coalesce(ran, pl.col("given_duration"))).alias("duration_s"),
         pl.coalesce(_seconds_between("submit_ns", "start_ns").clip(lower_bound=0), "given_queue").alias("queue_s"),
         pl.when(~live).then(pl.col("end_ns")).alias("end_ns"),
+        # What a running job has run so far, where the table says; else it is counted up to the export.
+        pl.when(running).then(pl.col("given_duration")).alias("held_s"),
+        (running & pl.col("given_duration").is_null() & pl.col("start_ns").is_not_null()).alias("open"),
     ).with_columns(
-        pl.coalesce(pl.col("gpus") * pl.col("duration_s"), "given_gpu_time").alias("gpu_time_s"),
-        pl.coalesce("end_ns", pl.col("start_ns") + (pl.col("duration_s") * NS).cast(pl.Int64)).alias("end_ns"),
+        pl.coalesce(pl.col("gpus") * pl.coalesce("duration_s", "held_s"), "given_gpu_time").alias("gpu_time_s"),
+        pl.coalesce("end_ns", pl.col("start_ns") + (pl.coalesce("duration_s", "held_s") * NS).cast(pl.Int64)).alias(
+            "end_ns"
+        ),
     )
-    return jobs.drop("given_duration", "given_queue", "given_gpu_time"), _observe(jobs, parsed["gpus"].null_count())
+    met = _observe(jobs, parsed["gpus"].null_count())
+    met["no_state"] = 0 if "state" in has else jobs.height
+    return jobs.drop("given_duration", "given_queue", "given_gpu_time", "held_s"), met
+
+
+def _name_states(has: set[str], whole_window: bool) -> pl.Expr:
+    """States as given; without any, a job that started and has no end is running, and the rest is unknown."""
+    unknown = pl.lit("unknown", pl.Enum(JOB_STATES))
+    if "state" in has:
+        return pl.col("state").fill_null(unknown)
+    if "end" not in has:
+        return unknown.alias("state")
+    began = (
+        pl.lit(value=True) if whole_window else pl.col("start").is_not_null() if "start" in has else pl.lit(value=False)
+    )
+    return (
+        pl.when(pl.col("end").is_null() & began)
+        .then(pl.lit("running", pl.Enum(JOB_STATES)))
+        .otherwise(unknown)
+        .alias("state")
+    )
+
+
+def close_running(jobs: pl.DataFrame, until_ns: int) -> pl.DataFrame:
+    """Jobs that were running at the export, with what they had used until then; they still have no duration."""
+    end = pl.max_horizontal(pl.lit(until_ns, pl.Int64), pl.col("start_ns"))
+    held = _seconds_between("start_ns", "end_ns")
+    return jobs.with_columns(end_ns=end).with_columns(gpu_time_s=pl.col("gpus") * held)
 
 
 def _seconds_between(first: str, last: str) -> pl.Expr:
@@ -231,7 +288,8 @@ def _observe(jobs: pl.DataFrame, missing_gpus: int) -> dict[str, int]:
     waited = (pl.col("queue_s") > 1) & given.is_not_null() & ran.is_not_null()
     counted = jobs.select(
         zero_gpus=(pl.col("gpus") == 0).sum(),
-        live=live.sum(),
+        running=((pl.col("state") == "running") & ran.is_null()).sum(),
+        pending=(pl.col("state") == "pending").sum(),
         never_started=(~live & pl.col("start_ns").is_null() & ran.is_null()).sum(),
         no_times=(~live & pl.col("start_ns").is_not_null() & ran.is_null()).sum(),
         early_starts=(pl.col("start_ns") < pl.col("submit_ns")).sum(),

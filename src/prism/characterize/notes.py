@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from prism.characterize.generator import NOTICE
 from prism.characterize.intake import Intake, IntakeOptions
 from prism.characterize.published import recognise_release
+from prism.characterize.reading import Reading
 from prism.characterize.study import Study
 from prism.characterize.trace import HASHED_BYTES, Trace
 
 
-def write_notes(trace: Trace, intake: Intake, options: IntakeOptions, study: Study, clock: str) -> tuple[str, ...]:
+def write_notes(reading: Reading, options: IntakeOptions, study: Study, clock: str) -> tuple[str, ...]:
     """Every remark on one trace, weightiest first."""
+    trace, intake = reading.trace, reading.intake
     parts = (
         _on_identity(trace, intake, study),
-        _on_times(intake, options, clock),
+        iter(reading.notes),
+        _on_running(reading, options),
+        _on_times(trace, intake, options, clock),
         _on_lengths(intake),
         _on_jobs(intake, study),
         _on_words(intake),
@@ -41,7 +46,28 @@ def _on_identity(trace: Trace, intake: Intake, study: Study) -> Iterator[str]:
         yield "Percentiles: lengths of time were rounded to 0.1 % because the trace holds very many different ones."
 
 
-def _on_times(intake: Intake, options: IntakeOptions, clock: str) -> Iterator[str]:
+def _on_running(reading: Reading, options: IntakeOptions) -> Iterator[str]:
+    intake = reading.intake
+    if intake.running:
+        moment = (
+            ""
+            if reading.until_ns is None
+            else datetime.fromtimestamp(reading.until_ns / 1e9, UTC).isoformat(" ", "seconds")
+        )
+        how = (
+            "the export"
+            if options.until_ns is not None
+            else "the last time in the table; pass --until to give the export"
+        )
+        yield (
+            f"{intake.running:,} jobs were running at the export: their GPU-hours count for as long as the table says "
+            f"they had run, else up to {moment} ({how}); they have no duration."
+        )
+    if intake.pending:
+        yield f"{intake.pending:,} jobs were waiting at the export; they count as jobs without a duration."
+
+
+def _on_times(trace: Trace, intake: Intake, options: IntakeOptions, clock: str) -> Iterator[str]:
     offsets = sorted(o for o in intake.offsets if o not in ("", "epoch"))
     if "" in intake.offsets:
         yield (
@@ -54,6 +80,11 @@ def _on_times(intake: Intake, options: IntakeOptions, clock: str) -> Iterator[st
         yield f"Times mix UTC offsets ({', '.join(offsets)}); each was honoured."
     if "epoch" in intake.offsets:
         yield "Times are bare numbers and were read as seconds (or finer, where too large) since 1970 in UTC."
+        if not trace.columns.unit_stated and not trace.columns.units:
+            yield (
+                "Nothing in the table says in what unit its numbers are; they were read as seconds. If they are not, "
+                "say so, for example --map submit=submit_time:min,duration=duration:min."
+            )
     if intake.offsets:
         yield f"Arrivals by hour and weekday are on the {clock} clock."
     if intake.early_starts:
@@ -79,8 +110,6 @@ def _on_lengths(intake: Intake) -> Iterator[str]:
 
 
 def _on_jobs(intake: Intake, study: Study) -> Iterator[str]:
-    if intake.live:
-        yield f"{intake.live:,} jobs were running or waiting at the export; they count as jobs without a duration."
     if intake.never_started:
         yield f"{intake.never_started:,} jobs ended without ever starting; they have a state but no duration."
     if intake.no_times:
@@ -92,6 +121,10 @@ def _on_jobs(intake: Intake, study: Study) -> Iterator[str]:
         )
     if intake.missing_gpus:
         yield f"{intake.missing_gpus:,} jobs give no GPU count and are counted as CPU jobs."
+    if intake.sliced:
+        yield f"{intake.sliced:,} jobs ran on MIG devices, each counted as its share of a GPU."
+    if intake.no_state:
+        yield "The table gives no states: how jobs ended, and what failures cost, cannot be told."
     if intake.steps:
         yield f"{intake.steps:,} rows are steps of jobs (Slurm's .batch, .0 ...) and were left out."
     if intake.bad_rows:
@@ -111,6 +144,8 @@ def _on_words(intake: Intake) -> Iterator[str]:
 
 
 def _on_columns(trace: Trace) -> Iterator[str]:
+    if trace.columns.note:
+        yield trace.columns.note
     if trace.columns.outranked:
         pairs = ", ".join(f"{left} (used: {used})" for left, used in trace.columns.outranked.items())
         yield f"Columns that say the same in another form were left aside: {pairs}."
@@ -118,7 +153,7 @@ def _on_columns(trace: Trace) -> Iterator[str]:
         yield "The trace names no users."
     if "type" not in trace.columns.column_of:
         yield "The trace gives no job types."
-    if "reason" not in trace.columns.column_of:
+    if "reason" not in trace.columns.column_of and "state" in trace.columns.column_of:
         yield "The trace gives no failure reasons; failures are listed by state."
 
 

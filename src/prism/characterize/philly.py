@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -24,25 +22,15 @@ _COLUMNS = (
 )
 
 
-def read_philly_json(path: Path) -> pl.DataFrame:
+def flatten_philly(jobs: list[dict[str, Any]], where: str) -> pl.DataFrame:
     """One row per job: first attempt's start to last attempt's end, GPUs of the largest attempt; all text."""
-    try:
-        jobs = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadFileError(
-            f"{path}: not JSON that can be read ({error}); give a CSV, or Philly's cluster_job_log"
-        ) from None
-    if not isinstance(jobs, list) or not all(isinstance(job, dict) and "attempts" in job for job in jobs):
-        raise BadFileError(
-            f"{path}: JSON without a list of jobs with 'attempts'; give Philly's cluster_job_log, or a CSV"
-        )
     if not jobs:
-        raise BadFileError(f"{path}: holds no jobs; export the job table again")
+        raise BadFileError(f"{where}: holds no jobs; export the job table again")
     try:
         rows = [_flatten(job) for job in jobs]
     except (TypeError, AttributeError, KeyError):
         raise BadFileError(
-            f"{path}: an attempt without the fields of Philly's cluster_job_log; check the file"
+            f"{where}: an attempt without the fields of Philly's cluster_job_log; check the file"
         ) from None
     return pl.DataFrame(rows, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
 

@@ -15,7 +15,17 @@ import polars as pl
 from prism.characterize.characterization import Characterization, Plan
 from prism.characterize.comparison import Comparison, say
 from prism.characterize.document import write_document
-from prism.characterize.figures import Figure, draw_figures, tabulate_comparison
+from prism.characterize.figures import Figure, draw_figures, draw_occupancy, tabulate_comparison
+from prism.characterize.first_page import (
+    HEADS,
+    action_rows,
+    change_rows,
+    loss_rows,
+    node_rows,
+    trend_rows,
+    use_rows,
+    wait_rows,
+)
 from prism.characterize.generator import NOTICE
 from prism.errors import BadFileError
 
@@ -32,9 +42,10 @@ table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-num
 th,td{border-bottom:1px solid #c4c4cc;padding:.18rem .6rem;text-align:right}
 th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #111}
 .wide{overflow-x:auto}a{color:#0b4a86}
+.full{grid-column:1/-1}td.words,th.words{text-align:left}
 @media print{body{max-width:none}a{color:#111}}
 """
-_SHOWN_ROWS = 15
+_SHOWN_ROWS = 200
 
 
 def write_report(reports: Sequence[Characterization], comparison: Comparison, folder: Path) -> list[Path]:
@@ -73,6 +84,7 @@ def render_page(
         "<meta name='viewport' content='width=device-width,initial-scale=1'>",
         f"<title>Workload of {escape(names)}</title><style>{_STYLE}</style></head><body><main>",
         f"<h1>Workload of {escape(names)}</h1>{banner}",
+        *(part for report, _ in drawn for part in _render_first_page(report)),
         *(part for report, figures in drawn for part in _render_cluster(report, figures)),
         "<h2>Beside other datacenters</h2><ul>",
         *(f"<li>{escape(line)}</li>" for line in comparison.differences),
@@ -125,9 +137,47 @@ def advice_rows(plan: Plan) -> list[tuple[str, ...]]:
 ADVICE_HEAD = ("job GPUs", "time between failures", "best interval", "Young's interval", "expected goodput")
 
 
+def _render_first_page(report: Characterization) -> Iterable[str]:
+    """GPU-hours bought, used and lost; what to do; who waits; how it goes."""
+    parts = (
+        ("GPU-hours bought, and what they were used for", "use", use_rows(report)),
+        ("Lost, and to what", "loss", loss_rows(report)),
+        ("What to do first", "action", action_rows(report)),
+        ("Nodes with most failed jobs", "node", node_rows(report)),
+        ("Users whose jobs waited most", "wait", wait_rows(report)),
+        ("Weeks up to the export", "trend", trend_rows(report)),
+        ("What changed since the week before", "change", change_rows(report)),
+    )
+    yield f"<section id='{_slug(report.name)}-first-page'><h2>{escape(report.name)}: the first page</h2>"
+    for words, name, rows in parts:
+        if not rows:
+            continue
+        yield f"<h3>{escape(words)}</h3><div class='wide'>{_words_table(HEADS[name], rows)}</div>"
+        if name == "action":
+            yield "<p>Worth is the most that can be saved over a span as long as this one; savings overlap.</p>"
+        if name == "loss" and (drawn := draw_occupancy(report)) is not None:
+            yield f"<figure>{drawn.svg}<figcaption>{escape(drawn.caption)} {_download(drawn)}</figcaption></figure>"
+    yield "</section>"
+
+
+def _words_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose columns are words, or numbers where the head begins with '>'."""
+    kinds = ["" if head.startswith(">") else " class='words'" for head in heads]
+    top = "".join(f"<th scope='col'{k}>{escape(h.removeprefix('>'))}</th>" for h, k in zip(heads, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{k}>{_indent(cell)}</td>" for cell, k in zip(row, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _indent(cell: str) -> str:
+    return escape(cell).replace("  ", "&emsp;")
+
+
 def _render_cluster(report: Characterization, figures: Sequence[Figure]) -> Iterable[str]:
     trace = report.trace
-    yield f"<h2>{escape(report.name)}</h2>"
+    yield f"<h2>{escape(report.name)}: the workload in figures</h2>"
     digest = f", SHA-256 {trace.sha256[:16]}…" if trace.sha256 else ""
     what = f"{trace.path.name}: {trace.columns.format} columns, {report.intake.rows:,} rows{digest}."
     yield f"<p>{escape(what)}</p>"
@@ -139,9 +189,10 @@ def _render_cluster(report: Characterization, figures: Sequence[Figure]) -> Iter
     yield "</ul><div class='figures'>"
     for figure in figures:
         shown = figure.svg or f"<div class='wide'>{_table(figure.table, _SHOWN_ROWS)}</div>"
+        wide = "" if figure.svg else " class='full'"
         # Patterns are the same in every chart of a page, so that sharing their ids between charts does no harm.
         caption = f"<figcaption>{escape(figure.caption)} {_download(figure)}</figcaption>"
-        yield f"<figure id='{_slug(report.name)}-{figure.name}'>{shown}{caption}</figure>"
+        yield f"<figure{wide} id='{_slug(report.name)}-{figure.name}'>{shown}{caption}</figure>"
     yield "</div>"
     yield from _render_lengths(report)
     if report.plan:
@@ -170,7 +221,7 @@ def _render_lengths(report: Characterization) -> Iterable[str]:
         "max",
     )
     yield "<h3>Durations and queueing in numbers (seconds, GPU jobs)</h3>"
-    yield f"<div class='wide'>{_table(kept, 80)}</div>"
+    yield f"<div class='wide'>{_table(kept, _SHOWN_ROWS)}</div>"
 
 
 def _table(frame: pl.DataFrame, most: int) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from prism.characterize.capacity import Capacity, measure_capacity
+from prism.characterize.capacity import Capacity, average_days, measure_capacity
 from prism.characterize.distribution import (
     Distribution,
     count_values,
@@ -74,8 +74,10 @@ class Study:
     arrivals: pl.DataFrame  # weekday, hour, jobs
     days: pl.DataFrame  # date, submitted, failed
     users: pl.DataFrame
+    waits: pl.DataFrame  # users by the GPU-hours that their jobs waited for
     concentration: Concentration
     capacity: Capacity | None
+    occupancy: pl.DataFrame  # date, mean busy_gpus and waiting_gpus
     failures: pl.DataFrame
     node_failures: pl.DataFrame
     reliability: Reliability
@@ -96,8 +98,10 @@ def study(tally: Tally, options: StudyOptions) -> Study:
         arrivals=count_arrivals(tally.bins, options.clock),
         days=count_days(tally.bins, options.clock),
         users=rank_users(tally.users),
+        waits=rank_waits(tally.users),
         concentration=measure_concentration(tally.users),
         capacity=measure_capacity(tally, gpus=options.gpus, gpus_per_node=options.gpus_per_node),
+        occupancy=average_days(tally),
         failures=list_failures(tally),
         node_failures=list_node_failures(tally.node_failures),
         reliability=measure_reliability(tally, options.gpus_per_node),
@@ -160,11 +164,15 @@ def describe_lengths(tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     for measure, table, counted in (("duration_s", tally.durations, "timed"), ("queue_s", tally.queues, "queued")):
         gpu_jobs = table.filter(pl.col("bucket") > 0).sort("ms").with_columns(all=pl.lit("all"))
+        buckets = sorted(gpu_jobs["bucket"].unique())
         for by in ("all", "type", "bucket", "state"):
             sums = {
                 row[0]: row[1:] for row in cells.group_by(by).agg(pl.col(measure).sum(), pl.col(counted).sum()).rows()
             }
-            for group, values in split_values(gpu_jobs, by, "ms", "jobs", scale=1e-3):
+            parts = list(split_values(gpu_jobs, by, "ms", "jobs", scale=1e-3))
+            if by == "bucket":
+                parts.sort(key=lambda part: buckets.index(part[0]))  # in order of size, not of the shortest job
+            for group, values in parts:
                 total, known = sums[group]
                 label = UNTYPED if group is None else str(group)
                 key = {"measure": measure, "by": "size" if by == "bucket" else by, "group": label}
@@ -198,7 +206,23 @@ def rank_users(users: pl.DataFrame, top: int = 20) -> pl.DataFrame:
     """The users who used most GPU time."""
     total = users["gpu_time_s"].sum() or 1.0
     ranked = users.sort("gpu_time_s", "user", descending=[True, False]).head(top)
-    return ranked.with_columns(gpu_time_pct=100 * pl.col("gpu_time_s") / total)
+    return ranked.with_columns(gpu_time_pct=100 * pl.col("gpu_time_s") / total, mean_queue_s=_mean_queue())
+
+
+def _mean_queue() -> pl.Expr:
+    return pl.when(pl.col("queued") > 0).then(pl.col("queue_s") / pl.col("queued"))
+
+
+def rank_waits(users: pl.DataFrame, top: int = 20) -> pl.DataFrame:
+    """The users whose jobs waited for most GPU-hours."""
+    waited = users.filter(pl.col("waiting_gpu_s") > 0).sort("waiting_gpu_s", "user", descending=[True, False])
+    return waited.head(top).select(
+        "user",
+        "gpu_jobs",
+        mean_queue_s=_mean_queue(),
+        waiting_gpu_hours=pl.col("waiting_gpu_s") / 3600,
+        used_gpu_hours=pl.col("gpu_time_s") / 3600,
+    )
 
 
 def measure_concentration(users: pl.DataFrame) -> Concentration:

@@ -17,6 +17,7 @@ from prism.records.jobs import JOB_STATES
 
 BIN_S = 900  # quarter hours: every UTC offset in use is a multiple
 BIN_NS = BIN_S * 1_000_000_000
+DAY_NS = 86_400 * 1_000_000_000
 MAX_VALUES = 1_000_000
 SIGNIFICANT_BITS = 10
 _MS_BITS = 42  # 139 years
@@ -31,9 +32,12 @@ _KEYS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
     "queues": {**_GROUP, "ms": pl.Int64},
     "bins": {"bin": pl.Int64},
     "users": {"user": pl.String},
+    "days": {"day": pl.Int64, "state": _STATE},
+    "user_days": {"day": pl.Int64, "user": pl.String},
+    "reason_days": {"day": pl.Int64, "state": _STATE, "reason": pl.String},
     "reasons": {"state": _STATE, "reason": pl.String, "ms": pl.Int64},
     "restarts": {"reason": pl.String, "ms": pl.Int64},
-    "node_failures": {"node_list": pl.String},
+    "node_failures": {"day": pl.Int64, "node_list": pl.String},
 }
 _SUMS: Mapping[str, tuple[str, ...]] = {
     "cells": ("jobs", "timed", "queued", "duration_s", "queue_s", "gpu_time_s", "timed_gpus"),
@@ -43,10 +47,13 @@ _SUMS: Mapping[str, tuple[str, ...]] = {
         "submitted", "submitted_gpu_jobs", "failed", "waiting_in", "waiting_in_s", "waiting_out", "waiting_out_s",
         "busy_in", "busy_in_s", "busy_out", "busy_out_s",
     ),
-    "users": ("jobs", "gpu_jobs", "gpu_time_s"),
+    "users": ("jobs", "gpu_jobs", "gpu_time_s", "queued", "queue_s", "waiting_gpu_s"),
+    "days": ("jobs", "gpu_time_s", "queued", "queue_s"),
+    "user_days": ("jobs", "gpu_time_s", "queued", "queue_s", "waiting_gpu_s"),
+    "reason_days": ("jobs", "gpu_time_s"),
     "reasons": ("jobs", "gpus", "gpu_time_s"),
     "restarts": ("jobs",),
-    "node_failures": ("failures",),
+    "node_failures": ("failures", "gpu_time_s"),
 }  # fmt: skip
 _COUNTS = ("jobs", "timed", "queued", "submitted", "submitted_gpu_jobs", "failed", "gpu_jobs", "failures")
 
@@ -60,6 +67,9 @@ class Tally:
     queues: pl.DataFrame
     bins: pl.DataFrame  # per quarter hour (UTC): arrivals, failures, GPUs entering and leaving queue and cluster
     users: pl.DataFrame
+    days: pl.DataFrame  # GPU jobs per day (UTC) of their end, else of their submission, and state
+    user_days: pl.DataFrame
+    reason_days: pl.DataFrame
     reasons: pl.DataFrame  # failed jobs per reason and time to failure
     restarts: pl.DataFrame
     node_failures: pl.DataFrame
@@ -77,7 +87,9 @@ def tally_jobs(jobs: pl.DataFrame) -> Tally:
     types = jobs["type"].unique().drop_nulls().cast(pl.String).sort()
     frame = _prepare(jobs, types).lazy()
     tables = dict(zip(("cells", "durations", "queues", "bins", "users"), _collect(frame, types), strict=True))
-    failed = jobs.lazy().filter(pl.col("state").is_in(FAILED_STATES) & (pl.col("gpus") > 0))
+    days = jobs.lazy().filter(pl.col("gpus") > 0).with_columns(day=pl.coalesce("end_ns", "submit_ns") // DAY_NS)
+    tables |= _tally_days(days.drop_nulls("day"), with_reasons="reason" in jobs.columns)
+    failed = days.filter(pl.col("state").is_in(FAILED_STATES))
     if "reason" in jobs.columns:
         tables["reasons"] = _tally_reasons(failed)
         if "restart_s" in jobs.columns:
@@ -88,7 +100,8 @@ def tally_jobs(jobs: pl.DataFrame) -> Tally:
                 .collect()
             )
     if "node_list" in jobs.columns:
-        tables["node_failures"] = failed.drop_nulls("node_list").group_by("node_list").agg(failures=pl.len()).collect()
+        on_nodes = failed.drop_nulls("node_list").group_by("day", "node_list")
+        tables["node_failures"] = on_nodes.agg(failures=pl.len(), gpu_time_s=pl.col("gpu_time_s").sum()).collect()
     return _round_if_large(_build(tables))
 
 
@@ -150,7 +163,7 @@ def _collect(frame: pl.LazyFrame, types: pl.Series) -> list[pl.DataFrame]:
     users = (
         frame.drop_nulls("user")
         .group_by("user")
-        .agg(jobs=pl.len(), gpu_jobs=(pl.col("gpus") > 0).sum(), gpu_time_s=pl.col("gpu_time_s").sum())
+        .agg(jobs=pl.len(), gpu_jobs=(pl.col("gpus") > 0).sum(), gpu_time_s=pl.col("gpu_time_s").sum(), **_waits())
     )
     cell, duration, queue, *bins, user = pl.collect_all([cells, *lengths, *_bin_events(frame), users])
     packed_group = (pl.col("packed") // (1 << _MS_BITS)).alias("group")
@@ -164,6 +177,28 @@ def _collect(frame: pl.LazyFrame, types: pl.Series) -> list[pl.DataFrame]:
     stacked = pl.concat(bins, how="diagonal")
     summed = stacked.group_by("bin").agg(pl.col(c).sum() for c in stacked.columns if c != "bin")
     return [*named, summed, user]
+
+
+def _waits() -> dict[str, pl.Expr]:
+    """How long GPU jobs waited, in jobs and in GPUs."""
+    waited = pl.when(pl.col("gpus") > 0).then(pl.col("queue_s"))
+    return {"queued": waited.count(), "queue_s": waited.sum(), "waiting_gpu_s": (waited * pl.col("gpus")).sum()}
+
+
+def _tally_days(days: pl.LazyFrame, *, with_reasons: bool) -> dict[str, pl.DataFrame]:
+    """What a comparison of weeks needs."""
+    sums = {"jobs": pl.len(), "gpu_time_s": pl.col("gpu_time_s").sum()}
+    waits = _waits()
+    failed = days.filter(pl.col("state").is_in(FAILED_STATES))
+    reason = pl.col("reason") if with_reasons else pl.lit(None, pl.String).alias("reason")
+    by_day, by_user, by_reason = pl.collect_all(
+        [
+            days.group_by("day", "state").agg(**sums, queued=waits["queued"], queue_s=waits["queue_s"]),
+            days.drop_nulls("user").group_by("day", "user").agg(**sums, **waits),
+            failed.group_by("day", "state", reason).agg(**sums),
+        ]
+    )
+    return {"days": by_day, "user_days": by_user, "reason_days": by_reason}
 
 
 def _bin_events(frame: pl.LazyFrame) -> list[pl.LazyFrame]:

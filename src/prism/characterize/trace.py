@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 
-from prism.characterize.columns import PAI_TASK_COLUMNS, ColumnMap, map_columns, squash
-from prism.characterize.philly import read_philly_json
+from prism.characterize import pai, slurm, swf
+from prism.characterize.columns import Choices, ColumnMap, count_known, map_columns, squash
+from prism.characterize.documents import read_json_table
 from prism.errors import BadFileError, BadRowError
 
 BATCH_ROWS = 1_250_000
@@ -39,7 +40,7 @@ class Trace:
     """An opened job trace; nothing but its first lines has been read."""
 
     path: Path
-    kind: str  # csv, parquet or philly-json
+    kind: str  # csv, parquet, or the name of a format that can only be read whole
     columns: ColumnMap
     table: pl.DataFrame | None = None  # rows of a format that can only be read whole
     separator: str = ","
@@ -54,10 +55,22 @@ class Trace:
         return KNOWN_TRACES.get(self.sha256 or "")
 
 
-def open_trace(path: Path, *, lossy: bool = False) -> Trace:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """What a user says about a table's columns."""
+
+    choices: Choices = field(default_factory=dict)  # --map
+    columns: tuple[str, ...] = ()  # names of the columns of a table without a header line
+    lossy: bool = False
+
+
+def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
     """Look at a file's first bytes and header, and map its columns."""
+    options = options or OpenOptions()
     if path.is_dir():
-        raise BadFileError(f"{path}: is a folder; give the job table itself")
+        if not pai.is_pai_folder(path):
+            raise BadFileError(f"{path}: is a folder; give the job table itself")
+        return _hold(path, "pai-tables", pai.read_pai_folder(path), options, pai.NOTE)
     try:
         with path.open("rb") as file:
             head = file.read(65_536)
@@ -68,22 +81,45 @@ def open_trace(path: Path, *, lossy: bool = False) -> Trace:
             names = pl.read_parquet_schema(path)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise BadFileError(f"{path}: broken Parquet file ({_first_line(error)}); export it again") from None
-        return Trace(path=path, kind="parquet", columns=map_columns(list(names), str(path)))
-    if head.lstrip()[:1] in (b"[", b"{"):
-        table = read_philly_json(path)
-        columns = map_columns(table.columns, str(path))
-        return Trace(path=path, kind="philly-json", columns=columns, table=table)
+        return Trace(path=path, kind="parquet", columns=map_columns(list(names), str(path), options.choices))
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{"):
+        return _hold(path, "json", read_json_table(path), options)
     packed = head.startswith(_PACKED)
-    separator, header, named = _sniff(_unpack_head(path) if packed else head, path, lossy)
+    if packed:
+        head = _unpack_head(path)
+    _refuse_foreign(head, path)
+    if not packed and slurm.has_ruler(head):
+        return _hold(path, "fixed-width", slurm.read_fixed_width(_read_text(path), str(path)), options)
+    if not packed and swf.looks_like_swf(head):
+        table, parts = swf.read_swf(_read_text(path), str(path))
+        said = (
+            f" {parts:,} lines are stretches of jobs that other lines give as a whole, and were left out."
+            if parts
+            else ""
+        )
+        return _hold(path, "swf", table, options, swf.NOTE + said)
+    separator, header, named = _sniff(head, path, options)
     return Trace(
         path=path,
         kind="csv",
-        columns=map_columns(header, str(path)),
+        columns=map_columns(header, str(path), options.choices),
         separator=separator,
         header=None if named else tuple(header),
         quoted=packed or _has_quotes(path),
-        lossy=lossy,
+        lossy=options.lossy,
     )
+
+
+def _hold(path: Path, kind: str, table: pl.DataFrame, options: OpenOptions, note: str | None = None) -> Trace:
+    """A trace that was read whole."""
+    columns = map_columns(table.columns, str(path), options.choices)
+    if note:
+        columns = replace(columns, format=kind, note=note, unit_stated=True)
+    return Trace(path=path, kind=kind, columns=columns, table=table)
+
+
+def _read_text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8-sig", errors="replace")
 
 
 def read_batches(
@@ -91,7 +127,7 @@ def read_batches(
 ) -> Iterator[pl.DataFrame]:
     """The trace's mapped columns as text, named by field, in batches; `rows` stops after the first so many."""
     column_of = {field: column for field, column in trace.columns.column_of.items() if field not in without}
-    fields = [pl.col(column).cast(pl.String).alias(field) for field, column in column_of.items()]
+    fields = [_pick(name, column, trace.columns) for name, column in column_of.items()]
     try:
         if trace.table is not None:
             yield trace.table.head(rows or trace.table.height).select(fields)
@@ -103,9 +139,18 @@ def read_batches(
         raise _explain(trace, error) from None
 
 
+def _pick(name: str, column: str, columns: ColumnMap) -> pl.Expr:
+    """A field's column as text; a Slurm job that has not been given its GPUs yet shows what it asked for."""
+    text = pl.col(column).cast(pl.String)
+    asked = next((other for other in columns.outranked if squash(other) == "reqtres"), None)
+    if name == "gpus" and squash(column) == "alloctres" and asked is not None:
+        text = pl.coalesce(pl.when(text != "").then(text), pl.col(asked).cast(pl.String))
+    return text.alias(name)
+
+
 def hash_file(path: Path) -> str | None:
-    """SHA-256 of a file's bytes; None for one larger than any public job trace."""
-    if path.stat().st_size > HASHED_BYTES:
+    """SHA-256 of a file's bytes; None for a folder, or a file larger than any public job trace."""
+    if path.is_dir() or path.stat().st_size > HASHED_BYTES:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -137,8 +182,8 @@ def _scan_csv(trace: Trace, skip_bad_rows: bool) -> pl.LazyFrame:
     )
 
 
-def _sniff(head: bytes, path: Path, lossy: bool) -> tuple[str, list[str], bool]:
-    """The separator and column names of a text table, and whether its first line is the header."""
+def _refuse_foreign(head: bytes, path: Path) -> None:
+    """Name what a file is that holds no table."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadFileError(f"{path}: is UTF-16 text; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8")
     foreign = next((what for magic, what in _FOREIGN if head.startswith(magic)), None)
@@ -150,27 +195,52 @@ def _sniff(head: bytes, path: Path, lossy: bool) -> tuple[str, list[str], bool]:
         raise BadFileError(f"{path}: is {foreign}, not a job table; give a CSV or Parquet file")
     if not head.strip():
         raise BadFileError(f"{path}: is empty; export the job table again")
-    line = head.split(b"\n", 1)[0].rstrip(b"\r")
+
+
+def _sniff(head: bytes, path: Path, options: OpenOptions) -> tuple[str, list[str], bool]:
+    """The separator and column names of a text table, and whether its first line is the header."""
+    lines = head.split(b"\n")
     try:
-        text = line.decode("utf-8-sig", errors="replace" if lossy else "strict")
+        text = lines[0].rstrip(b"\r").decode("utf-8-sig", errors="replace" if options.lossy else "strict")
     except UnicodeDecodeError:
         raise NotUtf8Error(f"{path} line 1: the header is not UTF-8 text; save the file as UTF-8") from None
-    separator = max(",|\t;", key=text.count)
+    separator = max(",|\t;^", key=text.count)
     names = [name.strip().strip('"') for name in text.split(separator)]
-    if len(names) == len(PAI_TASK_COLUMNS) and squash(names[3]) in ("terminated", "failed", "running", "waiting"):
-        return separator, list(PAI_TASK_COLUMNS), False
-    if len(names) < 3:
+    if options.columns:
+        if len(options.columns) not in (len(names), len(names) - 1):
+            raise BadFileError(
+                f"{path} line 1: has {len(names)} columns, but --columns names {len(options.columns)}; name them all"
+            )
+        first_is_header = [squash(name) for name in names[: len(options.columns)]] == [
+            squash(c) for c in options.columns
+        ]
+        # `sacct --parsable` ends every line with a separator, which makes one more column.
+        return separator, [*options.columns, *[""] * (len(names) - len(options.columns))], first_is_header
+    if len(names) == len(pai.TASK_COLUMNS) and squash(names[3]) in pai.STATES:
+        return separator, list(pai.TASK_COLUMNS), False
+    if (len(names) == len(pai.JOB_COLUMNS) and squash(names[3]) in pai.STATES) or names == list(pai.JOB_COLUMNS):
+        raise BadFileError(
+            f"{path}: is PAI's job table, which has no GPU counts; give the folder that also holds {pai.TASK_FILE}"
+        )
+    if len(names) < 2:
         raise BadFileError(
             f"{path} line 1: {text[:60]!r} is not a header of a job table; give a CSV with named columns"
         )
-    return separator, names, True
+    if slurm.is_header(names) or count_known(names) > 1:
+        return separator, names, True
+    whole = lines[:-1] if len(lines) > 1 else lines
+    rows = [line.rstrip(b"\r").decode("utf-8", errors="replace").split(separator) for line in whole[:500]]
+    found = slurm.name_columns([row for row in rows if len(row) == len(names)], str(path))
+    return separator, found, False
 
 
 def _unpack_head(path: Path) -> bytes:
     """First lines of a compressed CSV, as text again."""
     try:
         rows = (
-            pl.scan_csv(path, has_header=False, separator="\x01", quote_char=None, infer_schema=False).head(2).collect()
+            pl.scan_csv(path, has_header=False, separator="\x01", quote_char=None, infer_schema=False)
+            .head(200)
+            .collect()
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise BadFileError(f"{path}: cannot be unpacked ({_first_line(error)}); unpack it and give the CSV") from None
