@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -81,6 +82,24 @@ class Collector:
         flows = pl.concat(frames, how="diagonal") if frames else pl.DataFrame(schema=EXPORTED)
         self.counts.flows += flows.height
         return flows
+
+    def save(self) -> list[dict[str, Any]]:
+        """What exporters have announced, as a document; without it data waits for minutes after a restart."""
+        return [
+            {"sender": list(sender), "version": version, "domain": domain, **session.save()}
+            for (sender, version, domain), session in list(self._sessions.items())
+        ]
+
+    def restore(self, saved: list[dict[str, Any]]) -> None:
+        """Take back what `save` wrote; entries that do not hold together are left out."""
+        for entry in saved[:MAX_SESSIONS]:
+            try:
+                sender: Sender = (str(entry["sender"][0]), int(entry["sender"][1]))
+                session = ExportSession(exporter=sender[0], counts=self.counts)
+                session.restore(entry)
+                self._sessions[sender, int(entry["version"]), int(entry["domain"])] = session
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+                self.counts.events["saved exporters that could not be read"] += 1
 
     def take_counters(self) -> pl.DataFrame:
         """Counters of ports that have come since the last call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -56,6 +57,8 @@ class PacketFileSource:
     """A capture file as a source: some ten thousand packets at each poll, then finished."""
 
     is_live = False
+    starts_over = True
+    batch = ""
 
     def __init__(self, path: Path, bursts: BurstConfig) -> None:
         self.counts = SourceCounts()
@@ -82,7 +85,7 @@ class PacketFileSource:
         self._finished = True
         return self._assembler.finish()
 
-    def save_position(self) -> dict[str, list[int]]:
+    def save_position(self) -> dict[str, Any]:
         """A file is read from its start: what it told before is known by its times."""
         return {}
 
