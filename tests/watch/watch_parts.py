@@ -42,6 +42,8 @@ class FrameSource:
     """A source of given frames, one at each poll."""
 
     is_live = False
+    starts_over = False
+    batch = ""
 
     def __init__(self, *frames: pl.DataFrame) -> None:
         self.counts = SourceCounts()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.flows import read_sources
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, SkipBadRows, VerboseFlag, examples
+from prism.cli.flows import make_options, read_sources
+from prism.cli.options import JsonFlag, MapOption, OutputDir, QuietFlag, SkipBadRows, VerboseFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ class Engine(StrEnum):
 
 
 def run_diagnose(
-    flows: Annotated[
-        list[Path], typer.Argument(help="Flow files (Parquet, CSV, JSON Lines, Arrow) or folders of them.")
-    ],
+    flows: Annotated[list[Path], typer.Argument(help="Flow files of any tool (see `prism flows`) or folders of them.")],
     topology: Annotated[Path | None, typer.Option(help="CSV with address, host, rail, switch of every NIC.")] = None,
     output: OutputDir = None,
     method: Annotated[
@@ -63,6 +61,7 @@ def run_diagnose(
     gpus_per_host: Annotated[
         int | None, typer.Option(help="GPUs of a host, where several share a NIC and flows cannot tell.", min=1)
     ] = None,
+    map_columns: MapOption = None,
     skip_bad_rows: SkipBadRows = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -73,7 +72,7 @@ def run_diagnose(
 
     if engine is Engine.RAY and method is Method.PAPER:
         raise typer.BadParameter("--engine ray runs Prism's own method only; leave --engine or --method paper out")
-    read = read_sources(flows, skip_bad_rows, packet_bytes=4096)
+    read = read_sources(flows, make_options(map_columns, skip_bad_rows))
     known = None if topology is None else read_table(topology, TOPOLOGY)
     with progress("diagnosing"):
         diagnosis = diagnose_by(method, engine, read.flows, known, ray_address, gpus_per_host)

@@ -8,24 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, SkipBadRows, VerboseFlag, examples
+from prism.cli.options import JsonFlag, MapOption, QuietFlag, SkipBadRows, VerboseFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from prism.records import FlowsRead
+    from prism.collect.flow_check import FlowCheck
+    from prism.records import FlowOptions, FlowsRead
     from prism.records.flow_summary import FlowSummary
 
 app = typer.Typer(help="Look at flow records and convert them.", no_args_is_help=True)
 
-Sources = Annotated[list[Path], typer.Argument(help="Flow files (Parquet, CSV, JSON Lines, Arrow) or folders of them.")]
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Flow files or folders of them: Parquet, CSV, JSON, Arrow, nfcapd, pcap, Zeek, VPC flow logs, SiLK, "
+        "sflowtool, goflow2; compressed or not."
+    ),
+]
 PacketBytes = Annotated[int, typer.Option(help="Bytes per packet where a file counts packets only.", min=1)]
 
 
 @app.command("info", epilog=examples("prism flows info flows.parquet", "prism flows info exports/ --json"))
 def show_info(
     sources: Sources,
+    map_columns: MapOption = None,
     skip_bad_rows: SkipBadRows = False,
     packet_bytes: PacketBytes = 4096,
     json: JsonFlag = False,
@@ -35,7 +43,7 @@ def show_info(
     """Rows, time span, endpoints, rate, and what is missing."""
     from prism.records.flow_summary import summarize_flows
 
-    read = read_sources(sources, skip_bad_rows, packet_bytes)
+    read = read_sources(sources, make_options(map_columns, skip_bad_rows, packet_bytes, keep_cut_times=True))
     summary = summarize_flows(read.flows)
     if json:
         show_json({"schema": "prism.flows-info/1", **asdict(summary), "report": asdict(read.report)})
@@ -44,12 +52,62 @@ def show_info(
 
 
 @app.command(
+    "check",
+    epilog=examples(
+        "prism flows check nfcapd.202311142210",
+        "prism flows check export.csv --map src=ip_src,start=TIMESTAMP_START:us --save-map mine.yaml",
+        "prism flows check sflow.pcap --exporter sonic",
+    ),
+)
+def check(
+    sources: Sources,
+    map_columns: MapOption = None,
+    save_map: Annotated[Path | None, typer.Option(help="Write what --map says to this file, for later runs.")] = None,
+    exporter: Annotated[
+        str | None, typer.Option(help="Show the settings of this exporter only (arista, sonic, hsflowd, ...).")
+    ] = None,
+    skip_bad_rows: SkipBadRows = False,
+    packet_bytes: PacketBytes = 4096,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Say what the records can show: resolution, timeouts, sampling, double export, and which settings to change."""
+    from rich.text import Text
+
+    from prism.collect.exporter_settings import SETTINGS
+    from prism.collect.flow_check import check_flows
+
+    if exporter is not None and exporter not in SETTINGS:
+        raise typer.BadParameter(f"--exporter {exporter}: known are {', '.join(SETTINGS)}")
+    read = read_sources(sources, make_options(map_columns, skip_bad_rows, packet_bytes, keep_cut_times=True))
+    found = check_flows(read.flows)
+    if save_map is not None:
+        write_map(map_columns, save_map)
+    shown = {exporter: SETTINGS[exporter]} if exporter else SETTINGS
+    settings = {
+        key: {what: list(getattr(one, what)) for what in found.change if getattr(one, what)}
+        for key, one in shown.items()
+    }
+    settings = {key: what for key, what in settings.items() if what}
+    if json:
+        document = {**asdict(found), "report": asdict(read.report), "settings": settings}
+        show_json({"schema": "prism.flows-check/1", **document})
+        return
+    show(_render_check(found, read))
+    for key, changes in settings.items():
+        for lines in changes.values():
+            show(Text(f"  {SETTINGS[key].exporter}: " + "; ".join(lines)))
+
+
+@app.command(
     "convert",
-    epilog=examples("prism flows convert nfdump.csv flows.parquet", "prism flows convert exports/ all.jsonl"),
+    epilog=examples("prism flows convert nfdump.json flows.parquet", "prism flows convert exports/ all.jsonl"),
 )
 def convert(
     sources: Sources,
     output: Annotated[Path, typer.Argument(help="File to write; its ending chooses the format.")],
+    map_columns: MapOption = None,
     skip_bad_rows: SkipBadRows = False,
     packet_bytes: PacketBytes = 4096,
     json: JsonFlag = False,
@@ -59,7 +117,7 @@ def convert(
     """Rewrite flow records from any tool as FLOWS columns, in nanoseconds."""
     from prism.records import write_flows
 
-    read = read_sources(sources, skip_bad_rows, packet_bytes)
+    read = read_sources(sources, make_options(map_columns, skip_bad_rows, packet_bytes, keep_cut_times=True))
     write_flows(read.flows, output)
     if json:
         show_json({"schema": "prism.flows-convert/1", "output": str(output), "report": asdict(read.report)})
@@ -67,20 +125,80 @@ def convert(
     note(f"wrote {read.report.rows:,} flows to {output}")
 
 
-def read_sources(sources: list[Path], skip_bad_rows: bool, packet_bytes: int) -> FlowsRead:
+def make_options(
+    map_columns: str | None, skip_bad_rows: bool, packet_bytes: int = 4096, *, keep_cut_times: bool = False
+) -> FlowOptions:
+    """How to read, from what was said on the command line."""
+    from prism.records import FlowOptions
+    from prism.records.flow_aliases import parse_columns
+
+    return FlowOptions(
+        skip_bad_rows=skip_bad_rows,
+        packet_bytes=packet_bytes,
+        columns=parse_columns(_read_map(map_columns)) if map_columns is not None else (),
+        keep_cut_times=keep_cut_times,
+    )
+
+
+def read_sources(sources: list[Path], options: FlowOptions) -> FlowsRead:
     """Read flow files with a progress bar, and say what was left out."""
-    from prism.records import FlowOptions, load_flows
+    from prism.collect import load_inputs
     from prism.records.files import expand
 
-    options = FlowOptions(skip_bad_rows=skip_bad_rows, packet_bytes=packet_bytes)
-    total = sum(path.stat().st_size for path in expand(sources))
+    total = sum(path.stat().st_size for path in expand(sources).files)
     with progress("reading flows", total) as advance:
-        read = load_flows(sources, options, progress=advance)
+        read = load_inputs(sources, options, progress=advance)
     for line in read.report.skipped_files:
         note(f"left out: {line}")
     for reason, count in read.report.skipped_rows.items():
         note(f"left out: {count:,} rows: {reason}")
     return read
+
+
+def _read_map(text: str) -> str:
+    """The words of `--map`, or those that a file saved by `--save-map` holds."""
+    import yaml
+
+    from prism.errors import BadFileError
+
+    if "=" in text:
+        return text
+    try:
+        document = yaml.safe_load(Path(text).read_text())
+        return ",".join(f"{name}={column}" for name, column in document["columns"].items())
+    except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, yaml.YAMLError):
+        raise BadFileError(f"--map {text}: neither NAME=COLUMN,... nor a file saved by --save-map") from None
+
+
+def write_map(map_columns: str | None, path: Path) -> None:
+    """Save what `--map` says."""
+    import yaml
+
+    if map_columns is None:
+        raise typer.BadParameter("--save-map: there is nothing to save; say --map as well")
+    words = dict(part.strip().split("=", 1) for part in _read_map(map_columns).split(",") if part.strip())
+    path.write_text(yaml.safe_dump({"columns": words}, sort_keys=False))
+    note(f"wrote {path}; use it as --map {path}")
+
+
+def _render_check(found: FlowCheck, read: FlowsRead) -> Table:
+    def ms(value: float | None) -> str:
+        return "unknown" if value is None else f"{value:,.3f} ms"
+
+    rate = "every packet" if not found.sampling_rate or found.sampling_rate == 1 else f"1 in {found.sampling_rate:,}"
+    samples = f", about {found.samples_per_record:,.0f} samples a record" if found.samples_per_record else ""
+    rows = [
+        ("records", f"{found.rows:,} from {found.exporters or 'unnamed'} exporters"),
+        ("times", f"multiples of {found.resolution}; {found.without_end_pct:g} % without an end"),
+        ("records last", f"{ms(found.median_ms)} (median), {ms(found.longest_ms)} (longest)"),
+        ("active timeout", ms(found.active_timeout_ms) if found.active_timeout_ms else "none seen"),
+        ("sampling", rate + samples),
+        ("double export", f"{found.double_export_pct:g} %"),
+        ("steps seen from", ms(found.shortest_step_ms)),
+        *(("problem", line) for line in found.problems),
+        *(("note", line) for line in read.report.notes),
+    ]
+    return table(None, ("", ""), rows)
 
 
 def _render(summary: FlowSummary, read: FlowsRead) -> Table:

@@ -31,6 +31,14 @@ SkipBadRows = Annotated[
     bool,
     typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many."),
 ]
+MapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        help="Which column of the files gives what, as src=ip_src,start=TIMESTAMP_START:us; or a file saved by "
+        "`prism flows check --save-map`.",
+    ),
+]
 OutputDir = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the files to write; made if missing.")
 ]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import QuietFlag, VerboseFlag, examples
+from prism.cli.flows import make_options
+from prism.cli.options import MapOption, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, show_json
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "prism watch ipfix://0.0.0.0:4739 --topology topology.csv",
     "prism watch netflow://0.0.0.0:2055 --topology topology.csv --metrics 9108 --state /var/lib/prism",
+    "prism watch sflow://0.0.0.0:6343 --topology topology.csv --alertmanager http://127.0.0.1:9093",
     "prism watch pcap:capture.pcapng --topology topology.csv",
     "sudo prism watch pcap:eth0 --webhook https://alerts.example.com/prism",
     "prism watch exports/ --topology topology.csv",
@@ -42,7 +44,11 @@ def _write_dashboard(target: Path | None) -> Path | None:
 
 def watch_source(
     source: Annotated[
-        str, typer.Argument(help="ipfix://HOST:PORT, netflow://HOST:PORT, pcap:FILE-or-interface, or a folder.")
+        str,
+        typer.Argument(
+            help="ipfix://HOST:PORT, netflow://HOST:PORT, sflow://HOST:PORT, kafka://HOST:PORT/TOPIC, "
+            "clickhouse://HOST:PORT/DATABASE/TABLE, pcap:FILE-or-interface, or a folder."
+        ),
     ],
     topology: Annotated[
         Path | None, typer.Option(help="CSV of address,host,rail,switch; without it every endpoint is a host.")
@@ -57,6 +63,10 @@ def watch_source(
         str | None, typer.Option(help="Serve Prometheus metrics on [HOST:]PORT; the host is 127.0.0.1 if left out.")
     ] = None,
     webhook: Annotated[str | None, typer.Option(help="POST every finding as JSON to this address.")] = None,
+    alertmanager: Annotated[
+        str | None, typer.Option(help="Keep the alerts of the Alertmanager at this address as the findings are.")
+    ] = None,
+    map_columns: MapOption = None,
     state: Annotated[
         Path | None, typer.Option(help="Folder that keeps the watch across restarts; made if missing.")
     ] = None,
@@ -74,15 +84,17 @@ def watch_source(
     """Watch a source of flows and print findings as JSON Lines, each one once."""
     from prism.collect import BurstConfig, SourceConfig, open_source
     from prism.records import TOPOLOGY, read_table
-    from prism.watch.alerts import WebhookAlerts
+    from prism.watch.alerts import AlertmanagerAlerts, AlertSink, WebhookAlerts
     from prism.watch.state import load_state
     from prism.watch.stream import Watch, WatchConfig
 
     table = read_table(topology, TOPOLOGY) if topology is not None else None
     address = parse_address(metrics) if metrics is not None else None
-    alerts = WebhookAlerts(webhook) if webhook is not None else None
+    alerts: list[AlertSink] = [] if webhook is None else [WebhookAlerts(webhook)]
+    alerts += [] if alertmanager is None else [AlertmanagerAlerts(alertmanager)]
     position = load_state(state / "state.json").position if state is not None else {}
-    config = SourceConfig(bursts=BurstConfig(gap_ns=int(gap_ms * 1e6)), position=position)
+    columns = make_options(map_columns, skip_bad_rows=True).columns
+    config = SourceConfig(bursts=BurstConfig(gap_ns=int(gap_ms * 1e6)), position=position, columns=columns)
     watch = Watch(
         open_source(source, config),
         table,
@@ -94,8 +106,8 @@ def watch_source(
     try:
         _run_until_stopped(watch, address)
     finally:
-        if alerts is not None:
-            alerts.close()
+        for sink in alerts:
+            sink.close()
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -12,10 +13,12 @@ from prism.collect import ipfix, netflow
 from prism.collect.counts import SourceCounts
 from prism.collect.export_session import ExportSession
 from prism.collect.record_sets import EXPORTED, DataSet, decode_sets
+from prism.collect.sflow import COUNTERS, SflowReader, is_sflow
 
 MAX_SESSIONS = 2_048
 _IDLE_NS = 60 * 10**9  # A stream silent for this long may be forgotten for a new one.
 _MAX_PENDING_BYTES = 64 << 20
+_MOST_COUNTER_BATCHES = 256  # kept for who asks for them
 
 Reader = Callable[[bytes, Callable[[int], ExportSession | None]], list[DataSet]]
 _READERS: dict[int, Reader] = {
@@ -29,12 +32,15 @@ Sender = tuple[str, int]
 
 @dataclass(slots=True)
 class Collector:
-    """Takes datagrams of IPFIX and NetFlow 9 and 5 from any number of exporters; `flush` decodes what has gathered."""
+    """Takes IPFIX, NetFlow 9 and 5 and sFlow 5 from any number of exporters; `flush` decodes what has gathered."""
 
     counts: SourceCounts = field(default_factory=SourceCounts)
     _sessions: dict[tuple[Sender, int, int], ExportSession] = field(default_factory=dict)
     _pending: dict[int, list[DataSet]] = field(default_factory=dict)  # by the identity of their template
     _pending_bytes: int = 0
+    _samples: list[tuple[bytes, int]] = field(default_factory=list)  # sFlow datagrams and when they arrived
+    _counters: list[pl.DataFrame] = field(default_factory=list)
+    _sflow: SflowReader | None = None
     _look_for_idle_at_ns: int = 0
 
     @property
@@ -51,6 +57,9 @@ class Collector:
         """Take one datagram; what is wrong with it is counted."""
         self.counts.received += 1
         self.counts.received_bytes += len(datagram)
+        if is_sflow(datagram):
+            self._keep_sflow(datagram, now_ns)
+            return
         version = struct.unpack_from("!H", datagram)[0] if len(datagram) >= 2 else -1
         reader = _READERS.get(version)
         if reader is None:
@@ -68,8 +77,47 @@ class Collector:
         """FLOWS of every data set taken since the last call."""
         pending, self._pending, self._pending_bytes = self._pending, {}, 0
         frames = [decode_sets(sets, self.counts.dropped) for sets in pending.values()]
-        flows = pl.concat(frames) if frames else pl.DataFrame(schema=EXPORTED)
+        if self._samples:
+            frames.append(self._read_sflow())
+        flows = pl.concat(frames, how="diagonal") if frames else pl.DataFrame(schema=EXPORTED)
         self.counts.flows += flows.height
+        return flows
+
+    def save(self) -> list[dict[str, Any]]:
+        """What exporters have announced, as a document; without it data waits for minutes after a restart."""
+        return [
+            {"sender": list(sender), "version": version, "domain": domain, **session.save()}
+            for (sender, version, domain), session in list(self._sessions.items())
+        ]
+
+    def restore(self, saved: list[dict[str, Any]]) -> None:
+        """Take back what `save` wrote; entries that do not hold together are left out."""
+        for entry in saved[:MAX_SESSIONS]:
+            try:
+                sender: Sender = (str(entry["sender"][0]), int(entry["sender"][1]))
+                session = ExportSession(exporter=sender[0], counts=self.counts)
+                session.restore(entry)
+                self._sessions[sender, int(entry["version"]), int(entry["domain"])] = session
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+                self.counts.events["saved exporters that could not be read"] += 1
+
+    def take_counters(self) -> pl.DataFrame:
+        """Counters of ports that have come since the last call."""
+        taken, self._counters = self._counters, []
+        return pl.concat(taken) if taken else pl.DataFrame(schema=COUNTERS)
+
+    def _keep_sflow(self, datagram: bytes, now_ns: int) -> None:
+        if self._pending_bytes + len(datagram) > _MAX_PENDING_BYTES:
+            self.counts.dropped["datagrams beyond the memory limit"] += 1
+            return
+        self._pending_bytes += len(datagram)
+        self._samples.append((datagram, now_ns))
+
+    def _read_sflow(self) -> pl.DataFrame:
+        taken, self._samples = self._samples, []
+        self._sflow = self._sflow or SflowReader(self.counts)
+        flows, counters = self._sflow.read([d for d, _ in taken], [t for _, t in taken])
+        self._counters = [*self._counters, counters][-_MOST_COUNTER_BATCHES:]
         return flows
 
     def _keep(self, one: DataSet) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from prism.collect.counts import SourceCounts
 from prism.collect.record_sets import DataSet, read_columns
 from prism.collect.sampling import Sampling
-from prism.collect.templates import Template, parse_templates
+from prism.collect.templates import MAX_FIELDS, VARIABLE, Template, make_field, parse_templates
 
 # With 2,048 streams these hold a collector under about 300 MB however it is flooded.
 MAX_TEMPLATE_FIELDS = 4_096  # in all templates of a stream
@@ -112,6 +113,29 @@ class ExportSession:
             uptime_ms=time.uptime_ms,
             boot_ns=self._boot_ns,
         )
+
+    def save(self) -> dict[str, Any]:
+        """Templates, sampling and clock, as a document."""
+        templates = [
+            {"id": t.id, "options": t.is_options, "fields": [[f.role, f.length] for f in t.fields]}
+            for t in list(self._templates.values())
+        ]
+        selectors = [[selector, rate] for selector, rate in self.sampling.selectors.items()]
+        return {"templates": templates, "rate": self.sampling.rate, "selectors": selectors, "boot_ns": self._boot_ns}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take back what `save` wrote."""
+        for entry in saved["templates"]:
+            fields = tuple(make_field(role, int(length)) for role, length in entry["fields"])
+            if not 0 < len(fields) <= MAX_FIELDS or any(f.length < 0 or f.length > VARIABLE for f in fields):
+                raise ValueError("a template of no or too many fields")
+            self._templates[int(entry["id"])] = Template(int(entry["id"]), fields, bool(entry["options"]))
+        self._num_fields = sum(len(t.fields) for t in self._templates.values())
+        if self._num_fields > MAX_TEMPLATE_FIELDS:
+            raise ValueError("more template fields than an exporter may have")
+        self.sampling.rate = max(1, int(saved["rate"]))
+        self.sampling.selectors = {int(selector): max(1, int(rate)) for selector, rate in saved["selectors"]}
+        self._boot_ns = int(saved["boot_ns"])
 
     def _learn_options(self, found: DataSet) -> None:
         columns = read_columns(found.template, [found])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -22,14 +23,17 @@ _DROPS_EVERY_S = 1.0
 
 
 class ListenerSource:
-    """Listens for IPFIX and NetFlow 9 and 5, whichever an exporter sends."""
+    """Listens for IPFIX, NetFlow 9 and 5 and sFlow 5, whichever an exporter sends."""
 
     is_live = True
+    starts_over = False
+    batch = ""
     is_finished = False
 
-    def __init__(self, host: str, port: int, queue_bytes: int) -> None:
+    def __init__(self, host: str, port: int, queue_bytes: int, position: dict[str, Any] | None = None) -> None:
         self._socket = _bind(host, port)
         self._collector = Collector()
+        self._collector.restore((position or {}).get("exporters", []))
         self._queue: deque[tuple[bytes, Sender]] = deque()
         self._queued_bytes = 0
         self._limit = queue_bytes
@@ -79,9 +83,13 @@ class ListenerSource:
         self._count_drops()
         return self._collector.flush()
 
-    def save_position(self) -> dict[str, list[int]]:
-        """A socket has no place to go back to."""
-        return {}
+    def take_counters(self) -> pl.DataFrame:
+        """Counters of ports that have come since the last call."""
+        return self._collector.take_counters()
+
+    def save_position(self) -> dict[str, Any]:
+        """A socket has no place to go back to, but what exporters announced holds on."""
+        return {"exporters": self._collector.save()}
 
     def close(self) -> None:
         """Stop listening."""

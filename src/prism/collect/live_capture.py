@@ -35,6 +35,8 @@ class InterfaceSource:
     """Every packet that passes an interface; needs root or CAP_NET_RAW."""
 
     is_live = True
+    starts_over = False
+    batch = ""
     is_finished = False
     notes: tuple[str, ...] = ()
 
@@ -72,7 +74,7 @@ class InterfaceSource:
         self._count_drops()
         return pl.concat(frames) if frames else self._assembler.expire(time.time_ns() - _DELAY_NS)
 
-    def save_position(self) -> dict[str, list[int]]:
+    def save_position(self) -> dict[str, Any]:
         """What has passed does not come again."""
         return {}
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from prism.collect.assembler import BurstConfig, FlowAssembler
+from prism.collect.captured_exports import holds_exports, read_exports
+from prism.collect.collector import Collector
 from prism.collect.counts import SourceCounts
 from prism.collect.pcap import Capture
+from prism.collect.sflow import COUNTERS
 from prism.collect.torn_bursts import join_torn
+from prism.records.flow_samples import put_together
 
 _PATIENCE = 10  # gaps that end a burst, within which the rest of a transfer may follow
 
@@ -22,11 +27,17 @@ class PacketsRead:
     flows: pl.DataFrame
     counts: SourceCounts
     notes: tuple[str, ...]
+    counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))  # of ports, from sFlow
 
 
 def read_packets(path: str | Path, config: BurstConfig | None = None) -> PacketsRead:
-    """Read a pcap or pcapng file: RoCEv2 messages, and bursts of everything else, torn ones joined."""
+    """Read a pcap or pcapng file: RoCEv2 messages, and bursts of everything else, torn ones joined.
+
+    A capture of export datagrams (sFlow, IPFIX, NetFlow) gives what they say.
+    """
     capture = Capture(Path(path))
+    if holds_exports(capture):
+        return _read_exports(capture)
     config = config or BurstConfig()
     assembler = FlowAssembler(SourceCounts(), config)
     frames = [assembler.take(data, index) for data, index in capture.batches()]
@@ -35,10 +46,19 @@ def read_packets(path: str | Path, config: BurstConfig | None = None) -> Packets
     return PacketsRead(flows=flows, counts=assembler.counts, notes=tuple(capture.notes))
 
 
+def _read_exports(capture: Capture) -> PacketsRead:
+    collector = Collector()
+    flows, notes = put_together(read_exports(capture, collector))
+    said = (f"{capture.path}: a capture of export datagrams; what they report was read", *notes, *capture.notes)
+    return PacketsRead(flows=flows, counts=collector.counts, notes=said, counters=collector.take_counters())
+
+
 class PacketFileSource:
     """A capture file as a source: some ten thousand packets at each poll, then finished."""
 
     is_live = False
+    starts_over = True
+    batch = ""
 
     def __init__(self, path: Path, bursts: BurstConfig) -> None:
         self.counts = SourceCounts()
@@ -65,7 +85,7 @@ class PacketFileSource:
         self._finished = True
         return self._assembler.finish()
 
-    def save_position(self) -> dict[str, list[int]]:
+    def save_position(self) -> dict[str, Any]:
         """A file is read from its start: what it told before is known by its times."""
         return {}
 

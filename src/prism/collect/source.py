@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
 from prism.collect.assembler import BurstConfig
 from prism.collect.counts import SourceCounts
 from prism.errors import BadConfigError
+from prism.records import FlowOptions
+from prism.records.flow_aliases import Alias
 
 
 class Source(Protocol):
     """Flows as they come: `poll` waits a little and returns what has arrived since the last call."""
 
     is_live: bool  # Flows arrive as they happen and are lost where not taken; False: they wait to be read.
+    starts_over: bool  # After a restart everything is read again from the start.
+
+    @property
+    def batch(self) -> str:
+        """What the last poll read, named so that a restart knows it again; empty where nothing is read twice."""
+        ...
 
     @property
     def counts(self) -> SourceCounts:
@@ -38,8 +46,8 @@ class Source(Protocol):
         """What an operator should know, one line each."""
         ...
 
-    def save_position(self) -> dict[str, list[int]]:
-        """How far this source has been read, for `SourceConfig.position` after a restart."""
+    def save_position(self) -> dict[str, Any]:
+        """How far this source has been read and what it has learned, for `SourceConfig.position` after a restart."""
         ...
 
     def close(self) -> None:
@@ -53,16 +61,17 @@ class SourceConfig:
 
     bursts: BurstConfig = field(default_factory=BurstConfig)
     queue_bytes: int = 256 << 20  # datagrams received and not yet decoded
-    position: dict[str, list[int]] = field(default_factory=dict)  # where an earlier run stopped
+    position: dict[str, Any] = field(default_factory=dict)  # where an earlier run stopped
+    columns: tuple[Alias, ...] = ()  # folders: which column of the files gives what
 
 
-_LISTEN = re.compile(r"^(ipfix|netflow)://(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\[\]]*):(?P<port>\d{1,5})/?$")
+_LISTEN = re.compile(r"^(ipfix|netflow|sflow)://(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\[\]]*):(?P<port>\d{1,5})/?$")
 
 
 def open_source(words: str, config: SourceConfig | None = None) -> Source:
-    """The source that `ipfix://HOST:PORT`, `netflow://HOST:PORT`, `pcap:FILE-or-interface` or a folder names."""
+    """The source that words such as `ipfix://HOST:PORT`, `sflow://HOST:PORT`, `pcap:FILE` or a folder name."""
     config = config or SourceConfig()
-    if words.startswith(("ipfix:", "netflow:")):
+    if words.startswith(("ipfix:", "netflow:", "sflow:")):
         return _open_listener(words, config)
     if words.startswith("pcap:"):
         return _open_packets(words.removeprefix("pcap:"), config)
@@ -71,9 +80,10 @@ def open_source(words: str, config: SourceConfig | None = None) -> Source:
     folder = Path(words)
     if not folder.is_dir():
         raise BadConfigError(
-            f"{words}: no such folder; give one, or ipfix://HOST:PORT, netflow://HOST:PORT or pcap:FILE-or-interface"
+            f"{words}: no such folder; give one, or ipfix://HOST:PORT, netflow://HOST:PORT, sflow://HOST:PORT, "
+            "kafka://HOST:PORT/TOPIC, clickhouse://HOST:PORT/DATABASE/TABLE or pcap:FILE-or-interface"
         )
-    return FolderSource(folder, config.position)
+    return FolderSource(folder, config.position, FlowOptions(skip_bad_rows=True, columns=config.columns))
 
 
 def _open_listener(words: str, config: SourceConfig) -> Source:
@@ -82,7 +92,8 @@ def _open_listener(words: str, config: SourceConfig) -> Source:
     match = _LISTEN.match(words)
     if match is None or not 0 <= int(match["port"]) < 65536:
         raise BadConfigError(f"{words}: expected ipfix://HOST:PORT or netflow://HOST:PORT, as in ipfix://0.0.0.0:4739")
-    return ListenerSource(match["host"].strip("[]") or "0.0.0.0", int(match["port"]), config.queue_bytes)
+    host = match["host"].strip("[]") or "0.0.0.0"
+    return ListenerSource(host, int(match["port"]), config.queue_bytes, config.position)
 
 
 def _open_packets(name: str, config: SourceConfig) -> Source:

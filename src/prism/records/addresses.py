@@ -47,6 +47,12 @@ def binary_to_text(address: bytes) -> str | None:
     return str(v6.ipv4_mapped or v6)
 
 
+def numbers_to_text(numbers: pl.Series) -> pl.Series:
+    """IPv4 addresses that are kept as numbers, in their usual notation."""
+    parts = [((numbers.cast(pl.Int64) // 256**power) % 256).cast(pl.String) for power in (3, 2, 1, 0)]
+    return pl.select(pl.concat_str(parts, separator=".")).to_series()
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)

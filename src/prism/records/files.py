@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -13,33 +11,75 @@ from typing import Any
 import polars as pl
 
 from prism.errors import BadFileError
+from prism.records import compression
+from prism.records.delimited import is_delimited_protobuf
+from prism.records.json_tables import flatten, read_json
+from prism.records.text_tables import TextTable, find_text_table
 
 _SNIFF_BYTES = 1 << 16
 
 
 class Format(Enum):
-    """A table format and the endings it goes by."""
+    """How a file holds its records."""
 
-    PARQUET = (".parquet", ".pq")
-    CSV = (".csv", ".csv.gz", ".tsv", ".txt")
-    JSONL = (".jsonl", ".ndjson", ".json")
-    ARROW = (".arrow", ".ipc", ".feather")
+    PARQUET = "parquet"
+    CSV = "csv"  # and every other text of rows and separators
+    JSONL = "jsonl"
+    JSON = "json"  # one array of objects, or objects over several lines
+    ARROW = "arrow"
+    ARROW_STREAM = "arrow stream"
+    PACKETS = "packets"  # pcap, pcapng
+    NFCAPD = "nfcapd"  # what nfcapd and nfdump -w write
+    SFLOWTOOL = "sflowtool"
+    GOFLOW = "goflow2 protobuf"
 
-    @property
-    def first_row(self) -> tuple[str, int]:
-        """How a row is named to a user, and the number of the first one."""
-        return {Format.CSV: ("line", 2), Format.JSONL: ("line", 1)}.get(self, ("row", 1))
+
+_ENDINGS = {
+    Format.PARQUET: (".parquet", ".pq"),
+    Format.CSV: (".csv", ".tsv", ".txt", ".log"),
+    Format.JSONL: (".jsonl", ".ndjson", ".json"),
+    Format.ARROW: (".arrow", ".ipc", ".feather", ".arrows"),
+    Format.PACKETS: (".pcap", ".pcapng", ".cap"),
+    Format.GOFLOW: (".pb", ".bin"),
+}
+_WRITTEN = (Format.PARQUET, Format.CSV, Format.JSONL, Format.ARROW)
+_MAGIC = {
+    b"\xd4\xc3\xb2\xa1": Format.PACKETS,
+    b"\xa1\xb2\xc3\xd4": Format.PACKETS,
+    b"\x4d\x3c\xb2\xa1": Format.PACKETS,
+    b"\xa1\xb2\x3c\x4d": Format.PACKETS,
+    b"\x0a\x0d\x0d\x0a": Format.PACKETS,
+    b"\x0c\xa5\x01\x00": Format.NFCAPD,
+    b"\x0c\xa5\x02\x00": Format.NFCAPD,
+    b"\xa5\x0c\x00\x01": Format.NFCAPD,
+    b"\xff\xff\xff\xff": Format.ARROW_STREAM,
+}
 
 
-def expand(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The table files meant by files and folders, in name order; a folder counts every table file below it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expanded:
+    """The files that files and folders mean, and those of the folders that hold no records, one line each."""
+
+    files: list[Path]
+    left_out: tuple[str, ...] = ()
+
+
+def expand(paths: str | Path | Iterable[str | Path]) -> Expanded:
+    """The files meant by files and folders, in name order; in a folder every file below it is looked at."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
+    left_out: list[str] = []
     for entry in map(Path, given):
         if entry.is_dir():
-            inside = sorted(p for p in entry.rglob("*") if p.is_file() and _format_by_name(p))
+            everything = sorted(p for p in entry.rglob("*") if p.is_file())
+            inside = [p for p in everything if holds_records(p)]
+            left_out += [
+                f"{p}: neither its name nor its content is that of flow records"
+                for p in everything
+                if p not in set(inside)
+            ]
             if not inside:
-                raise BadFileError(f"{entry}: no table files in this folder; expected {_endings()}")
+                raise BadFileError(f"{entry}: no table files in this folder; expected {_all_endings()}")
             files.extend(inside)
         elif entry.exists():
             files.append(entry)
@@ -47,11 +87,22 @@ def expand(paths: str | Path | Iterable[str | Path]) -> list[Path]:
             raise BadFileError(f"{entry}: no such file; check the path")
     if not files:
         raise BadFileError("no files given; name at least one file or folder")
-    return files
+    return Expanded(files=files, left_out=tuple(left_out))
+
+
+def holds_records(path: Path) -> bool:
+    """Whether a file of a folder is one to read: by its ending, or by a content that nothing else has."""
+    if _format_by_name(path) is not None:
+        return True
+    try:
+        fmt = recognise(path)
+    except BadFileError:
+        return False
+    return fmt is not Format.CSV or find_text_table(_head_text(path), str(path)).columns is not None
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file, by its first and last bytes rather than its name; raises on what cannot be a table."""
+    """The format of a file, by its first and last bytes rather than its name; raises on what cannot be records."""
     try:
         size = path.stat().st_size
         with path.open("rb") as handle:
@@ -62,48 +113,118 @@ def recognise(path: Path) -> Format:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
     if size == 0:
         raise BadFileError(f"{path}: the file is empty; export it again")
+    if compression.is_compressed(head):
+        head = compression.unpack(path, _SNIFF_BYTES)
+        tail = b""  # The end is checked when the whole is read.
     named = _format_by_name(path)
     if head.startswith(b"PAR1") or named is Format.PARQUET:
         if not head.startswith(b"PAR1"):
             raise BadFileError(f"{path}: not a Parquet file (it does not start with PAR1); export it again")
-        if not tail.endswith(b"PAR1"):
+        if tail and not tail.endswith(b"PAR1"):
             raise BadFileError(f"{path}: truncated Parquet file (its footer is missing); copy or export it again")
         return Format.PARQUET
     if head.startswith(b"ARROW1"):
-        if not tail.endswith(b"ARROW1"):
+        if tail and not tail.endswith(b"ARROW1"):
             raise BadFileError(f"{path}: truncated Arrow file (its footer is missing); copy or export it again")
         return Format.ARROW
+    known = next((fmt for magic, fmt in _MAGIC.items() if head.startswith(magic)), None)
+    if known is not None:
+        return known
     if named is Format.ARROW:
         raise BadFileError(f"{path}: not an Arrow IPC file (it does not start with ARROW1); export it again")
-    if head.startswith(b"\x1f\x8b"):
-        head = _first_gzip_bytes(path)
+    if is_delimited_protobuf(head):
+        return Format.GOFLOW
+    return _recognise_text(path, head, size)
+
+
+def _recognise_text(path: Path, head: bytes, size: int) -> Format:
     if b"\0" in head:
         place = head.index(b"\0")
         raise BadFileError(f"{path} byte {place}: a zero byte where text was expected; this is not a CSV or JSON file")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"startDatagram =") or (text.startswith((b"{", b"[")) and b'"datagramSourceIP"' in text[:2000]):
+        return Format.SFLOWTOOL
+    if text.startswith(b"["):
+        return Format.JSON
     if b"\n" not in head and size > len(head):
         raise BadFileError(
             f"{path}: no line break in the first {len(head)} bytes; this is not a CSV or JSON Lines file"
         )
-    return Format.JSONL if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else Format.CSV
+    if not text.startswith(b"{"):
+        return Format.CSV
+    first_line = text.partition(b"\n")[0].strip()
+    return Format.JSONL if first_line.endswith(b"}") or b"\n" not in text.strip() else Format.JSON
 
 
 def scan(path: Path, fmt: Format, schema: dict[str, Any] | None = None) -> pl.LazyFrame:
     """A lazy frame over one file; text columns of CSV stay text unless `schema` types them."""
+    source: Path | bytes = path
+    if _is_packed(path):
+        source = compression.unpack(path)
     if fmt is Format.PARQUET:
-        return pl.scan_parquet(path, glob=False)
+        return pl.scan_parquet(source, glob=False)
     if fmt is Format.ARROW:
-        return pl.scan_ipc(path)
+        return pl.scan_ipc(source)
+    if fmt is Format.ARROW_STREAM:
+        return pl.read_ipc_stream(source).lazy()
     if fmt is Format.JSONL:
-        return pl.scan_ndjson(path, schema_overrides=schema, infer_schema_length=10_000)
-    separator = "\t" if path.suffix == ".tsv" else ","
-    return pl.scan_csv(
-        path,
-        separator=separator,
+        return flatten(pl.scan_ndjson(source, schema_overrides=schema, infer_schema_length=10_000))
+    if fmt is Format.JSON:
+        return read_json(path, source if isinstance(source, bytes) else path.read_bytes()).lazy()
+    if fmt is not Format.CSV:
+        raise BadFileError(f"{path}: {fmt.value} is no table; read it with prism flows, prism diagnose or prism watch")
+    return _scan_text(source, find_text_table(_head_text(path), str(path)), schema)
+
+
+def _scan_text(source: Path | bytes, table: TextTable, schema: dict[str, Any] | None) -> pl.LazyFrame:
+    lazy = pl.scan_csv(
+        source,
+        separator=table.separator,
+        has_header=table.columns is None,
+        new_columns=list(table.columns) if table.columns else None,
+        comment_prefix=table.comment,
+        null_values=list(table.absent) or None,
+        quote_char=table.quote,
         infer_schema=False,
-        schema_overrides=schema,
+        schema_overrides=None if table.padded else schema,
         truncate_ragged_lines=True,
         glob=False,
     )
+    if not table.padded:
+        return lazy
+    names = [n for n in lazy.collect_schema().names() if n.strip() and not n.startswith("_duplicated_")]
+    return lazy.select(pl.col(n).str.strip_chars().alias(n.strip()) for n in names)
+
+
+def first_row(path: Path, fmt: Format) -> tuple[str, int]:
+    """How a row of a file is named to a user, and the number of the first one."""
+    if fmt is Format.CSV:
+        return "line", find_text_table(_head_text(path), str(path)).first_line
+    return ("line", 1) if fmt is Format.JSONL else ("row", 1)
+
+
+def read_text(path: Path) -> str:
+    """The whole of a text file, unpacked."""
+    return read_content(path).decode("utf-8-sig", errors="replace")
+
+
+def read_content(path: Path) -> bytes:
+    """The whole of a file, unpacked."""
+    return compression.unpack(path) if _is_packed(path) else path.read_bytes()
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as handle:
+        return compression.is_compressed(handle.read(8))
+
+
+def _head_text(path: Path) -> str:
+    if _is_packed(path):
+        head = compression.unpack(path, _SNIFF_BYTES)
+    else:
+        with path.open("rb") as handle:
+            head = handle.read(_SNIFF_BYTES)
+    return head.decode("utf-8-sig", errors="replace")
 
 
 def read_columns(path: Path, fmt: Format) -> pl.Schema:
@@ -125,44 +246,12 @@ def collect(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
         raise BadFileError(f"{path}: {_first_line(error)}; export it again") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonLines:
-    """Objects of a JSON Lines file as text columns, their line numbers, and the lines that are not objects."""
-
-    frame: pl.DataFrame
-    lines: list[int]
-    bad_lines: list[tuple[int, str]]
-
-
-def read_json_lines(path: Path) -> JsonLines:
-    """Read JSON Lines one by one, to find the lines that a whole-file parser only complains about."""
-    rows: list[dict[str, str | None]] = []
-    lines: list[int] = []
-    bad: list[tuple[int, str]] = []
-    with path.open(encoding="utf-8-sig", errors="replace") as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                bad.append((number, f"not valid JSON ({getattr(error, 'msg', 'nested too deeply')})"))
-                continue
-            if not isinstance(record, dict):
-                bad.append((number, "not a JSON object"))
-                continue
-            lines.append(number)
-            rows.append({k: v if v is None or isinstance(v, str) else json.dumps(v) for k, v in record.items()})
-    names = dict.fromkeys(key for row in rows for key in row)
-    frame = pl.DataFrame({name: pl.Series([row.get(name) for row in rows], dtype=pl.String) for name in names})
-    return JsonLines(frame=frame, lines=lines, bad_lines=bad)
-
-
 def write(frame: pl.DataFrame, path: Path) -> None:
     """Write a frame in the format its name asks for."""
-    fmt = _format_by_name(path)
+    fmt = next((f for f in _WRITTEN if path.name.lower().endswith(_ENDINGS[f])), None)
     if fmt is None:
-        raise BadFileError(f"{path}: unknown ending '{path.suffix}'; use one of {_endings()}")
+        written = ", ".join(e for f in _WRITTEN for e in _ENDINGS[f])
+        raise BadFileError(f"{path}: unknown ending '{path.suffix}'; use one of {written}")
     if fmt is Format.CSV and any(isinstance(t, (pl.List, pl.Struct)) for t in frame.schema.values()):
         raise BadFileError(f"{path}: this table holds lists, which CSV cannot; write .parquet or .jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,20 +266,12 @@ def write(frame: pl.DataFrame, path: Path) -> None:
 
 
 def _format_by_name(path: Path) -> Format | None:
-    name = path.name.lower()
-    return next((f for f in Format if name.endswith(f.value)), None)
+    name = compression.without_ending(path.name.lower())
+    return next((fmt for fmt, endings in _ENDINGS.items() if name.endswith(endings)), None)
 
 
-def _endings() -> str:
-    return ", ".join(ending for f in Format for ending in f.value)
-
-
-def _first_gzip_bytes(path: Path) -> bytes:
-    try:
-        with gzip.open(path) as handle:
-            return handle.read(_SNIFF_BYTES)
-    except (OSError, EOFError) as error:
-        raise BadFileError(f"{path}: broken gzip file ({error}); copy it again") from None
+def _all_endings() -> str:
+    return ", ".join(ending for endings in _ENDINGS.values() for ending in endings)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +11,21 @@ import polars as pl
 
 from prism.errors import BadFileError, BadRowError, InputError
 from prism.records import files
-from prism.records.addresses import MAPPED_V4, first_bad_address, is_address
+from prism.records.addresses import MAPPED_V4, first_bad_address, is_address, numbers_to_text
 from prism.records.files import Format
-from prism.records.flow_plan import LOST, FlowPlan, explain_row, plan_flows, typed_csv_columns
+from prism.records.flow_aliases import Alias
+from prism.records.flow_plan import LOST, REVERSE, SAMPLE, FlowPlan, explain_row, plan_flows, typed_csv_columns
+from prism.records.flow_samples import put_together
 from prism.records.flows import FLOWS
+from prism.records.json_tables import read_json_lines
 from prism.records.times import unit_by_size
 
 # Rows. Looking at every address of a larger table costs half as much as reading it, so 200,000 rows spread
 # evenly over it are looked at; whoever lists its endpoints (`endpoints_of`) looks at them all.
 _CHECK_EVERY_ADDRESS_BELOW = 2_000_000
 _EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
+_LEAST_IPV4 = 1 << 24  # 1.0.0.0 as a number
+_LEAST_ROWS = 20  # that must agree before a table is judged by them
 _ROW = "_row"  # where a row stands in the frame
 _PLACE = "_place"  # where it stands in the file
 
@@ -31,6 +36,8 @@ class FlowOptions:
 
     skip_bad_rows: bool = False
     packet_bytes: int = 4096  # assumed size of a packet where a file counts packets only; the RoCE MTU
+    columns: tuple[Alias, ...] = ()  # which column of the files gives what, where the user says so
+    keep_cut_times: bool = False  # read nfdump's CSV although it cut its times to whole seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,10 @@ class FlowsRead:
     report: ReadReport
 
 
+FileReader = Callable[[Path, FlowOptions], FlowsRead]
+"""Reads one file of a format that is no table."""
+
+
 def read_flows(paths: str | Path | Iterable[str | Path], options: FlowOptions | None = None) -> pl.DataFrame:
     """Read flow files, or folders of them, into one validated FLOWS table."""
     return load_flows(paths, options).flows
@@ -61,17 +72,21 @@ def load_flows(
     paths: str | Path | Iterable[str | Path],
     options: FlowOptions | None = None,
     progress: Callable[[int], None] | None = None,
+    readers: Mapping[Format, FileReader] | None = None,
 ) -> FlowsRead:
-    """Like `read_flows`, with a report of what was assumed and left out; `progress` is told the bytes of each file."""
+    """Like `read_flows`, with a report of what was assumed and left out; `progress` is told the bytes of each file.
+
+    `readers` read the formats that are no tables: captures, nfcapd files, protobuf.
+    """
     options = options or FlowOptions()
     frames: list[pl.DataFrame] = []
     skipped: Counter[str] = Counter()
     bad_files: list[str] = []
     notes: dict[str, None] = {}
     sources = files.expand(paths)
-    for path in sources:
+    for path in sources.files:
         try:
-            frame, bad_rows, said = _load_file(path, options)
+            frame, bad_rows, said = _load_any(path, options, readers or {})
         except InputError as error:
             if not options.skip_bad_rows:
                 raise
@@ -83,7 +98,7 @@ def load_flows(
         if progress is not None:
             progress(path.stat().st_size)
     if not frames:
-        raise BadFileError(f"none of {len(sources)} files could be read; the first: {bad_files[0]}")
+        raise BadFileError(f"none of {len(sources.files)} files could be read; the first: {bad_files[0]}")
     # Files may differ in their optional columns; the missing ones are null.
     flows = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal")
     flows = flows.select(c for c in FLOWS.columns if c in flows.columns)
@@ -91,7 +106,7 @@ def load_flows(
         files=len(frames),
         rows=flows.height,
         skipped_rows=dict(skipped),
-        skipped_files=tuple(bad_files),
+        skipped_files=(*bad_files, *sources.left_out),
         notes=tuple(notes),
     )
     return FlowsRead(flows=flows, report=report)
@@ -101,7 +116,7 @@ def scan_flows(paths: str | Path | Iterable[str | Path], options: FlowOptions | 
     """FLOWS of any size as a lazy frame: columns mapped and units converted, rows not yet checked."""
     options = options or FlowOptions()
     parts: list[pl.LazyFrame] = []
-    for path in files.expand(paths):
+    for path in files.expand(paths).files:
         fmt = files.recognise(path)
         lazy, _, plan = _scan_planned(path, fmt, options)
         parts.append(lazy.select(e.alias(n).cast(FLOWS.columns[n]) for n, e in plan.expressions.items()))
@@ -121,37 +136,117 @@ def write_flows(flows: pl.DataFrame, path: str | Path) -> None:
     files.write(frame, Path(path))
 
 
+def _load_any(
+    path: Path, options: FlowOptions, readers: Mapping[Format, FileReader]
+) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
+    fmt = files.recognise(path)
+    if fmt in readers:
+        read = readers[fmt](path, options)
+        return read.flows, Counter(read.report.skipped_rows), read.report.notes
+    frame, bad_rows, notes = _load_file(path, fmt, options)
+    frame, more = _finish_table(frame, path, options)
+    return frame, bad_rows, (*notes, *more)
+
+
+def make_flows(table: pl.DataFrame, where: str, options: FlowOptions | None = None) -> FlowsRead:
+    """FLOWS of a table in memory that another tool made: a query's answer, messages of a topic."""
+    options = options or FlowOptions(skip_bad_rows=True)
+    plan = plan_flows(table.lazy(), table.schema, where, packet_bytes=options.packet_bytes, chosen=options.columns)
+    made = _plain_ipv4(plan.select(table.lazy(), table.schema).collect())
+    bad = made.select(plan.bad(lost=LOST in made.columns).alias("bad")).to_series()
+    if bad.any() and not options.skip_bad_rows:
+        raise BadRowError(f"{where}: {int(bad.sum()):,} of {made.height:,} rows are not flows; pass --skip-bad-rows")
+    kept = made.filter(~bad).drop(LOST, strict=False)
+    flows, more = _finish_table(kept.cast({c: FLOWS.columns[c] for c in plan.expressions}), Path(where), options)
+    skipped = {"rows that are not flows": int(bad.sum())} if bad.any() else {}
+    report = ReadReport(files=1, rows=flows.height, skipped_rows=skipped, notes=(*plan.notes, *more))
+    return FlowsRead(flows=flows, report=report)
+
+
+def _finish_table(frame: pl.DataFrame, path: Path, options: FlowOptions) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Both directions of two-way records, samples put together, and a word on times that cannot show steps."""
+    notes: list[str] = []
+    if set(REVERSE[:1]) <= set(frame.columns):
+        frame = _split_two_ways(frame)
+        notes.append("two-way records: each became a flow in either direction")
+    sampled = frame[SAMPLE] if SAMPLE in frame.columns else None
+    frame = frame.drop(*REVERSE, SAMPLE, strict=False)
+    if sampled is not None and sampled.any() and len(sampled) == frame.height:
+        rate = pl.col("sampling_rate") if "sampling_rate" in frame.columns else pl.lit(1, pl.Int64)
+        frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
+    else:
+        sampled = None
+    frame, said = put_together(frame, sampled)
+    notes += said
+    if not said and _are_whole_seconds(frame):
+        notes.append(
+            "all times are whole seconds: who talks to whom can be told, steps below ten seconds and what slows "
+            "them cannot"
+        )
+    return frame, tuple(notes)
+
+
+def _split_two_ways(frame: pl.DataFrame) -> pl.DataFrame:
+    """A two-way record is two flows; what carries nothing in a direction is none."""
+    swapped = {"src": "dst", "dst": "src", "src_port": "dst_port", "dst_port": "src_port"}
+    sizes = {"_reverse_bytes": "bytes", "_reverse_packets": "packets"}
+    back = frame.filter(pl.col("_reverse_bytes") > 0).select(
+        *(pl.col(b).alias(a) for a, b in swapped.items() if b in frame.columns),
+        *(pl.col(a).alias(b) for a, b in sizes.items() if a in frame.columns),
+        *(c for c in ("start_ns", "end_ns", "sampling_rate", "exporter", "path") if c in frame.columns),
+    )
+    forth = frame.filter((pl.col("bytes") > 0) | (pl.col("_reverse_bytes").fill_null(0) == 0))
+    return pl.concat([forth.drop(*REVERSE, strict=False), back], how="diagonal")
+
+
+def _are_whole_seconds(frame: pl.DataFrame) -> bool:
+    if frame.height < _LEAST_ROWS:
+        return False
+    times = frame.select(pl.col("start_ns"), pl.col("end_ns").fill_null(0))
+    return not bool(times.select(((pl.col("start_ns") % 10**9 != 0) | (pl.col("end_ns") % 10**9 != 0)).any()).item())
+
+
+def _refuse_cut_times(frame: pl.DataFrame, columns: list[str], path: Path, options: FlowOptions) -> None:
+    """nfdump 1.7 cuts the times of its CSV to whole seconds, while the file it read has milliseconds."""
+    if options.keep_cut_times or not {"ts", "te", "td", "sa", "da"} <= set(columns) or not _are_whole_seconds(frame):
+        return
+    raise BadRowError(
+        f"{path}: nfdump cut the times of this CSV to whole seconds, which hides every training step; "
+        "write it with nfdump -o json, or give the nfcapd file itself"
+    )
+
+
 def _scan_planned(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.LazyFrame, pl.Schema, FlowPlan]:
     columns = files.read_columns(path, fmt)
-    typed = typed_csv_columns(columns.names()) if fmt is Format.CSV else None
+    typed = typed_csv_columns(columns.names(), options.columns) if fmt is Format.CSV else None
     lazy = files.scan(path, fmt, typed)
-    schema = lazy.collect_schema()
     try:
-        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes)
+        schema = lazy.collect_schema()
+        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
     except pl.exceptions.PolarsError:
         # A value that is not what its column holds: plan on plain text instead, and let the checks name it.
         lazy = files.scan(path, fmt)
         schema = lazy.collect_schema()
-        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes)
+        plan = plan_flows(lazy, schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
     return lazy, schema, plan
 
 
-def _load_file(path: Path, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
+def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
     """One file's FLOWS, what was left out of it, and notes; anything odd is looked at again by the slow reader."""
-    fmt = files.recognise(path)
     try:
         lazy, schema, plan = _scan_planned(path, fmt, options)
         frame = files.collect(plan.select(lazy, schema), path)
     except BadFileError:
-        if fmt in (Format.PARQUET, Format.ARROW):
+        if fmt not in (Format.CSV, Format.JSONL):
             raise
         return _load_suspicious(path, fmt, options)
     if frame.select(plan.bad(lost=LOST in frame.columns).any()).item() or _mixes_units(frame):
         return _load_suspicious(path, fmt, options)
-    frame = _plain_ipv4(frame.drop(LOST, strict=False))
+    _refuse_cut_times(frame, schema.names(), path, options)
+    frame = _plain_addresses(frame.drop(LOST, strict=False), path)
     if _stray_address(frame) is not None:
         return _load_suspicious(path, fmt, options)
-    return frame.cast({c: FLOWS.columns[c] for c in frame.columns}), Counter(), plan.notes
+    return frame.cast({c: FLOWS.columns[c] for c in plan.expressions}), Counter(), plan.notes
 
 
 def _load_suspicious(
@@ -159,8 +254,12 @@ def _load_suspicious(
 ) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
     """Read a file that has bad rows, slowly, with its own values beside ours, to name them or leave them out."""
     raw, reasons = _read_raw(path, fmt, options)
-    plan = plan_flows(raw.lazy(), raw.schema, str(path), packet_bytes=options.packet_bytes)
-    made = _plain_ipv4(plan.select(raw.lazy(), raw.schema).collect().with_columns(raw[_PLACE]).with_row_index(_ROW))
+    plan = plan_flows(raw.lazy(), raw.schema, str(path), packet_bytes=options.packet_bytes, chosen=options.columns)
+    if plan.is_flow is not None:
+        raw = raw.filter(plan.is_flow)
+    made = plan.select(raw.lazy(), raw.schema).collect().with_columns(raw[_PLACE]).with_row_index(_ROW)
+    _refuse_cut_times(made, raw.columns, path, options)
+    made = _plain_addresses(made, path)
     addresses = pl.concat([made["src"], made["dst"]]).drop_nulls().unique()
     stray = addresses.filter(pl.Series([not is_address(a) for a in addresses], dtype=pl.Boolean))
     strange = pl.col("src").is_in(stray.implode()) | pl.col("dst").is_in(stray.implode())
@@ -170,11 +269,11 @@ def _load_suspicious(
     for row in marked.filter("_bad").iter_rows(named=True):
         reason = _reason(plan, row, raw.row(row[_ROW], named=True), stray)
         if not options.skip_bad_rows:
-            place = f"{fmt.first_row[0]} {row[_PLACE]}"
+            place = f"{files.first_row(path, fmt)[0]} {row[_PLACE]}"
             raise BadRowError(f"{path} {place}: {reason}; fix the row or pass --skip-bad-rows")
         reasons[_without_value(reason)] += 1
-    good = marked.filter(~pl.col("_bad")).select(list(plan.expressions))
-    return good.cast({c: FLOWS.columns[c] for c in good.columns}), reasons, plan.notes
+    good = marked.filter(~pl.col("_bad")).select([*plan.expressions, *plan.extra])
+    return good.cast({c: FLOWS.columns[c] for c in plan.expressions}), reasons, plan.notes
 
 
 def _reason(plan: FlowPlan, row: dict[str, object], raw: dict[str, object], stray: pl.Series) -> str:
@@ -210,6 +309,24 @@ def _mixes_units(frame: pl.DataFrame) -> bool:
     return low is not None and high >= _EPOCH_NS > low
 
 
+def _plain_addresses(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Addresses in one notation: IPv4 out of IPv6-mapped ones, and out of numbers where they can be nothing else."""
+    frame = _plain_ipv4(frame)
+    numbers = frame.select(pl.col("src", "dst").head(1000).cast(pl.Int64, strict=False))
+    if not numbers.height or any(numbers[c].null_count() for c in ("src", "dst")):
+        return frame
+    every = frame.select(pl.col("src", "dst").cast(pl.Int64, strict=False))
+    low, high = every.select(pl.min_horizontal(pl.all().min()), pl.max_horizontal(pl.all().max()).alias("b")).row(0)
+    if high < _LEAST_IPV4 or any(every[c].null_count() for c in ("src", "dst")):
+        return frame
+    if low < _LEAST_IPV4 or high >= 1 << 32:
+        raise BadRowError(
+            f"{path}: addresses are numbers from {low} to {high}, neither all IPv4 addresses nor all small "
+            "identifiers; export addresses as text"
+        )
+    return frame.with_columns(numbers_to_text(every["src"]).alias("src"), numbers_to_text(every["dst"]).alias("dst"))
+
+
 def _plain_ipv4(frame: pl.DataFrame) -> pl.DataFrame:
     """IPv4 addresses written as IPv6-mapped ones, in their plain form."""
     head = pl.concat([frame["src"].head(1000), frame["dst"].head(1000)])
@@ -229,13 +346,13 @@ def _stray_address(frame: pl.DataFrame) -> str | None:
 def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFrame, Counter[str]]:
     """The file's own values, text where it is a text file, with the number of the row or line each stands in."""
     if fmt is Format.JSONL:
-        read = files.read_json_lines(path)
+        read = read_json_lines(files.read_text(path))
         if read.bad_lines and not options.skip_bad_rows:
             line, problem = read.bad_lines[0]
             raise BadFileError(f"{path} line {line}: {problem}; fix the line or pass --skip-bad-rows")
         raw = read.frame.with_columns(pl.Series(_PLACE, read.lines, dtype=pl.Int64))
         return raw, Counter({"not a JSON object": len(read.bad_lines)} if read.bad_lines else {})
-    raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=fmt.first_row[1])
+    raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=files.first_row(path, fmt)[1])
     first = raw.columns[1]
     if fmt is Format.CSV and raw[first].dtype == pl.String:
         # nfdump closes its CSV with a summary of two lines, which are not flows.

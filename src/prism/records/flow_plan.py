@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from prism.errors import BadRowError
-from prism.records.flow_aliases import ALIASES, H3C_PACKETS, Alias, find_aliases
+from prism.records.addresses import binary_to_text, numbers_to_text
+from prism.records.flow_aliases import ALIASES, H3C_PACKETS, KIND_COLUMNS, STATUS_COLUMNS, TWINS, Alias, find_aliases
 from prism.records.flows import FLOWS
 from prism.records.shape import describe
 from prism.records.times import infer_unit, to_ns
 
 LOST = "_lost"
 """A helper column: true where a value was there and could not be understood."""
+REVERSE = ("_reverse_bytes", "_reverse_packets")
+"""Helper columns of two-way records: what went from `dst` to `src`."""
+SAMPLE = "_sample"
+"""A helper column: true where the record is one sampled packet."""
+_LEAST_IPV4 = 1 << 24  # 1.0.0.0; LIDs and ranks are smaller numbers
+_ABSENT_DATE = "0000-00-00"  # pmacct writes it for a time it does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +29,22 @@ class FlowPlan:
 
     expressions: dict[str, pl.Expr]
     sources: dict[str, tuple[str, ...]]
-    units: dict[str, str]
     notes: tuple[str, ...]
+    extra: dict[str, pl.Expr] = field(default_factory=dict)  # helper columns
+    is_flow: pl.Expr | None = None  # false for rows that a tool writes besides flows
 
     def select(self, lazy: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
         """FLOWS columns, with `LOST` where text had to be parsed."""
         risky = [
-            pl.col(self.sources[name][0]).is_not_null() & expression.is_null()
+            _present(self.sources[name][0], schema) & expression.is_null()
             for name, expression in self.expressions.items()
             if FLOWS.columns[name] != pl.String and any(schema[c] == pl.String for c in self.sources[name])
         ]
         lost = [pl.any_horizontal(risky).alias(LOST)] if risky else []
-        return lazy.select(*(e.alias(n) for n, e in self.expressions.items()), *lost)
+        if self.is_flow is not None:
+            lazy = lazy.filter(self.is_flow)
+        made = {**self.expressions, **self.extra}
+        return lazy.select(*(e.alias(n) for n, e in made.items()), *lost)
 
     def bad(self, *, lost: bool) -> pl.Expr:
         """True for a row that breaks a rule of FLOWS."""
@@ -46,59 +57,189 @@ class FlowPlan:
 
 
 def plan_flows(
-    lazy: pl.LazyFrame,
-    schema: pl.Schema,
-    where: str,
-    *,
-    packet_bytes: int,
-    units: dict[str, str] | None = None,
+    lazy: pl.LazyFrame, schema: pl.Schema, where: str, *, packet_bytes: int, chosen: tuple[Alias, ...] = ()
 ) -> FlowPlan:
-    """Map a file's columns to FLOWS; `units` repeats what an earlier plan of the same file inferred."""
+    """Map a file's columns to FLOWS; `chosen` are the columns that the user named."""
     columns = schema.names()
     doubled = next((c for c in columns if "_duplicated_" in c), None)
     if doubled:
         raise BadRowError(f"{where}: column '{doubled.split('_duplicated_')[0]}' appears twice; keep one of them")
-    found = find_aliases(columns)
-    given = dict(units or {})
-    notes: list[str] = []
-
-    def time(name: str) -> pl.Expr:
-        column, alias = found[name]
-        if alias.unit == "auto" and column not in given:
-            given[column] = infer_unit(lazy, column, schema[column], where, name.removesuffix("_ns"))
-        return to_ns(column, schema[column], given.get(column, alias.unit))
-
-    _require(found, columns, where)
-    expressions: dict[str, pl.Expr] = {"start_ns": time("start_ns")}
-    sources: dict[str, tuple[str, ...]] = {"start_ns": (found["start_ns"][0],)}
-    if "end_ns" in found:
-        expressions["end_ns"], sources["end_ns"] = time("end_ns"), (found["end_ns"][0],)
-    elif "duration" in found:
-        expressions["end_ns"] = expressions["start_ns"] + time("duration")
-        sources["end_ns"] = (found["duration"][0],)
-    else:
-        expressions["end_ns"], sources["end_ns"] = pl.lit(None, pl.Int64), ()
-        notes.append("no end time: end_ns is null")
+    missing = next((a.name for a in chosen if a.name.lower() not in {c.lower() for c in columns}), None)
+    if missing is not None:
+        raise BadRowError(f"{where}: no column '{missing}', which --map names; it has {', '.join(columns[:40])}")
+    planner = _Planner(lazy=lazy, schema=schema, where=where, found=find_aliases(columns, chosen))
+    planner.require()
+    planner.plan_times()
     for name in ("src", "dst"):
-        expressions[name], sources[name] = _address(found[name][0], schema), (found[name][0],)
-    _plan_sizes(found, schema, expressions, sources, notes, packet_bytes)
-    for name in ("src_port", "dst_port", "qp", "path", "exporter"):
-        if name in found:
-            column = found[name][0]
-            cast = _address(column, schema) if name == "exporter" else _parsed(column, schema, FLOWS.columns[name])
-            expressions[name], sources[name] = cast, (column,)
-    order = [c for c in FLOWS.columns if c in expressions]
-    return FlowPlan(expressions={c: expressions[c] for c in order}, sources=sources, units=given, notes=tuple(notes))
+        planner.plan_address(name)
+    planner.plan_sizes(packet_bytes)
+    planner.plan_rest()
+    return planner.finish()
 
 
-def typed_csv_columns(columns: list[str]) -> dict[str, pl.DataType]:
+def typed_csv_columns(columns: list[str], chosen: tuple[Alias, ...] = ()) -> dict[str, pl.DataType]:
     """Which columns of a CSV hold whole numbers, so that its parser can type them at once."""
-    whole = {"bytes", "packets", "qp", "sampling_rate", "src_port", "dst_port"}
+    whole = {"bytes", "packets", "qp", "sampling_rate", "src_port", "dst_port", "reverse_bytes", "reverse_packets"}
     return {
         column: pl.Int64()
-        for column, alias in find_aliases(columns).values()
+        for column, alias in find_aliases(columns, chosen).values()
         if alias.gives in whole or alias.unit == "ns"
     }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Planner:
+    """Builds a plan column by column."""
+
+    lazy: pl.LazyFrame
+    schema: pl.Schema
+    where: str
+    found: dict[str, tuple[str, Alias]]
+    expressions: dict[str, pl.Expr] = field(default_factory=dict)
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    extra: dict[str, pl.Expr] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    rate: pl.Expr = field(default_factory=lambda: pl.lit(1, pl.Int64))
+
+    def require(self) -> None:
+        for name in ("start_ns", "src", "dst"):
+            if name not in self.found:
+                known = ", ".join(dict.fromkeys(a.name for a in ALIASES if a.gives == name))
+                raise BadRowError(
+                    f"{self.where}: no column for '{name}'; name it one of: {known}; "
+                    f"or pass --map {name.removesuffix('_ns')}=COLUMN (it has {', '.join(self.schema.names()[:40])})"
+                )
+        if "bytes" not in self.found and "packets" not in self.found and not set(H3C_PACKETS) <= set(self.schema):
+            raise BadRowError(f"{self.where}: no column for 'bytes' or 'packets'; a flow needs a size")
+
+    def plan_times(self) -> None:
+        start = self._time("start_ns")
+        received = next((c for c in self.schema if c.lower().startswith(("time_received", "timereceived"))), None)
+        column = self.found["start_ns"][0]
+        if received is not None and received != column and column.lower().startswith(("time_flow", "timeflow")):
+            # goflow2 writes 0 for a start it was not told, and always says when the record arrived.
+            alias = find_aliases([received]).get("start_ns")
+            if alias is not None:
+                arrived = self._time_of(received, alias[1], "start")
+                start = pl.when(start > 0).then(start).otherwise(arrived)
+        self._put("start_ns", start, column)
+        if "end_ns" in self.found:
+            end = self._time("end_ns")
+            if (column, self.found["end_ns"][0]) == ("first", "last"):
+                # nfcapd swaps the two for exporters that name the end before the start (softflowd's IPFIX).
+                start, end = pl.min_horizontal(start, end), pl.max_horizontal(start, end)
+                self._put("start_ns", start, column)
+            self._put("end_ns", pl.when(end > 0).then(end) if received is not None else end, self.found["end_ns"][0])
+        elif "duration" in self.found:
+            self._put("end_ns", self.expressions["start_ns"] + self._time("duration"), self.found["duration"][0])
+        else:
+            self.expressions["end_ns"], self.sources["end_ns"] = pl.lit(None, pl.Int64), ()
+            self.notes.append("no end time: end_ns is null")
+
+    def plan_address(self, name: str) -> None:
+        column = self.found[name][0]
+        twin = next((b for a, b in TWINS.items() if a.lower() == column.lower()), None)
+        other = next((c for c in self.schema if twin is not None and c.lower() == twin.lower()), None)
+        made = self._address(column)
+        self._put(name, made if other is None else pl.coalesce(made, self._address(other)), column)
+
+    def plan_sizes(self, packet_bytes: int) -> None:
+        """Bytes and packets: counted, or estimated one from the other, scaled up by the sampling rate."""
+        if "sampling_rate" in self.found:
+            column = self.found["sampling_rate"][0]
+            # Exporters write 0 where they do not know the rate.
+            self.rate = pl.max_horizontal(self._whole(column).fill_null(1), pl.lit(1, pl.Int64))
+            self._put("sampling_rate", self.rate, column)
+            self.notes.append(f"bytes and packets multiplied by '{column}'")
+        if "packets" in self.found:
+            column = self.found["packets"][0]
+            self._put("packets", self._whole(column) * self.rate, column)
+        elif set(H3C_PACKETS) <= set(self.schema):
+            parts = [self._whole(c) for c in H3C_PACKETS]
+            self.expressions["packets"] = pl.sum_horizontal(parts, ignore_nulls=False) * self.rate
+            self.sources["packets"] = H3C_PACKETS
+        if "bytes" in self.found:
+            column = self.found["bytes"][0]
+            self._put("bytes", self._whole(column) * self.rate, column)
+        else:
+            self.expressions["bytes"] = self.expressions["packets"] * packet_bytes
+            self.sources["bytes"] = self.sources["packets"]
+            self.notes.append(f"no bytes: estimated as packets x {packet_bytes}")
+        for name in ("reverse_bytes", "reverse_packets"):
+            if name in self.found and "reverse_bytes" in self.found:
+                self.extra[f"_{name}"] = self._whole(self.found[name][0]) * self.rate
+
+    def plan_rest(self) -> None:
+        for name in ("src_port", "dst_port", "qp"):
+            if name in self.found:
+                column = self.found[name][0]
+                self._put(name, _parsed(column, self.schema, FLOWS.columns[name]), column)
+        if "path" in self.found:
+            column = self.found["path"][0]
+            is_list = isinstance(self.schema[column], (pl.List, pl.Array))
+            words = pl.col(column).cast(pl.List(pl.String)).list.join(">") if is_list else pl.col(column)
+            self._put("path", words.cast(pl.String), column)
+        if "exporter" in self.found:
+            self.plan_address("exporter")
+        kind = next((c for c in KIND_COLUMNS if c in self.schema), None)
+        if kind is not None:
+            text = pl.col(kind).cast(pl.String)
+            self.extra[SAMPLE] = (text.str.contains("SFLOW", literal=True) | (text == "1")).fill_null(False)
+
+    def finish(self) -> FlowPlan:
+        status = next((c for c in STATUS_COLUMNS if c in self.schema), None)
+        order = [c for c in FLOWS.columns if c in self.expressions]
+        return FlowPlan(
+            expressions={c: self.expressions[c] for c in order},
+            sources=self.sources,
+            notes=tuple(self.notes),
+            extra=self.extra,
+            is_flow=None if status is None else (pl.col(status) == "OK").fill_null(True),
+        )
+
+    def _put(self, name: str, expression: pl.Expr, column: str) -> None:
+        self.expressions[name], self.sources[name] = expression, (column,)
+
+    def _time(self, name: str) -> pl.Expr:
+        column, alias = self.found[name]
+        return self._time_of(column, alias, name.removesuffix("_ns"))
+
+    def _time_of(self, column: str, alias: Alias, called: str) -> pl.Expr:
+        unit = alias.unit
+        if unit == "auto":
+            unit = infer_unit(self.lazy, column, self.schema[column], self.where, called)
+        return to_ns(column, self.schema[column], unit)
+
+    def _whole(self, column: str) -> pl.Expr:
+        return _parsed(column, self.schema, pl.Int64())
+
+    def _address(self, column: str) -> pl.Expr:
+        value, dtype = pl.col(column), self.schema[column]
+        if dtype == pl.Binary:
+            return value.map_batches(_binary_addresses, return_dtype=pl.String)
+        if dtype.is_integer() and self._holds_ipv4_numbers(column):
+            self.notes.append(f"'{column}' holds IPv4 addresses as numbers; they are written out")
+            return value.map_batches(numbers_to_text, return_dtype=pl.String)
+        return value.cast(pl.String)
+
+    def _holds_ipv4_numbers(self, column: str) -> bool:
+        """Whether whole numbers are IPv4 addresses (ClickHouse's Parquet): none is small enough for a LID or a rank."""
+        low, high = self.lazy.select(pl.col(column).min().alias("a"), pl.col(column).max().alias("b")).collect().row(0)
+        if low is None or high < _LEAST_IPV4:
+            return False
+        if low < _LEAST_IPV4 or high >= 1 << 32:
+            raise BadRowError(
+                f"{self.where}: '{column}' holds numbers from {low} to {high}, neither all IPv4 addresses nor all "
+                f"small identifiers; export addresses as text (ClickHouse: toString({column}))"
+            )
+        return True
+
+
+def _binary_addresses(values: pl.Series) -> pl.Series:
+    unique = values.unique().drop_nulls()
+    text = pl.Series([binary_to_text(b) for b in unique], dtype=pl.String)
+    named = pl.DataFrame({"b": unique, "t": text})
+    return values.to_frame("b").join(named, on="b", how="left", maintain_order="left")["t"]
 
 
 def explain_row(plan: FlowPlan, row: dict[str, object], raw: dict[str, object]) -> str:
@@ -120,6 +261,16 @@ def explain_row(plan: FlowPlan, row: dict[str, object], raw: dict[str, object]) 
     )
 
 
+def _present(column: str, schema: pl.Schema) -> pl.Expr:
+    """Whether a value is there; tools write some absent times as a date of zeros."""
+    value = pl.col(column)
+    if schema[column] != pl.String:
+        return value.is_not_null()
+    return (value.is_not_null() & ~value.str.starts_with(_ABSENT_DATE) & (value.str.strip_chars() != "0")).fill_null(
+        False
+    )
+
+
 def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
@@ -132,49 +283,6 @@ def _expected(name: str) -> str:
     return describe(FLOWS.columns[name])
 
 
-def _require(found: dict[str, tuple[str, Alias]], columns: list[str], where: str) -> None:
-    for name in ("start_ns", "src", "dst"):
-        if name not in found:
-            known = ", ".join(dict.fromkeys(a.name for a in ALIASES if a.gives == name))
-            raise BadRowError(f"{where}: no column for '{name}'; name it one of: {known}")
-    if "bytes" not in found and "packets" not in found and not set(H3C_PACKETS) <= set(columns):
-        raise BadRowError(f"{where}: no column for 'bytes' or 'packets'; a flow needs a size")
-
-
-def _plan_sizes(
-    found: dict[str, tuple[str, Alias]],
-    schema: pl.Schema,
-    expressions: dict[str, pl.Expr],
-    sources: dict[str, tuple[str, ...]],
-    notes: list[str],
-    packet_bytes: int,
-) -> None:
-    """Bytes and packets: counted, or estimated one from the other, scaled up by the sampling rate."""
-    rate = pl.lit(1, pl.Int64)
-    if "sampling_rate" in found:
-        column = found["sampling_rate"][0]
-        # Exporters write 0 where they do not know the rate.
-        rate = pl.max_horizontal(_parsed(column, schema, pl.Int64()).fill_null(1), pl.lit(1, pl.Int64))
-        expressions["sampling_rate"], sources["sampling_rate"] = rate, (column,)
-        notes.append(f"bytes and packets multiplied by '{column}'")
-    if "packets" in found:
-        column = found["packets"][0]
-        expressions["packets"], sources["packets"] = _parsed(column, schema, pl.Int64()) * rate, (column,)
-    elif set(H3C_PACKETS) <= set(schema):
-        parts = [_parsed(c, schema, pl.Int64()) for c in H3C_PACKETS]
-        expressions["packets"], sources["packets"] = (
-            pl.sum_horizontal(parts, ignore_nulls=False) * rate,
-            H3C_PACKETS,
-        )
-    if "bytes" in found:
-        column = found["bytes"][0]
-        expressions["bytes"], sources["bytes"] = _parsed(column, schema, pl.Int64()) * rate, (column,)
-    else:
-        expressions["bytes"] = expressions["packets"] * packet_bytes
-        sources["bytes"] = sources["packets"]
-        notes.append(f"no bytes: estimated as packets x {packet_bytes}")
-
-
 def _parsed(column: str, schema: pl.Schema, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
     value = pl.col(column)
     if schema[column] == pl.String and dtype != pl.String:
@@ -182,19 +290,3 @@ def _parsed(column: str, schema: pl.Schema, dtype: pl.DataType | type[pl.DataTyp
     if schema[column].is_float():
         value = pl.when(value == value.round()).then(value)  # 12.5 bytes is a mistake, not 12.
     return value.cast(dtype, strict=False)
-
-
-def _address(column: str, schema: pl.Schema) -> pl.Expr:
-    from prism.records.addresses import binary_to_text
-
-    value = pl.col(column)
-    if schema[column] == pl.Binary:
-        return value.map_batches(
-            lambda s: s.to_frame("b").join(
-                s.unique().drop_nulls().to_frame("b").with_columns(
-                    t=pl.Series([binary_to_text(b) for b in s.unique().drop_nulls()], dtype=pl.String)
-                ), on="b", how="left", maintain_order="left",
-            )["t"],
-            return_dtype=pl.String,
-        )  # fmt: skip
-    return value.cast(pl.String)

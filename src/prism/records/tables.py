@@ -20,7 +20,7 @@ def read_table(path: str | Path, shape: Shape) -> pl.DataFrame:
     if missing:
         raise BadRowError(f"{path}: no column '{missing[0]}'; {shape.name.upper()} needs {', '.join(shape.required)}")
     raw = files.collect(files.scan(path, fmt), path)
-    word, first = fmt.first_row
+    word, first = files.first_row(path, fmt)
     return shape.conform(raw, str(path), row_word=word, first_row=first)
 
 

@@ -1,4 +1,4 @@
-"""Alerts by webhook: posted from a thread, tried again, never holding the watch up."""
+"""Alerts to other systems: posted from a thread, tried again, never holding the watch up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from prism.errors import BadConfigError
@@ -16,29 +17,46 @@ from prism.errors import BadConfigError
 _TIMEOUT_S = 5.0
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries
 _MAX_QUEUED = 1_000
+_REPEAT_S = 60.0  # Alertmanager takes an alert for over that is not repeated; its default is five minutes.
+_HOLDS_S = 300.0
 
 
-class WebhookAlerts:
-    """POSTs each finding as JSON; `outcomes` counts sent, failed and dropped."""
+class AlertSink(Protocol):
+    """Where findings are told besides stdout."""
 
-    def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+    outcomes: Counter[str]  # sent, failed, dropped
+
+    def send(self, document: dict[str, Any]) -> None:
+        """A finding that is new, has grown, or is over."""
+        ...
+
+    def resume(self, documents: list[dict[str, Any]]) -> None:
+        """Findings that an earlier run told and that are not over."""
+        ...
+
+    def keep_up(self) -> None:
+        """Called with every look."""
+        ...
+
+    def close(self, wait_s: float = 5.0) -> None:
+        """Send what is queued, but do not wait longer than this."""
+        ...
+
+
+class _Poster:
+    """POSTs JSON from a thread; `outcomes` counts sent, failed and dropped."""
+
+    def __init__(self, url: str, option: str, pauses_s: tuple[float, ...]) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadConfigError(f"--webhook {url}: expected http://HOST/... or https://HOST/...")
+            raise BadConfigError(f"{option} {url}: expected http://HOST/... or https://HOST/...")
         self.outcomes: Counter[str] = Counter()
         self._url = url
         self._pauses_s = pauses_s
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(_MAX_QUEUED)
+        self._queue: queue.Queue[Any] = queue.Queue(_MAX_QUEUED)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prism-alerts", daemon=True)
         self._thread.start()
-
-    def send(self, document: dict[str, Any]) -> None:
-        """Queue an alert; when the other side is down for long, the newest are dropped and counted."""
-        try:
-            self._queue.put_nowait(document)
-        except queue.Full:
-            self.outcomes["dropped"] += 1
 
     def close(self, wait_s: float = 5.0) -> None:
         """Send what is queued, but do not wait longer than this."""
@@ -48,21 +66,27 @@ class WebhookAlerts:
         self._stop.set()
         self.outcomes["dropped"] += self._queue.unfinished_tasks
 
+    def _post(self, body: Any) -> None:
+        """Queue a document; when the other side is down for long, the newest are dropped and counted."""
+        try:
+            self._queue.put_nowait(body)
+        except queue.Full:
+            self.outcomes["dropped"] += 1
+
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
-                document = self._queue.get(timeout=0.2)
+                body = self._queue.get(timeout=0.2)
             except queue.Empty:
                 continue
-            if document is not None:
-                self.outcomes["sent" if self._deliver(document) else "failed"] += 1
+            self.outcomes["sent" if self._deliver(body) else "failed"] += 1
             self._queue.task_done()
 
-    def _deliver(self, document: dict[str, Any]) -> bool:
+    def _deliver(self, body: Any) -> bool:
         for pause in (*self._pauses_s, None):
             request = urllib.request.Request(
                 self._url,
-                data=json.dumps(document).encode(),
+                data=json.dumps(body).encode(),
                 headers={"Content-Type": "application/json"},
                 method="POST",
             )
@@ -73,3 +97,78 @@ class WebhookAlerts:
                 if pause is None or self._stop.wait(pause):
                     return False
         return False
+
+
+class WebhookAlerts(_Poster):
+    """POSTs each finding as it is told."""
+
+    def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+        super().__init__(url, "--webhook", pauses_s)
+
+    def send(self, document: dict[str, Any]) -> None:
+        """Queue a finding."""
+        self._post(document)
+
+    def resume(self, documents: list[dict[str, Any]]) -> None:
+        """What was told is not told again."""
+
+    def keep_up(self) -> None:
+        """A webhook is told once."""
+
+
+class AlertmanagerAlerts(_Poster):
+    """Keeps Alertmanager's alerts as the findings are: raised, repeated with what has changed, ended."""
+
+    def __init__(self, url: str, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+        super().__init__(url.rstrip("/") + "/api/v2/alerts", "--alertmanager", pauses_s)
+        self._firing: dict[str, dict[str, Any]] = {}
+        self._repeat_at = 0.0
+
+    def send(self, document: dict[str, Any]) -> None:
+        """Raise an alert, change it, or end it."""
+        if document.get("status") == "resolved":
+            self._firing.pop(document["id"], None)
+            self._post([_to_alert(document, ends_s=time.time())])
+            return
+        self._firing[document["id"]] = document
+        self._post([_to_alert(document, ends_s=time.time() + _HOLDS_S)])
+
+    def resume(self, documents: list[dict[str, Any]]) -> None:
+        """Alerts of an earlier run go on."""
+        self._firing = {document["id"]: document for document in documents}
+        self._repeat_at = 0.0
+
+    def keep_up(self) -> None:
+        """Repeat what still holds, now and then."""
+        if time.monotonic() < self._repeat_at:
+            return
+        self._repeat_at = time.monotonic() + _REPEAT_S
+        if self._firing:
+            ends_s = time.time() + _HOLDS_S
+            self._post([_to_alert(document, ends_s=ends_s) for document in self._firing.values()])
+
+
+def _to_alert(document: dict[str, Any], *, ends_s: float) -> dict[str, Any]:
+    """An alert in the form of Alertmanager's API; its labels stay the same for as long as the finding lasts."""
+    culprit = document["culprit"]
+    return {
+        "labels": {
+            "alertname": "PrismFinding",
+            "finding": document["id"],
+            "kind": document["kind"],
+            "job": document["job"],
+            "culprit_type": culprit["type"],
+        },
+        "annotations": {
+            "culprit": culprit["id"],
+            "summary": f"{document['kind']} of {document['job']}: {culprit['type']} {culprit['id']}",
+            "description": document["evidence"],
+            "lost_gpu_seconds": f"{document['lost_gpu_seconds']:.1f}",
+        },
+        "startsAt": _written(min(document["start_ns"] / 1e9, time.time())),
+        "endsAt": _written(ends_s),
+    }
+
+
+def _written(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prism.errors import BadConfigError
+from prism.watch.port_counters import PortStatus
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,7 +32,9 @@ class WatchStatus:
     window_flows: int = 0
     jobs: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # name -> endpoints, seconds a step
     findings: Counter[str] = field(default_factory=Counter)
+    firing: tuple[dict[str, Any], ...] = ()  # findings told and not over
     alerts: Counter[str] = field(default_factory=Counter)
+    ports: tuple[PortStatus, ...] = ()  # of switches, from sFlow
     looks: int = 0
     failed_looks: int = 0
     look_seconds: float = 0.0
@@ -60,7 +64,22 @@ def render_metrics(status: WatchStatus) -> str:
             [({"job": name}, num) for name, (num, _) in status.jobs.items()],
         ),
         _metric("findings_total", "counter", "Findings told, by kind.", _labelled("kind", status.findings)),
-        _metric("alerts_total", "counter", "Webhook alerts, by outcome.", _labelled("outcome", status.alerts)),
+        _metric(
+            "finding", "gauge", "GPU-seconds lost to a finding that is told and not over.",
+            [
+                ({**{k: d[k] for k in ("id", "kind", "job")}, "culprit": d["culprit"]["id"]}, d["lost_gpu_seconds"])
+                for d in status.firing
+            ],
+        ),
+        _metric(
+            "port_load", "gauge", "Share of a switch port's speed in use, out.",
+            [({"exporter": p.exporter, "port": str(p.port)}, p.load) for p in status.ports if p.load is not None],
+        ),
+        _metric(
+            "port_faults_total", "counter", "Errors and discards of a switch port since the watch began.",
+            [({"exporter": p.exporter, "port": str(p.port)}, p.faults) for p in status.ports],
+        ),
+        _metric("alerts_total", "counter", "Alerts, by outcome.", _labelled("outcome", status.alerts)),
         _metric("looks_total", "counter", "Times the window was diagnosed.", one(status.looks)),
         _metric("failed_looks_total", "counter", "Times that went wrong.", one(status.failed_looks)),
         _metric("look_seconds", "gauge", "How long the last look took.", one(status.look_seconds)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from prism.errors import BadFileError
 from prism.records import Culprit, Finding
-from prism.records.findings import CulpritType
+from prism.records.findings import CulpritType, FindingKind
 
 _SAME_JOB = 0.5  # share of the smaller set of endpoints that two sightings of one job have in common
 _FORGET_JOB_NS = 3600 * 10**9
@@ -47,12 +47,13 @@ class WindowReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A finding to tell: new, or known and grown."""
+    """A finding to tell: new, or known and grown, or over."""
 
     id: str
     finding: Finding
     update: bool
     reported_ns: int
+    status: str = "firing"  # or resolved
 
     def to_json(self) -> dict[str, Any]:
         """One line of `prism watch`."""
@@ -60,6 +61,7 @@ class Told:
             **self.finding.to_json(),
             "id": self.id,
             "update": self.update,
+            "status": self.status,
             "reported_ns": self.reported_ns,
         }
 
@@ -79,7 +81,7 @@ class KnownFinding:
     """A finding that is followed from look to look."""
 
     id: str
-    kind: str
+    kind: FindingKind
     job: str
     culprit_type: CulpritType
     culprit: str
@@ -89,6 +91,23 @@ class KnownFinding:
     told_cost: float | None = None  # None: not told yet
     sightings: int = 0
     look: int = 0
+    unseen: int = 0  # looks at its job since it was last seen
+    resolved: bool = False
+    score: float = 0.0
+    evidence: str = ""
+
+    def whole(self) -> Finding:
+        """The finding from its beginning to now."""
+        return Finding(
+            kind=self.kind,
+            job=self.job,
+            culprit=Culprit(type=self.culprit_type, id=self.culprit),
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            lost_gpu_seconds=round(self.cost, 3),
+            score=self.score,
+            evidence=self.evidence,
+        )
 
     def is_same(self, finding: Finding, slack_ns: int) -> bool:
         """Whether a finding of this look is this one: same place, and a window that touches."""
@@ -111,10 +130,15 @@ class WatchState:
     )  # A job seen for less is not judged: its step may still be taken for something shorter.
     slack_ns: int = 10 * 10**9
     grown: float = 2.0  # times its told cost at which a finding is told again
+    resolve_after: int = 3  # looks at its job that do not see a finding any more, after which it is over
     jobs: dict[str, KnownJob] = field(default_factory=dict)
     findings: list[KnownFinding] = field(default_factory=list)
     outbox: list[dict[str, Any]] = field(default_factory=list)  # decided, and perhaps not printed yet
-    position: dict[str, list[int]] = field(default_factory=dict)
+    position: dict[str, Any] = field(default_factory=dict)  # of the source, before what it is reading
+    batch: str = ""  # what the source is reading
+    piece: int = -1  # how far into it flows have been taken
+    segment: int = 0  # of the window, from which flows are not part of this state
+    judge_from_ns: int = 0  # Nothing is told before: the watch has looked for too short a time.
     _next_job: int = 1
     _next_finding: int = 1
     _look: int = 0
@@ -129,17 +153,38 @@ class WatchState:
             known = self._follow(finding)
             due = known.told_cost is None and (final or self._is_sure(known, report.until_ns))
             grown = known.told_cost is not None and known.cost >= self.grown * known.told_cost + 1.0
-            if due or grown:
+            if (due or grown or known.resolved) and report.until_ns >= self.judge_from_ns:
                 update = known.told_cost is not None
                 known.told_cost = known.cost
-                blamed = Culprit(type=known.culprit_type, id=known.culprit)
-                whole = replace(
-                    finding, culprit=blamed, start_ns=known.start_ns, end_ns=known.end_ns,
-                    lost_gpu_seconds=round(known.cost, 3),
-                )  # fmt: skip
-                told.append(Told(id=known.id, finding=whole, update=update, reported_ns=report.until_ns))
+                known.resolved = False
+                known.score, known.evidence = finding.score, finding.evidence
+                told.append(Told(id=known.id, finding=known.whole(), update=update, reported_ns=report.until_ns))
+        told += self._resolve(set(names.values()), report.until_ns)
         self._forget(report.until_ns)
         return told
+
+    def firing(self) -> list[Told]:
+        """Findings that have been told and are not over."""
+        return [
+            Told(id=known.id, finding=known.whole(), update=True, reported_ns=known.end_ns)
+            for known in list(self.findings)
+            if known.told_cost is not None and not known.resolved
+        ]
+
+    def _resolve(self, seen_jobs: set[str], now_ns: int) -> list[Told]:
+        """What is over: its job is looked at and does not show it any more; a job that is gone leaves it open."""
+        over: list[Told] = []
+        for known in self.findings:
+            if known.look == self._look:
+                known.unseen = 0
+            elif known.told_cost is not None and not known.resolved and known.job in seen_jobs:
+                known.unseen += 1
+                if known.unseen >= self.resolve_after:
+                    known.resolved = True
+                    over.append(
+                        Told(id=known.id, finding=known.whole(), update=True, reported_ns=now_ns, status="resolved")
+                    )
+        return over
 
     def _is_sure(self, known: KnownFinding, now_ns: int) -> bool:
         enough = known.sightings >= self.confirm or known.kind in _CERTAIN
@@ -154,6 +199,10 @@ class WatchState:
             "findings": [asdict(f) for f in self.findings],
             "outbox": self.outbox,
             "position": self.position,
+            "batch": self.batch,
+            "piece": self.piece,
+            "segment": self.segment,
+            "judge_from_ns": self.judge_from_ns,
             "next_job": self._next_job,
             "next_finding": self._next_finding,
             "look": self._look,
@@ -252,6 +301,10 @@ def load_state(path: Path) -> WatchState:
             findings=[KnownFinding(**f) for f in document["findings"]],
             outbox=document["outbox"],
             position=document["position"],
+            batch=document.get("batch", ""),
+            piece=document.get("piece", -1),
+            segment=document.get("segment", 0),
+            judge_from_ns=document.get("judge_from_ns", 0),
             _next_job=document["next_job"],
             _next_finding=document["next_finding"],
             _look=document["look"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,19 @@ from typing import Any
 import polars as pl
 
 from prism.collect import Source
-from prism.watch.alerts import WebhookAlerts
+from prism.records.flow_samples import put_together
+from prism.watch.alerts import AlertSink
 from prism.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.watch.exporter_clocks import ExporterClocks
 from prism.watch.metrics import WatchStatus
+from prism.watch.port_counters import PortCounters
 from prism.watch.state import WatchState, WindowReport, load_state
 from prism.watch.window import FlowWindow, fit_length
 
 _POLL_S = 0.25
 _SILENCE = 2.0  # times the longest pause between arrivals so far that counts as silence
 _LEAST_SILENCE_S = 2.0
+_CURRENT_S = 900.0  # Files whose newest flow is older are an archive: that nothing follows is no silence.
 _LATE_S = 10.0  # Two looks that take longer miss the 15 s within which findings should be told.
 
 
@@ -47,7 +50,7 @@ class Watch:
         config: WatchConfig,
         emit: Callable[[dict[str, Any]], None],
         *,
-        alerts: WebhookAlerts | None = None,
+        alerts: Sequence[AlertSink] = (),
         analyst: Analyst | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -59,6 +62,7 @@ class Watch:
         self._alerts = alerts
         self._analyst: Analyst = analyst or (ProcessAnalyst() if source.is_live else InlineAnalyst())
         self._clocks = ExporterClocks()
+        self._ports = PortCounters()
         folder = config.state
         self._state = load_state(folder / "state.json") if folder else WatchState()
         self._window = FlowWindow(int(config.window_s * 1e9), config.max_rows, folder / "window" if folder else None)
@@ -69,6 +73,9 @@ class Watch:
         self._arrived_at = time.monotonic()
         self._longest_pause_s = 0.0
         self._fresh = False  # flows have come since the last look
+        self._before: dict[str, Any] = {}  # position of the source before what it is reading
+        self._current = False  # the flows that wait are those of now
+        self._longest_batch_s = 0.0  # of the flows' own time that a file added to the window
         self._findings: Counter[str] = Counter()
         self._said: set[str] = set()
         self._said_late = False
@@ -81,9 +88,10 @@ class Watch:
         self._resume()
         try:
             while not should_stop() and not self._source.is_finished:
+                self._before = {} if self._source.is_live else self._source.save_position()
                 self._take(self._source.poll(_POLL_S))
                 self._collect_look()
-                if self._source.is_live and self._is_due():
+                if self._is_due():
                     self._begin_look()
                 self._say_new(self._source.notes)
             self._finish()
@@ -107,7 +115,9 @@ class Watch:
             window_flows=self._window.num_rows,
             jobs=self._jobs,
             findings=self._findings.copy(),
-            alerts=self._alerts.outcomes.copy() if self._alerts else Counter(),
+            firing=tuple(t.to_json() for t in self._state.firing()),
+            alerts=sum((sink.outcomes for sink in self._alerts), Counter()),
+            ports=self._ports.status(),
             looks=self._looks,
             failed_looks=self._failed,
             look_seconds=self._look_seconds,
@@ -116,10 +126,19 @@ class Watch:
 
     def _resume(self) -> None:
         """Take up where an earlier run stopped; what it had decided but perhaps not printed is printed."""
-        self._window.restore()
+        if self._source.is_live:
+            self._window.restore()
+            if self._window.newest_ns:
+                # Nobody looked between the runs: what is silent there was not seen, and jobs are got to know again.
+                self._window.begin_ns = time.time_ns()
+                self._state.judge_from_ns = self._window.begin_ns + self._state.warm_up_ns
+        else:
+            self._window.restore(0 if self._source.starts_over else self._state.segment)
         for document in self._state.outbox:
             self._emit(document)
         self._state.outbox = []
+        for sink in self._alerts:
+            sink.resume([told.to_json() for told in self._state.firing()])
 
     def _take(self, flows: pl.DataFrame) -> None:
         if not flows.height:
@@ -127,42 +146,79 @@ class Watch:
         now = time.monotonic()
         if self._source.is_live:
             flows = self._clocks.correct(flows, time.time_ns())
+            if hasattr(self._source, "take_counters"):
+                self._ports.take(self._source.take_counters())
             if self._fresh or self._looks:
                 self._longest_pause_s = max(self._longest_pause_s, now - self._arrived_at)
             self._arrived_at = now
             self._fresh |= self._window.add(flows) > 0
             return
+        self._note_arrival(flows, now)
+        done = self._state.piece if self._source.batch and self._source.batch == self._state.batch else -1
+        self._state.batch = self._source.batch
         # What waits to be read is looked at as if it came live: one look for every few seconds of its own time.
         for piece, part in slice_by_time(flows, int(self._config.every_s * 1e9)):
+            if piece <= done:
+                continue  # taken before a restart
             if piece > self._piece and self._fresh:
                 self._begin_look()
                 self._collect_look(wait=True)
             self._piece = max(self._piece, piece)
             self._fresh |= self._window.add(part) > 0
+            self._state.piece = piece
+        self._before, self._state.batch, self._state.piece = self._source.save_position(), "", -1
+
+    def _note_arrival(self, flows: pl.DataFrame, now: float) -> None:
+        """Files: how they usually follow each other, by the clock and in their own time."""
+        newest = int(flows.select(pl.coalesce("end_ns", "start_ns").max()).item())
+        if self._current and self._window.newest_ns:
+            self._longest_pause_s = max(self._longest_pause_s, now - self._arrived_at)
+        if self._window.newest_ns:
+            self._longest_batch_s = max(self._longest_batch_s, (newest - self._window.newest_ns) / 1e9)
+        else:
+            span = newest - int(flows.select(pl.col("start_ns").min()).item())
+            self._longest_batch_s = max(self._longest_batch_s, span / 1e9)
+        self._current = abs(time.time() - newest / 1e9) < max(_CURRENT_S, 5 * self._longest_batch_s)
+        self._arrived_at = now
 
     def _is_due(self) -> bool:
         if self._look is not None or not self._window.newest_ns:
             return False
         waited = time.monotonic() - self._looked_at
+        if not self._source.is_live:
+            return waited >= self._config.every_s and self._silent_s() > 0
         return waited >= self._config.every_s and (self._fresh or self._silent_s() > 0)
 
     def _silent_s(self) -> float:
         """Seconds without any flow, 0 while that is nothing unusual for this source."""
         silent = time.monotonic() - self._arrived_at
+        if not self._source.is_live:
+            if not self._current or self._source.is_finished:
+                return 0.0
+            # A file holds what came before it, so the next is due after as long a time as the longest so far.
+            usual = max(self._longest_pause_s, self._longest_batch_s, self._config.every_s)
+            return silent - usual if silent > _SILENCE * usual + _LEAST_SILENCE_S else 0.0
         return silent if silent > max(_LEAST_SILENCE_S, _SILENCE * self._longest_pause_s) else 0.0
 
     def _begin_look(self) -> None:
         self._window.seal()
         until = self._window.newest_ns
-        silent_s = self._silent_s() if self._source.is_live else 0.0
+        silent_s = self._silent_s()
         if silent_s:
             until += int(silent_s * 1e9)
         elif self._source.is_live:
             until -= int(self._config.settle_s * 1e9)
         self._looked_at = time.monotonic()
         self._fresh = False
-        self._state.position = self._source.save_position()
-        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
+        self._note_position()
+        flows, notes = put_together(self._window.flows(until, self._length_ns))
+        self._say_new(notes)
+        self._look = self._analyst.submit(flows, self._topology, until)
+
+    def _note_position(self) -> None:
+        """What belongs to this moment: how far the source was read, and the segments that hold what it gave."""
+        self._state.position = self._source.save_position() if self._source.is_live else self._before
+        self._state.segment = self._window.next_segment
 
     def _collect_look(self, *, wait: bool = False, final: bool = False) -> None:
         """Take the result of a look that is done, and tell what is new."""
@@ -200,8 +256,10 @@ class Watch:
         for document in documents:
             self._emit(document)
             self._findings[document["kind"]] += not document["update"]
-            if self._alerts is not None:
-                self._alerts.send(document)
+            for sink in self._alerts:
+                sink.send(document)
+        for sink in self._alerts:
+            sink.keep_up()
         if documents:
             self._state.outbox = []
             self._save()
@@ -213,7 +271,7 @@ class Watch:
             self._begin_look()
             self._collect_look(wait=True, final=True)
         self._window.seal()
-        self._state.position = self._source.save_position()
+        self._note_position()
         self._save()
         self._say_new(self._source.notes)
         self._say_totals()

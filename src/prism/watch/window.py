@@ -13,6 +13,7 @@ from prism.records import FLOWS
 from prism.records.files import Format, collect, scan
 
 _KEPT = ("start_ns", "end_ns", "src", "dst", "bytes")
+_KEPT_OF_SAMPLES = ("src_port", "dst_port", "qp", "packets", "sampling_rate", "exporter")  # to put them together by
 _LONGEST_NS = 24 * 3600 * 10**9  # No transfer lasts a day: such a record is damaged.
 _FAR_AHEAD_NS = 3600 * 10**9
 _SEGMENTS = 32  # that a full window is made of, at least
@@ -21,6 +22,13 @@ _SHRINK, _GROW = 0.6, 1.2  # times the last length, at most
 _STEPS = 12
 _MANY = 20  # flows that must agree before the clock is believed to have jumped
 _moment = pl.coalesce("end_ns", "start_ns")
+
+
+def _columns_of(flows: pl.DataFrame) -> list[str]:
+    """The columns to keep: packet samples need those that tell connections apart, other flows do not."""
+    rate = flows["sampling_rate"].max() if "sampling_rate" in flows.columns else None
+    more = _KEPT_OF_SAMPLES if isinstance(rate, int) and rate > 1 else ()
+    return [*_KEPT, *(c for c in more if c in flows.columns)]
 
 
 def fit_length(length_ns: int, held_ns: int, took_s: float, longest_step_s: float) -> int:
@@ -52,6 +60,7 @@ class FlowWindow:
     max_rows: int
     folder: Path | None = None
     newest_ns: int = 0
+    begin_ns: int = 0  # Before this nobody looked: a silence there is ours, not the jobs'.
     dropped: Counter[str] = field(default_factory=Counter)
     _segments: deque[Segment] = field(default_factory=deque)
     _open: list[pl.DataFrame] = field(default_factory=list)
@@ -71,7 +80,7 @@ class FlowWindow:
 
     def add(self, flows: pl.DataFrame) -> int:
         """Take flows, less those too odd or too old; returns how many were kept."""
-        kept = self._leave_out(flows.select(_KEPT))
+        kept = self._leave_out(flows.select(_columns_of(flows)))
         if kept.height:
             self._open.append(kept)
             self._open_rows += kept.height
@@ -85,7 +94,7 @@ class FlowWindow:
     def seal(self) -> None:
         """Close the open segment, write it down, and let go of what has left the window."""
         if self._open:
-            flows = pl.concat(self._open).rechunk()
+            flows = pl.concat(self._open, how="diagonal").rechunk()
             self._open, self._open_rows = [], 0
             self._keep(flows, self._write(flows))
         horizon = self.newest_ns - self.length_ns
@@ -95,15 +104,25 @@ class FlowWindow:
 
     def flows(self, until_ns: int, length_ns: int | None = None) -> pl.DataFrame:
         """FLOWS that ended inside the window that ends at `until_ns`, or in a shorter one that does."""
-        begin_ns = until_ns - min(length_ns or self.length_ns, self.length_ns)
+        begin_ns = max(until_ns - min(length_ns or self.length_ns, self.length_ns), self.begin_ns)
         held = [s.flows for s in self._segments if s.last_ns >= begin_ns]
-        return pl.concat(held).filter(_moment.is_between(begin_ns, until_ns)) if held else FLOWS.empty()
+        if not held:
+            return FLOWS.empty()
+        return pl.concat(held, how="diagonal").filter(_moment.is_between(begin_ns, until_ns))
 
-    def restore(self) -> None:
-        """Take back what an earlier run wrote down; what cannot be read is removed."""
+    @property
+    def next_segment(self) -> int:
+        """The number that the next segment written down will have."""
+        return self._next_file
+
+    def restore(self, before: int | None = None) -> None:
+        """Take back what an earlier run wrote down, up to a segment; the rest and what cannot be read is removed."""
         if self.folder is None or not self.folder.is_dir():
             return
         for path in sorted(self.folder.glob("*.parquet")):
+            if before is not None and int(path.stem) >= before:  # Its source gives it again.
+                path.unlink()
+                continue
             try:
                 flows = FLOWS.conform(collect(scan(path, Format.PARQUET), path))
             except BadFileError:  # The run was killed while it wrote this one.

@@ -1,0 +1,134 @@
+"""What flow records can show of training: how fine their times are, where timeouts cut them, what sampling hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+_UNITS = ((10**9, "1 s"), (10**8, "100 ms"), (10**7, "10 ms"), (10**6, "1 ms"), (10**3, "1 us"), (1, "1 ns"))
+_AT_THE_LIMIT = 0.05  # share of records that end within 5 % of the longest: then a timeout cut them
+_LEAST_TIMEOUT_NS = 10**8
+_FEW_SAMPLES = 10.0
+_SAME_MOMENT_NS = 50_000_000  # within which two exporters report one transfer
+_STEPS_NEED = 5  # resolutions or cuts that a step must span to be seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowCheck:
+    """What a table of FLOWS can show, and what to change; numbers are null where nothing can be said."""
+
+    rows: int
+    exporters: int
+    resolution: str
+    resolution_ns: int
+    without_end_pct: float
+    median_ms: float | None
+    longest_ms: float | None
+    active_timeout_ms: float | None
+    sampling_rate: int | None
+    samples_per_record: float | None
+    double_export_pct: float
+    shortest_step_ms: float | None
+    problems: tuple[str, ...]
+    change: tuple[str, ...]  # which settings: shorter_records, more_samples, finer_times
+
+
+def check_flows(flows: pl.DataFrame) -> FlowCheck:
+    """Judge a FLOWS table before it is diagnosed."""
+    resolution_ns, resolution = _find_resolution(flows)
+    lengths = (flows["end_ns"] - flows["start_ns"]).drop_nulls().to_numpy()
+    timeout_ns = _find_timeout(lengths)
+    rate = _most(flows, "sampling_rate")
+    per_record = _samples_per_record(flows, rate)
+    double = _double_share(flows)
+    blur_ns = max(resolution_ns, timeout_ns or 0)
+    problems, change = _find_problems(resolution_ns, timeout_ns, rate, per_record, double, len(lengths))
+    return FlowCheck(
+        rows=flows.height,
+        exporters=flows["exporter"].n_unique() if "exporter" in flows.columns else 0,
+        resolution=resolution,
+        resolution_ns=resolution_ns,
+        without_end_pct=round(100 * flows["end_ns"].null_count() / max(flows.height, 1), 2),
+        median_ms=float(np.median(lengths)) / 1e6 if len(lengths) else None,
+        longest_ms=float(lengths.max()) / 1e6 if len(lengths) else None,
+        active_timeout_ms=None if timeout_ns is None else timeout_ns / 1e6,
+        sampling_rate=rate,
+        samples_per_record=per_record,
+        double_export_pct=round(100 * double, 2),
+        shortest_step_ms=_STEPS_NEED * blur_ns / 1e6 if flows.height else None,
+        problems=problems,
+        change=change,
+    )
+
+
+def _find_resolution(flows: pl.DataFrame) -> tuple[int, str]:
+    times = pl.concat([flows["start_ns"], flows["end_ns"].drop_nulls()]).unique()
+    if len(times) < 2:
+        return 1, "unknown"
+    for unit, name in _UNITS:
+        if not (times % unit != 0).any():
+            return unit, name
+    raise AssertionError("every whole number is a multiple of 1")
+
+
+def _find_timeout(lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int | None:
+    """The length at which records are cut: many end just there, and none is longer."""
+    longest = int(lengths.max()) if len(lengths) >= 20 else 0
+    if longest < _LEAST_TIMEOUT_NS:
+        return None
+    at_limit = float((lengths > 0.95 * longest).mean())
+    below = float(((lengths > 0.7 * longest) & (lengths <= 0.95 * longest)).mean())
+    return longest if at_limit > _AT_THE_LIMIT and at_limit > 2 * below else None
+
+
+def _most(flows: pl.DataFrame, column: str) -> int | None:
+    value = flows[column].max() if column in flows.columns else None
+    return int(value) if isinstance(value, int) else None
+
+
+def _samples_per_record(flows: pl.DataFrame, rate: int | None) -> float | None:
+    if rate is None or rate <= 1 or "packets" not in flows.columns:
+        return None
+    usual = (flows["packets"] / flows["sampling_rate"].clip(1)).median()
+    return float(usual) if isinstance(usual, (int, float)) else None
+
+
+def _double_share(flows: pl.DataFrame) -> float:
+    """Share of records that another exporter reports too: same ends, same bytes, same moment."""
+    if "exporter" not in flows.columns or flows["exporter"].n_unique() < 2:
+        return 0.0
+    keys = [c for c in ("src", "dst", "src_port", "dst_port", "qp", "bytes") if c in flows.columns]
+    moment = (pl.col("start_ns") // _SAME_MOMENT_NS).alias("_moment")
+    places = flows.with_columns(moment).select(pl.col("exporter").n_unique().over([*keys, "_moment"])).to_series()
+    return int((places > 1).sum()) / max(len(places), 1)
+
+
+def _find_problems(
+    resolution_ns: int,
+    timeout_ns: int | None,
+    rate: int | None,
+    per_record: float | None,
+    double: float,
+    num_ended: int,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    problems: list[str] = []
+    change: list[str] = []
+    if resolution_ns >= 10**7:
+        problems.append("times are too coarse for steps: jobs and who talks to whom can be told, steps cannot")
+        change.append("finer_times")
+    if not num_ended:
+        problems.append("no record has an end: how long transfers take cannot be told")
+        change.append("finer_times")
+    if timeout_ns is not None and timeout_ns >= 5 * 10**9:
+        problems.append(f"records are cut at {timeout_ns / 1e9:,.0f} s and span many steps: export them sooner")
+        change.append("shorter_records")
+    if per_record is not None and per_record < _FEW_SAMPLES:
+        problems.append(
+            f"1 packet in {rate:,} leaves about {per_record:,.0f} samples in a transfer: sizes and times are uncertain"
+        )
+        change.append("more_samples")
+    if double > 0.05:
+        problems.append(f"{100 * double:.0f} % of records come from two exporters: export at one side of each link")
+    return tuple(problems), tuple(dict.fromkeys(change))

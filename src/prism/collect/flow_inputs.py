@@ -1,0 +1,62 @@
+"""Flow records from whatever files an operator has: tables, captures, nfcapd files, sflowtool's text, protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import polars as pl
+
+from prism.collect.counts import SourceCounts
+from prism.collect.goflow import cut_delimited, decode_messages
+from prism.collect.nfcapd import read_nfcapd
+from prism.collect.packet_files import read_packets
+from prism.collect.sflowtool import read_sflowtool
+from prism.records import FlowOptions, FlowsRead, ReadReport, load_flows
+from prism.records.files import Format, read_content, read_text
+from prism.records.flow_samples import put_together
+
+
+def load_inputs(
+    paths: str | Path | Iterable[str | Path],
+    options: FlowOptions | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> FlowsRead:
+    """Like `records.load_flows`, for every format that Prism reads."""
+    return load_flows(paths, options, progress, _READERS)
+
+
+def _read_capture(path: Path, options: FlowOptions) -> FlowsRead:
+    read = read_packets(path)
+    return _finish(read.flows, read.counts, read.notes)
+
+
+def _read_sflowtool(path: Path, options: FlowOptions) -> FlowsRead:
+    counts = SourceCounts()
+    flows, notes = put_together(read_sflowtool(path, read_text(path), counts))
+    return _finish(flows, counts, notes)
+
+
+def _read_goflow(path: Path, options: FlowOptions) -> FlowsRead:
+    data = read_content(path)
+    counts = SourceCounts()
+    places, rest = cut_delimited(data)
+    flows, notes = put_together(decode_messages(data, places, counts))
+    if rest:
+        notes = (*notes, f"{path}: the last {rest:,} bytes are no whole message; what is before them was read")
+    return _finish(flows, counts, notes)
+
+
+def _finish(flows: pl.DataFrame, counts: SourceCounts, notes: tuple[str, ...]) -> FlowsRead:
+    left_out = {why: num for why, num in (counts.dropped + counts.malformed).items() if num}
+    if counts.lost:
+        left_out["records lost on the way"] = counts.lost
+    return FlowsRead(flows=flows, report=ReadReport(files=1, rows=flows.height, skipped_rows=left_out, notes=notes))
+
+
+_READERS = {
+    Format.PACKETS: _read_capture,
+    Format.NFCAPD: read_nfcapd,
+    Format.SFLOWTOOL: _read_sflowtool,
+    Format.GOFLOW: _read_goflow,
+}

@@ -1,0 +1,69 @@
+"""Compressed files: told by their first bytes, unpacked into memory up to a limit."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from prism.errors import BadFileError, MissingExtraError
+
+ENDINGS = (".gz", ".zst", ".xz", ".bz2")
+_MOST_BYTES = 32 << 30  # A file that unpacks to more is unpacked to disk by its owner first.
+_PIECE = 16 << 20
+
+
+def _open_zstd(path: Path) -> IO[bytes]:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        raise MissingExtraError(f"{path}: a zstd file", "zstd") from None
+    opened: IO[bytes] = zstandard.open(path, "rb")
+    return opened
+
+
+_OPENERS: dict[bytes, tuple[str, Callable[[Path], Any]]] = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"\x28\xb5\x2f\xfd": ("zstd", _open_zstd),
+    b"\xfd7zXZ\x00": ("xz", lzma.open),
+    b"BZh": ("bzip2", bz2.open),
+}
+
+
+def is_compressed(head: bytes) -> bool:
+    """Whether these are the first bytes of a compressed file."""
+    return any(head.startswith(magic) for magic in _OPENERS)
+
+
+def unpack(path: Path, most_bytes: int | None = None) -> bytes:
+    """The content of a compressed file, or its first `most_bytes`."""
+    with path.open("rb") as handle:
+        head = handle.read(8)
+    name, opener = next(entry for magic, entry in _OPENERS.items() if head.startswith(magic))
+    limit = _MOST_BYTES if most_bytes is None else most_bytes
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        with opener(path) as handle:
+            while size < limit and (piece := handle.read(min(_PIECE, limit - size))):
+                pieces.append(piece)
+                size += len(piece)
+            too_large = most_bytes is None and size >= limit and bool(handle.read(1))
+    except MissingExtraError:
+        raise
+    except Exception as error:  # zlib.error, LZMAError, ZstdError, EOFError: each library has its own.
+        if most_bytes is not None and pieces:
+            return b"".join(pieces)
+        raise BadFileError(f"{path}: broken {name} file ({error}); copy it again") from None
+    if too_large:
+        raise BadFileError(f"{path}: unpacks to over {limit >> 30} GiB; unpack it to disk and give that file")
+    return b"".join(pieces)
+
+
+def without_ending(name: str) -> str:
+    """A file name without the ending that its compression gave it."""
+    return next((name[: -len(e)] for e in ENDINGS if name.lower().endswith(e)), name)

@@ -1,0 +1,56 @@
+"""Length-delimited protobuf messages: told from other bytes by whether the first ones hold together."""
+
+from __future__ import annotations
+
+_MESSAGES = 3  # that must parse before a file is believed to be one
+_MOST_BYTES = 64 << 10  # of one flow message
+
+
+def is_delimited_protobuf(head: bytes) -> bool:
+    """Whether the bytes begin with messages, each behind its length, that are protobuf with addresses in them."""
+    at = 0
+    for number in range(_MESSAGES):
+        if number and at >= len(head):
+            return True
+        length, at = _varint(head, at)
+        if length < 8 or length > _MOST_BYTES or at + length > len(head) or not _is_flow(head[at : at + length]):
+            return False
+        at += length
+    return True
+
+
+def _is_flow(message: bytes) -> bool:
+    """Whether every field parses, and two of them are addresses (4 or 16 bytes)."""
+    at = addresses = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if key >> 3 == 0 or kind in (3, 4, 6, 7):
+            return False
+        if kind == 0:
+            value, at = _varint(message, at)
+            if value < 0:
+                return False
+        elif kind == 2:
+            length, at = _varint(message, at)
+            if length < 0:
+                return False
+            addresses += length in (4, 16)
+            at += length
+        else:
+            at += 8 if kind == 1 else 4
+    return at == len(message) and addresses >= 2
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place and where it ends; -1 where there is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            return -1, len(data) + 1
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    return -1, len(data) + 1

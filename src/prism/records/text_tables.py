@@ -1,0 +1,72 @@
+"""Tables in text files: where the column names stand, what separates values, what an absent value looks like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from prism.errors import BadFileError
+
+# Amazon's documentation of flow log records, version 2: the columns where a file does not name them.
+_VPC_COLUMNS = (
+    "version", "account-id", "interface-id", "srcaddr", "dstaddr", "srcport", "dstport",
+    "protocol", "packets", "bytes", "start", "end", "action", "log-status",
+)  # fmt: skip
+_VPC_ROW = re.compile(r"^\d+ (\d{12}|unknown) eni-[0-9a-f]+ ")
+_ZEEK_ABSENT = ("-", "(empty)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """How one text file holds its table."""
+
+    separator: str = ","
+    columns: tuple[str, ...] | None = None  # None: the first line names them
+    comment: str | None = None
+    absent: tuple[str, ...] = ()
+    padded: bool = False  # names and values carry spaces
+    first_line: int = 2  # where the first row stands
+    quote: str | None = '"'
+
+
+def find_text_table(head: str, path: str) -> TextTable:
+    """Read the layout off the first lines of a file; refuses screens of tools that were never meant to be read."""
+    lines = head.splitlines()
+    first = lines[0] if lines else ""
+    if first.startswith(("#separator", "#fields")):
+        return _zeek_table(lines, path)
+    if _VPC_ROW.match(first):
+        return TextTable(separator=" ", columns=_VPC_COLUMNS, absent=("-",), first_line=1, quote=None)
+    words = first.split(" ")
+    if {"srcaddr", "dstaddr"} <= set(words):
+        return TextTable(separator=" ", absent=("-",), quote=None)
+    if first.startswith(("Date first seen", "Date flow start")):
+        raise BadFileError(
+            f"{path}: nfdump's table for the screen; write it with nfdump -o json, or give the nfcapd file"
+        )
+    if re.match(r"^(FLOW|CNTR),", first):
+        raise BadFileError(
+            f"{path}: sflowtool -l writes no times; write it with sflowtool -J, or give a capture of its datagrams"
+        )
+    if first.count("|") >= 3:
+        return TextTable(separator="|", padded=True, quote=None)
+    counts = {separator: first.count(separator) for separator in ("\t", ",", ";")}
+    best = max(counts, key=lambda s: counts[s])
+    return TextTable(separator=best if counts[best] else ",")
+
+
+def _zeek_table(lines: list[str], path: str) -> TextTable:
+    separator = "\t"
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#separator"):
+            named = line.partition(" ")[2].strip()
+            separator = chr(int(named[2:], 16)) if re.fullmatch(r"\\x[0-9a-fA-F]{2}", named) else named or "\t"
+        elif line.startswith("#fields"):
+            columns = tuple(line.split(separator)[1:])
+            rows = next(
+                (n for n, row in enumerate(lines[number:], start=number + 1) if not row.startswith("#")), number
+            )
+            return TextTable(
+                separator=separator, columns=columns, comment="#", absent=_ZEEK_ABSENT, first_line=rows, quote=None
+            )
+    raise BadFileError(f"{path}: a Zeek log without its #fields line; copy it whole")
