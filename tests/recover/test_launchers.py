@@ -148,13 +148,24 @@ def test_the_host_that_failed_first_is_named(tmp_path: Path):
     launcher.stop(one.folder, 0.0)
 
 
+def wait_until_marked(folder: Path, start: str, limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        pids = find_marked(str(folder.resolve()))
+        if any(Path(f"/proc/{pid}/cmdline").read_text().startswith(start) for pid in pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no process of {start!r} came up")
+
+
 def test_starting_the_same_attempt_twice_leaves_one_of_it(tmp_path: Path):
     launcher = LocalLauncher()
     one = plan(tmp_path, "sleep 300")
     launcher.start(one)
     launcher.start(one)
-    shells = [p for p in find_marked(str(one.folder.resolve())) if "sleep" in Path(f"/proc/{p}/cmdline").read_text()]
-    assert len([p for p in shells if Path(f"/proc/{p}/cmdline").read_text().startswith("sleep")]) == 1
+    wait_until_marked(one.folder, "sleep\0")
+    commands = [Path(f"/proc/{p}/cmdline").read_text() for p in find_marked(str(one.folder.resolve()))]
+    assert len([command for command in commands if command.startswith("sleep\0")]) == 1
     launcher.stop(one.folder, 0.0)
 
 

@@ -72,6 +72,8 @@ def status(
     quiet: QuietFlag = False,
 ) -> None:
     """How a run stands, and its last decisions."""
+    from rich.text import Text
+
     from prism.recover.supervise import read_status
 
     found = read_status(run_dir)
@@ -80,7 +82,7 @@ def status(
         return
     show(table(None, ("", ""), _rows(found)))
     for line in found.decisions:
-        show(f"  {line}")
+        show(Text(f"  {line}"))  # as it is: a log line may look like markup
 
 
 def _rows(found: RunStatus) -> list[tuple[str, str]]:
