@@ -33,6 +33,9 @@ NUM_FAILURES = "PRISM_NUM_FAILURES"
 UPTIME_S = "PRISM_UPTIME_S"
 ROLE = "PRISM_ROLE"  # set by helper processes of ours for themselves, so that they are not taken for ranks
 WRITER = "writer"
+AUTO = "PRISM_CHECKPOINT"  # automatic checkpoints of known trainers
+AUTO_FOLDER = "PRISM_CHECKPOINT_DIR"
+AUTO_INTERVAL = "PRISM_CHECKPOINT_STEPS"
 
 STEPS_FILE = "steps.jsonl"
 MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host

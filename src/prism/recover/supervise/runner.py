@@ -204,6 +204,7 @@ class Supervisor:
             hosts=action.hosts,
             num_hosts=action.num_hosts,
             excluded=action.excluded,
+            variables=self.config.checkpoint.variables(self.run_dir),
         )
         hosts = self.tools.launcher.start(plan)
         self._watch = Watch(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ class LaunchPlan:
     hosts: tuple[str, ...]  # empty: the launcher chooses
     num_hosts: int
     excluded: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)  # further ones for the command's environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

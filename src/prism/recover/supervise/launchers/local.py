@@ -40,7 +40,7 @@ class LocalLauncher:
         hosts = plan.hosts or (socket.gethostname(),)
         for name in hosts:
             _exit_path(plan.folder, name).unlink(missing_ok=True)
-        shared = {**os.environ, **plan.orders.to_environment(), ATTEMPT_KEY: key}
+        shared = {**os.environ, **plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: key}
         first = self.settings.addresses.named.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
         shared |= rendezvous(len(hosts), first)
         started = {}

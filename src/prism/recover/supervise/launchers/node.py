@@ -24,7 +24,13 @@ _RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 _ROLE = b"PRISM_ROLE"  # a helper process of ours names its role
 _SHELLS = {"sh", "bash", "dash", "zsh", "ash", "env", "timeout", "nice", "stdbuf", "script", "srun", "ssh"}
-_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch"}
+_LAUNCHERS = {
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "accelerate.commands.launch",
+}
 _LAUNCHERS |= {"deepspeed", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "node.py"}
 
 

@@ -168,7 +168,7 @@ class SlurmLauncher:
 
     def _write_orders(self, plan: LaunchPlan, restarts: int, number: str) -> None:
         """What the next life of the job is to do; on disk before it may start."""
-        variables = {**plan.orders.to_environment(), ATTEMPT_KEY: attempt_key(plan.folder)}
+        variables = {**plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: attempt_key(plan.folder)}
         exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items() if name != HOST)
         text = _LAUNCH_SCRIPT.format(
             restarts=restarts,
