@@ -2,19 +2,21 @@
 
 import os
 import sys
+import time
 
 import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 
-class Tokens(Dataset):
+class Tokens(Dataset[dict[str, torch.Tensor]]):
     """Random sequences, the same in every run."""
 
     def __len__(self) -> int:
         return 256
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(float(os.environ.get("STEP_S", "0")) / 8)  # of a batch of eight
         words = torch.randint(0, 64, (16,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": words, "labels": words}
 
@@ -35,7 +37,7 @@ def main(output: str, steps: int) -> None:
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens())
     trainer.train()
     if arguments.process_index == 0:
-        sys.stdout.write(f"weights {sum(float(p.double().sum()) for p in model.parameters())!r}\n")
+        sys.stdout.write(f"weights {sum(float(p.detach().double().sum()) for p in model.parameters())!r}\n")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
         def execute_and_attach(module):  # type: ignore[no-untyped-def]
             execute(module)
-            _attach(name, module)
+            _attach(name, module)  # type: ignore[no-untyped-call]
 
         spec.loader.exec_module = execute_and_attach  # type: ignore[method-assign]
         return spec
