@@ -22,6 +22,8 @@ _LOSS = re.compile(
 _TRAIN_LOSS = re.compile(rb"\btrain_loss(?:_step)?\b['\"]?\s*[:=]\s*['\"]?(" + _FLOAT + rb")(?![\w.])", re.IGNORECASE)
 # tqdm: description, percent, bar, count/total, [elapsed<remaining, rate, ...]. Counts with units (1.2M) are no steps.
 _BAR = re.compile(rb"(?:^|\r)([^|\r]{0,80}?)\s*\d{1,3}%\|[^|]{0,400}\|\s*(\d+)/(\d+)\s*\[[^\]]{0,300}\]?")
+# Lightning's bar where Rich is installed: "Epoch 4/9 ━━━━ 10/20 0:00:01 • ... train_loss: 0.678".
+_RICH_BAR = re.compile(rb"^(Epoch \d+)/-?\d+\s+[^\d]{1,400}?\s(\d+)/(\d+)\s+\d+:")
 _EPOCH = re.compile(rb"\bepoch\b\D{0,3}(\d+)", re.IGNORECASE)
 _NO_TRAINING = re.compile(
     rb"valid|sanity|eval|test|predict|map|load|download|generat|saving|filter|tokeniz", re.IGNORECASE
@@ -84,7 +86,7 @@ class LogFormats:
         return [logged]
 
     def _find(self, text: bytes) -> tuple[str, LoggedStep] | None:
-        if (bar := _BAR.search(text)) is not None:
+        if (bar := _BAR.search(text) or _RICH_BAR.search(text)) is not None:
             step = self._read_bar(bar[1], int(bar[2]), int(bar[3]))
             return None if step is None else ("bar", LoggedStep(step=step, loss=_read_loss(text)))
         if (match := _MEGATRON.search(text)) is not None:
