@@ -44,9 +44,12 @@ def _read(folder: Path, logs: list[Path], ending: Ending) -> Verdict:
         with tempfile.TemporaryDirectory(prefix="prism-explain-") as copies:
             for path in logs:
                 write_own_words(path, Path(copies) / path.name, ending.rank)
-            return replace(diagnose(read_job(copies)).verdict, log=str(folder))
+            found = diagnose(read_job(copies)).verdict
     except (PrismError, OSError):
+        found = None
+    if found is None or found.reason in ("Unknown", "none"):
         return Verdict(log=str(folder), reason="Unknown", category="unknown", action="restart", confidence=0.0)
+    return replace(found, log=str(folder))
 
 
 def _by_signal(folder: Path, ending: Ending, said: Verdict) -> Verdict:
