@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,14 +149,76 @@ def test_the_host_that_failed_first_is_named(tmp_path: Path):
     launcher.stop(one.folder, 0.0)
 
 
+def wait_until_marked(folder: Path, start: str, limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        pids = find_marked(str(folder.resolve()))
+        if any(Path(f"/proc/{pid}/cmdline").read_text().startswith(start) for pid in pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no process of {start!r} came up")
+
+
 def test_starting_the_same_attempt_twice_leaves_one_of_it(tmp_path: Path):
     launcher = LocalLauncher()
     one = plan(tmp_path, "sleep 300")
     launcher.start(one)
     launcher.start(one)
-    shells = [p for p in find_marked(str(one.folder.resolve())) if "sleep" in Path(f"/proc/{p}/cmdline").read_text()]
-    assert len([p for p in shells if Path(f"/proc/{p}/cmdline").read_text().startswith("sleep")]) == 1
+    wait_until_marked(one.folder, "sleep\0")
+    commands = [Path(f"/proc/{p}/cmdline").read_text() for p in find_marked(str(one.folder.resolve()))]
+    assert len([command for command in commands if command.startswith("sleep\0")]) == 1
     launcher.stop(one.folder, 0.0)
+
+
+def test_a_full_disk_under_the_log_does_not_end_the_command(tmp_path: Path):
+    launcher = LocalLauncher()
+    one = plan(tmp_path, "for n in 1 2 3 4 5; do echo line $n || exit 9; done; exit 0", hosts=("a",))
+    one.folder.mkdir(parents=True)
+    (one.folder / "a.log").symlink_to("/dev/full")
+    launcher.start(one)
+    assert wait_over(launcher, one.folder).code == 0
+
+
+LOADERS = """
+import os, signal, sys, time
+workers = []
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    workers.append(pid)
+def leave(number, frame):
+    alive = [os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in workers]
+    print("saved with", sum(alive), "loaders", flush=True)
+    [os.kill(pid, signal.SIGKILL) for pid in workers]
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("rank", ["", "RANK=0"])
+def test_a_request_to_end_reaches_the_ranks_alone(tmp_path: Path, rank: str):
+    """With a number in the environment as under torchrun, and without, as a plain script."""
+    launcher = LocalLauncher()
+    script = tmp_path / "train.py"
+    script.write_text(LOADERS)
+    one = plan(tmp_path, f"{rank} {sys.executable} {script}; exit $?")
+    launcher.start(one)
+    wait_text(launcher, one.folder, "up")
+    launcher.stop(one.folder, 30.0)
+    assert "saved with 2 loaders" in wait_text(launcher, one.folder, "saved")
+
+
+def test_a_second_request_ends_the_wait(tmp_path: Path):
+    launcher = LocalLauncher()
+    one = plan(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
+    launcher.start(one)
+    wait_text(launcher, one.folder, "up")
+    started = time.monotonic()
+    launcher.stop(one.folder, 600.0, hurry=lambda: time.monotonic() > started + 0.5)
+    assert not launcher.look(one.folder).running
 
 
 def test_a_command_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path):

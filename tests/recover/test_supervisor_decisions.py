@@ -30,6 +30,7 @@ from prism.recover.supervise.pace import PacePolicy
 from prism.recover.supervise.restarts import Budgets, RestartPolicy
 from prism.recover.supervise.state import JobState, Phase
 
+BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
 FLEET = HostPolicy(hosts=("n1", "n2", "n3", "n4"), num_hosts=2)
 
 
@@ -43,6 +44,7 @@ def running(config: SuperviseConfig | None = None, steps: int = 30, step_s: floa
     """A run in its first attempt that has done some steps."""
     job = JobState(config=config or SuperviseConfig())
     job.handle(events.Tick(now_s=0.0))
+    job.handle(events.FolderOpened(now_s=0.0, folder="/c", memory="/m"))
     if job.config.hosts.hosts:
         job.handle(events.Launched(now_s=0.0, hosts=job.hosts))
     for step in range(1, steps + 1):
@@ -60,7 +62,7 @@ def launches(actions: list[Action]) -> list[Launch]:
 
 def fail(job: JobState, now_s: float, said: Verdict, host: str | None = None, code: int | None = 1) -> list[Action]:
     first = job.handle(events.Exited(now_s=now_s, code=code, host=host))
-    assert Explain(attempt=job.attempt) in first
+    assert Explain(attempt=job.attempt, code=code) in first
     return job.handle(events.Explained(now_s=now_s, verdict=said))
 
 
@@ -78,26 +80,56 @@ def test_a_rank_that_was_killed_is_restarted_from_the_newest_checkpoint_without_
 
 def test_what_is_left_of_an_attempt_is_swept_before_the_logs_are_read():
     job = running()
-    assert job.handle(events.Exited(now_s=31.0, code=1)) == [Kill(attempt=1, grace_s=0.0), Explain(attempt=1)]
+    assert job.handle(events.Exited(now_s=31.0, code=1)) == [Kill(attempt=1, grace_s=0.0), Explain(attempt=1, code=1)]
 
 
-@pytest.mark.parametrize("reason", [r for r, c in CATEGORY_OF_REASON.items() if c == "script"])
+@pytest.mark.parametrize("reason", sorted(BUGS))
 def test_a_bug_of_the_program_is_never_restarted(reason: str):
     actions = fail(running(steps=50), 60.0, verdict(reason, "stop"))
     assert kinds(actions) == [Finish]
     assert actions[0].outcome == "failed" and reason in actions[0].text
 
 
-def test_a_job_that_never_stepped_is_not_restarted():
-    job = running(steps=0)
-    assert kinds(fail(job, 5.0, verdict("Unknown"))) == [Finish]
+@pytest.mark.parametrize("reason", ["FileNotFoundError", "OSError", "PermissionError", "CalledProcessError"])
+def test_a_file_that_is_away_for_a_moment_costs_a_restart_and_stops_the_run_when_it_stays_away(reason: str):
+    job = running(steps=50)
+    assert launches(fail(job, 60.0, verdict(reason, "stop")))
+    for step in range(1, 51):
+        job.handle(events.StepDone(now_s=70.0, step=step, loss=1.0))
+    actions = fail(job, 80.0, verdict(reason, "stop"))
+    assert kinds(actions) == [Finish] and "same place" in actions[0].text
 
 
-def test_a_job_that_never_stepped_is_retried_a_little_where_a_machine_is_to_blame():
+def test_a_file_that_is_missing_at_the_start_stops_the_run_at_once():
+    assert kinds(fail(running(steps=0), 5.0, verdict("FileNotFoundError", "stop"))) == [Finish]
+
+
+@pytest.mark.parametrize("reason", ["Unknown", "NVLinkError"])
+def test_a_job_that_ends_before_its_first_step_is_tried_a_few_times(reason: str):
     job = running(replace(SuperviseConfig(), restarts=RestartPolicy(startup_retries=2, backoff_s=0.0)), steps=0)
     for attempt in (2, 3):
-        assert launches(fail(job, 5.0, verdict("NVLinkError")))[0].attempt == attempt
-    assert kinds(fail(job, 5.0, verdict("NVLinkError"))) == [Finish]
+        assert launches(fail(job, 5.0, verdict(reason)))[0].attempt == attempt
+    assert kinds(fail(job, 5.0, verdict(reason))) == [Finish]
+
+
+def test_a_job_whose_steps_no_one_can_read_is_restarted_as_long_as_its_attempts_last():
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    for number in range(1, 40):
+        assert launches(fail(job, number * 3_600.0, signalled()))
+    assert job.handle(events.Exited(now_s=1e6, code=0))[-1].outcome == "done"
+
+
+def signalled() -> Verdict:
+    return Verdict(log="x", reason="SIGKILL", category="unknown", action="restart", confidence=0.5)
+
+
+def test_kills_that_each_let_the_run_get_further_are_not_counted_against_it():
+    job = running()
+    for number in range(200):
+        now = 100.0 * (number + 1)
+        assert launches(fail(job, now, signalled()))
+        job.handle(events.StepDone(now_s=now + 1.0, step=40 + number, loss=1.0))
 
 
 def test_an_exit_code_alone_does_not_prove_a_fault_of_the_program():
@@ -116,11 +148,10 @@ def test_a_framework_error_at_the_same_step_twice_stops_the_run():
 
 def test_the_budget_of_a_class_ends_the_run():
     job = running(SuperviseConfig(restarts=RestartPolicy(budgets=Budgets(infrastructure=2), backoff_s=0.0)))
-    for number in range(2):
+    for number in range(3):
         assert launches(fail(job, 31.0 + 50 * number, verdict("ECCError")))
-        for step in range(31, 40 + 10 * number):
-            job.handle(events.StepDone(now_s=32.0 + 50 * number, step=step, loss=1.0))
-    assert kinds(fail(job, 200.0, verdict("ECCError"))) == [Finish]
+    actions = fail(job, 200.0, verdict("ECCError"))
+    assert kinds(actions) == [Finish] and "2 are allowed" in actions[0].text
 
 
 def test_failures_of_yesterday_do_not_count_against_the_budget():
@@ -157,21 +188,66 @@ def test_silence_far_beyond_the_jobs_own_step_time_is_a_hang():
 
 
 def test_hangs_that_begin_on_the_same_host_twice_cordon_it():
-    job = running(SuperviseConfig(hosts=FLEET, examine=ExamineSettings(enabled=False)))
+    job = running(SuperviseConfig(hosts=FLEET, examine=ExamineSettings(enabled=False)), steps=0)
     for number in range(2):
-        now = 1_000.0 * (number + 1)
-        job.handle(events.StepDone(now_s=now, step=100 * (number + 1), loss=1.0))
-        job.handle(events.Tick(now_s=now + 500.0))
-        job.handle(events.Exited(now_s=now + 501.0, code=None, host="n2"))
-        actions = job.handle(events.Explained(now_s=now + 502.0, verdict=verdict()))
+        now = 5_000.0 * (number + 1)
+        for late in range(3):
+            job.handle(events.StepDone(now_s=now + late, step=100 * (number + 1) + late, loss=1.0))
+        job.handle(events.Tick(now_s=now + 900.0))
+        job.handle(events.Exited(now_s=now + 901.0, code=None, host="n2"))
+        actions = job.handle(events.Explained(now_s=now + 902.0, verdict=verdict()))
     assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
-    assert any("Hang at step 200 on n2" in getattr(a, "text", "") for a in actions)
+    assert any("Hang at step 202 on n2" in getattr(a, "text", "") for a in actions)
 
 
 def test_a_job_that_starts_slowly_is_not_taken_for_a_hang():
     job = running(steps=0)
     assert job.handle(events.Tick(now_s=1_700.0)) == []
     assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=1_801.0))
+
+
+def test_silence_means_nothing_where_the_trainer_never_reported_a_step():
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    assert job.handle(events.Tick(now_s=30 * 86_400.0)) == []
+
+
+def test_a_log_that_goes_on_is_a_sign_of_life_where_steps_are_read_from_it():
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    for step in (1, 2, 3):
+        job.handle(events.StepDone(now_s=float(step), step=step, logged=True))
+    for minute in range(1, 300):
+        job.handle(events.Heard(now_s=60.0 * minute))
+        assert job.handle(events.Tick(now_s=60.0 * minute + 59.0)) == []
+    assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=60.0 * 299 + 1_900.0))
+
+
+def test_an_evaluation_that_the_trainer_announces_is_no_hang():
+    job = running()
+    job.handle(events.Paused(now_s=31.0, what="evaluation"))
+    assert job.handle(events.Tick(now_s=40_000.0)) == []
+    job.handle(events.Resumed(now_s=40_001.0))
+    assert job.handle(events.Tick(now_s=40_002.0)) == []
+
+
+def test_a_silence_at_the_same_step_as_before_is_given_more_time():
+    job = running()
+    assert TakeStacks(attempt=1) in job.handle(events.Tick(now_s=30.0 + 301.0))
+    job.handle(events.Exited(now_s=340.0, code=None))
+    assert launches(job.handle(events.Explained(now_s=341.0, verdict=verdict())))
+    for step in range(1, 31):
+        job.handle(events.StepDone(now_s=341.0 + step, step=step, loss=1.0, trainer_s=341.0 + step))
+    assert job.handle(events.Tick(now_s=371.0 + 1_100.0)) == []
+
+
+def test_every_judgement_can_be_switched_off():
+    off = SuperviseConfig(pace=PacePolicy(startup_s=0, hang_steps=0, slow_factor=0), losses=LossPolicy(enabled=False))
+    job = running(off)
+    job.handle(events.Saved(now_s=30.0, step=20))
+    assert job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan)) == []
+    assert job.handle(events.Tick(now_s=1e9)) == []
+    assert slow_down(job, 100.0) == []
 
 
 def test_waiting_in_a_queue_is_no_hang():
@@ -216,20 +292,59 @@ def test_a_short_spike_heals_by_itself():
 
 def test_bad_steps_until_the_kill_belong_to_the_same_spike():
     job = running()
+    job.handle(events.Saved(now_s=30.0, step=20))
     job.handle(events.StepDone(now_s=31.0, step=31, loss=math.inf, batch=30))
     job.handle(events.StepDone(now_s=31.1, step=32, loss=math.inf, batch=31))
     job.handle(events.StepDone(now_s=31.2, step=33, loss=1.0, batch=32))
     assert job.skip == [BatchRange(first=29, last=31)]
 
 
-def test_rollbacks_that_do_not_help_end_the_run():
-    job = running(SuperviseConfig(losses=LossPolicy(max_rollbacks=2)))
-    for attempt in range(2):
+def test_a_rollback_that_did_not_help_goes_further_back_and_ends_the_run_when_none_is_left():
+    job = running(SuperviseConfig(losses=LossPolicy(max_rollbacks=5)))
+    for step in (10, 20, 30):
+        job.handle(events.Saved(now_s=30.0, step=step))
+    went_back = []
+    for attempt in range(3):
         job.handle(events.StepDone(now_s=40.0 + attempt, step=31, loss=math.nan, batch=31))
-        assert launches(job.handle(events.Exited(now_s=41.0 + attempt, code=None)))
+        went_back += [launch.resume_step for launch in launches(job.handle(events.Exited(now_s=41.0, code=None)))]
+    assert went_back == [30, 20, 10]
     job.handle(events.StepDone(now_s=50.0, step=31, loss=math.nan, batch=31))
     actions = job.handle(events.Exited(now_s=51.0, code=None))
     assert kinds(actions) == [Finish] and actions[0].outcome == "failed"
+
+
+def shift_loss(job: JobState) -> list[Action]:
+    actions = []
+    for step in range(31, 60):
+        actions += job.handle(events.StepDone(now_s=31.0, step=step, loss=5.0, batch=step))
+        if job.phase is not Phase.RUNNING:
+            break
+    return actions
+
+
+def test_a_planned_shift_of_the_loss_is_left_alone_where_there_is_no_checkpoint():
+    job = running()
+    assert kinds(shift_loss(job)) == [Notify] and job.phase is Phase.RUNNING
+
+
+def test_a_loss_read_from_a_log_never_ends_a_job():
+    job = JobState()
+    job.handle(events.Tick(now_s=0.0))
+    for step in range(1, 60):
+        loss = 1.0 if step < 31 else math.nan
+        actions = job.handle(events.StepDone(now_s=float(step), step=step, loss=loss, logged=True))
+        assert not any(isinstance(action, Kill) for action in actions)
+
+
+def test_a_planned_shift_of_the_loss_costs_one_rollback_at_most():
+    job = running()
+    job.handle(events.Saved(now_s=30.0, step=20))
+    assert kinds(shift_loss(job)) == [Notify, Kill]
+    job.handle(events.Exited(now_s=32.0, code=None))
+    job.handle(events.Restored(now_s=33.0, step=20, source="storage"))
+    for step in range(21, 31):
+        job.handle(events.StepDone(now_s=34.0, step=step, loss=1.0, batch=step))
+    assert kinds(shift_loss(job)) == [Notify] and job.phase is Phase.RUNNING
 
 
 def test_a_rollback_is_remembered_until_the_trainer_has_restored():
@@ -349,13 +464,25 @@ def test_a_run_whose_hosts_are_all_good_is_not_stopped_twice_for_the_same_slowne
 def test_exit_zero_after_training_is_the_end():
     job = running()
     actions = job.handle(events.Exited(now_s=31.0, code=0))
-    assert actions[-1] == Finish(outcome="done", text="finished at step 30 after 1 attempts")
+    assert actions[-1] == Finish(outcome="done", text="finished at step 30 after 1 attempt", memory="/m")
     assert job.handle(events.Tick(now_s=1e9)) == []
 
 
-def test_exit_zero_without_a_step_is_a_failure():
+def test_exit_zero_is_the_end_also_where_no_step_was_ever_read():
     job = running(steps=0)
-    assert job.handle(events.Exited(now_s=3.0, code=0))[-1].outcome == "failed"
+    assert job.handle(events.Exited(now_s=3.0, code=0))[-1].outcome == "done"
+
+
+def test_a_launcher_that_was_told_to_go_is_started_again_and_costs_no_budget():
+    job = running()
+    told = Verdict(log="x", reason="Preempted", category="infrastructure", action="restart", confidence=0.5)
+    assert launches(fail(job, 31.0, told)) and job.failures == []
+
+
+def test_asking_a_second_time_ends_the_job_at_once():
+    job = running()
+    job.handle(events.StopAsked(now_s=31.0))
+    assert job.handle(events.StopAsked(now_s=32.0)) == [Kill(attempt=1, grace_s=0.0)]
 
 
 def test_a_preempted_job_starts_again_and_costs_no_budget():

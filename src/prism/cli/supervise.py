@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,6 +39,7 @@ RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of this run: sta
     "run",
     epilog=examples(
         "prism supervise -- torchrun --nproc-per-node 8 train.py",
+        "prism supervise --checkpoint auto -- torchrun --nproc-per-node 8 train.py",
         "prism supervise --launcher slurm --config run.yaml -- python train.py",
     ),
 )
@@ -46,6 +48,13 @@ def run(
     launcher: Annotated[Literal["local", "slurm"], typer.Option(help="Where it runs.")] = "local",
     config: Annotated[Path | None, typer.Option(help="Settings of the run (YAML); see docs/recover.md.")] = None,
     run_dir: RunDir = Path("prism-run"),
+    checkpoint: Annotated[
+        Literal["auto", "own"],
+        typer.Option(help="auto: asynchronous checkpoints and exact resume for Hugging Face Trainer and Lightning."),
+    ] = "own",
+    only_restart: Annotated[
+        bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
+    ] = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
@@ -55,6 +64,10 @@ def run(
     from prism.recover.supervise.start import supervise
 
     settings = read_config(config) if config is not None else SuperviseConfig()
+    if checkpoint == "auto":
+        settings = replace(settings, checkpoint=replace(settings.checkpoint, enabled=True))
+    if only_restart:
+        settings = settings.only_restart()
     state = supervise(run_dir, tuple(command), settings, launcher=launcher, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
@@ -72,6 +85,8 @@ def status(
     quiet: QuietFlag = False,
 ) -> None:
     """How a run stands, and its last decisions."""
+    from rich.text import Text
+
     from prism.recover.supervise import read_status
 
     found = read_status(run_dir)
@@ -80,7 +95,7 @@ def status(
         return
     show(table(None, ("", ""), _rows(found)))
     for line in found.decisions:
-        show(f"  {line}")
+        show(Text(f"  {line}"))  # as it is: a log line may look like markup
 
 
 def _rows(found: RunStatus) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ SKIP_BATCHES = "PRISM_SKIP_BATCHES"
 HOST = "PRISM_HOST"
 NUM_FAILURES = "PRISM_NUM_FAILURES"
 UPTIME_S = "PRISM_UPTIME_S"
+ROLE = "PRISM_ROLE"  # set by helper processes of ours for themselves, so that they are not taken for ranks
+WRITER = "writer"
+AUTO = "PRISM_CHECKPOINT"  # automatic checkpoints of known trainers
+AUTO_FOLDER = "PRISM_CHECKPOINT_DIR"
+AUTO_INTERVAL = "PRISM_CHECKPOINT_STEPS"
 
 STEPS_FILE = "steps.jsonl"
 MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host
@@ -153,6 +158,18 @@ class Progress:
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
+
+    @contextlib.contextmanager
+    def pause(self, what: str = "") -> Iterator[None]:
+        """Around what is no training, such as an evaluation: the supervisor expects no steps meanwhile."""
+        first = self.rank == 0
+        if first:
+            self.event("paused", what=what)
+        try:
+            yield
+        finally:
+            if first:
+                self.event("resumed")
 
     def _beat_on(self) -> None:
         while True:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+from prism.recover.checkpoint.loaders import shield_workers
+
 
 class PreemptionNotice:
     """Remembers that a signal arrived. SIGTERM is what Slurm, Kubernetes and cloud machines send first."""
 
     def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
         self.given = False
+        shield_workers()
         self._previous = {number: signal.signal(number, self._note) for number in signals}
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -42,9 +42,10 @@ class TakeStacks(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain(Action):
-    """Ask the logs of an attempt why it ended."""
+    """Ask the exit code and the logs of an attempt why it ended."""
 
     attempt: int
+    code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

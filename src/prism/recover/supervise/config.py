@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.errors import BadConfigError
 from prism.records.settings import Checked, build, describe, number, one_of, parse_mapping, read_text
 from prism.recover.isolate.agents import Backend
+from prism.recover.progress import AUTO, AUTO_FOLDER, AUTO_INTERVAL
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
 from prism.recover.supervise.restarts import RestartPolicy
+
+# By its path: what is in there runs inside the trainer and may import torch, which the supervisor never does.
+_SITE = Path(__file__).resolve().parents[1] / "checkpoint" / "integrations" / "site"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,27 @@ class ExamineSettings(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutomaticCheckpoints:
+    """Checkpoints of known trainers through their own hooks, without a line in the script."""
+
+    enabled: bool = False
+    folder: str = ""  # empty: `checkpoints` in the run folder
+    interval_steps: int | None = None  # None: chosen from what saves and failures cost
+
+    def variables(self, run_dir: Path) -> dict[str, str]:
+        """What the job's environment needs for it."""
+        if not self.enabled:
+            return {}
+        path = os.environ.get("PYTHONPATH", "")
+        return {
+            AUTO: "auto",
+            AUTO_FOLDER: self.folder or str(run_dir / "checkpoints"),
+            AUTO_INTERVAL: "" if self.interval_steps is None else str(self.interval_steps),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_SITE), path))),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuperviseConfig(Checked):
     """Everything that can be set; every default is meant for a real run."""
 
@@ -55,8 +81,14 @@ class SuperviseConfig(Checked):
     pace: PacePolicy = field(default_factory=PacePolicy)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     examine: ExamineSettings = field(default_factory=ExamineSettings)
+    checkpoint: AutomaticCheckpoints = field(default_factory=AutomaticCheckpoints)
     webhook: str = ""
     poll_s: float = number(2.0, 0.01, 3_600.0)
+
+    def only_restart(self) -> SuperviseConfig:
+        """The same with every judgement of a running job switched off."""
+        pace = replace(self.pace, startup_s=0.0, hang_steps=0.0, slow_factor=0.0)
+        return replace(self, pace=pace, losses=replace(self.losses, enabled=False))
 
 
 def read_config(path: Path) -> SuperviseConfig:

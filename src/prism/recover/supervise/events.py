@@ -33,13 +33,31 @@ class Queued(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone(Event):
-    """The trainer reported a step; `trainer_s` is the trainer's monotonic clock."""
+    """A step is done; `trainer_s` is the trainer's monotonic clock. `logged`: read from its log, not reported."""
 
     step: int
+    logged: bool = False
     loss: float | None = None
     grad_norm: float | None = None
     batch: int | None = None
     trainer_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard(Event):
+    """The job wrote to its log: a sign of life, nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Event):
+    """The trainer does something else than steps, such as an evaluation: its silence means nothing."""
+
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    """The trainer is back to its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,74 @@
-"""Asking the logs: the interface the supervisor needs, and `prism explain` behind it."""
+"""Asking why an attempt ended: exit codes first, then what the ranks themselves wrote, through `prism explain`."""
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from prism.errors import PrismError
 from prism.records.verdict import Verdict
+from prism.recover.supervise.exits import Ending, read_ending, signal_name, write_own_words
+
+PREEMPTED = "Preempted"
+_CRASHES = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}
 
 
 class Explainer(Protocol):
-    """From an attempt's folder of logs to a verdict."""
+    """From an attempt's folder and exit code to a verdict."""
 
-    def __call__(self, folder: Path) -> Verdict:
+    def __call__(self, folder: Path, code: int | None) -> Verdict:
         """Say why the attempt ended."""
 
 
-def explain_logs(folder: Path) -> Verdict:
-    """The verdict of `prism.explain`; Unknown, never an exception, where the logs cannot be read."""
+def explain_logs(folder: Path, code: int | None = None) -> Verdict:
+    """A signal or the loss of a peer outranks any traceback; Unknown, never an exception, where nothing is clear."""
+    logs = sorted(folder.glob("*.log"))  # only these: the reports beside them are the supervisor's own
+    ending = read_ending(logs, code)
+    if ending.told_to_go:
+        return _verdict(folder, PREEMPTED, "it was asked to end (SIGTERM)", ending)
+    said = _read(folder, logs, ending)
+    if ending.signal is not None:
+        return _by_signal(folder, ending, said)
+    if ending.peer_lost and said.category != "infrastructure":
+        text = "a rank lost the connection to another; the first that went left no other sign"
+        return _verdict(folder, "ConnectionError", text, ending)
+    return said
+
+
+def _read(folder: Path, logs: list[Path], ending: Ending) -> Verdict:
     from prism.explain import diagnose, read_job
 
     try:
-        return diagnose(read_job(str(folder))).verdict
-    except PrismError:
+        with tempfile.TemporaryDirectory(prefix="prism-explain-") as copies:
+            for path in logs:
+                write_own_words(path, Path(copies) / path.name, ending.rank)
+            found = diagnose(read_job(copies)).verdict
+    except (PrismError, OSError):
+        found = None
+    if found is None or found.reason in ("Unknown", "none"):
         return Verdict(log=str(folder), reason="Unknown", category="unknown", action="restart", confidence=0.0)
+    return replace(found, log=str(folder))
+
+
+def _by_signal(folder: Path, ending: Ending, said: Verdict) -> Verdict:
+    """A crash may have left a reason that names hosts; a plain kill has none in the log."""
+    assert ending.signal is not None
+    name = signal_name(ending.signal)
+    if name in _CRASHES and said.category == "infrastructure":
+        return said
+    who = "the command" if ending.rank is None else f"rank {ending.rank}"
+    return _verdict(folder, name, f"{who} was ended by {name}", ending)
+
+
+def _verdict(folder: Path, reason: str, mitigation: str, ending: Ending) -> Verdict:
+    return Verdict(
+        log=str(folder),
+        reason=reason,
+        category="unknown" if reason.startswith("SIG") else "infrastructure",
+        action="restart",
+        confidence=0.5,
+        first_rank=ending.rank,
+        mitigation=mitigation,
+    )

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 class LossPolicy:
     """What counts as a spike, and how often a run may be rolled back for one."""
 
+    enabled: bool = True
     window: int = 64
     min_history: int = 20
     deviations: float = 8.0  # above the median, in robust standard deviations
     min_rise: float = 0.5  # and at least this share of the median
     patience: int = 3  # steps in a row; shorter spikes heal by themselves
     lead_batches: int = 1  # batches before the first bad loss that may have caused it
-    max_rollbacks: int = 3
+    max_rollbacks: int = 3  # that did not get the run past the place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class LossWatch:
     recent: list[float] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
     bad_batches: list[int] = field(default_factory=list)
+    left_alone: bool = False  # people were told in this attempt that nothing can be done
 
     def add(self, step: int, batch: int, loss: float, policy: LossPolicy) -> Spike | None:
         """Note a loss; a spike is returned once it is sure."""
@@ -55,6 +57,10 @@ class LossWatch:
             last_batch=max(self.bad_batches),
             loss=loss,
         )
+
+    def accept(self) -> None:
+        """Take the present level as usual: what is known is learnt anew."""
+        self.recent, self.bad_steps, self.bad_batches = [], [], []
 
     def limit(self, policy: LossPolicy) -> float | None:
         """The loss above which a step is bad; None while too little is known."""

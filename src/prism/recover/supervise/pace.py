@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacePolicy:
-    """Limits against the run's own step time."""
+    """Limits against the run's own step time. A limit of 0 switches its judgement off."""
 
-    startup_s: float = 1_800.0  # from launch to the first step
+    startup_s: float = 1_800.0  # from launch to the first step; only where the trainer is known to report steps
     hang_steps: float = 10.0  # silence of so many steps is a hang,
-    min_silence_s: float = 120.0  # but never before this
-    slow_factor: float = 2.0  # against the run's own baseline; 0 turns it off
+    min_silence_s: float = 300.0  # but never before this
+    log_silence_s: float = 1_800.0  # the same where steps are read from a log that also writes nothing else
+    slow_factor: float = 2.0  # against the run's own baseline
     slow_steps: int = 30  # for so many steps in a row
     baseline_steps: int = 30
 
@@ -24,30 +25,49 @@ class Pace:
 
     last_seen_s: float = 0.0  # when the run last gave a sign of life
     stepped: bool = False  # in this attempt
+    reports: bool = False  # the trainer reports to us itself; else its log is read
+    ever_stepped: bool = False
+    paused: bool = False
+    started_s: float = 0.0
     recent: list[float] = field(default_factory=list)
+    longest_s: float = 0.0  # between two steps of one attempt
+    longest_startup_s: float = 0.0
     baseline_s: float | None = None
     last_trainer_s: float | None = None
 
     def restart(self, now_s: float) -> None:
-        """A new attempt begins; the baseline stays."""
-        self.last_seen_s, self.stepped, self.recent, self.last_trainer_s = now_s, False, [], None
+        """A new attempt begins; what is known of the run stays."""
+        self.last_seen_s, self.started_s, self.stepped, self.paused = now_s, now_s, False, False
+        self.recent, self.last_trainer_s = [], None
 
     def step_done(self, now_s: float, trainer_s: float | None, policy: PacePolicy) -> None:
         """Note a step; its length is measured on the trainer's clock where it tells it."""
         end_s = now_s if trainer_s is None else trainer_s
         if self.last_trainer_s is not None and end_s >= self.last_trainer_s:
-            self.recent = [*self.recent, end_s - self.last_trainer_s][-max(policy.slow_steps, policy.baseline_steps) :]
+            gap_s = end_s - self.last_trainer_s
+            if self.recent:  # the first step of an attempt compiles, warms up, fills caches
+                self.longest_s = max(self.longest_s, gap_s)
+            self.recent = [*self.recent, gap_s][-max(policy.slow_steps, policy.baseline_steps) :]
+        if not self.stepped:
+            self.longest_startup_s = max(self.longest_startup_s, now_s - self.started_s)
         self.last_trainer_s = end_s
-        self.last_seen_s, self.stepped = now_s, True
+        self.last_seen_s, self.stepped, self.ever_stepped, self.paused = now_s, True, True, False
         if self.baseline_s is None and len(self.recent) >= policy.baseline_steps:
             self.baseline_s = statistics.median(self.recent)
 
-    def silence_limit_s(self, policy: PacePolicy) -> float:
-        """How long nothing may be heard."""
+    def silence_limit_s(self, policy: PacePolicy) -> float | None:
+        """How long nothing may be heard; None where silence means nothing."""
+        if self.paused:
+            return None
         if not self.stepped:
-            return policy.startup_s
-        usual = statistics.median(self.recent) if self.recent else self.baseline_s
-        return max(policy.min_silence_s, policy.hang_steps * (usual or 0.0))
+            known = self.reports or self.ever_stepped
+            return max(policy.startup_s, 3.0 * self.longest_startup_s) if known and policy.startup_s else None
+        if not policy.hang_steps:
+            return None
+        usual = statistics.median(self.recent) if self.recent else self.baseline_s or 0.0
+        if self.reports:
+            return max(policy.min_silence_s, policy.hang_steps * usual, 2.0 * self.longest_s)
+        return max(policy.log_silence_s, policy.hang_steps * max(usual, self.longest_s))
 
     def is_slow(self, policy: PacePolicy) -> bool:
         """Whether the last steps were all well above the baseline: one slow step is no reason to stop."""

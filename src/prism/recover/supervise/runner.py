@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
-from prism.recover.supervise.launchers import Launcher, LaunchPlan
+from prism.recover.supervise.launchers import Launcher, LaunchPlan, no_hurry
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.stacks import take_stacks
 from prism.recover.supervise.state import Cause, JobState, Phase
@@ -37,6 +38,7 @@ class Tools:
     explainer: Explainer = field(default=explain_logs)
     examiner: Examiner | None = None
     stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once for every time a person asks
+    hurry: Callable[[], bool] = field(default=no_hurry)  # asked again while the job was being asked to save
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
 
 
@@ -52,6 +54,7 @@ class Supervisor:
         found = self.journal.load(config)
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
+        self._complaint = ""
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
@@ -71,6 +74,10 @@ class Supervisor:
 
     def poll(self) -> None:
         """Look once at everything that can have changed."""
+        if self._pending:
+            self._perform()  # what a full disk held up
+            if self._pending:
+                return
         if self.tools.stop_asked():
             self._take(events.StopAsked(now_s=self.clock.now_s()))
         for event in self._seen():
@@ -110,7 +117,8 @@ class Supervisor:
             return
         self._pending = [*self._pending, *decided]
         self._commit()
-        self.journal.tell(event, decided)
+        with contextlib.suppress(OSError):  # told already where the state could not be written either
+            self.journal.tell(event, decided)
         for action in decided:
             self.tools.say(describe(action))
         self._perform()
@@ -119,7 +127,12 @@ class Supervisor:
         """Do what is pending, in order; each is struck out on disk once done."""
         while self._pending:
             action, *rest = self._pending
-            follow_up = self._act(action)
+            try:
+                follow_up = self._act(action)
+            except OSError as error:
+                # Most often a full disk. The job is not harmed by it, and neither is the decision: it is tried again.
+                self._complain(f"cannot {type(action).__name__.lower()} ({error}); trying again")
+                return
             self._pending = rest
             if follow_up is None:
                 self._commit()
@@ -129,14 +142,21 @@ class Supervisor:
                 self._take(follow_up)
 
     def _commit(self) -> None:
-        self.journal.commit(
-            Snapshot(
-                state=self.state,
-                pending=self._pending,
-                clock=self.clock.mark(),
-                read_bytes=self._watch.read_bytes,
-            )
+        snapshot = Snapshot(
+            state=self.state, pending=self._pending, clock=self.clock.mark(), read_bytes=self._watch.read_bytes
         )
+        try:
+            self.journal.commit(snapshot)
+        except OSError as error:
+            self._complain(f"{self.run_dir}: state not written ({error.strerror}); the job goes on, make room there")
+        else:
+            self._complaint = ""
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            self._complaint = text
+            self.tools.say(text)
+            self._notify("page", text)
 
     def _act(self, action: actions.Action) -> events.Event | None:
         launcher = self.tools.launcher
@@ -144,12 +164,12 @@ class Supervisor:
             case actions.Launch():
                 return self._launch(action)
             case actions.Kill():
-                launcher.stop(attempt_dir(self.run_dir, action.attempt), action.grace_s)
+                launcher.stop(attempt_dir(self.run_dir, action.attempt), action.grace_s, self.tools.hurry)
             case actions.TakeStacks():
                 folder = attempt_dir(self.run_dir, action.attempt)
                 take_stacks(launcher.pids(folder), folder / "stacks.txt")
             case actions.Explain():
-                verdict = self.tools.explainer(attempt_dir(self.run_dir, action.attempt))
+                verdict = self.tools.explainer(attempt_dir(self.run_dir, action.attempt), action.code)
                 return events.Explained(now_s=self.clock.now_s(), verdict=verdict)
             case actions.Examine():
                 return self._examine(action)
@@ -184,6 +204,7 @@ class Supervisor:
             hosts=action.hosts,
             num_hosts=action.num_hosts,
             excluded=action.excluded,
+            variables=self.config.checkpoint.variables(self.run_dir),
         )
         hosts = self.tools.launcher.start(plan)
         self._watch = Watch(folder)

@@ -37,6 +37,7 @@ def supervise(
         launcher=make_launcher(launcher, config),
         examiner=make_examiner(config),
         stop_asked=requests.take,
+        hurry=requests.waiting,
         say=say,
     )
     supervisor = Supervisor(run_dir, command, config, tools)
@@ -62,6 +63,10 @@ class StopRequests:
             return False
         self._count -= 1
         return True
+
+    def waiting(self) -> bool:
+        """Whether there is one that was not taken yet."""
+        return self._count > 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from prism.records.verdict import Verdict
@@ -22,13 +22,16 @@ from prism.recover.supervise.actions import (
     Uncordon,
 )
 from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.explainer import PREEMPTED
 from prism.recover.supervise.hosts import HostBook
 from prism.recover.supervise.losses import LossWatch, Spike
 from prism.recover.supervise.pace import Pace
 from prism.recover.supervise.restarts import HANG, SLOW, Failure, judge
+from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
 
 _SURE = 0.8  # a verdict this confident may cordon the host it names without a test
 _MAX_SAVED = 200
+_LONGER_EACH_TIME = 4.0
 
 
 class Phase(StrEnum):
@@ -69,6 +72,9 @@ class JobState:
     resume_step: int | None = None
     skip: list[BatchRange] = field(default_factory=list)
     num_rollbacks: int = 0
+    rollbacks: RollbackHistory = field(default_factory=RollbackHistory)
+    failed_at_step: int = -1  # the furthest that any failed attempt had come
+    launched_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     preempted: bool = False
     save_trouble: bool = False
@@ -99,6 +105,13 @@ class JobState:
                 return []
             case events.StepDone():
                 return self._on_step(event)
+            case events.Heard():
+                # A trainer that reports may be stuck while a helper writes; one that does not has only its log.
+                self.pace.last_seen_s = self.pace.last_seen_s if self.pace.reports else event.now_s
+                return []
+            case events.Paused() | events.Resumed():
+                self.pace.paused, self.pace.last_seen_s = isinstance(event, events.Paused), event.now_s
+                return []
             case events.Exited():
                 return self._on_exit(event)
             case events.Explained():
@@ -116,17 +129,29 @@ class JobState:
         actions: list[Action] = [Uncordon(host=host) for host in self.book.expire(now_s)]
         if self.phase is Phase.NEW or (self.phase is Phase.WAITING and now_s >= self.due_s):
             return actions + self._launch(now_s)
-        if self.phase is Phase.RUNNING:
-            silent_s = now_s - self.pace.last_seen_s
-            if silent_s > self.pace.silence_limit_s(self.config.pace):
-                return actions + self._on_silence(silent_s)
+        limit_s = self._silence_limit_s() if self.phase is Phase.RUNNING else None
+        silent_s = now_s - self.pace.last_seen_s
+        if limit_s is not None and silent_s > limit_s:
+            return actions + self._on_silence(silent_s)
         return actions
+
+    def _silence_limit_s(self) -> float | None:
+        """The pace's limit, longer after every hang at this very step: what is silent there again may be at work."""
+        limit_s = self.pace.silence_limit_s(self.config.pace)
+        before = 0
+        for failure in reversed(self.failures):
+            if (failure.reason, failure.step) != (HANG, self.last_step):
+                break
+            before += 1
+        return None if limit_s is None else limit_s * _LONGER_EACH_TIME**before
 
     def _on_silence(self, silent_s: float) -> list[Action]:
         self.phase, self.cause = Phase.STOPPING, Cause.HANG
         what = f"no step for {silent_s:.0f} s after step {self.last_step}" if self.pace.stepped else "never stepped"
+        setting = "pace.hang_steps: 0" if self.pace.stepped else "pace.startup_s: 0"
+        text = f"attempt {self.attempt} hangs: {what}; stacks are taken, then it is ended"
         return [
-            Notify(level="warning", text=f"attempt {self.attempt} hangs: {what}; stacks are taken, then it is ended"),
+            Notify(level="warning", text=f"{text} (if it was at work: progress.pause() around it, or {setting})"),
             TakeStacks(attempt=self.attempt),
             Kill(attempt=self.attempt, grace_s=0.0),
         ]
@@ -136,11 +161,13 @@ class JobState:
             self._widen_skip(event)
         if self.phase is not Phase.RUNNING:
             return []
+        self.pace.reports = not event.logged
+        if event.step != self.last_step:  # a log may tell the loss of a step in a line of its own
+            self.pace.step_done(event.now_s, event.trainer_s, self.config.pace)
         self.last_step = event.step
         self.best_step = max(self.best_step, event.step)
         self.resume_step = None
-        self.pace.step_done(event.now_s, event.trainer_s, self.config.pace)
-        if event.loss is not None:
+        if event.loss is not None and self.config.losses.enabled:
             batch = event.step if event.batch is None else event.batch
             spike = self.losses.add(event.step, batch, event.loss, self.config.losses)
             if spike is not None:
@@ -150,20 +177,26 @@ class JobState:
         return []
 
     def _on_spike(self, spike: Spike) -> list[Action]:
+        # Without reports there is no checkpointer of ours, and so nothing that a restart could be sent back to.
+        saved = self.saved_steps if self.pace.reports and self.folder else []
+        answer = answer_spike(spike, saved, self.rollbacks, self.config.losses)
+        if answer.kind == "leave alone":
+            told_of, self.losses.left_alone = self.losses.left_alone, True
+            self.losses.accept()
+            return [] if told_of else [Notify(level="page", text=f"{answer.text} (losses.enabled: false ends this)")]
         self.phase, self.cause = Phase.STOPPING, Cause.SPIKE
         kill = Kill(attempt=self.attempt, grace_s=0.0)
-        name = f"loss {spike.loss:g} from step {spike.first_step}"
-        self.num_rollbacks += 1
-        if self.num_rollbacks > self.config.losses.max_rollbacks:
-            self.cause = Cause.ASKED
-            text = f"{name}: {self.num_rollbacks - 1} rollbacks did not help; a person must look at data and settings"
-            self.outcome, self.outcome_text = "failed", text
+        if answer.kind == "give up":
+            self.cause, self.outcome, self.outcome_text = Cause.ASKED, "failed", answer.text
             return [kill]
-        good = [step for step in self.saved_steps if step < spike.first_step]
-        self.resume_step = max(good, default=0)
+        self.num_rollbacks += 1
+        self.resume_step = answer.resume_step
+        self.rollbacks = RollbackHistory(
+            first_step=spike.first_step, resume_step=answer.resume_step, count=answer.tries
+        )
         self.skip.append(BatchRange(first=spike.first_batch, last=spike.last_batch))
-        text = f"{name}: back to step {self.resume_step}, leaving out batches {self.skip[-1]}"
-        return [Notify(level="warning", text=text), kill]
+        text = f"{answer.text}: back to step {self.resume_step}, leaving out batches {self.skip[-1]}"
+        return [Notify(level="warning", text=f"{text} (losses.enabled: false would have let it run)"), kill]
 
     def _widen_skip(self, event: events.StepDone) -> None:
         """Bad steps between the decision and the end of the attempt belong to the same spike."""
@@ -190,6 +223,7 @@ class JobState:
         match event:
             case events.FolderOpened():
                 self.folder, self.memory = event.folder, event.memory
+                self.pace.reports, self.pace.last_seen_s = True, event.now_s
             case events.Restored():
                 self.resume_step = None
                 self.saved_steps = [step for step in self.saved_steps if step <= event.step]
@@ -221,8 +255,7 @@ class JobState:
         # What is left of the attempt must go before anything else starts.
         sweep: list[Action] = [Kill(attempt=self.attempt, grace_s=0.0)]
         if self.preempted:
-            text = f"attempt {self.attempt} was preempted at step {self.last_step}; starting it again"
-            return [*sweep, Notify(level="info", text=text), *self._launch(event.now_s)]
+            return sweep + self._on_preempted(event.now_s)
         if event.code == 0:
             return sweep + self._on_clean_exit()
         self.phase = Phase.EXPLAINING
@@ -230,12 +263,17 @@ class JobState:
         if event.lost and event.host is not None:
             known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))
             return sweep + self._on_explained(known)
-        return [*sweep, Explain(attempt=self.attempt)]
+        return [*sweep, Explain(attempt=self.attempt, code=event.code)]
+
+    def _on_preempted(self, now_s: float) -> list[Action]:
+        text = f"attempt {self.attempt} was told to go at step {self.last_step}; starting it again"
+        return [Notify(level="info", text=text), *self._launch(now_s)]
 
     def _on_clean_exit(self) -> list[Action]:
+        tries = f"after {self.attempt} attempt{'s' if self.attempt > 1 else ''}"
         if self.best_step < 0:
-            return [self._finish("failed", "the command ended with 0 and never reported a step: it did not train")]
-        return [self._finish("done", f"finished at step {self.best_step} after {self.attempt} attempts")]
+            return [self._finish("done", f"finished {tries}; it reported no steps")]
+        return [self._finish("done", f"finished at step {self.best_step} {tries}")]
 
     def _on_stopped(self, event: events.Exited) -> list[Action]:
         cause, self.cause = self.cause, None
@@ -255,22 +293,19 @@ class JobState:
             return [Examine(hosts=self._testable())]
         self.phase = Phase.EXPLAINING
         self._note_failure(event.now_s, HANG, "hang", event.host)
-        return [Explain(attempt=self.attempt)]
+        return [Explain(attempt=self.attempt, code=event.code)]
 
     def _on_explained(self, event: events.Explained) -> list[Action]:
         if self.phase is not Phase.EXPLAINING:
             return []
         verdict, newest = event.verdict, self.failures[-1]
+        if verdict.reason == PREEMPTED and newest.reason != HANG:
+            self.failures.pop()
+            return self._on_preempted(event.now_s)
         if newest.reason != HANG:
-            self.failures[-1] = Failure(
-                at_s=newest.at_s,
-                reason=verdict.reason,
-                category=verdict.category,
-                step=newest.step,
-                host=next((h for h in verdict.hosts if h in self.hosts and len(self.hosts) > 1), newest.host),
-            )
-        ever = self.best_step >= 0
-        judged = judge(verdict, self.failures, ever_stepped=ever, policy=self.config.restarts)
+            named = next((h for h in verdict.hosts if h in self.hosts and len(self.hosts) > 1), newest.host)
+            self.failures[-1] = replace(newest, reason=verdict.reason, category=verdict.category, host=named)
+        judged = judge(verdict, self.failures, policy=self.config.restarts)
         if not judged.restart:
             return [self._finish("failed", judged.why)]
         actions = self._blame(event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
@@ -299,7 +334,7 @@ class JobState:
             return [Kill(attempt=self.attempt, grace_s=self.config.launch.grace_s)]
         if self.phase is Phase.STOPPING:
             self.cause = Cause.ASKED
-            return []
+            return [Kill(attempt=self.attempt, grace_s=0.0)]  # asked a second time: now
         return [self._finish("stopped", f"stopped on request at step {self.best_step}")]
 
     # -- what follows
@@ -321,6 +356,7 @@ class JobState:
             return [Notify(level="page", text=text)]
         self.attempt += 1
         self.phase, self.cause, self.preempted, self.last_step = Phase.RUNNING, None, False, -1
+        self.launched_s, self.losses.left_alone = now_s, False
         self.hosts = chosen
         self.pace.restart(now_s)
         launch = Launch(
@@ -357,9 +393,19 @@ class JobState:
         return tuple(dict.fromkeys(h for h in (*self.hosts, *self.config.hosts.hosts) if h not in out))
 
     def _note_failure(self, now_s: float, reason: str, category: str, host: str | None) -> None:
-        blamed = host if len(self.hosts) > 1 else None  # with one host there is no choice, so no blame
-        step = self.last_step
-        self.failures.append(Failure(at_s=now_s, reason=reason, category=category, step=step, host=blamed))
+        lived_s = now_s - self.launched_s
+        silent = self.best_step < 0 and lived_s >= self.config.restarts.useful_s
+        failure = Failure(
+            at_s=now_s,
+            reason=reason,
+            category=category,
+            step=self.last_step,
+            host=host if len(self.hosts) > 1 else None,  # with one host there is no choice, so no blame
+            lived_s=lived_s,
+            gained=self.best_step > self.failed_at_step or silent,
+        )
+        self.failed_at_step = max(self.failed_at_step, self.best_step)
+        self.failures.append(failure)
 
     def _finish(self, outcome: str, text: str) -> Action:
         self.phase, self.outcome, self.outcome_text = Phase.OVER, outcome, text

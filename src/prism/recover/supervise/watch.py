@@ -1,9 +1,8 @@
-"""Reading what a trainer reports: its progress file, and where it writes none, the step lines of its log."""
+"""Reading what a trainer reports: its progress file, and where it writes none, its logs."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any
 
 from prism.recover.progress import BEAT_INTERVAL_S, BEATS, STEPS_FILE
 from prism.recover.supervise import events
+from prism.recover.supervise.log_progress import LogFormats
 
-_STEP_LINE = re.compile(
-    rb"\b(?:step|iteration|iter|global_step)\b\s*[:=/]?\s*\[?\s*(\d+)(?:.{0,400}?\bloss\b\s*[:=]?\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?|nan|inf))?",
-    re.IGNORECASE,
-)
 _CHUNK_BYTES = 4 << 20
 _MISSED_BEATS = 2.5
 
@@ -33,10 +29,10 @@ class Tail:
             with self.path.open("rb") as handle:
                 handle.seek(self.offset)
                 while chunk := handle.read(_CHUNK_BYTES):
-                    end = chunk.rfind(b"\n") + 1
-                    if end == 0:
+                    end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1  # bars end their states with \r
+                    if end == 0 and len(chunk) < _CHUNK_BYTES:
                         return
-                    for line in chunk[:end].splitlines(keepends=True):
+                    for line in chunk[: end or None].splitlines(keepends=True):
                         self.offset += len(line)  # line by line: what is written down is what was acted on
                         yield line.rstrip()
                     handle.seek(self.offset)
@@ -45,13 +41,13 @@ class Tail:
 
 
 class Watch:
-    """Events of one attempt. The reports of the trainer win; the log is read only while there are none."""
+    """Events of one attempt. The reports of the trainer win; its logs are read while there are none."""
 
     def __init__(self, folder: Path, read_bytes: int = 0, last_step: int = -1) -> None:
         self._reports = Tail(path=folder / STEPS_FILE, offset=read_bytes)
-        self._log: Tail | None = None
+        self._logs: dict[Path, tuple[Tail, LogFormats]] = {}
         self._folder = folder
-        self._last_logged = last_step
+        self._last_logged = self._known_step = last_step
         self.bad_lines = 0
 
     @property
@@ -68,21 +64,20 @@ class Watch:
             else:
                 yield event
         if not self._reports.path.exists():
-            yield from self._poll_log(now_s)
+            yield from self._poll_logs(now_s)
 
-    def _poll_log(self, now_s: float) -> Iterator[events.Event]:
-        if self._log is None:
-            found = sorted(self._folder.glob("*.log"))
-            if not found:
-                return
-            self._log = Tail(path=found[0])
-        for line in self._log.lines():
-            match = _STEP_LINE.search(line[:2_000])
-            if match is None or int(match[1]) <= self._last_logged:
-                continue
-            self._last_logged = int(match[1])
-            loss = float(match[2]) if match[2] else None
-            yield events.StepDone(now_s=now_s, step=self._last_logged, loss=loss)
+    def _poll_logs(self, now_s: float) -> Iterator[events.Event]:
+        """Steps from every log of the attempt: which host prints them is the trainer's choice."""
+        for path in sorted(self._folder.glob("*.log")):
+            tail, formats = self._logs.setdefault(path, (Tail(path=path), LogFormats()))
+            before = tail.offset
+            for line in tail.lines():
+                for logged in formats.read(line):
+                    if logged.step > self._known_step and logged.step >= self._last_logged:
+                        self._last_logged = logged.step
+                        yield events.StepDone(now_s=now_s, step=logged.step, loss=logged.loss, logged=True)
+            if tail.offset > before:
+                yield events.Heard(now_s=now_s)
 
 
 def find_frozen_host(folder: Path) -> str | None:
@@ -128,5 +123,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any], float], events.Event]] = {
     "saved": lambda f, now: events.Saved(now_s=now, step=int(f["step"]), healthy=bool(f.get("healthy", True))),
     "save_failed": lambda f, now: events.SaveFailed(now_s=now, step=int(f["step"]), why=str(f["why"])),
     "broken": lambda f, now: events.CheckpointBroken(now_s=now, step=int(f["step"]), why=str(f["why"])),
+    "paused": lambda f, now: events.Paused(now_s=now, what=str(f.get("what", ""))),
+    "resumed": lambda f, now: events.Resumed(now_s=now),
     "preempted": lambda f, now: events.Preempted(now_s=now),
 }

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from prism.recover.progress import RunOrders
+
+
+def no_hurry() -> bool:
+    """No hurry."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +25,7 @@ class LaunchPlan:
     hosts: tuple[str, ...]  # empty: the launcher chooses
     num_hosts: int
     excluded: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)  # further ones for the command's environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +56,8 @@ class Launcher(Protocol):
     def look(self, folder: Path) -> Look:
         """See how it is doing."""
 
-    def stop(self, folder: Path, grace_s: float) -> None:
-        """End every process of it, after asking and waiting `grace_s`; nothing to do if it is over."""
+    def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
+        """End every process of it; with grace the ranks are asked first. `hurry` ends the wait. Over: nothing to do."""
 
     def logs(self, folder: Path) -> list[Path]:
         """Its log files."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prism.recover.supervise.launchers import LaunchPlan, Look
+from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class FakeLauncher:
         """What was set."""
         return self.looks.get(folder, Look(running=False))
 
-    def stop(self, folder: Path, grace_s: float) -> None:
+    def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
         """End it as a kill would."""
         self.stopped.append((folder, grace_s))
         if folder in self.looks and self.looks[folder].running:

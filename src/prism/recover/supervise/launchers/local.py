@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import socket
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,12 +16,11 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look
+from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry, node
 from prism.recover.supervise.launchers.processes import ProcessId, end_marked, find_marked, read_stat
 
 _LAUNCH_FILE = "launch.json"
-# The shell stays to write the exit code down, so that it is known even if no supervisor was there to see it.
-_WRAPPER = '"$@"; code=$?; echo $code > "$0.tmp"; mv "$0.tmp" "$0"; exit $code'
+NODE_PROGRAM = Path(node.__file__).resolve()
 
 
 class LocalLauncher:
@@ -28,6 +29,7 @@ class LocalLauncher:
     def __init__(self, settings: LaunchSettings | None = None) -> None:
         self.settings = settings or LaunchSettings()
         self._children: set[int] = set()
+        self._codes: dict[int, int] = {}  # of our own children: known also where the disk had no room for the file
 
     def start(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Start one process tree per host."""
@@ -38,7 +40,7 @@ class LocalLauncher:
         hosts = plan.hosts or (socket.gethostname(),)
         for name in hosts:
             _exit_path(plan.folder, name).unlink(missing_ok=True)
-        shared = {**os.environ, **plan.orders.to_environment(), ATTEMPT_KEY: key}
+        shared = {**os.environ, **plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: key}
         first = self.settings.addresses.named.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
         shared |= rendezvous(len(hosts), first)
         started = {}
@@ -63,18 +65,18 @@ class LocalLauncher:
             path = _exit_path(folder, host)
             alive = ProcessId(**identity).alive
             if path.exists():
-                codes[host] = int(path.read_text().strip() or -1)
+                codes[host] = read_code(path)
                 ended_at[host] = path.stat().st_mtime
             elif not alive:
-                codes[host] = None
+                codes[host] = self._codes.get(int(identity["pid"]))
                 ended_at[host] = 0.0
         failed = [host for host, code in codes.items() if code != 0]
         first = min(failed, key=lambda h: ended_at[h], default=None)
         return Look(running=not failed and len(codes) < len(started), codes=codes, first_failed=first)
 
-    def stop(self, folder: Path, grace_s: float) -> None:
+    def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
         """End everything that carries the attempt's mark."""
-        end_marked(attempt_key(folder), grace_s)
+        end_marked(attempt_key(folder), grace_s, hurry)
         self._reap()
 
     def logs(self, folder: Path) -> list[Path]:
@@ -97,14 +99,14 @@ class LocalLauncher:
 
     def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str]) -> int:
         """Start a process that no one here must wait for: whoever supervises next may be another process."""
-        command = [*self.prefix(host), "sh", "-c", _WRAPPER, str(_exit_path(plan.folder, host)), *plan.command]
+        places = [str(_exit_path(plan.folder, host)), str(plan.folder / f"{host}.log")]
+        command = [*self.prefix(host), sys.executable, "-S", str(NODE_PROGRAM), *places, *plan.command]
         program = shutil.which(command[0])
         if program is None:
             raise BadConfigError(f"'{command[0]}' of launch.host_prefix not found; check the setting")
-        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(plan.folder / f"{host}.log"), appending, 0o644),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         pid = os.posix_spawn(program, command, environment, file_actions=files, setsid=True)
@@ -115,8 +117,11 @@ class LocalLauncher:
         """Collect children of ours that have ended, so that no zombies gather."""
         for pid in list(self._children):
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found == 0:
                     continue
+                if os.WIFEXITED(status):
+                    self._codes[pid] = os.WEXITSTATUS(status)
             self._children.discard(pid)
 
 
@@ -140,6 +145,14 @@ def rendezvous(num_hosts: int, address: str) -> dict[str, str]:
         port = str(probe.getsockname()[1])
     variables = {"MASTER_ADDR": address, "MASTER_PORT": port, "PRISM_NUM_NODES": str(num_hosts)}
     return variables | {"PET_NNODES": str(num_hosts), "PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
+
+
+def read_code(path: Path) -> int:
+    """The exit code in a file; negative for a signal."""
+    try:
+        return int(path.read_text().strip() or -1)
+    except (OSError, ValueError):
+        return -1
 
 
 def _exit_path(folder: Path, host: str) -> Path:

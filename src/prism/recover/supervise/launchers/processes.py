@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.recover.progress import ATTEMPT_KEY
+from prism.recover.progress import ATTEMPT_KEY, ROLE, WRITER
+from prism.recover.supervise.launchers.node import find_ranks, send
 
 _PROC = Path("/proc")
 _POLL_S = 0.1
+_COMMIT_S = 30.0  # for a writer whose rank is gone to commit what was staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +58,35 @@ def find_marked(key: str) -> list[int]:
     return sorted(found)
 
 
-def end_marked(key: str, grace_s: float) -> int:
-    """End all marked processes: SIGTERM and patience, then SIGKILL until none is left. How many there were."""
+def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
+    """End all marked processes; how many there were.
+
+    With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
+    others end with their ranks. Without grace writers may still commit what is staged. Then SIGKILL until none is left.
+    """
     first = find_marked(key)
     if first and grace_s > 0:
-        _signal(first, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while find_marked(key) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        send(find_ranks(first), signal.SIGTERM)
+        _wait(lambda: bool(find_marked(key)), grace_s, hurry)
+    elif first:
+        writers = [pid for pid in first if is_writer(pid)]
+        send([pid for pid in first if pid not in writers], signal.SIGKILL)
+        _wait(lambda: any(read_stat(pid) for pid in writers), _COMMIT_S if writers else 0.0, hurry)
     while left := find_marked(key):
-        _signal(left, signal.SIGKILL)
+        send(left, signal.SIGKILL)
         time.sleep(_POLL_S)
     return len(first)
 
 
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+def is_writer(pid: int) -> bool:
+    """Whether a process says of itself that it writes checkpoints."""
+    try:
+        return f"{ROLE}={WRITER}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and not hurry() and busy():
+        time.sleep(_POLL_S)

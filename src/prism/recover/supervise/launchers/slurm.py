@@ -21,7 +21,7 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look
+from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
 from prism.recover.supervise.launchers.local import attempt_key
 from prism.recover.supervise.launchers.processes import find_marked
 
@@ -113,7 +113,7 @@ class SlurmLauncher:
         down = _first_down(_read_hosts(folder)) if job.state == "NODE_FAIL" else None
         return _over(folder, codes or dict.fromkeys(hosts, job.exit_code), down)
 
-    def stop(self, folder: Path, grace_s: float) -> None:
+    def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:
         """Ask the tasks, wait, then kill them; the job itself stays, to be requeued."""
         record = _read_record(folder)
         if record is None:
@@ -121,7 +121,7 @@ class SlurmLauncher:
         number = str(record["job"])
         if grace_s > 0 and self.look(folder).running:
             _slurm("scancel", "--signal=TERM", number, check=False)
-            _wait_until(lambda: not self.look(folder).running, grace_s)
+            _wait_until(lambda: hurry() or not self.look(folder).running, grace_s)
         for _ in range(3):
             if not self.look(folder).running:
                 return
@@ -168,7 +168,7 @@ class SlurmLauncher:
 
     def _write_orders(self, plan: LaunchPlan, restarts: int, number: str) -> None:
         """What the next life of the job is to do; on disk before it may start."""
-        variables = {**plan.orders.to_environment(), ATTEMPT_KEY: attempt_key(plan.folder)}
+        variables = {**plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: attempt_key(plan.folder)}
         exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items() if name != HOST)
         text = _LAUNCH_SCRIPT.format(
             restarts=restarts,

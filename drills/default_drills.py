@@ -1,0 +1,121 @@
+"""Drills on scripts as users write them, with the default settings of everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from drills.outcome import Outcome, require
+from drills.plain_stage import EXAMPLES, TORCHRUN, TRAINERS, PlainStage
+from prism.recover.catalog import Catalog
+
+
+def kill_rank_of_the_example(folder: Path) -> Outcome:
+    """kill -9 of one rank of the shipped example, after its first checkpoint."""
+    stage = PlainStage(
+        folder=folder,
+        command=(*TORCHRUN, "--nproc-per-node", "2", str(EXAMPLES / "plain_loop.py")),
+        variables={"STEPS": "1000000"},
+    )
+    stage.start()
+    try:
+        stage.wait_report(1, "saved")
+        os.kill(stage.ranks(1)[-1], signal.SIGKILL)
+        stage.wait_report(2, "step")
+        require(not stage.state().over, f"the run to go on: {stage.said()}")
+        restored = next(r for r in stage.reports(2) if r["kind"] == "restored")
+        last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
+        return _outcome(stage, "kill-example", lost_steps=last - restored["step"], source=restored["source"])
+    finally:
+        stage.close()
+
+
+def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options: tuple[str, ...] = ()) -> Outcome:
+    """kill -9 of a training script that knows nothing of Prism; it is started again and ends as done, exit 0."""
+    stage = PlainStage(
+        folder=folder,
+        command=(*launcher, str(TRAINERS / script), str(folder / "out"), "40"),
+        options=options,
+        variables={"STEP_S": "0.05"},
+    )
+    stage.start()
+    try:
+        stage.wait_for("a few steps", lambda: len(stage.log(1)) > 0 and _steps_seen(stage, 1) >= 5)
+        os.kill(stage.ranks(1)[0], signal.SIGKILL)
+        state = stage.wait_end()
+        require(state.outcome == "done", f"the run to be done, not {state.outcome_text}: {stage.said()}")
+        require(stage.supervisor is not None and stage.supervisor.returncode == 0, "exit code 0")
+        require("weights" in stage.log(state.attempt), "the script to have come to its own end")
+        require(state.attempt == 2, f"one restart, not {state.attempt - 1}")
+        weights = stage.log(state.attempt).rsplit("weights", 1)[1].strip()
+        return _outcome(stage, f"kill {script}", note=f"weights {weights}")
+    finally:
+        stage.close()
+
+
+def stop_with_loaders(folder: Path) -> Outcome:
+    """SIGTERM to the supervisor of a job with data loader workers: the last step is saved and committed."""
+    stage = _loader_stage(folder)
+    stage.start()
+    try:
+        stage.wait_report(1, "step", 10)
+        stage.ask_to_stop()
+        state = stage.wait_end()
+        require(state.outcome == "stopped", f"the run to be stopped, not {state.outcome}: {stage.said()}")
+        last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
+        saved = [entry.step for entry in Catalog(folder / "checkpoints").entries()]
+        require(bool(saved) and saved[-1] == last, f"step {last} to be committed, found {saved}: {stage.log(1)[-500:]}")
+        return _outcome(stage, "stop-with-loaders", note=f"step {last} committed")
+    finally:
+        stage.close()
+
+
+def terminate_torchrun(folder: Path) -> Outcome:
+    """SIGTERM to torchrun, which passes it to loaders as well: saved, and started again as a preemption."""
+    stage = _loader_stage(folder)
+    stage.start()
+    try:
+        stage.wait_report(1, "step", 10)
+        os.kill(stage.launcher(1), signal.SIGTERM)
+        stage.wait_report(2, "step")
+        state = stage.state()
+        require(not state.failures, f"no failure to be counted: {state.failures}")
+        last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
+        restored = next(r["step"] for r in stage.reports(2) if r["kind"] == "restored")
+        require(restored == last, f"no step to be lost: {last} reached, {restored} restored")
+        return _outcome(stage, "terminate-torchrun", note=f"told to go at step {last}")
+    finally:
+        stage.close()
+
+
+def _loader_stage(folder: Path) -> PlainStage:
+    return PlainStage(
+        folder=folder,
+        command=(*TORCHRUN, "--nproc-per-node", "2", str(TRAINERS / "ddp_loop.py"), "checkpoints", "100000"),
+        variables={"STEP_S": "0.1"},
+    )
+
+
+def _outcome(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str = "", note: str = "") -> Outcome:
+    state = stage.state()
+    return Outcome(
+        drill=name,
+        ended=state.outcome or state.phase.value,
+        attempts=state.attempt,
+        lost_steps=lost_steps,
+        recovery_s=None,
+        source=source,
+        equal=None,
+        note=note,
+    )
+
+
+def _steps_seen(stage: PlainStage, attempt: int) -> int:
+    """Steps that any reader of the log can count: bars and losses."""
+    reported = sum(1 for report in stage.reports(attempt) if report["kind"] == "step")
+    return max(reported, stage.log(attempt).count("loss"), stage.log(attempt).count("it/s"))
+
+
+PYTHON = (sys.executable,)

@@ -1,0 +1,132 @@
+"""A drill's stage for a command as its users write it, under `prism supervise` with its default settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drills.stage import SUPERVISE, DrillError
+from prism.recover.progress import STEPS_FILE, attempt_dir
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.journal import read_snapshot
+from prism.recover.supervise.launchers.node import find_ranks
+from prism.recover.supervise.launchers.processes import end_marked, find_marked
+from prism.recover.supervise.state import JobState
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TRAINERS = REPOSITORY / "drills" / "trainers"
+EXAMPLES = REPOSITORY / "examples" / "recover"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+_POLL_S = 0.2
+
+
+@dataclass(slots=True, kw_only=True)
+class PlainStage:
+    """One supervised command in a folder of its own; everything it is asked about is read from outside."""
+
+    folder: Path
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 300.0
+    supervisor: subprocess.Popen[bytes] | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """The supervised run."""
+        return self.folder / "run"
+
+    def start(self) -> None:
+        """Start the supervisor, also again after it was killed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
+        words = [*SUPERVISE, "--run-dir", str(self.run_dir), *self.options, "--", *self.command]
+        with (self.folder / "supervisor.log").open("ab") as log:
+            self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
+
+    def state(self) -> JobState:
+        """The state on disk."""
+        found = read_snapshot(self.run_dir, SuperviseConfig())
+        return found.state if found else JobState()
+
+    def said(self) -> str:
+        """What the supervisor said."""
+        path = self.folder / "supervisor.log"
+        return path.read_text() if path.exists() else ""
+
+    def log(self, attempt: int) -> str:
+        """What the command printed in an attempt."""
+        logs = attempt_dir(self.run_dir, attempt).glob("*.log")
+        return "".join(path.read_text(errors="replace") for path in logs)
+
+    def reports(self, attempt: int) -> list[dict[str, Any]]:
+        """What the trainer reported in an attempt."""
+        path = attempt_dir(self.run_dir, attempt) / STEPS_FILE
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait with folded hands."""
+        deadline = time.monotonic() + self.timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise DrillError(f"waited {self.timeout_s:.0f} s for {what}; {self.said()[-600:]}")
+            if self.supervisor is not None and self.supervisor.poll() is not None and not condition():
+                raise DrillError(f"the supervisor ended before {what}: {self.said()[-600:]}")
+            time.sleep(_POLL_S)
+
+    def wait_text(self, attempt: int, pattern: str) -> None:
+        """Wait until the command has printed something."""
+        self.wait_for(f"{pattern!r} in attempt {attempt}", lambda: re.search(pattern, self.log(attempt)) is not None)
+
+    def wait_report(self, attempt: int, kind: str, count: int = 1) -> None:
+        """Wait until the trainer has reported something so often."""
+        self.wait_for(
+            f"{count} reports of {kind} in attempt {attempt}",
+            lambda: sum(report["kind"] == kind for report in self.reports(attempt)) >= count,
+        )
+
+    def processes(self, attempt: int) -> list[int]:
+        """Every process of an attempt."""
+        return find_marked(str(attempt_dir(self.run_dir.resolve(), attempt)))
+
+    def ranks(self, attempt: int) -> list[int]:
+        """The processes that train."""
+        return find_ranks(self.processes(attempt))
+
+    def launcher(self, attempt: int) -> int:
+        """The process of torchrun."""
+        mark = b"torch.distributed.run"
+        pids = self.processes(attempt)
+        return next(p for p in pids if mark in Path(f"/proc/{p}/cmdline").read_bytes().split(b"\0"))
+
+    def ask_to_stop(self) -> None:
+        """What Ctrl-C, an init system or a scheduler does to the supervisor."""
+        assert self.supervisor is not None
+        self.supervisor.send_signal(signal.SIGTERM)
+
+    def wait_end(self) -> JobState:
+        """Wait until the supervisor has ended by itself."""
+        assert self.supervisor is not None
+        try:
+            self.supervisor.wait(self.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DrillError(f"the supervisor did not end in {self.timeout_s:.0f} s; {self.said()[-600:]}") from None
+        return self.state()
+
+    def close(self) -> None:
+        """End what is left."""
+        if self.supervisor is not None and self.supervisor.poll() is None:
+            self.supervisor.kill()
+            self.supervisor.wait()
+        for folder in (self.run_dir.resolve() / "attempts").glob("*"):
+            end_marked(str(folder), 0.0)

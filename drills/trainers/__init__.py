@@ -1,0 +1,1 @@
+"""Training scripts as their users write them, for the drills."""

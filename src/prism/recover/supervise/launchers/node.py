@@ -1,0 +1,161 @@
+"""What stands around the command on each host: keeps its output and exit code, and passes signals to the ranks alone.
+
+Standard library only, run by its path: the host needs nothing but Python. It outlives the supervisor, so that the job
+does, too. A full disk must not end training: output that cannot be written is dropped and counted, never waited for.
+
+    python -S node.py EXIT_FILE LOG_FILE COMMAND...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 16
+_EXIT_TRIES_S = 5.0
+_DRAIN_S = 2.0
+_RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
+_ROLE = b"PRISM_ROLE"  # a helper process of ours names its role
+_SHELLS = {"sh", "bash", "dash", "zsh", "ash", "env", "timeout", "nice", "stdbuf", "script", "srun", "ssh"}
+_LAUNCHERS = {
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "accelerate.commands.launch",
+}
+_LAUNCHERS |= {"deepspeed", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "node.py"}
+
+
+def main() -> int:
+    """Run the command to its end; its own exit code is this program's."""
+    exit_path, log_path, *command = sys.argv[1:]
+    reader, writer = os.pipe()
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, start_new_session=True)
+    os.close(writer)
+    for number in _RELAYED:
+        signal.signal(number, lambda got, frame: send(find_ranks(find_tree(child.pid)), got))
+    pump = threading.Thread(target=copy_output, args=(reader, Path(log_path)), daemon=True)
+    pump.start()
+    code = child.wait()
+    pump.join(_DRAIN_S)  # the last words before the code; a helper that lives on may hold the pipe open
+    write_exit(Path(exit_path), code)
+    pump.join()
+    return code if code >= 0 else 128 - code
+
+
+def copy_output(reader: int, path: Path) -> None:
+    """Append what the command writes to its log until it and its children are gone."""
+    dropped = 0
+    while chunk := os.read(reader, _CHUNK_BYTES):
+        notice = f"\n[prism: {dropped} bytes of output were lost: the log could not be written]\n" if dropped else ""
+        try:
+            log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                written = os.write(log, notice.encode() + chunk) - len(notice.encode())
+                dropped = max(0, len(chunk) - written) if written >= 0 else dropped + len(chunk)
+            finally:
+                os.close(log)
+        except OSError:
+            dropped += len(chunk)
+
+
+def write_exit(path: Path, code: int) -> None:
+    """Write the code down in one step; a full disk is given a few seconds."""
+    deadline = time.monotonic() + _EXIT_TRIES_S
+    while True:
+        try:
+            aside = path.with_name(f"{path.name}.tmp")
+            aside.write_text(f"{code}\n")
+            aside.replace(path)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.5)
+
+
+# -- which processes train
+
+
+def find_ranks(pids: list[int]) -> list[int]:
+    """The processes that train, among all of a job: not its launchers, shells, data loaders, writers or other helpers.
+
+    A rank has its number in its environment and a parent without it. Without such numbers, the topmost Python program
+    that is no launcher.
+    """
+    parents = {pid: parent_of(pid) for pid in pids}
+    programs = {pid: variables_of(pid) for pid in pids if not is_launcher(pid)}
+    programs = {pid: variables for pid, variables in programs.items() if _ROLE not in variables}
+    for name in _RANK_VARIABLES:
+        numbers = {pid: variables[name] for pid, variables in programs.items() if variables.get(name)}
+        if numbers:
+            return [pid for pid in numbers if numbers.get(parents[pid]) != numbers[pid]]
+    scripts = [pid for pid in programs if "python" in Path(words_of(pid)[0]).name]
+    if scripts:
+        return [pid for pid in scripts if not any(up in scripts for up in _ancestors(pid, parents))]
+    return [pid for pid in pids if str(Path(__file__)) not in words_of(pid)]  # unknown: all but this program
+
+
+def find_tree(root: int) -> list[int]:
+    """A process and its descendants."""
+    parents = {int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    return [pid for pid in parents if pid == root or root in _ancestors(pid, parents)]
+
+
+def send(pids: list[int], number: int) -> None:
+    """Signal processes; those that are gone do not matter."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def variables_of(pid: int) -> dict[bytes, bytes]:
+    """The environment that a process was started with."""
+    return dict(part.partition(b"=")[::2] for part in _read(pid, "environ").split(b"\0"))
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 when it is gone."""
+    stat = _read(pid, "stat")
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def is_launcher(pid: int) -> bool:
+    """Whether a process only starts others."""
+    words = words_of(pid)[:4]
+    names = [Path(word).name for word in words]
+    if not words[0] or names[0] in _SHELLS:
+        return True
+    return any(name in _LAUNCHERS for name in (*names, *words))
+
+
+def words_of(pid: int) -> list[str]:
+    """The command line of a process; one empty word when it is gone."""
+    return _read(pid, "cmdline").decode(errors="replace").split("\0")
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
