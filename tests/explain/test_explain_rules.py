@@ -8,7 +8,7 @@ from prism.errors import BadConfigError
 from prism.explain.exceptions import exception_on, reason_of
 from prism.explain.literals import required_words, split_alternatives
 from prism.explain.rules import LAYERS, parse_rules, shipped_rules
-from prism.records.verdict import CATEGORY_OF_REASON
+from prism.records.verdict import CATEGORY_OF_REASON, FAILURE_REASONS
 
 RULES = shipped_rules().rules
 
@@ -33,8 +33,8 @@ def test_rule_names_are_unique_and_every_reason_has_advice():
 
 def test_every_reason_can_be_reached_by_a_rule_or_an_exception_class():
     by_rules = {r.reason for r in RULES}
-    by_class = {reason for reason in CATEGORY_OF_REASON if reason_of(reason) == reason}
-    assert set(CATEGORY_OF_REASON) - by_rules - by_class == set()
+    by_class = {reason for reason in FAILURE_REASONS if reason_of(reason) == reason}
+    assert set(FAILURE_REASONS) - by_rules - by_class == set()
 
 
 def test_an_indexed_claim_equals_trying_every_rule_in_turn():

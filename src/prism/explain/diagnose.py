@@ -7,13 +7,14 @@ from typing import Protocol
 
 from prism.explain.cases import CaseStore, Neighbour, nearest
 from prism.explain.compress import compress
-from prism.explain.hits import EXCEPTION_DEPTH, Hit, find_hits
+from prism.explain.finish import Finish, find_finish
+from prism.explain.hits import EXCEPTION_DEPTH, Hit, blames_host, find_hits
 from prism.explain.joblog import JobLog, LogLine
-from prism.explain.ranks import Suspect, choose_root, find_suspect
+from prism.explain.ranks import Suspect, choose_root, find_suspect, may_isolate
 from prism.explain.routine import Family
 from prism.explain.rules import LAYERS, RuleBook, shipped_rules
 from prism.explain.secrets import mask
-from prism.records.verdict import CATEGORY_OF_REASON, Action, EvidenceLine, Verdict
+from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, EvidenceLine, Verdict
 
 MAX_EVIDENCE = 12
 MAX_EVIDENCE_CHARS = 600
@@ -65,7 +66,10 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
     kept = compress(job, hits, know.rules, know.family.templates)
     root = choose_root([h for h in hits if h.reason != "Unknown"])
     neighbours: list[Neighbour] = []
-    if root is not None:
+    finish = find_finish(job, hits, know.rules)
+    if finish is not None:
+        verdict = _no_failure(job, finish, know.rules)
+    elif root is not None:
         verdict = _verdict_of(job, hits, root, know.rules)
     else:
         neighbours = nearest(know.cases, [ln.text for ln in kept])
@@ -84,16 +88,34 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
         reason = "NodeFailure"
     action, mitigation = _advice_of(root, reason, book)
+    # What the job itself printed about a host is a reason to look, not to take the host out of use.
+    hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
+    action = "restart" if hearsay and action == "isolate_and_restart" else action
+    confidence = _confidence(hits, root)
     return Verdict(
         log=job.name,
         reason=reason,
         category=CATEGORY_OF_REASON[reason],
         action=decide(action, reason, job),
-        confidence=_confidence(hits, root),
+        confidence=round(confidence / 2, 2) if hearsay else confidence,
         evidence=_evidence(job, hits, root),
         hosts=_hosts(suspect, reason, action),
         first_rank=suspect.rank,
         mitigation=mitigation,
+        notes=suspect.notes,
+    )
+
+
+def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:
+    several = len(job.progress) > 1
+    return Verdict(
+        log=job.name,
+        reason=NO_FAILURE,
+        category=CATEGORY_OF_REASON[NO_FAILURE],
+        action="none",
+        confidence=finish.confidence,
+        evidence=tuple(as_evidence(line, with_file=several) for line in finish.lines),
+        mitigation=book.advice[NO_FAILURE].mitigation,
     )
 
 
@@ -128,9 +150,10 @@ def _evidence(job: JobLog, hits: list[Hit], root: Hit) -> tuple[EvidenceLine, ..
     """The root's line first, the frame above it, then the first line of each other thing that was said."""
     chosen = [root.line]
     before = [
-        ln for ln in job.lines[max(0, root.order - 12) : root.order]
-        if (ln.file, ln.rank) == (root.line.file, root.line.rank) and ln.text.lstrip().startswith("File ")
-    ]  # fmt: skip
+        line
+        for line in job.lines[max(0, root.order - 12) : root.order]
+        if (line.file, line.rank) == (root.line.file, root.line.rank) and line.text.lstrip().startswith("File ")
+    ]
     chosen += before[-1:]
     said = {(root.reason, root.line.rank)}
     for hit in sorted(hits, key=lambda h: (-h.depth, h.order)):

@@ -20,6 +20,7 @@ from prism.explain.origins import strip_level
 from prism.explain.routine import template_of
 from prism.explain.rules import LAYERS, Rule, RuleBook
 from prism.explain.triggers import is_progress
+from prism.records.verdict import CATEGORY_OF_REASON
 
 EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
@@ -42,13 +43,39 @@ _UNREADABLE = frozenset(
 )
 # Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
 _READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")
+# An exception raised inside a collective says that a peer is gone or late, not what is wrong with this rank.
+_IN_COLLECTIVE = re.compile(
+    r"torch[/\\]distributed[/\\](?:distributed_c10d|c10d_logger|_functional_collectives|algorithms[/\\]join)\.py"
+)
+_VICTIMS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistError", "TimeoutError", "EOFError"})
+# Whose frames stand innermost tells what failed, where the log was cut before the exception's own line.
+_FRAME_REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (r"[/\\](?:botocore|boto3|s3fs|s3transfer|aiobotocore|minio|oss2|gcsfs)[/\\]", "S3StorageError"),
+        (r"[/\\]wandb[/\\]|[/\\](?:urllib3|requests|httpx|aiohttp|huggingface_hub)[/\\]", "ConnectionError"),
+        (r"[/\\]torch[/\\]distributed[/\\](?:rendezvous|elastic[/\\]rendezvous)", "ConnectionError"),
+        (r"[/\\]datasets[/\\](?:load|builder|arrow_\w+|packaged_modules)", "DatasetLoadingError"),
+        (r"[/\\]safetensors[/\\]|[/\\]torch[/\\]serialization\.py|, in (?:load_checkpoint|load_state_dict|from_pretrained)\b",
+         "ModelLoadingError"),
+        (r"[/\\]argparse\.py", "ArgumentError"),
+        (r"[/\\]subprocess\.py|torch[/\\]utils[/\\]cpp_extension\.py", "CalledProcessError"),
+        (r"[/\\]importlib[/\\]|<frozen importlib", "ImportError"),
+    )
+)
 _HUNG_UP = frozenset({"BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError"})
 # Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
      "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
 )  # fmt: skip
+_TELLS_OF_PEERS = re.compile(
+    r"peer|remote|connection|socket|time[sd]?[- ]?out|abort|closed|reset by|broken pipe|\brecv|\bsend|unreachable", re.IGNORECASE
+)
+_VICTIM_REASON = {"RuntimeError": "NCCLRemoteError"}
 MAX_FRAMES = 40
+TOLD_WITHIN = 4  # lines after an exception that still belong to its message
+_TELLS_ON = ("Last error:", "what():")
 # Look-ups that are tried and then told in better words: there the later exception is the answer.
 _LOOKUPS = frozenset(
     {"KeyError", "IndexError", "AttributeError", "TypeError", "ValueError", "NameError", "RuntimeError"}
@@ -57,11 +84,19 @@ EXPLAINS_WITHIN_LINES = 60
 # Launchers copy stdout and stderr apart, so that a last exception may stand before the last steps of its own rank.
 SURVIVED_SHARE = 0.05
 SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
+# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's own output is a quotation.
+_OF_PROGRAM = frozenset(
+    {reason for reason, category in CATEGORY_OF_REASON.items() if category == "script" and reason != "OSError"}
+    | {"AttributeError", "AssertionError", "ValueError", "ZeroDivisionError", "RuntimeError", "DatasetLoadingError"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A line that is evidence for a reason; `order` is its place among the kept lines."""
+    """A line that is evidence for a reason; `order` is its place among the kept lines.
+
+    `reported` says that an exception, a runtime's logger or a launcher speaks, rather than the program's own prints.
+    """
 
     line: LogLine
     order: int
@@ -69,6 +104,7 @@ class Hit:
     depth: int
     rule: Rule | None = None
     exception: str | None = None
+    reported: bool = False
 
 
 def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()) -> list[Hit]:
@@ -94,7 +130,30 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
                 survived[template_of(hit.line.text)] += 1
             else:
                 hits.append(hit)
-    return sorted(_raise_explaining(_demote_familiar(hits, survived), book), key=lambda h: h.order)
+    hits = _weigh_writers(_demote_familiar(hits, survived), book)
+    return sorted(_raise_explaining(hits, book), key=lambda h: h.order)
+
+
+def blames_host(hit: Hit, book: RuleBook) -> bool:
+    """Whether to believe this hit means to take a host out of use."""
+    action = hit.rule.action if hit.rule is not None else None
+    return (action or book.advice[hit.reason].action) == "isolate_and_restart"
+
+
+def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
+    """What a job prints about hosts is heard last, and not at all beside an error of the program itself."""
+    found = {h.reason for h in hits if h.depth >= EXCEPTION_DEPTH}
+    of_program = bool(found & _OF_PROGRAM)
+    # A runtime that warns of the network may well end in a plain RuntimeError of its own.
+    beside_runtime = bool(found & (_OF_PROGRAM - {"RuntimeError"}))
+    out = []
+    for hit in hits:
+        quoted = beside_runtime if hit.reported else of_program or hit.line.writer == "application"
+        proven = hit.line.trusted or (hit.reported and hit.exception is not None)
+        if blames_host(hit, book) and quoted and not proven:
+            hit = replace(hit, depth=min(hit.depth, FAMILIAR_DEPTH))
+        out.append(hit)
+    return out
 
 
 def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
@@ -111,8 +170,11 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
     hits = []
     after_frame = False
     frames: list[str] = []
+    since_exception = TOLD_WITHIN + 1
     for order, line in lines.items():
         text = line.text
+        told = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
+        since_exception = 0 if told else since_exception + 1
         if _FRAME.match(text):
             after_frame = text.lstrip().startswith("File ")
             frames = [*frames[-MAX_FRAMES:], text] if after_frame else frames
@@ -129,9 +191,22 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
         if hit is None:
             continue
         if template_of(text) not in routine:
-            hits.append(_placed(hit, frames))
+            reported = line.writer in ("framework", "launcher") or since_exception <= TOLD_WITHIN
+            hits.append(_placed(replace(hit, reported=reported), frames))
         frames = []
-    return hits
+    return [*hits, *_cut_traceback(lines, frames)]
+
+
+def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
+    """The last traceback of a log that ends before its exception: whose frames stand innermost says what failed."""
+    last = max(lines)
+    if not frames or not (_FRAME.match(lines[last].text) or lines[last].text[:2] == "  "):
+        return []
+    for frame in reversed(frames[-8:]):
+        for pattern, reason in _FRAME_REASONS:
+            if pattern.search(frame):
+                return [Hit(line=lines[last], order=last, reason=reason, depth=SYMPTOM_DEPTH)]
+    return []
 
 
 def _placed(hit: Hit, frames: list[str]) -> Hit:
@@ -139,6 +214,10 @@ def _placed(hit: Hit, frames: list[str]) -> Hit:
     bare = hit.rule is None and hit.line.text.strip() == "AssertionError"
     if bare and frames and _LOADS_MODEL.search(frames[-1]):
         return replace(hit, reason="ModelLoadingError")
+    in_collective = any(_IN_COLLECTIVE.search(frame) for frame in frames[-2:])
+    told = hit.exception in _VICTIMS and hit.depth == EXCEPTION_DEPTH and _TELLS_OF_PEERS.search(hit.line.text)
+    if in_collective and told:
+        return replace(hit, depth=SYMPTOM_DEPTH, reason=_VICTIM_REASON.get(hit.reason, hit.reason))
     if hit.exception in _HUNG_UP and any(_READS_WORKERS.search(frame) for frame in frames[-6:]):
         return replace(hit, reason="DataloaderKilled")
     if hit.exception not in _UNREADABLE:
@@ -180,7 +259,8 @@ def _yields(rule: Rule) -> bool:
 def _survived(hit: Hit, num_progress: int, limit: int) -> bool:
     """Whether training went on after this line; hardware faults are kept, they often take a while to be felt."""
     after = num_progress - hit.line.progress
-    return hit.depth < LAYERS.index("hardware") and after >= max(limit, SURVIVED_SHARE * num_progress)
+    lasting = hit.line.trusted and hit.depth == LAYERS.index("hardware")
+    return not lasting and after >= max(limit, SURVIVED_SHARE * num_progress)
 
 
 def _without_strangers(hits: list[Hit]) -> list[Hit]:
@@ -224,7 +304,7 @@ def _raise_explaining(hits: list[Hit], book: RuleBook) -> list[Hit]:
             continue
         explained = [h.depth for h in hits if _explains(hit, h)]
         if explained:
-            out.append(replace(hit, depth=max(explained) + 1))
+            out.append(replace(hit, depth=max(hit.depth, max(explained) + 1)))
         elif not book.is_routine(hit.line.text):
             out.append(hit)
     return out

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
-from prism.explain.origins import parse_line
+from prism.explain.origins import Origin, Writer, parse_line
 from prism.explain.rules import RuleBook, literals_of, shipped_rules
 from prism.explain.scan import HEAD_LINES, LogScan, Segment, scan_log
-from prism.explain.sources import LogSource, find_logs, read_chunks
+from prism.explain.sources import LogSource, find_logs, read_chunks, read_lines, to_utf8
+from prism.explain.trust import judge_writers, place_pods
 from prism.explain.triggers import TROUBLE_WORDS, has_trouble
 from prism.records.log import LOG
 
@@ -31,7 +32,10 @@ _YEARLESS_END_NS = int(datetime(2001, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A kept line; `progress` counts its file's progress lines before it, `hit` that a trigger word is in it."""
+    """A kept line; `progress` counts its file's progress lines before it, `hit` that a trigger word is in it.
+
+    `writer` is who wrote it; `trusted` says that the job itself cannot have printed it.
+    """
 
     file: str
     line: int
@@ -41,6 +45,9 @@ class LogLine:
     time_ns: int | None = None
     progress: int = 0
     hit: bool = True
+    writer: Writer = "application"
+    trusted: bool = False
+    pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,8 @@ class JobLog:
     num_lines: int
     progress: dict[str, int]  # progress lines per file
     saw_startup: bool = False
+    file_ranks: frozenset[int] = frozenset()  # ranks that have a file of their own
+    file_hosts: frozenset[str] = frozenset()  # hosts that file names tell
 
     @property
     def saw_progress(self) -> bool:
@@ -80,14 +89,22 @@ def read_job(place: str, rules: RuleBook | None = None, num_threads: int = 2) ->
     sources = find_logs(place)
     num_bytes = sum(Path(s.path).stat().st_size for s in sources if Path(s.path).is_file())
     with ThreadPoolExecutor(num_threads) as pool:
-        scans = [(source, scan_log(read_chunks(source), words, pool, num_bytes)) for source in sources]
+        scans = []
+        for source in sources:
+            lines = read_lines(read_chunks(source))
+            scan = scan_log(lines.chunks, words, pool, num_bytes)
+            scan.is_wrapped = lines.is_wrapped
+            scans.append((source, scan))
     return assemble_job(place, scans)
 
 
 def read_text(text: str | bytes, name: str = "text", rules: RuleBook | None = None) -> JobLog:
     """The same for a log that is already in memory."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return assemble_job(name, [(LogSource(path=name, name=name), scan_log([data], trigger_words(rules)))])
+    lines = read_lines(to_utf8(iter([data])))
+    scan = scan_log(lines.chunks, trigger_words(rules))
+    scan.is_wrapped = lines.is_wrapped
+    return assemble_job(name, [(LogSource(path=name, name=name), scan)])
 
 
 def trigger_words(rules: RuleBook | None) -> tuple[str, ...]:
@@ -100,16 +117,21 @@ def assemble_job(name: str, scans: Iterable[tuple[LogSource, LogScan]]) -> JobLo
     lines: list[LogLine] = []
     progress: dict[str, int] = {}
     num_lines = 0
+    sources = []
     for source, scan in scans:
-        lines.extend(_lines_of(source, scan.close()))
+        segments = scan.close()
+        lines.extend(_lines_of(source, segments, scan.is_wrapped))
         progress[source.name] = scan.num_progress
         num_lines += scan.num_lines
+        sources.append(source)
     return JobLog(
         name=name,
-        lines=tuple(_with_years(lines)),
+        lines=tuple(_with_years(place_pods(lines))),
         num_lines=num_lines,
         progress=progress,
         saw_startup=num_lines >= MIN_STARTUP_LINES and any(_is_startup(ln) for ln in lines),
+        file_ranks=frozenset(s.rank for s in sources if s.rank is not None),
+        file_hosts=frozenset(s.host for s in sources if s.host is not None),
     )
 
 
@@ -119,21 +141,29 @@ def _is_startup(line: LogLine) -> bool:
     return line.line <= HEAD_LINES and not is_code and any(word in lowered for word in _STARTUP)
 
 
-def _lines_of(source: LogSource, segments: Iterable[Segment]) -> Iterator[LogLine]:
+def _lines_of(source: LogSource, segments: Iterable[Segment], is_wrapped: bool) -> list[LogLine]:
+    parsed: list[tuple[Segment, Origin]] = []
     for segment in segments:
-        origin = parse_line(segment.text.decode("utf-8", "replace").rstrip())
-        if not origin.text:
-            continue
-        yield LogLine(
+        origin = parse_line(segment.text.decode("utf-8", "replace").rstrip(), is_wrapped)
+        if origin.text:
+            parsed.append((segment, origin))
+    writers = judge_writers([origin for _, origin in parsed])
+    return [
+        LogLine(
             file=source.name,
-            line=segment.line,
+            line=origin.line or segment.line,
             text=origin.text,
             rank=origin.rank if origin.rank is not None else source.rank,
             host=origin.host or source.host,
             time_ns=origin.time_ns,
             progress=segment.progress,
             hit=segment.hit,
+            writer=writer,
+            trusted=trusted,
+            pod=origin.pod,
         )
+        for (segment, origin), (writer, trusted) in zip(parsed, writers, strict=True)
+    ]
 
 
 def _with_years(lines: list[LogLine]) -> list[LogLine]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from prism.explain.diagnose import Knowledge, diagnose
 from prism.explain.joblog import read_text
 from prism.explain.rules import Rule, RuleBook
 
-MAX_MATCH_S = 0.05  # on a hostile line of 20,000 characters: slower patterns would stall a diagnosis
 HEALTHY_LINES = (
     "iteration 100/ 500 | elapsed time per iteration (ms): 812.4 | lm loss: 2.31E+00 | grad norm: 1.2",
     "saving checkpoint at iteration 100 to /checkpoints",
@@ -47,8 +45,7 @@ def known_cases(book: RuleBook, resolved: Iterable[Case] = ()) -> list[Case]:
 
 def try_rule(rule: Rule, book: RuleBook, cases: Sequence[Case]) -> Trial:
     """Diagnose every known case with and without the rule; list each answer that it would change for the worse."""
-    changed = [f"slow: matching takes more than {MAX_MATCH_S * 1000:.0f} ms on a long line"] if _is_slow(rule) else []
-    changed += [f"matches the healthy line: {line[:80]}" for line in HEALTHY_LINES if rule.matches(line)]
+    changed = [f"matches the healthy line: {line[:80]}" for line in HEALTHY_LINES if rule.matches(line)]
     if not changed:
         before, after = Knowledge(rules=book), Knowledge(rules=book.with_rules([rule]))
         for case in cases:
@@ -57,17 +54,6 @@ def try_rule(rule: Rule, book: RuleBook, cases: Sequence[Case]) -> Trial:
             if new != old and new != case.reason:
                 changed.append(f"{case.note or case.text[:60]}: {old} would become {new}")
     return Trial(rule=rule, changed=tuple(changed), num_cases=len(cases))
-
-
-def _is_slow(rule: Rule) -> bool:
-    """Whether the pattern backtracks badly; nested repetition is refused before it is run."""
-    if re.search(r"\([^()]*[+*][^()]*\)[+*{]", rule.pattern):
-        return True
-    hostile = ("a" * 40 + " error: 0x1f ") * 400
-    start = time.perf_counter()
-    rule.matches(rule.example + hostile)
-    rule.matches(hostile)
-    return time.perf_counter() - start > MAX_MATCH_S
 
 
 def admit(trial: Trial, folder: Path) -> Path:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from prism.explain.hits import SYMPTOM_DEPTH, Hit
 from prism.explain.joblog import JobLog
+from prism.explain.launcher import SIGABRT, SIGTERM, LauncherSummary, read_summary
 from prism.explain.origins import named_rank
+from prism.explain.routine import template_of
 
 _NAMED = (  # what a message says about the rank that others wait for
     re.compile(r"[Rr]anks? \[?(\d+)(?:, \d+)*\]? failed to pass monitored[Bb]arrier"),
@@ -32,7 +34,8 @@ _GONE = re.compile(
     r"|failed to recv, got 0",
     re.IGNORECASE,
 )
-_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (\S+)")
+_WORLD = re.compile(r"(?:world[_ ]?size|nranks|num_processes|nproc)\b['\"]?\s*[:=]?\s*(\d{1,6})\b", re.IGNORECASE)
+_GPU = re.compile(r"\bGPU (\d{1,2}) has a total capacity")
 _LOCAL_HOSTS = ("127.", "0.0.0.0", "localhost", "::1")
 
 
@@ -43,15 +46,7 @@ class Suspect:
     rank: int | None = None
     host: str | None = None
     vanished: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherSummary:
-    """What torchrun wrote about the first failure that it observed."""
-
-    rank: int | None = None
-    host: str | None = None
-    exit_code: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def choose_root(hits: list[Hit]) -> Hit | None:
@@ -75,24 +70,60 @@ def choose_root(hits: list[Hit]) -> Hit | None:
     return min(first_of_file.values(), key=lambda h: (votes[h.reason], h.order))
 
 
+def may_prove(hit: Hit) -> bool:
+    """Whether this line may speak against a host: the job itself cannot have made it up, or its runtime reported it."""
+    return hit.line.trusted or hit.reported
+
+
+def may_isolate(root: Hit, hits: list[Hit]) -> bool:
+    """Whether a host may be taken out of use for this: one line of a runtime's logger alone can have been printed."""
+    if root.line.trusted or (root.reported and root.exception is not None):
+        return True
+    own = template_of(root.line.text)
+    return root.reported and any(h.reported and h.reason == root.reason and template_of(h.line.text) != own for h in hits)
+
+
 def find_suspect(job: JobLog, hits: list[Hit], root: Hit) -> Suspect:
-    """Name the faulty rank and host."""
+    """Name the faulty rank and host; what the logs do not tell stays open."""
     summary = read_summary(job)
-    hosts = _hosts_of_ranks(job, summary)
+    missing = find_missing_ranks(job)
     rank, vanished = _rank_at_fault(job, hits, root, summary)
-    host = _host_at_fault(root, hosts, rank)
-    if host is None and summary.rank == rank:
-        host = summary.host
-    return Suspect(rank=rank, host=host, vanished=vanished)
+    if root.depth <= SYMPTOM_DEPTH and missing and not vanished:
+        # Those that left logs tell of a peer; the one that left none is the first to look for.
+        rank = missing[0] if len(missing) == 1 else None
+    hosts = _hosts_of_ranks(job, summary)
+    host = _host_at_fault(job, root, hosts, rank) if may_prove(root) or vanished else None
+    if host is None and rank is not None and may_prove(root):
+        host = next((f.host for f in summary.failures if f.rank == rank), None)
+    return Suspect(rank=rank, host=host, vanished=vanished, notes=_note_missing(missing))
+
+
+def find_missing_ranks(job: JobLog) -> list[int]:
+    """Ranks that should have a log in this folder and have none."""
+    ranks = job.file_ranks
+    if len(ranks) < 2 or len(job.progress) < len(ranks):
+        return []
+    declared = Counter(int(m.group(1)) for line in job.lines if (m := _WORLD.search(line.text)))
+    size = max([max(ranks) + 1, *(n for n, _ in declared.most_common(1) if max(ranks) < n <= 2 * len(ranks))])
+    missing = sorted(set(range(size)) - ranks)
+    return missing if len(missing) * 2 < size else []
+
+
+def _note_missing(missing: list[int]) -> tuple[str, ...]:
+    if not missing:
+        return ()
+    named = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
+    return (f"rank {named} left no log in this folder" if len(missing) == 1 else f"ranks {named} left no logs here",)
 
 
 def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSummary) -> tuple[int | None, bool]:
     if root.depth > SYMPTOM_DEPTH:
-        rank = root.line.rank if root.line.rank is not None else _speaker(job, root, summary)
+        rank = root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)
         return rank, False
-    if summary.exit_code is not None and summary.exit_code < 0 and summary.exit_code != -15 and summary.exit_code != -6:
-        return summary.rank, True
-    named = Counter(int(m.group(1)) for h in hits for p in _NAMED if (m := p.search(h.line.text)))
+    if summary.first.was_killed:
+        return summary.first.rank, True
+    speaking = [h for h in hits if may_prove(h)]
+    named = Counter(int(m.group(1)) for h in speaking for p in _NAMED if (m := p.search(h.line.text)))
     if named:
         return named.most_common(1)[0][0], False
     silent = _silent_ranks(job, hits)
@@ -103,14 +134,31 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
     behind = _behind(hits)
     if behind is not None:
         return behind, False
-    return (root.line.rank if root.line.rank is not None else _speaker(job, root, summary)), False
+    return (root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)), False
 
 
-def _speaker(job: JobLog, root: Hit, summary: LauncherSummary) -> int | None:
+def _writer_rank(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSummary) -> int | None:
+    """The rank behind a line that bears none: by what it says, by the launcher's list, by who else complained."""
     rank = named_rank(root.line.text)
     if rank is not None:
         return rank
-    return summary.rank
+    failures = {f.rank: f for f in summary.failures if f.rank is not None}
+    told = [r for r, f in failures.items() if root.line.text.strip() in f.traceback]
+    if len(told) == 1:
+        return told[0]
+    gpu = _GPU.search(root.line.text)
+    if gpu and int(gpu.group(1)) in failures:
+        return int(gpu.group(1))
+    # Ranks that complained about peers are victims, and so are those that the launcher or a watchdog ended.
+    victims = {h.line.rank for h in hits if h.line.rank is not None and h.depth <= SYMPTOM_DEPTH and h is not root}
+    ranks = {line.rank for line in job.lines if line.rank is not None} | set(failures)
+    left = ranks - victims
+    if victims and len(left) == 1:
+        return next(iter(left))
+    ended = [r for r, f in failures.items() if r in left and f.exit_code not in (SIGTERM, SIGABRT)]
+    if len(ended) == 1:
+        return ended[0]
+    return summary.first.rank if summary.first.rank in left and (not victims or not ended) else None
 
 
 def _silent_ranks(job: JobLog, hits: list[Hit]) -> list[int]:
@@ -140,48 +188,44 @@ def _behind(hits: list[Hit]) -> int | None:
     return min(sequence, key=lambda r: (sequence[r], r))
 
 
-def _host_at_fault(root: Hit, hosts: dict[int, str], rank: int | None) -> str | None:
-    named = _SLURM_HOST.search(root.line.text)
-    if named:
-        return named.group(1)
-    if root.reason == "NetworkError":
-        peer = _PEER_HOST.search(root.line.text)
-        if peer and not peer.group(1).startswith(_LOCAL_HOSTS):
-            return peer.group(1)
-    if root.line.host is not None and (rank is None or rank == root.line.rank or root.line.rank is None):
-        return root.line.host
+def _host_at_fault(job: JobLog, root: Hit, hosts: dict[int, str], rank: int | None) -> str | None:
+    text = root.line.text
+    named = _SLURM_HOST.search(text) if root.line.writer != "application" else None
+    peer = _PEER_HOST.search(text) if named is None and root.reason == "NetworkError" else None
+    told = named.group(1) if named else peer.group(1) if peer else None
+    if told is not None and not told.startswith(_LOCAL_HOSTS) and _is_backed(job, root, told):
+        return told
+    own = root.line.host
+    if own is not None and (rank is None or rank == root.line.rank or root.line.rank is None):
+        if own in job.file_hosts or _is_backed(job, root, own):
+            return own
     return hosts.get(rank) if rank is not None else None
 
 
+def _is_backed(job: JobLog, root: Hit, host: str) -> bool:
+    """Whether more than one line that may come from the job stands behind a host's name."""
+    if root.line.trusted or host in job.file_hosts:
+        return True
+    others = {
+        template_of(line.text)
+        for line in job.lines
+        if (line.host == host or (line.writer != "application" and host in line.text)) and line is not root.line
+    }
+    return bool(others - {template_of(root.line.text)})
+
+
 def _hosts_of_ranks(job: JobLog, summary: LauncherSummary) -> dict[int, str]:
-    seen: dict[int, Counter[str]] = defaultdict(Counter)
+    """Which host each rank runs on: what most of its lines say, if more than one kind of line says it."""
+    seen: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for line in job.lines:
         if line.rank is not None and line.host is not None:
-            seen[line.rank][line.host] += 1
-    hosts = {rank: names.most_common(1)[0][0] for rank, names in seen.items()}
-    if summary.rank is not None and summary.host is not None:
-        hosts.setdefault(summary.rank, summary.host)
+            seen[line.rank][line.host].add(template_of(line.text))
+    hosts: dict[int, str] = {}
+    for rank, names in seen.items():
+        host = max(names, key=lambda name: (name in job.file_hosts, len(names[name])))
+        if host in job.file_hosts or len(names[host]) > 1:
+            hosts[rank] = host
+    for failure in summary.failures:
+        if failure.rank is not None and failure.host is not None:
+            hosts.setdefault(failure.rank, failure.host)
     return hosts
-
-
-def read_summary(job: JobLog) -> LauncherSummary:
-    """Read torchrun's 'Root Cause' block."""
-    for index, line in enumerate(job.lines):
-        if "Root Cause (first observed failure)" not in line.text:
-            continue
-        fields: dict[str, str] = {}
-        for following in job.lines[index + 1 : index + 14]:
-            match = _FIELD.match(following.text)
-            if match and following.file == line.file:
-                fields.setdefault(match.group(1), match.group(2))
-        return LauncherSummary(
-            rank=_whole(fields.get("rank")), host=fields.get("host"), exit_code=_whole(fields.get("exitcode"))
-        )
-    return LauncherSummary()
-
-
-def _whole(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None

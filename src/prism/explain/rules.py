@@ -15,21 +15,24 @@ import yaml
 
 from prism.errors import BadConfigError
 from prism.explain.literals import required_words, split_alternatives
+from prism.explain.patterns import MAX_LINE_CHARS, Matcher, UnsafePatternError, compile_outside, compile_own
 from prism.explain.triggers import has_trouble
-from prism.records.verdict import CATEGORY_OF_REASON, Action
+from prism.records.verdict import FAILURE_REASONS, Action
 
 # From what explains nothing to what explains everything after it.
 LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardware")
 _SHIPPED = ("hardware", "storage", "memory", "cuda", "loading", "network", "script", "messages", "endings")
 _REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
 _OPTIONAL = ("unless", "action", "mitigation", "explains")
-MAX_PATTERN_CHARS = 8000
 MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One piece of knowledge; `layer` orders causes, `explains` lists reasons that a hit before them accounts for."""
+    """One piece of knowledge; `layer` orders causes, `explains` lists reasons that a hit before them accounts for.
+
+    `ours` says that the rule ships with Prism; patterns of others are matched in bounded time only.
+    """
 
     id: str
     reason: str
@@ -41,6 +44,7 @@ class Rule:
     action: Action | None = None
     mitigation: str | None = None
     explains: tuple[str, ...] = ()
+    ours: bool = False
 
     @property
     def depth(self) -> int:
@@ -51,9 +55,17 @@ class Rule:
         """Whether the rule speaks about this line."""
         lowered = text.lower()
         for words, alternative in _alternatives(self.pattern):
-            if (not words or any(w in lowered for w in words)) and _compile(alternative).search(text):
-                return self.unless is None or _compile(self.unless).search(text) is None
+            if (not words or any(w in lowered for w in words)) and self.finds(alternative, text):
+                return self.unless is None or not self.finds(self.unless, text)
         return False
+
+    def finds(self, pattern: str, text: str) -> bool:
+        """Whether one of the rule's own patterns is in this line."""
+        return self.compile(pattern).search(text[:MAX_LINE_CHARS]) is not None
+
+    def compile(self, pattern: str) -> Matcher:
+        """A pattern in the engine that the rule's origin allows."""
+        return compile_own(pattern) if self.ours else compile_outside(pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +108,14 @@ class RuleBook:
         for text, words in zip(new, found.to_list(), strict=True):
             places = sorted({p for w in dict.fromkeys(words) for p in index.places[w.lower()]} | index.always)
             self._claims[text] = self._first_of(text, places)
-            if any(n < 0 and _compile(alternative).search(text) for n, alternative in places):
+            if any(n < 0 and compile_own(alternative).search(text) for n, alternative in places):
                 self._healthy.add(text)
 
     def _first_of(self, text: str, places: list[tuple[int, str]]) -> Rule | None:
         for number, alternative in places:
-            if number >= 0 and _compile(alternative).search(text):
+            if number >= 0 and self.rules[number].finds(alternative, text):
                 rule = self.rules[number]
-                if rule.unless is None or _compile(rule.unless).search(text) is None:
+                if rule.unless is None or not rule.finds(rule.unless, text):
                     return rule
         return None
 
@@ -147,11 +159,6 @@ def _is_telling(word: str) -> bool:
 
 
 @cache
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-@cache
 def _alternatives(pattern: str) -> tuple[tuple[frozenset[str], str], ...]:
     """The pattern cut at its outermost bars, each part with the words of which a match must hold one."""
     return tuple((required_words(part), part) for part in split_alternatives(pattern))
@@ -163,7 +170,7 @@ def shipped_rules() -> RuleBook:
     folder = resources.files("prism.explain") / "rules"
     rules: list[Rule] = []
     for name in _SHIPPED:
-        rules += parse_rules((folder / f"{name}.yaml").read_text(), f"{name}.yaml")
+        rules += parse_rules((folder / f"{name}.yaml").read_text(), f"{name}.yaml", ours=True)
     routine = cast(list[str], _load((folder / "routine.yaml").read_text()))
     advice = cast(dict[str, dict[str, Any]], _load((folder / "reasons.yaml").read_text()))
     return RuleBook(tuple(rules), tuple(routine), {reason: ReasonAdvice(**row) for reason, row in advice.items()})
@@ -182,7 +189,7 @@ def read_rules(path: Path) -> list[Rule]:
     return rules
 
 
-def parse_rules(text: str, where: str) -> list[Rule]:
+def parse_rules(text: str, where: str, *, ours: bool = False) -> list[Rule]:
     """Read rules from YAML text, naming the first thing that is wrong."""
     try:
         rows = _load(text)
@@ -194,11 +201,11 @@ def parse_rules(text: str, where: str) -> list[Rule]:
         ) from error
     if not isinstance(rows, list):
         raise BadConfigError(f"{where}: expected a list of rules, each with {', '.join(_REQUIRED)}")
-    return [parse_rule(row, f"{where} rule {index}") for index, row in enumerate(rows, start=1)]
+    return [parse_rule(row, f"{where} rule {index}", ours=ours) for index, row in enumerate(rows, start=1)]
 
 
-def parse_rule(row: Any, where: str) -> Rule:
-    """Check one rule: fields, reason, layer, action, pattern, and that its examples hold."""
+def parse_rule(row: Any, where: str, *, ours: bool = False) -> Rule:
+    """Check one rule: fields, reason, layer, action, patterns, and only then that its examples hold."""
     if not isinstance(row, dict):
         raise BadConfigError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
     where = f"{where} ({row.get('id', 'no id')})"
@@ -210,22 +217,32 @@ def parse_rule(row: Any, where: str) -> Rule:
         raise BadConfigError(
             f"{where}: unknown field '{unknown[0]}'; allowed are {', '.join((*_REQUIRED, *_OPTIONAL))}"
         )
-    for key, allowed in (("reason", tuple(CATEGORY_OF_REASON)), ("layer", LAYERS), ("action", get_args(Action))):
+    actions = tuple(action for action in get_args(Action) if action != "none")
+    for key, allowed in (("reason", FAILURE_REASONS), ("layer", LAYERS), ("action", actions)):
         if key in row and row[key] not in allowed:
             raise BadConfigError(f"{where}: '{key}' is {row[key]!r}, expected one of {', '.join(allowed)}")
-    for key in ("pattern", "unless"):
-        try:
-            re.compile(row.get(key) or "")
-        except re.error as error:
-            raise BadConfigError(f"{where}: '{key}' is not a regular expression ({error}); mend it") from error
-    if len(row["pattern"]) > MAX_PATTERN_CHARS:
-        raise BadConfigError(f"{where}: 'pattern' is longer than {MAX_PATTERN_CHARS} characters; split the rule")
-    rule = Rule(**{**row, "explains": tuple(row.get("explains") or ())})
+    if not isinstance(row.get("unless") or "", str) or not set(row.get("explains") or ()) <= {*FAILURE_REASONS}:
+        raise BadConfigError(f"{where}: 'unless' is a pattern and 'explains' a list of reasons; correct them")
+    rule = Rule(**{**row, "explains": tuple(row.get("explains") or ()), "ours": ours})
+    _check_patterns(rule, where)
     if not rule.matches(rule.example):
         raise BadConfigError(f"{where}: the pattern does not match its own example; mend one of them")
     if rule.matches(rule.counter_example):
         raise BadConfigError(f"{where}: the pattern matches its counter-example; narrow it or use 'unless'")
     return rule
+
+
+def _check_patterns(rule: Rule, where: str) -> None:
+    """Compile every pattern of a rule; none is matched before all are known to be bounded."""
+    for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless)):
+        if pattern is None:
+            continue
+        try:
+            rule.compile(pattern)
+            for _, alternative in _alternatives(pattern) if key == "pattern" else ():
+                rule.compile(alternative)
+        except (UnsafePatternError, re.error) as error:
+            raise BadConfigError(f"{where}: '{key}' is refused: {error}") from error
 
 
 def _load(text: str) -> Any:

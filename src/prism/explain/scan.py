@@ -57,6 +57,7 @@ class LogScan:
     tail: deque[Segment] = field(default_factory=lambda: deque(maxlen=2 * SAME_TEMPLATE_LIMIT * 100))
     num_lines: int = 0
     num_progress: int = 0
+    is_wrapped: bool = False  # lines have the headers that envelopes.py writes
     _seen: Counter[int] = field(default_factory=Counter)
     _end: bytes = b""
     _end_open: bool = False

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
+import lzma
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from prism.errors import BadFileError, MissingExtraError
+from prism.explain.envelopes import is_wrapped, unwrap
 
 CHUNK_BYTES = 8 << 20
 STREAM = "-"
@@ -23,10 +28,11 @@ _NOT_LOGS = frozenset({".json", ".yaml", ".yml", ".py", ".pt", ".pth", ".bin", "
 _RANK_IN_NAME = re.compile(
     r"(?:^|[^a-z])(?:global_?)?(?:rank|proc|worker|task|replica)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE
 )
-_TORCHRUN_FOLDER = re.compile(r"(?:^|/)(?:attempt_\d+/)?(\d{1,6})/(?:stdout|stderr)(?:\.log)?(?:\.(?:gz|zst))?$")
+_TORCHRUN_FOLDER = re.compile(r"(?:^|/)(?:attempt_\d+/)?(\d{1,6})/(?:stdout|stderr)(?:\.log)?(?:\.(?:gz|zst|xz|bz2))?$")
 _HOST_IN_NAME = re.compile(r"(?:^|[^a-z0-9])((?:node|host|gpu|worker|dgx|hgx|cn|nid|ip|compute|pod)"
                            r"[-_]?[a-z]{0,8}[-_]?\d[\w-]*?)"
                            r"(?=$|\.|_rank|-rank|/|_local)", re.IGNORECASE)  # fmt: skip
+_ARCHIVES = {".gz": "a gzip file", ".bz2": "a bzip2 file", ".xz": "an xz file", ".zst": "a zstd file"}
 _BARE_NUMBER = re.compile(r"^(?:log[-_.])?(\d{1,5})$", re.IGNORECASE)
 
 
@@ -78,22 +84,62 @@ def _host_of(name: str) -> str | None:
 
 
 def read_chunks(source: LogSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The log's bytes, decompressed, a chunk at a time; what a cut archive still holds is read."""
+    """The log's bytes, decompressed and in UTF-8, a chunk at a time; what a cut archive still holds is read."""
     try:
         with open_log(source) as stream:
-            if isinstance(stream, gzip.GzipFile):
-                yield from _read_gzip(stream, chunk_bytes)
-                return
-            while chunk := stream.read(chunk_bytes):
-                yield chunk
+            yield from to_utf8(_read_on(stream, chunk_bytes))
     except OSError as error:
         raise BadFileError(
             f"{source.path}: cannot be read ({error.strerror or error}); check the file and its mode"
         ) from error
 
 
-def _read_gzip(stream: gzip.GzipFile, chunk_bytes: int) -> Iterator[bytes]:
-    """Chunks of an archive; one that was cut gives all that came before the cut."""
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A log's chunks; `is_wrapped` if each line has the header of the collector's record that it came in."""
+
+    chunks: Iterable[bytes]
+    is_wrapped: bool
+
+
+def read_lines(chunks: Iterator[bytes]) -> Lines:
+    """A log's chunks as lines, out of the JSON that a collector put around them where it did."""
+    first = next(chunks, b"")
+    whole = chain((first,), chunks)
+    return Lines(unwrap(whole), True) if is_wrapped(first[: 1 << 20]) else Lines(whole, False)
+
+
+def to_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Undo UTF-16, which its byte order mark tells, or a zero in every second byte."""
+    first = next(chunks, b"")
+    encoding = _encoding_of(first)
+    if encoding is None:
+        yield from chain((first,), chunks)
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for chunk in chain((first,), chunks):
+        yield decoder.decode(chunk).lstrip("\ufeff").encode("utf-8", "replace")
+
+
+def _encoding_of(first: bytes) -> str | None:
+    if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16-le" if first[:2] == codecs.BOM_UTF16_LE else "utf-16-be"
+    head = first[:200]
+    if len(head) >= 8 and head.count(0) * 5 >= len(head) * 2:
+        return "utf-16-le" if head[1::2].count(0) >= head[::2].count(0) else "utf-16-be"
+    return None
+
+
+def _read_on(stream: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
+    """Chunks of a stream; an archive that was cut gives all that came before the cut."""
+    if isinstance(stream, gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile):
+        yield from _read_archive(stream, chunk_bytes)
+        return
+    while chunk := stream.read(chunk_bytes):
+        yield chunk
+
+
+def _read_archive(stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, chunk_bytes: int) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     try:
@@ -103,7 +149,7 @@ def _read_gzip(stream: gzip.GzipFile, chunk_bytes: int) -> Iterator[bytes]:
             if size >= chunk_bytes:
                 yield b"".join(parts)
                 parts, size = [], 0
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError):
         pass  # What was decompressed so far is still evidence.
     if parts:
         yield b"".join(parts)
@@ -111,21 +157,25 @@ def _read_gzip(stream: gzip.GzipFile, chunk_bytes: int) -> Iterator[bytes]:
 
 @contextmanager
 def open_log(source: LogSource) -> Iterator[BinaryIO]:
-    """Open a log for reading bytes, undoing gzip and zstd by their magic numbers."""
+    """Open a log for reading bytes, undoing gzip, bzip2, xz and zstd by their magic numbers."""
     if source.path == STREAM:
         yield sys.stdin.buffer
         return
     with ExitStack() as stack:
         stream = stack.enter_context(Path(source.path).open("rb"))
-        magic = stream.read(4) if stream.seekable() else b""
+        magic = stream.read(6) if stream.seekable() else b""
         if magic:
             stream.seek(0)
         if magic[:2] == b"\x1f\x8b":
             yield cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb")))
-        elif magic == b"\x28\xb5\x2f\xfd":
+        elif magic[:3] == b"BZh":
+            yield cast(BinaryIO, stack.enter_context(bz2.BZ2File(stream, mode="rb")))
+        elif magic == b"\xfd7zXZ\x00":
+            yield cast(BinaryIO, stack.enter_context(lzma.LZMAFile(stream, mode="rb")))
+        elif magic[:4] == b"\x28\xb5\x2f\xfd":
             yield stack.enter_context(_open_zstd(stream))
-        elif source.path.endswith(".gz") and magic:
-            raise BadFileError(f"{source.path}: named .gz but not a gzip file; rename or re-compress it")
+        elif magic and (suffix := Path(source.path).suffix) in _ARCHIVES:
+            raise BadFileError(f"{source.path}: named {suffix} but not {_ARCHIVES[suffix]}; rename or re-compress it")
         else:
             yield stream
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 from prism.errors import BadRowError
 
 Category = Literal["infrastructure", "framework", "script", "unknown"]
-Action = Literal["restart", "isolate_and_restart", "rollback", "stop"]
+Action = Literal["restart", "isolate_and_restart", "rollback", "stop", "none"]
+NO_FAILURE = "none"
 
 _REASONS: Mapping[Category, str] = {
     "infrastructure": (
@@ -24,12 +25,13 @@ _REASONS: Mapping[Category, str] = {
         "FileNotFoundError OSError TypeError NameError PermissionError ImportError KeyError SyntaxError "
         "ArgumentError CalledProcessError IndexError"
     ),
-    "unknown": "Unknown",
+    "unknown": f"Unknown {NO_FAILURE}",
 }
 CATEGORY_OF_REASON: Mapping[str, Category] = {
     reason: category for category, reasons in _REASONS.items() for reason in reasons.split()
 }
-"""The 29 failure reasons of the Acme study (NSDI 2024) and the class each belongs to, and `Unknown`."""
+"""The 29 failure reasons of the Acme study (NSDI 2024) and the class each belongs to, `Unknown`, and `none`."""
+FAILURE_REASONS: tuple[str, ...] = tuple(reason for reason in CATEGORY_OF_REASON if reason != NO_FAILURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class EvidenceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The root cause of one failed job."""
+    """The root cause of one job's failure, or that it did not fail; `notes` says what the logs cannot show."""
 
     log: str
     reason: str
@@ -56,11 +58,12 @@ class Verdict:
     lines_read: int = 0
     lines_kept: int = 0
     mitigation: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism explain --json` prints."""
         document = asdict(self)
-        document["hosts"] = list(self.hosts)
+        document["hosts"], document["notes"] = list(self.hosts), list(self.notes)
         document["evidence"] = [
             {k: v for k, v in asdict(e).items() if k != "file" or v is not None} for e in self.evidence
         ]
@@ -77,6 +80,6 @@ class Verdict:
             if document.get(key) not in allowed:
                 raise BadRowError(f"{where}: '{key}' is {document.get(key)!r}, expected one of {', '.join(allowed)}")
         known = {k: document[k] for k in cls.__dataclass_fields__ if k in document}
-        known["hosts"] = tuple(document.get("hosts", ()))
+        known["hosts"], known["notes"] = tuple(document.get("hosts", ())), tuple(document.get("notes", ()))
         known["evidence"] = tuple(EvidenceLine(**e) for e in document.get("evidence", ()))
         return cls(**known)

@@ -1,0 +1,82 @@
+"""Who wrote each line of a file, and whether the job itself could have printed it.
+
+Whatever stands in a job's own output can have been printed by the job: a training sample, a retrieved web page.
+Such a line may give a reason, but it cannot prove what the kernel or the scheduler would have to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prism.explain.origins import Origin, Writer
+
+if TYPE_CHECKING:
+    from prism.explain.joblog import LogLine
+
+# Share of a file's lines, beside those marked as a process's output, that must bear a system log's frame.
+FRAMED_SHARE = 0.8
+_DESCRIBE = re.compile(r"^(?:Name: {2,}\S|LAST SEEN\s+TYPE\s+REASON|NAMESPACE\s+LAST SEEN|Type\s+Reason\s+Age\s+From)")
+_POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
+_SYSTEM: tuple[Writer, ...] = ("kernel", "scheduler")
+
+
+def judge_writers(origins: Sequence[Origin]) -> list[tuple[Writer, bool]]:
+    """(writer, trusted) of each line of one file."""
+    if origins and _DESCRIBE.match(origins[0].text) and not origins[0].is_output:
+        # `kubectl describe` and `kubectl get events` write whole files that hold nothing of the job's own.
+        return [("scheduler", True)] * len(origins)
+    # Lines of launchers and runtimes stand in both kinds of files and decide nothing.
+    beside = [o for o in origins if not o.is_output and (o.is_framed or o.writer not in ("launcher", "framework"))]
+    system = sum(o.is_framed or o.writer in _SYSTEM for o in beside)
+    is_system_log = bool(beside) and system >= FRAMED_SHARE * len(beside)
+    judged = [_judge(origin, is_system_log) for origin in origins]
+    for place in _epilogue(origins):
+        judged[place] = (judged[place][0], True)
+    return judged
+
+
+def _judge(origin: Origin, is_system_log: bool) -> tuple[Writer, bool]:
+    if origin.is_proven:
+        return origin.writer, True
+    return origin.writer, is_system_log and not origin.is_output and origin.writer != "application"
+
+
+def _epilogue(origins: Sequence[Origin]) -> list[int]:
+    """Lines of the scheduler after the job's last word: Slurm writes them into the job's own file when all has ended."""
+    places = []
+    for place in range(len(origins) - 1, -1, -1):
+        origin = origins[place]
+        if origin.is_output or origin.writer not in ("scheduler", "launcher"):
+            break
+        if origin.writer == "scheduler":
+            places.append(place)
+    return places
+
+
+def place_pods(lines: list[LogLine]) -> list[LogLine]:
+    """Ranks and hosts from pod names, where the lines themselves do not tell them.
+
+    A pod's number is its rank if its lines name no other; where a master takes rank 0, workers count from 1.
+    """
+    pods: dict[str, set[int | None]] = defaultdict(set)
+    for line in lines:
+        if line.pod is not None:
+            pods[line.pod].add(line.rank)
+    if not pods:
+        return lines
+    has_master = any("-master-" in pod for pod in pods)
+    ranks: dict[str, int] = {}
+    for pod, own in pods.items():
+        match = _POD_INDEX.search(pod)
+        if match and own == {None}:
+            ranks[pod] = int(match.group(1)) + (has_master and "-worker-" in pod)
+    if len(set(ranks.values())) < len(ranks):
+        ranks = {}  # Two pods with one number: it counts something else.
+    return [
+        ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod)
+        for ln in lines
+    ]
