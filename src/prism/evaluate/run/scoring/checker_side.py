@@ -44,9 +44,9 @@ class Line:
         if "unsplit" in found:
             raise Unsplit
         if "raised" in found:
-            kind = getattr(builtins, str(found["raised"]), None)
+            kind: Any = getattr(builtins, str(found["raised"]), None)
             is_error = isinstance(kind, type) and issubclass(kind, Exception)
-            raise (kind if is_error else RuntimeError)(found["text"])
+            raise kind(found["text"]) if is_error else RuntimeError(found["text"])
         for mine, theirs in zip(args, decode(found["args"]), strict=False):
             change(mine, theirs)
         return decode(found["value"])

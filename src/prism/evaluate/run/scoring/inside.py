@@ -1,9 +1,7 @@
-"""What runs behind the walls as the first process: starts the program and its test apart, watches both, says how it ended.
+"""What runs behind the walls as the first process: it starts a program and its test apart and says how they ended.
 
 Standard library only: it is sent as text. The verdict goes out by a pipe that neither of the two has.
 """
-
-# ruff: noqa: PTH
 
 import ast
 import contextlib

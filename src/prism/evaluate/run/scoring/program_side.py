@@ -1,5 +1,6 @@
 """The process of a program that a model wrote: it runs, then answers calls with plain values. Sent as text."""
 
+import contextlib
 import json
 import os
 import sys
@@ -53,7 +54,7 @@ def decode(value: Any) -> Any:
 
 def describe(space: dict[str, Any]) -> dict[str, Any]:
     """What the program left: plain values, things to call, modules by name; all else is `other`."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in space.items():
         if name.startswith("__"):
             continue
@@ -98,10 +99,8 @@ def main() -> None:
     """Run the program on stdin; then end it, or answer its test over the pipes 3 and 4."""
     space: dict[str, Any] = {"__name__": "__main__"}
     lines = None
-    try:
+    with contextlib.suppress(OSError):  # it runs alone
         lines = (os.fdopen(3, "r"), os.fdopen(4, "w"))
-    except OSError:
-        pass  # it runs alone
     if lines is not None:
         lines[0].readline()  # the checker has closed itself to us
     exec(compile(take() or "", "program", "exec"), space)

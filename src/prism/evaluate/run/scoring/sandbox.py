@@ -138,7 +138,7 @@ def _run(program: str, test: str, config: SandboxConfig, name: Walls) -> Sandbox
 
 def _start(name: Walls, python: str, config: SandboxConfig, folder: str) -> subprocess.Popen[bytes]:
     view = view_of(config)
-    texts = [Path(module.__file__).read_text() for module in (walls, inside)]
+    texts = [Path(str(module.__file__)).read_text() for module in (walls, inside)]
     enter = "enter(json.loads(sys.argv[1]), sys.argv[2])\n" if name == "own" else ""
     source = "\n".join([*texts, f"{enter}main(limit, hide_from_peers)\n"])
     command = [python, "-I", "-S", "-c", source, json.dumps(view), folder]
@@ -164,7 +164,7 @@ def _bubblewrap(view: dict[str, Any]) -> list[str]:
     words += ["--uid", str(walls.NOBODY), "--gid", str(walls.NOBODY)]
     for path in view["folders"]:
         if Path(path).is_symlink():
-            words += ["--symlink", os.readlink(path), path]
+            words += ["--symlink", str(Path(path).readlink()), path]
         elif Path(path).exists() and os.getuid() == 0 and not _open_to_all(Path(path)):
             continue  # nobody cannot see it
         elif Path(path).exists():

@@ -3,8 +3,6 @@
 This file is also sent as text to an interpreter that cannot read our folder, so it imports nothing of Prism.
 """
 
-# ruff: noqa: PTH
-
 import ctypes
 import os
 import platform
@@ -101,7 +99,7 @@ def _pass_on_exit(child: int) -> None:
 
 
 def _build_view(view: dict[str, Any], root: str) -> None:
-    """A root of memory: system folders bound read-only, own /proc, a few devices, a small /tmp; then make it the root."""
+    """Make the root: system folders bound read-only, a /proc of its own, a few devices, a small /tmp."""
     _mount("none", "/", None, _REC | _PRIVATE, None)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
     for source in view["folders"]:
