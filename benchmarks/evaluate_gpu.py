@@ -74,7 +74,7 @@ def make_datasets(scale: float) -> tuple[Dataset, ...]:
         ("order", 150, 24, {}),
         ("text", 225, 120, {}),
         ("copy", 96, 40, {"generate": 32}),
-        ("code", 24, 40, {"generate": 24, "allow_network": True}),
+        ("code", 24, 40, {"generate": 24}),
     ]
     out = []
     for number in range(16):

@@ -17,7 +17,7 @@ from prism.evaluate.run.scoring.judge import judge_answer
 from prism.evaluate.run.scoring.sandbox import SandboxConfig, run_sandboxed, why_no_isolation
 
 needs_namespaces = pytest.mark.skipif(why_no_isolation() is not None, reason=f"{why_no_isolation()}")
-SHORT = SandboxConfig(wall_s=3.0, cpu_s=1)
+SHORT = SandboxConfig(wall_s=20.0, cpu_s=1)
 
 
 @needs_namespaces
@@ -53,7 +53,7 @@ def test_there_is_no_network_inside() -> None:
         socket.create_connection(("127.0.0.1", port), 2).close()  # it is there for us
         program = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)"
         done = run_sandboxed(program, SHORT)
-    assert (done.ending, "unreachable" in done.text) == ("failed", True)
+    assert done.ending == "failed" and ("unreachable" in done.text or "refused" in done.text)
 
 
 @needs_namespaces
@@ -62,11 +62,30 @@ def test_no_variable_of_ours_is_seen_inside(monkeypatch: pytest.MonkeyPatch) -> 
     assert run_sandboxed("import os\nassert 'SECRET_KEY' not in os.environ", SHORT).passed
 
 
-def test_without_namespaces_nothing_runs_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prism.evaluate.run.scoring.sandbox.why_no_isolation", lambda: "refused")
-    with pytest.raises(PrismError, match="not run with a network at hand"):
+def test_where_no_walls_hold_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.evaluate.run.scoring.sandbox._choose_walls", lambda: None)
+    with pytest.raises(PrismError, match="not run here: .*install bubblewrap or allow namespaces"):
         run_sandboxed("1", SHORT)
-    assert run_sandboxed("1", SandboxConfig(allow_network=True)).passed
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("program", "test", "ending"),
+    [
+        ("def f(a): return a + 1", "assert f(1) == 2", "passed"),
+        ("def f(a): return a + 1", "assert f(1) == 3", "failed"),
+        ("def f(a): a.append(3)", "x = [1]\nf(x)\nassert x == [1, 3]", "passed"),  # changes are seen
+        ("def f(a): return {(1, 2): {a}, 'b': 1j, 'c': 2 ** 80, 'd': b'e'}", "assert f(3)[1, 2] == {3} and f(3)['c'] == 2 ** 80", "passed"),
+        ("def f(a): return (i for i in a)", "assert list(f([1])) == [1]", "passed"),  # needs the object: run as one
+        ("class A:\n    b = 2", "assert A().b == 2", "passed"),
+        ("def f(): raise KeyError('k')", "try:\n    f()\nexcept KeyError:\n    pass", "passed"),
+        ("import math", "assert math.pi > 3", "passed"),
+        ("def check(f): pass\ndef f(a): return 1", "def check(f):\n    assert f(2) == 2\ncheck(f)", "failed"),
+    ],
+)  # fmt: skip
+def test_a_test_apart_sees_what_it_would_see_beside_the_program(program: str, test: str, ending: str) -> None:
+    assert run_sandboxed(program, SHORT, test).ending == ending
+    assert run_sandboxed(f"{program}\n{test}", SHORT).ending == ending
 
 
 class Judge(http.server.BaseHTTPRequestHandler):

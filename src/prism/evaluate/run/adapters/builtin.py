@@ -21,7 +21,7 @@ _WORDS = (
     "model", "layer", "token", "batch", "step", "loss", "rank", "node", "flow", "trace", "graph", "cache", "queue",
 )  # fmt: skip
 _VERSION = "1"
-_SETTINGS = ("allow_network", "batch_size", "folder", "generate", "judge", "length", "score_timeout_s")
+_SETTINGS = ("batch_size", "folder", "generate", "judge", "length", "score_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +143,8 @@ def _score(dataset: Dataset, sample: Sample, output: Record) -> Record:
     if "judge" in settings:
         return {"judged": judge_answer(settings["judge"], sample.prompt, sample.answer, output["text"])}
     if dataset.task == "code":
-        program = f"x = {sample.prompt.split('= ')[-1]}{output['text']}\n{sample.answer}\n"
-        done = run_sandboxed(program, SandboxConfig(allow_network=bool(settings.get("allow_network", False))))
-        return {"pass_rate": float(done.passed)}
+        program = f"x = {sample.prompt.split('= ')[-1]}{output['text']}\n"
+        return {"pass_rate": float(run_sandboxed(program, SandboxConfig(), sample.answer).passed)}
     if sample.generate:
         return {"exact_match": float(output["text"].strip() == sample.answer)}
     found = output["log_probabilities"]

@@ -1,38 +1,41 @@
-"""Run a program that a model wrote: limited in time, memory, files and processes, with no network and no privileges.
-
-The program can still read files that everybody may read: a sandbox for mistakes and mischief, not for secrets.
-"""
+"""Run a program that a model wrote behind walls: bubblewrap's where it is installed, else our own; else not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prism.errors import PrismError
-from prism.evaluate.run.scoring import sandbox_child
+from prism.evaluate.run.scoring import checker_side, inside, program_side, walls
 
 Ending = Literal["passed", "failed", "timeout", "memory"]
+Walls = Literal["bubblewrap", "own"]
+_GRACE_S = 5.0  # for starting and ending what runs behind the walls
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """Limits of one program."""
+    """Limits of one program, its processes together where not said otherwise."""
 
     wall_s: float = 5.0
-    cpu_s: int = 5
-    memory_bytes: int = 512 << 20
-    file_bytes: int = 1 << 20
+    cpu_s: int = 5  # of one process
+    memory_bytes: int = 512 << 20  # of one process and of all
+    file_bytes: int = 1 << 20  # of one file
+    tmp_bytes: int = 16 << 20  # of all files
+    output_bytes: int = 1 << 20  # that it may write to stderr
     processes: int = 64
-    allow_network: bool = False  # where the kernel allows no namespaces: run anyway, told in the docs
+    walls: Walls | None = None  # None: the first that hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,68 +47,132 @@ class SandboxResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran to its end."""
+        """Whether it ran to its end, and its test held."""
         return self.ending == "passed"
 
 
-def run_sandboxed(program: str, config: SandboxConfig) -> SandboxResult:
-    """Run Python source; raises PrismError where it cannot be kept off the network."""
-    if not config.allow_network and (reason := why_no_isolation()) is not None:
+def run_sandboxed(program: str, config: SandboxConfig, test: str = "") -> SandboxResult:
+    """Run Python source, and a test of what it defines; raises PrismError where no walls hold.
+
+    A test given apart runs in another process on plain values, out of the program's reach.
+    """
+    chosen = config.walls or _choose_walls()
+    if chosen is None:
         raise PrismError(
-            f"code of a model is not run with a network at hand ({reason}); run as root or allow namespaces"
+            f"code of a model is not run here: {why_no_isolation()}; install bubblewrap or allow namespaces"
         )
-    with tempfile.TemporaryDirectory(prefix="prism-sandbox-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o777)  # the program runs as nobody where we are root
-        return _run(program, config, folder)
+    return _run(program, test, config, chosen)
 
 
 @cache
 def why_no_isolation() -> str | None:
-    """Why a process cannot be cut off from the network here, or None; found out by doing it once."""
+    """Why no walls hold here, or None; found out by building them once."""
+    if _choose_walls() is not None:
+        return None
+    return "; ".join(f"{name}: {_why_not(name)}" for name in ("bubblewrap", "own"))
+
+
+@cache
+def _choose_walls() -> Walls | None:
+    """Bubblewrap first, unless it would have to go without our interpreter; it is run as nobody where we are root."""
+    has_interpreter = os.getuid() != 0 or _open_to_all(Path(sys.executable).resolve())
+    order: tuple[Walls, ...] = ("bubblewrap", "own") if has_interpreter else ("own", "bubblewrap")
+    return next((name for name in order if _why_not(name) is None), None)
+
+
+@cache
+def _why_not(name: Walls) -> str | None:
     if sys.platform != "linux":
         return "it needs Linux namespaces"
-    with tempfile.TemporaryDirectory(prefix="prism-sandbox-") as folder:
-        Path(folder).chmod(0o777)
-        done = _run("", SandboxConfig(), folder)
-    return None if done.passed else f"namespaces are refused: {done.text}"
+    if name == "bubblewrap" and shutil.which("bwrap") is None:
+        return "not installed"
+    done = _run("", "", SandboxConfig(), name)
+    return None if done.passed else done.text
 
 
-def _run(program: str, config: SandboxConfig, folder: str) -> SandboxResult:
-    # A code that the program cannot know: one that exits by itself, with 0 say, has not run its test.
-    done = 64 + secrets.randbelow(60)
-    limits = (config.cpu_s, config.memory_bytes, config.file_bytes, config.processes, int(config.allow_network), done)
-    source = Path(sandbox_child.__file__).read_text()  # as text: nobody may not be able to read our folder
-    process = subprocess.Popen(
-        [_interpreter(), "-I", "-S", "-c", source, *map(str, limits)],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
-        cwd=folder, env={"PATH": "/usr/bin:/bin", "HOME": folder}, start_new_session=True,
-    )  # fmt: skip
+def make_task(program: str, test: str, config: SandboxConfig, python: str) -> dict[str, Any]:
+    """What the first process behind the walls is told."""
+    limits = {key: value for key, value in asdict(config).items() if key != "walls"}
+    return {"program": program, "test": test, "limits": limits, "python": python, "sources": _sources()}
+
+
+@cache
+def _sources() -> dict[str, str]:
+    """The texts of both sides; the checker's needs the encoding of the program's, and not its end."""
+    program = Path(program_side.__file__).read_text()
+    own = Path(checker_side.__file__).read_text().splitlines(keepends=True)
+    checker = "".join(line for line in own if "# cut out when sent" not in line)
+    return {"program": program, "checker": program.split("\nif __name__ ==")[0] + "\n" + checker}
+
+
+def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
+    """What is seen behind the walls: the system's programs, the interpreter with its packages, and `more` folders."""
+    prefixes = {str(Path(path).resolve()) for path in (sys.base_prefix, sys.prefix, *more)}
+    shown = [path for path in sorted(prefixes) if not path.startswith("/usr/") and path != "/usr"]
+    return {"folders": [*_SYSTEM, *shown], "tmp_bytes": config.tmp_bytes}
+
+
+def _run(program: str, test: str, config: SandboxConfig, name: Walls) -> SandboxResult:
+    python = sys.executable
+    if name == "bubblewrap" and os.getuid() == 0 and not _open_to_all(Path(python).resolve()):
+        python = "/usr/bin/python3"
+    task = json.dumps(make_task(program, test, config, python)).encode()
+    with tempfile.TemporaryDirectory(prefix="prism-sandbox-", ignore_cleanup_errors=True) as folder:
+        process = _start(name, python, config, folder)
+        try:
+            # Two runs of a program at most, and one of program and test before them.
+            out, told = process.communicate(task, timeout=3 * config.wall_s + _GRACE_S)
+        except subprocess.TimeoutExpired:
+            return SandboxResult(ending="timeout", text=f"stopped after {3 * config.wall_s + _GRACE_S:g} s")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     try:
-        _, told = process.communicate(program, timeout=config.wall_s)
-    except subprocess.TimeoutExpired:
-        return SandboxResult(ending="timeout", text=f"stopped after {config.wall_s:g} s")
-    finally:
-        # The child dies with its parent, and with it, as the first of its namespace, all that it started.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.close() if stream else None
-    last = (told.strip().splitlines() or [""])[-1][:500]
-    if process.returncode == done:
-        return SandboxResult(ending="passed", text="")
-    if process.returncode == sandbox_child.TIME_CODE:
-        return SandboxResult(ending="timeout", text=f"used {config.cpu_s} s of CPU")
-    return SandboxResult(ending="memory" if "MemoryError" in last else "failed", text=last)
+        found = json.loads(out)
+        return SandboxResult(ending=found["ending"], text=found["text"])
+    except (ValueError, KeyError):
+        last = (told.decode(errors="replace").strip().splitlines() or [f"ended with {process.returncode}"])[-1]
+        return SandboxResult(ending="failed", text=f"the walls could not be built: {last[:300]}")
 
 
-def _interpreter() -> str:
-    """A Python that every user can start; the one of a virtual environment may lie in a closed folder."""
-    for path in (sys.executable, "/usr/bin/python3"):
-        if Path(path).exists() and _open_to_all(Path(path).resolve()):
-            return path
-    return sys.executable
+def _start(name: Walls, python: str, config: SandboxConfig, folder: str) -> subprocess.Popen[bytes]:
+    view = view_of(config)
+    texts = [Path(str(module.__file__)).read_text() for module in (walls, inside)]
+    enter = "enter(json.loads(sys.argv[1]), sys.argv[2])\n" if name == "own" else ""
+    source = "\n".join([*texts, f"{enter}main(limit, hide_from_peers)\n"])
+    command = [python, "-I", "-S", "-c", source, json.dumps(view), folder]
+    as_nobody: dict[str, Any] = {}
+    if name == "bubblewrap":
+        command = [*_bubblewrap(view), "--", *command]
+        as_nobody = {"user": walls.NOBODY, "group": walls.NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"},
+        start_new_session=True,
+        **as_nobody,
+    )
+
+
+def _bubblewrap(view: dict[str, Any]) -> list[str]:
+    spaces = [f"--unshare-{kind}" for kind in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
+    words = ["bwrap", *spaces, "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL"]
+    words += ["--uid", str(walls.NOBODY), "--gid", str(walls.NOBODY)]
+    for path in view["folders"]:
+        if Path(path).is_symlink():
+            words += ["--symlink", str(Path(path).readlink()), path]
+        elif Path(path).exists() and os.getuid() == 0 and not _open_to_all(Path(path)):
+            continue  # nobody cannot see it
+        elif Path(path).exists():
+            words += ["--ro-bind", path, path]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for path, part in (("/tmp", 3), ("/dev/shm", 1)):
+        words += ["--size", str(max(4096, view["tmp_bytes"] * part // 4)), "--tmpfs", path]
+    return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
 
 
 def _open_to_all(path: Path) -> bool:
