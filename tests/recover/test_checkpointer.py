@@ -457,3 +457,76 @@ def test_a_kill_at_any_moment_leaves_the_last_good_one_loadable(make, tmp_path: 
     restored = make().restore(target)
     assert restored.source == "storage" and restored.step >= max(told)
     assert float(target["w"].min()) == float(target["w"].max()) == restored.step
+
+
+# -- the health of tensors
+
+
+def healths(one: Checkpointer) -> list[tuple[int, bool, bool, str]]:
+    found = [(e.step, e.manifest.health) for e in one.catalog.entries()]
+    return [(step, health.good, health.doubtful, health.worst) for step, health in found]
+
+
+def test_a_nan_gradient_in_the_step_of_a_save_makes_no_good_checkpoint(make):
+    """The loss of that step is still finite; the weights are not."""
+    model = torch.nn.Linear(4, 4)
+    state = {"train": TrainState(model, torch.optim.AdamW(model.parameters()))}
+    one = make()
+    one.restore(state)
+    for step, poison in ((1, 1.0), (2, float("nan"))):
+        loss = model(torch.ones(4)).sum()
+        (loss * poison).backward()
+        state["train"].optimizer.step()
+        one.save(step, state, Health(loss=float(loss.detach())))
+    abandon(one)
+    assert [(step, good) for step, good, _, _ in healths(one)] == [(1, True), (2, False)]
+    assert healths(one)[1][3].startswith("train.")
+    assert make().restore(state).step == 1
+    assert '"healthy": false' in (one.config.folder.parent / "run/attempts/0001/steps.jsonl").read_text()
+
+
+def test_poisoned_memory_that_no_writer_has_seen_is_not_restored(make, monkeypatch: pytest.MonkeyPatch):
+    one = make()
+    one.save(1, state_of(1.0))
+    one.wait_written()
+    monkeypatch.setattr(one._uploads, "add", lambda job, slot: None)
+    poisoned = state_of(2.0)
+    poisoned["model"]["w"][3] = float("nan")
+    one.save(2, poisoned)
+    abandon(one)
+    assert make().restore(state_of(0.0)).step == 1
+
+
+def test_what_was_not_finite_when_training_began_is_no_fault(make):
+    state = {"w": torch.ones(4), "mask": torch.full((4,), float("-inf")), "lowest": torch.tensor(float("nan"))}
+    one = make()
+    one.restore(state)
+    one.save(1, state)
+    abandon(one)
+    assert healths(one) == [(1, True, False, "")]
+    again = make()
+    assert again.restore(state).step == 1
+    again.save(2, state)
+    abandon(again)
+    assert healths(again)[-1] == (2, True, False, "")
+
+
+def test_a_value_that_grew_beyond_reason_makes_a_checkpoint_doubtful(make):
+    one = make()
+    one.save(1, {"w": torch.ones(8), "v": torch.ones(8)})
+    flipped = torch.full((8,), 0.5)
+    flipped.view(torch.int32)[3] ^= 1 << 30  # the highest bit of an exponent
+    one.save(2, {"w": flipped, "v": torch.ones(8)})
+    one.save(3, {"w": torch.ones(8), "v": torch.ones(8) * 3})
+    abandon(one)
+    assert healths(one) == [(1, True, False, ""), (2, True, True, "w"), (3, True, False, "")]
+    assert one.catalog.last_good(certain=True, up_to_step=2).step == 1
+
+
+def test_when_no_checkpoint_is_good_a_person_is_asked(make):
+    one = make()
+    one.save(1, state_of(1.0), Health(loss=float("nan")))
+    one.close()
+    with pytest.raises(BadFileError, match="none is good"):
+        make().restore(state_of(0.0))
+    assert make().restore(state_of(0.0), up_to_step=0) is None

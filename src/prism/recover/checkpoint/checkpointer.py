@@ -157,6 +157,11 @@ class Checkpointer:
         self.last_error = next((error for _, error in told if error is not None), None)
 
     @property
+    def writing(self) -> bool:
+        """Whether a write goes on in the background."""
+        return self._uploads.busy
+
+    @property
     def writer_fallback(self) -> str:
         """Why a thread writes although a process was wanted; empty while all is well."""
         return self._uploads.fallback

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -118,16 +119,24 @@ class Restore:
         return False
 
     def _load_storage(self, entry: Entry, state: dict[str, Any]) -> None:
-        names = frozenset(file.name for file in entry.manifest.files)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that a single process is a single process
-            load(
-                state,
-                storage_reader=SafeReader(entry.path, names),
-                planner=SafeLoadPlanner(self.trusted),
-                process_group=self.ranks.control,
-                no_dist=self.ranks.control is None,
-            )
+        reader = SafeReader(entry.path, frozenset(file.name for file in entry.manifest.files))
+        reader.read_metadata()  # here, where its refusal is not wrapped
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns that a single process is a single process
+                load(
+                    state,
+                    storage_reader=reader,
+                    planner=SafeLoadPlanner(self.trusted),
+                    process_group=self.ranks.control,
+                    no_dist=self.ranks.control is None,
+                )
+        except CheckpointException as error:
+            causes = [cause[0] for cause in error.failures.values()]
+            refused = next((cause for cause in causes if isinstance(cause, BadFileError)), None)
+            if refused is not None:
+                raise BadFileError(f"{entry.path}: {refused}") from None
+            raise
 
 
 def _is_healthy(header: SlotHeader, proof: Any) -> bool:

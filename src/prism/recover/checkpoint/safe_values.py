@@ -101,9 +101,15 @@ class SafeReader(FileSystemReader):
     def __init__(self, path: pathlib.Path, files: frozenset[str]) -> None:
         super().__init__(path)
         self._files = files
+        self._metadata: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The checkpoint's metadata, built from known classes."""
+        """The checkpoint's metadata, built from known classes; read once."""
+        if self._metadata is None:
+            self._metadata = self._read()
+        return self._metadata
+
+    def _read(self) -> Metadata:
         path = pathlib.Path(self.path) / ".metadata"
         try:
             found = unpickle_metadata(path.read_bytes())

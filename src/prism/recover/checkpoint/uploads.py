@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ _BOOT = (
 )
 _NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _EXIT_WAIT_S = {"process": 15.0, "thread": 60.0}
+_END_WAIT_S = 10.0
 _MAX_THREADS = 4
 _CORES_PER_THREAD = 4
 
@@ -93,6 +95,11 @@ class Uploads:
             self._sent_plan = job.plan
         if not self._process.send(job, slot, with_plan=fresh):
             self._fall_back("the writer process has ended")
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not answered yet."""
+        return bool(self._open)
 
     def wait_oldest_part(self) -> None:
         """Wait until the write that was handed over first needs its slot no longer."""
@@ -264,17 +271,19 @@ class WriterProcess:
     def end(self) -> None:
         """Close the socket, at which the process leaves, and collect it."""
         self.ended = True
-        self._connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it may have gone first
+            self._connection.shutdown(socket.SHUT_RDWR)
         try:
-            self._process.wait(10.0)
+            self._process.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._process.kill()
+            self._process.wait()
         self._connection.close()
 
     def kill(self) -> None:
         """End a process that is of no use."""
         self._process.kill()
-        self._process.wait()
+        self.end()
 
 
 def choose_threads(num_cores: int, ranks_here: int) -> int:
