@@ -114,7 +114,7 @@ class Prism(Saver):
         self.checkpointer.wait_staged()
 
     def writing(self) -> bool:
-        return any(slot.busy for slot in self.checkpointer.memory.slots)
+        return self.checkpointer.writing
 
     def finish(self) -> None:
         self.checkpointer.wait_written()

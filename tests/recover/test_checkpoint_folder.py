@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from prism.recover.files import hash_file
 from prism.recover.manifest import MANIFEST_NAME, FileSum, Health, Manifest, read_manifest
 
 
-def commit(catalog: Catalog, step: int, *, attempt: int = 1, loss: float = 1.0, time_ns: int | None = None) -> Path:
-    written = catalog.writing_path(step, attempt, "t")
+def commit(catalog: Catalog, step: int, *, epoch: int = 1, loss: float = 1.0, time_ns: int | None = None) -> Path:
+    written = catalog.writing_path(step, epoch, 7)
     written.mkdir()
     (written / "data").write_bytes(b"x" * step)
     files = (FileSum(name="data", num_bytes=step, sha256=hash_file(written / "data")),)
     manifest = Manifest(
         step=step,
-        attempt=attempt,
+        attempt=1,
+        epoch=epoch,
         world_size=4,
         time_ns=step if time_ns is None else time_ns,
         health=Health(loss=loss),
@@ -40,7 +42,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def test_what_is_being_written_is_not_found(catalog: Catalog):
-    catalog.writing_path(5, 1, "t").mkdir()
+    catalog.writing_path(5, 1, 7).mkdir()
     assert catalog.entries() == [] and catalog.last_good() is None
 
 
@@ -81,24 +83,24 @@ def test_a_missing_file_is_found(catalog: Catalog):
     assert find_damage(catalog.entries()[0]) is not None
 
 
-def test_a_writer_of_an_earlier_attempt_can_no_longer_commit(catalog: Catalog):
-    catalog.take_over(2)
-    with pytest.raises(BadFileError, match="attempt 1 is over"):
-        commit(catalog, 10, attempt=1)
-    commit(catalog, 10, attempt=2)
+def test_a_writer_of_an_earlier_epoch_can_no_longer_commit(catalog: Catalog):
+    assert (catalog.take_over(), catalog.take_over()) == (1, 2)
+    with pytest.raises(BadFileError, match="epoch 1 is over"):
+        commit(catalog, 10, epoch=1)
+    commit(catalog, 10, epoch=2)
 
 
 def test_taking_over_removes_what_was_left_half_written(catalog: Catalog):
-    left = catalog.writing_path(5, 1, "t")
+    left = catalog.writing_path(5, 1, 7)
     left.mkdir()
-    catalog.take_over(2)
+    catalog.take_over()
     assert not left.exists()
 
 
 def test_the_same_step_saved_again_replaces_the_earlier(catalog: Catalog):
-    commit(catalog, 10, attempt=1)
-    commit(catalog, 10, attempt=2)
-    assert [e.manifest.attempt for e in catalog.entries()] == [2]
+    commit(catalog, 10, epoch=1)
+    commit(catalog, 10, epoch=2)
+    assert [e.manifest.epoch for e in catalog.entries()] == [2]
 
 
 def test_a_given_up_future_is_not_found_again(catalog: Catalog):
@@ -106,6 +108,65 @@ def test_a_given_up_future_is_not_found_again(catalog: Catalog):
         commit(catalog, step)
     assert catalog.discard_after(10) == [20, 30]
     assert catalog.last_good().step == 10
+
+
+def test_what_was_given_up_stays_until_training_has_overtaken_it(catalog: Catalog):
+    catalog.take_over()
+    for step in (10, 20, 30):
+        commit(catalog, step)
+    catalog.discard_after(10)
+    catalog.take_over()
+    commit(catalog, 15, epoch=2)
+    catalog.retain(Retention(keep_last=1))
+    assert len(list(catalog.folder.glob("discarded-*"))) == 2
+    commit(catalog, 25, epoch=2)
+    catalog.retain(Retention(keep_last=1))
+    assert [p.name[:24] for p in catalog.folder.glob("discarded-*")] == ["discarded-step-000000030"]
+
+
+def test_a_straggler_that_commits_after_the_decision_to_go_back_is_not_found(catalog: Catalog):
+    catalog.take_over()
+    commit(catalog, 10)
+    catalog.discard_after(10)
+    commit(catalog, 20)
+    assert catalog.last_good().step == 10
+
+
+def test_a_checkpoint_with_a_tensor_that_is_not_finite_is_never_the_last_good(catalog: Catalog):
+    commit(catalog, 10)
+    path = commit(catalog, 20) / MANIFEST_NAME
+    document = json.loads(path.read_text())
+    document["health"] |= {"num_not_finite": 1, "worst": "model.w"}
+    path.write_text(json.dumps(document))
+    assert catalog.last_good().step == 10
+
+
+def test_a_doubtful_checkpoint_is_left_out_only_when_certainty_is_asked_for(catalog: Catalog):
+    commit(catalog, 10)
+    path = commit(catalog, 20) / MANIFEST_NAME
+    document = json.loads(path.read_text())
+    document["health"] |= {"num_outliers": 2}
+    path.write_text(json.dumps(document))
+    assert catalog.last_good().step == 20 and catalog.last_good(certain=True).step == 10
+
+
+def test_a_deleted_and_remade_folder_has_another_id(tmp_path: Path):
+    first = Catalog.open(tmp_path / "c").id
+    assert Catalog.open(tmp_path / "c").id == first
+    shutil.rmtree(tmp_path / "c")
+    assert Catalog.open(tmp_path / "c").id != first
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_not_used(catalog: Catalog):
+    path = commit(catalog, 10) / MANIFEST_NAME
+    path.write_text(path.read_text().replace('"name": "data"', '"name": "../../secret"'))
+    assert catalog.entries() == []
+
+
+def test_a_folder_of_version_one_is_read_and_gets_an_id_when_written(tmp_path: Path):
+    (tmp_path / "prism-checkpoints.json").write_text('{"schema": "prism.checkpoints/1"}')
+    assert Catalog.open(tmp_path, read_only=True).id is None
+    assert Catalog.open(tmp_path).id is not None
 
 
 def test_retention_keeps_the_newest_good_ones_and_the_milestones(catalog: Catalog):
@@ -170,7 +231,7 @@ def test_a_read_only_folder_is_refused():
 
 def test_a_manifest_of_a_newer_version_is_not_used(catalog: Catalog):
     path = commit(catalog, 10) / MANIFEST_NAME
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": "prism.checkpoint/2"}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": "prism.checkpoint/3"}))
     assert catalog.entries() == []
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from prism.errors import BadFileError
 from prism.recover.files import hash_file, sync_folder, write_durably
 from prism.recover.manifest import MANIFEST_NAME, FileSum, Manifest, check_schema, read_manifest
 
 FOLDER_FORMAT = "prism.checkpoints"
-FOLDER_VERSION = 1
+FOLDER_VERSION = 2  # 2 added the folder's random id; folders of version 1 get one when they are written to
 _MARKER = "prism-checkpoints.json"
 _FENCE = "fence.json"
+_CUTS = "cuts.json"
 _WRITING = ".writing-"
 _ASIDE = ("discarded-", "broken-")
+_ASIDE_STEP = re.compile(r"-step-(\d{1,18})-")
 _HASH_THREADS = 4
 
 
@@ -44,6 +51,18 @@ class Entry:
         return self.manifest.step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A decision to go back: what the epochs up to this one saved after the step is given up."""
+
+    after_step: int
+    epoch: int
+
+    def covers(self, step: int, epoch: int) -> bool:
+        """Whether a state of this step, saved in this epoch, is given up."""
+        return step > self.after_step and epoch <= self.epoch
+
+
 class Catalog:
     """One checkpoint folder. A checkpoint is in it from the moment its folder has its final name."""
 
@@ -51,68 +70,89 @@ class Catalog:
         self.folder = folder
 
     @classmethod
-    def open(cls, folder: Path) -> Catalog:
-        """Make or check the folder; refuses one that is read-only, foreign or from a newer version."""
+    def open(cls, folder: Path, *, read_only: bool = False) -> Catalog:
+        """Check the folder, or make it; refuses one that is foreign, of a newer version, or that cannot be written."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not read_only:
+                folder.mkdir(parents=True, exist_ok=True)
             names = sorted(path.name for path in folder.iterdir())
         except OSError as error:
             raise BadFileError(f"{folder}: cannot be used for checkpoints ({error.strerror}); check the path") from None
-        marker = folder / _MARKER
         if _MARKER in names:
-            try:
-                document = json.loads(marker.read_text())
-            except (OSError, ValueError):
-                raise BadFileError(f"{marker}: unreadable; restore it or name another folder") from None
-            schema = document.get("schema") if isinstance(document, dict) else None
-            check_schema(schema, FOLDER_FORMAT, FOLDER_VERSION, marker)
-        elif names:
-            raise BadFileError(
-                f"{folder}: holds '{names[0]}' and no Prism checkpoints; name an empty folder, so that nothing is lost"
-            )
+            document = _read_marker(folder / _MARKER)
+        elif names or read_only:
+            found = f"holds '{names[0]}' and" if names else "holds"
+            raise BadFileError(f"{folder}: {found} no Prism checkpoints; name an empty folder, so that nothing is lost")
+        else:
+            document = {}
+        if read_only:
+            return cls(folder)
         try:
-            write_durably(marker, json.dumps({"schema": f"{FOLDER_FORMAT}/{FOLDER_VERSION}"}) + "\n")
+            if "id" not in document:
+                new = {"schema": f"{FOLDER_FORMAT}/{FOLDER_VERSION}", "id": secrets.token_hex(16)}
+                write_durably(folder / _MARKER, json.dumps(new) + "\n")
+            elif not os.access(folder, os.W_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise BadFileError(f"{folder}: cannot be written ({error.strerror}); mend its permissions") from None
         return cls(folder)
 
+    @property
+    def id(self) -> str | None:
+        """The random name of this folder: a deleted and remade one, or another under the same path, has another."""
+        try:
+            found = _read_marker(self.folder / _MARKER).get("id")
+        except BadFileError:
+            return None
+        return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{32}", found) else None
+
     def entries(self) -> list[Entry]:
-        """Committed checkpoints by step; folders without a readable manifest are not among them."""
+        """Committed checkpoints by step that were not given up; folders without a readable manifest are not there."""
         found = []
+        cuts = self.cuts()
         for path in self.folder.glob("step-*"):
             try:
-                found.append(Entry(path=path, manifest=read_manifest(path)))
+                manifest = read_manifest(path)
             except BadFileError:
                 continue
+            if not any(cut.covers(manifest.step, manifest.epoch) for cut in cuts):
+                found.append(Entry(path=path, manifest=manifest))
         return sorted(found, key=lambda entry: entry.step)
 
-    def good(self, *, up_to_step: int | None = None, before_ns: int | None = None) -> list[Entry]:
-        """Healthy checkpoints at or before a step and before a time, newest first."""
+    def good(
+        self, *, up_to_step: int | None = None, before_ns: int | None = None, certain: bool = False
+    ) -> list[Entry]:
+        """Healthy checkpoints up to a step and before a time, newest first; `certain` leaves doubtful ones out."""
         return [
             entry
             for entry in reversed(self.entries())
             if entry.manifest.health.good
+            and not (certain and entry.manifest.health.doubtful)
             and (up_to_step is None or entry.step <= up_to_step)
             and (before_ns is None or entry.manifest.time_ns < before_ns)
         ]
 
-    def last_good(self, *, up_to_step: int | None = None, before_ns: int | None = None) -> Entry | None:
+    def last_good(
+        self, *, up_to_step: int | None = None, before_ns: int | None = None, certain: bool = False
+    ) -> Entry | None:
         """The newest healthy checkpoint whose files are all there in full length."""
-        candidates = self.good(up_to_step=up_to_step, before_ns=before_ns)
+        candidates = self.good(up_to_step=up_to_step, before_ns=before_ns, certain=certain)
         return next((entry for entry in candidates if not find_damage(entry, deep=False)), None)
 
     def final_path(self, step: int) -> Path:
         """Where the checkpoint of a step lies once committed."""
         return self.folder / f"step-{step:09d}"
 
-    def writing_path(self, step: int, attempt: int, token: str) -> Path:
+    def writing_path(self, step: int, epoch: int, token: int) -> Path:
         """Where it is written before; no query looks there."""
-        return self.folder / f"{_WRITING}{step:09d}-attempt{attempt}-{token}"
+        return self.folder / f"{_WRITING}{step:09d}-epoch{epoch}-{token:016x}"
 
     def commit(self, written: Path, manifest: Manifest) -> Path:
-        """Give a proven checkpoint its final name; one of the same step from an earlier attempt makes way."""
-        if self.fence() > manifest.attempt:
-            raise BadFileError(f"{written}: attempt {manifest.attempt} is over, attempt {self.fence()} owns the folder")
+        """Give a proven checkpoint its final name; one of the same step from an earlier epoch makes way."""
+        if self.epoch() > manifest.epoch:
+            raise BadFileError(
+                f"{written}: epoch {manifest.epoch} is over, a later process (epoch {self.epoch()}) owns the folder"
+            )
         write_durably(written / MANIFEST_NAME, manifest.to_json() + "\n")
         final = self.final_path(manifest.step)
         if final.exists():
@@ -122,31 +162,44 @@ class Catalog:
         return final
 
     def discard_after(self, step: int) -> list[int]:
-        """Take checkpoints later than a step out of use: their future was given up."""
+        """Give up what was saved after a step: it is set aside here, and no longer found in memory either."""
         late = [entry for entry in self.entries() if entry.step > step]
+        cuts = [*(cut for cut in self.cuts() if cut.after_step < step), Cut(after_step=step, epoch=self.epoch())]
+        write_durably(self.folder / _CUTS, json.dumps({"cuts": [asdict(cut) for cut in cuts]}))
         for entry in late:
             self.set_aside(entry.path, "discarded")
         return [entry.step for entry in late]
 
+    def cuts(self) -> list[Cut]:
+        """Every decision to go back, as far as it can be read."""
+        try:
+            document = json.loads((self.folder / _CUTS).read_text())
+            return [Cut(after_step=int(c["after_step"]), epoch=int(c["epoch"])) for c in document["cuts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
     def set_aside(self, path: Path, why: str) -> Path:
-        """Rename a checkpoint so that no query finds it; retention removes it later."""
+        """Rename a checkpoint so that no query finds it; retention removes it once training has overtaken it."""
         aside = path.with_name(f"{why}-{path.name}-{time.time_ns()}")
         path.rename(aside)
         sync_folder(self.folder)
         return aside
 
-    def fence(self) -> int:
-        """The number of the attempt that owns the folder."""
+    def epoch(self) -> int:
+        """The number of the process that owns the folder, counted from 1; 0 before the first."""
         try:
-            return int(json.loads((self.folder / _FENCE).read_text())["attempt"])
-        except (OSError, ValueError, KeyError, TypeError):
+            fence = json.loads((self.folder / _FENCE).read_text())
+            return int(fence.get("epoch", fence.get("attempt", 0)))  # version 1 counted attempts
+        except (OSError, ValueError, AttributeError, TypeError):
             return 0
 
-    def take_over(self, attempt: int) -> None:
-        """Own the folder: a straggling writer of an earlier attempt can no longer commit; its leftovers go."""
-        write_durably(self.folder / _FENCE, json.dumps({"attempt": attempt}))
+    def take_over(self) -> int:
+        """Own the folder: a straggling writer of an earlier epoch can no longer commit; its leftovers go."""
+        epoch = self.epoch() + 1
+        write_durably(self.folder / _FENCE, json.dumps({"epoch": epoch}))
         for path in self.folder.glob(f"{_WRITING}*"):
             shutil.rmtree(path, ignore_errors=True)
+        return epoch
 
     def retain(self, retention: Retention) -> list[Path]:
         """Remove what the policy does not keep; the newest good one always stays."""
@@ -156,12 +209,29 @@ class Catalog:
         if retention.keep_every_steps:
             keep |= {step for step in good_steps if step % retention.keep_every_steps == 0}
         doomed = [entry.path for entry in entries if entry.step not in keep]
-        doomed += [path for prefix in _ASIDE for path in self.folder.glob(f"{prefix}*")]
+        doomed += self._overtaken(max(good_steps, default=-1))
         for path in doomed:
             # A half-removed checkpoint must not be found: it loses its manifest first.
             (path / MANIFEST_NAME).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
         return doomed
+
+    def _overtaken(self, step: int) -> list[Path]:
+        """What was set aside and that training has since reached again with a good checkpoint."""
+        aside = [path for prefix in _ASIDE for path in self.folder.glob(f"{prefix}*")]
+        found = [(path, _ASIDE_STEP.search(path.name)) for path in aside]
+        return [path for path, match in found if match is not None and int(match[1]) <= step]
+
+
+def _read_marker(marker: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(marker.read_text())
+    except (OSError, ValueError, RecursionError):
+        raise BadFileError(f"{marker}: unreadable; restore it or name another folder") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    check_schema(schema, FOLDER_FORMAT, FOLDER_VERSION, marker)
+    assert isinstance(document, dict)
+    return document
 
 
 def find_damage(entry: Entry, *, deep: bool = True, files: Iterable[int] | None = None) -> str | None:

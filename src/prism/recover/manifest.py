@@ -6,27 +6,36 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from prism.errors import BadFileError
 
 FORMAT = "prism.checkpoint"
-VERSION = 1
+VERSION = 2  # 2 added `epoch`, `token` and what was found in the tensors; 1 is still read
 MANIFEST_NAME = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What training looked like when the state was taken; None where it was not told."""
+    """What training looked like when the state was taken; None where it was not told or not looked at."""
 
     loss: float | None = None
     grad_norm: float | None = None
+    num_not_finite: int | None = None  # tensors that hold NaN or infinity now and did not when training began
+    num_outliers: int | None = None  # tensors whose largest value grew beyond reason since the save before
+    worst: str = ""  # the name of one such tensor
 
     @property
     def good(self) -> bool:
-        """False when a number is NaN or infinite: such a state must never be trained on."""
-        return all(value is None or math.isfinite(value) for value in (self.loss, self.grad_norm))
+        """False when a number or a tensor is NaN or infinite: such a state must never be trained on."""
+        told = all(value is None or math.isfinite(value) for value in (self.loss, self.grad_norm))
+        return told and not self.num_not_finite
+
+    @property
+    def doubtful(self) -> bool:
+        """Usable after a crash, but not the first choice when the loss itself went wrong."""
+        return bool(self.num_outliers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +57,21 @@ class Manifest:
     time_ns: int  # wall clock, when the state was taken
     health: Health
     files: tuple[FileSum, ...]
+    epoch: int = 0  # counts the processes that have written to the folder, one after the other
+    token: int = 0  # random; the same in the staged copies of this save on every rank
 
     @property
     def num_bytes(self) -> int:
         """Size on storage."""
         return sum(file.num_bytes for file in self.files)
 
+    def to_document(self) -> dict[str, Any]:
+        """As JSON holds it; numbers that JSON cannot hold are words."""
+        return {"schema": f"{FORMAT}/{VERSION}", **asdict(self), "health": health_document(self.health)}
+
     def to_json(self) -> str:
-        """The text of `manifest.json`; numbers that JSON cannot hold are written as words."""
-        document = asdict(self)
-        document["health"] = {k: _word(v) for k, v in document["health"].items()}
-        return json.dumps({"schema": f"{FORMAT}/{VERSION}", **document}, allow_nan=False)
+        """The text of `manifest.json`."""
+        return json.dumps(self.to_document(), allow_nan=False)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -66,14 +79,14 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     try:
         document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadFileError(f"{path}: not a readable manifest ({_first_line(error)})") from None
     if not isinstance(document, dict):
         raise BadFileError(f"{path}: not a manifest, expected a JSON object")
     check_schema(document.get("schema"), FORMAT, VERSION, path)
     try:
-        return _parse(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return parse_manifest(document)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFileError(f"{path}: field missing or wrong ({error!r})") from None
 
 
@@ -86,23 +99,50 @@ def check_schema(schema: object, name: str, version: int, path: Path) -> None:
         raise BadFileError(f"{path}: written by a newer Prism (version {number}, this one reads {version}); upgrade")
 
 
-def _parse(document: Mapping[str, Any]) -> Manifest:
-    health = {k: None if v is None else float(v) for k, v in document["health"].items()}
+def parse_manifest(document: Mapping[str, Any]) -> Manifest:
+    """The manifest of a JSON document; raises KeyError, TypeError or ValueError on anything odd."""
     return Manifest(
         step=int(document["step"]),
         attempt=int(document["attempt"]),
         world_size=int(document["world_size"]),
         time_ns=int(document["time_ns"]),
-        health=Health(loss=health.get("loss"), grad_norm=health.get("grad_norm")),
-        files=tuple(
-            FileSum(name=str(f["name"]), num_bytes=int(f["num_bytes"]), sha256=str(f["sha256"]))
-            for f in document["files"]
-        ),
+        health=parse_health(document["health"]),
+        files=tuple(parse_file_sum(f) for f in document["files"]),
+        epoch=int(document.get("epoch", 0)),
+        token=int(document.get("token", 0)),
     )
 
 
-def _word(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
+def parse_file_sum(document: Mapping[str, Any]) -> FileSum:
+    """One file of a manifest; a name that leads out of the folder is refused."""
+    name = str(document["name"])
+    if PurePath(name).name != name or name in ("", ".", ".."):
+        raise ValueError(f"file name {name!r} leads elsewhere")
+    return FileSum(name=name, num_bytes=int(document["num_bytes"]), sha256=str(document["sha256"]))
+
+
+def health_document(health: Health) -> dict[str, Any]:
+    """Health as JSON holds it."""
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(health).items()}
+
+
+def parse_health(document: Mapping[str, Any]) -> Health:
+    """The opposite of `health_document`."""
+    return Health(
+        loss=_number(document.get("loss")),
+        grad_norm=_number(document.get("grad_norm")),
+        num_not_finite=_count(document.get("num_not_finite")),
+        num_outliers=_count(document.get("num_outliers")),
+        worst=str(document.get("worst", "")),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _first_line(error: Exception) -> str:

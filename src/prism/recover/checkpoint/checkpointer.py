@@ -12,27 +12,36 @@ checkpointer.close()
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
+import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from torch.distributed.checkpoint.stateful import Stateful
 
+from prism.errors import BadConfigError
 from prism.recover.catalog import Catalog, Retention
-from prism.recover.checkpoint.arena import SlotHeader, Staging, copy_into, plan_staging, write_header
-from prism.recover.checkpoint.memory import Memory
+from prism.recover.checkpoint.inspection import find_not_finite
+from prism.recover.checkpoint.layout import Staging, ValueCache, plan_staging
+from prism.recover.checkpoint.memory import Memory, sweep_memory
+from prism.recover.checkpoint.planning import SharePlan, plan_save, same_shape
 from prism.recover.checkpoint.preemption import PreemptionNotice
 from prism.recover.checkpoint.ranks import Ranks
-from prism.recover.checkpoint.restore import Restored, restore_newest
-from prism.recover.checkpoint.uploads import Upload, Uploads
+from prism.recover.checkpoint.restore import Restore, Restored
+from prism.recover.checkpoint.slots import Slot, SlotHeader
+from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
+from prism.recover.checkpoint.writer import WriteJob, WriteOrder
 from prism.recover.interval import IntervalConfig, SaveClock
-from prism.recover.manifest import Health
+from prism.recover.manifest import Health, Manifest
 from prism.recover.progress import Progress, RunOrders
 
 SaveReason = Literal["interval", "preemption"]
+_log = logging.getLogger("prism.recover")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +55,20 @@ class CheckpointConfig:
     memory_budget_bytes: int | None = None  # for staged states of this rank; None: room for two
     memory_dir: Path = Path("/dev/shm")
     writer: Literal["process", "thread"] = "process"
+    writer_start_s: float = 120.0  # a process that is not ready by then is replaced by a thread
     overlap: bool = False  # save() returns at once; call wait_staged() before the state changes again
     watch_signals: bool = True
+    read_only: bool = False  # for scripts that only restore: a save is refused, nothing is made or changed
+    trusted: tuple[type, ...] = ()  # classes that values of the state may have beside plain ones
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """What holds from the first save to the next restore."""
+
+    epoch: int
+    plan: SharePlan | None = None
+    shape: Staging | None = None  # the state that the plan was made for
 
 
 class Checkpointer:
@@ -58,20 +79,27 @@ class Checkpointer:
         self.ranks = Ranks()
         self.progress = progress or Progress(self.ranks.rank, RunOrders.from_environment())
         self.orders = self.progress.orders
-        self.catalog = self.ranks.on_first(lambda: Catalog.open(config.folder)) or Catalog(config.folder)
-        self.memory = Memory(config.memory_dir, config.folder, self.ranks.rank, config.memory_budget_bytes)
+        self.ranks.on_first(lambda: Catalog.open(config.folder, read_only=config.read_only).folder)
+        self.catalog = Catalog(config.folder)
+        self.memory = Memory(config.memory_dir, self.catalog, self.ranks.rank, config.memory_budget_bytes)
         self.clock = SaveClock(config.interval, self.orders.num_failures, self.orders.uptime_s)
         self.preempted = False
-        self.notice = PreemptionNotice() if config.watch_signals else None
-        self._uploads = Uploads(self.catalog, self.ranks, self.progress, self.clock, config.writer)
-        self._stager = ThreadPoolExecutor(1, thread_name_prefix="prism-stage")
-        self._staging: Future[None] | None = None
+        self.committed_step: int | None = None  # the newest that this process has seen committed
+        self.last_error: str | None = None  # why the newest save failed
+        self.notice = PreemptionNotice() if config.watch_signals and not config.read_only else None
+        self._uploads = Uploads(
+            config.writer, config.writer_start_s, lambda: self.memory.folder / "writer.log", self._note_written
+        )
+        self._values = ValueCache(config.trusted)
+        self._staging: _StagingThread | None = None
+        self._session: _Session | None = None
+        self._restored: tuple[Restore, Restored | None] | None = None
+        self._tolerated: frozenset[str] = frozenset()
         self._next_save: int | None = None
-        if self.ranks.rank == 0:
-            self.catalog.take_over(self.orders.attempt)
-            folders = {"folder": str(config.folder.resolve()), "memory": str(self.memory.folder.parent)}
+        self._num_saves = 0
+        if self.ranks.rank == 0 and not config.read_only:
+            folders = {"folder": str(config.folder.resolve()), "memory": str(self.memory.run_folder)}
             self.progress.event("opened", **folders)
-        self.ranks.barrier()
 
     def should_save(self, step: int) -> SaveReason | None:
         """Ask once per step, on every rank: is a save due, and why. All ranks get the same answer."""
@@ -80,85 +108,203 @@ class Checkpointer:
             self.preempted = True
             return "preemption"
         if self._next_save is None:
-            self._next_save = step + self._agreed_interval() - 1
+            own = self.config.interval_steps or self.clock.interval_steps
+            self._next_save = step + self.ranks.from_first(own) - 1
         return "interval" if step >= self._next_save else None
 
     def save(self, step: int, state: Mapping[str, Any], health: Health | None = None) -> None:
         """Stage the state to host memory and return; a background process writes and proves it."""
         start = time.monotonic()
         self.wait_staged()
-        slot = self.memory.take_slot(self._uploads.wait_oldest)
-        staging = plan_staging(_plain(state))
-        self.memory.check_budget(staging.num_bytes)
+        session = self._session or self._open_session()
+        slot = self.memory.take_slot(self._uploads.wait_oldest_part)
+        plain = _plain(state)
+        staging = plan_staging(plain, self._values.dump)
+        self.memory.check_budget(staging.layout.num_bytes)
+        token, interval = self._agree(session, plain, staging)
         header = SlotHeader(
+            folder_id=self.memory.folder_id,
+            token=token,
             step=step,
+            epoch=session.epoch,
             time_ns=time.time_ns(),
             world_size=self.ranks.world_size,
             health=health or Health(),
-            places=staging.places,
-            leaves=staging.leaves,
+            layout=staging.layout,
+            tolerated=self._tolerated,
         )
-        upload = Upload(slot=slot, header=header, retention=self.config.retention, attempt=self.orders.attempt)
-        self._staging = self._stager.submit(self._stage, staging, upload)
+        assert session.plan is not None
+        order = self._order(header, slot)
+        self._staging = _StagingThread(lambda: self._stage(staging, header, order, slot))
+        self._staging.start()
         if not self.config.overlap:
             self.wait_staged()
         self.clock.save_done(time.monotonic() - start)
-        self._next_save = step + self._agreed_interval()
+        self._next_save = step + interval
 
     def wait_staged(self) -> None:
         """Wait until the state may change again."""
-        if self._staging is not None:
-            self._staging.result()
-            self._staging = None
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.finish()
 
     def wait_written(self) -> None:
-        """Wait until everything saved so far is committed, or has failed."""
+        """Wait until everything saved so far is committed, or has failed; every rank learns which."""
         self.wait_staged()
         self._uploads.wait_all()
+        told = self.ranks.gather((self.committed_step, self.last_error))
+        self.committed_step = told[0][0]
+        self.last_error = next((error for _, error in told if error is not None), None)
 
     @property
-    def committed_step(self) -> int | None:
-        """The newest step that this process has seen committed."""
-        return self._uploads.committed_step
+    def writing(self) -> bool:
+        """Whether a write goes on in the background."""
+        return self._uploads.busy
 
     @property
-    def last_error(self) -> str | None:
-        """Why the newest save failed, or None."""
-        return self._uploads.last_error
+    def writer_fallback(self) -> str:
+        """Why a thread writes although a process was wanted; empty while all is well."""
+        return self._uploads.fallback
 
     def restore(self, state: dict[str, Any], up_to_step: int | None = None) -> Restored | None:
-        """Load the newest good state, from memory where it is still there, else from storage; None: there is none."""
+        """Load the newest good state, from memory where it is still there, else from storage; None: there is none.
+
+        Nothing is changed or removed. If training goes on and saves, what was saved after this step is set aside then.
+        """
         limit = up_to_step if up_to_step is not None else self.orders.resume_step
-        restored = restore_newest(self.catalog, self.memory, self.ranks, state, limit, self._tell_broken)
+        search = Restore(
+            catalog=self.catalog,
+            memory=self.memory,
+            ranks=self.ranks,
+            trusted=self.config.trusted,
+            tell_broken=lambda step, why: self.progress.event("broken", step=step, why=why),
+        )
+        restored = search.newest(state, limit)
+        self._restored, self._session = (search, restored), None
+        if not self.config.read_only:
+            self._tolerated = find_not_finite(plan_staging(_plain(state), lambda name, value: b"").sources)
         if restored is not None and self.ranks.rank == 0:
             fields = {"step": restored.step, "source": restored.source, "seconds": round(restored.seconds, 3)}
             self.progress.event("restored", **fields)
         return restored
 
     def close(self, *, keep_memory: bool = False) -> None:
-        """Finish the writes and give memory back; a preempted process leaves its memory for the next."""
+        """Finish the writes and give memory back; after a preemption or a failed save it stays for the next process."""
         self.wait_written()
         self._uploads.close()
-        self._stager.shutdown()
         if self.notice is not None:
             self.notice.close()
         if self.preempted and self.ranks.rank == 0:
             self.progress.event("preempted", step=self.committed_step)
-        if not (keep_memory or self.preempted):
+        if keep_memory or self.preempted or self.last_error is not None:
+            self.memory.release()
+        else:
             self.memory.remove()
         self.ranks.close()
 
-    def _stage(self, staging: Staging, upload: Upload) -> None:
-        staged = copy_into(upload.slot, staging)
-        write_header(upload.slot, upload.header)
-        self._uploads.add(upload, staged)
+    def _open_session(self) -> _Session:
+        """Before the first save: own the folder, and settle what a restore left behind."""
+        if self.config.read_only:
+            raise BadConfigError("this checkpointer is read_only; make one without it to save")
+        trouble = self.memory.hold()
+        if trouble is not None:
+            _log.warning("%s; staged states are kept in %s instead", trouble, self.memory.run_folder)
+        session = _Session(epoch=self.ranks.on_first(self._take_over))
+        if self.ranks.rank == 0 or os.environ.get("LOCAL_RANK") == "0":
+            sweep_memory(self.config.memory_dir)
+        self._session = session
+        return session
 
-    def _agreed_interval(self) -> int:
+    def _take_over(self) -> int:
+        if self._restored is not None:
+            search, restored = self._restored
+            for entry in search.broken:
+                if entry.path.exists():
+                    self.catalog.set_aside(entry.path, "broken")
+            self.catalog.discard_after(restored.step if restored is not None else -1)
+        return self.catalog.take_over()
+
+    def _agree(self, session: _Session, state: dict[str, Any], staging: Staging) -> tuple[int, int]:
+        """A token for this save and the steps to the next, both rank 0's; a new plan if any rank's state changed."""
+        first = self.ranks.rank == 0
         own = self.config.interval_steps or self.clock.interval_steps
-        return self.ranks.from_first(own)
+        changed = not same_shape(session.shape, staging)
+        votes = (int(changed), secrets.randbits(62) if first else 0, own if first else 0)
+        replan, token, interval = self.ranks.largest(*votes)
+        if replan:
+            session.plan, session.shape = plan_save(state, self.ranks), staging
+        return token, interval
 
-    def _tell_broken(self, step: int, damage: str) -> None:
-        self.progress.event("broken", step=step, why=damage)
+    def _order(self, header: SlotHeader, slot: Slot) -> WriteOrder:
+        self._num_saves += 1
+        manifest = Manifest(
+            step=header.step,
+            attempt=self.orders.attempt,
+            world_size=header.world_size,
+            time_ns=header.time_ns,
+            health=header.health,
+            files=(),
+            epoch=header.epoch,
+            token=header.token,
+        )
+        return WriteOrder(
+            number=self._num_saves,
+            rank=self.ranks.rank,
+            folder=self.catalog.folder.resolve(),
+            written=self.catalog.writing_path(header.step, header.epoch, header.token).resolve(),
+            proof=slot.proof_path,
+            manifest=manifest,
+            retention=self.config.retention,
+            layout=header.layout,
+            tolerated=header.tolerated,
+            num_threads=choose_threads(os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1)),
+        )
+
+    def _stage(self, staging: Staging, header: SlotHeader, order: WriteOrder, slot: Slot) -> None:
+        assert self._session is not None and self._session.plan is not None
+        try:
+            memory = slot.fill(staging)
+        except BaseException:
+            slot.busy = False
+            raise
+        slot.declare(header)
+        self._uploads.add(WriteJob(order=order, plan=self._session.plan, memory=memory), slot)
+
+    def _note_written(self, written: Written) -> None:
+        """From the writer's answers; on rank 0 they speak for all ranks."""
+        self.last_error = written.error
+        if written.error is None and self.ranks.rank == 0:
+            self.committed_step = written.step
+            self.clock.write_done(written.seconds)
+        if self.ranks.rank != 0:
+            return
+        if written.error is not None:
+            self.progress.event("save_failed", step=written.step, why=written.error)
+            return
+        health = written.health or Health()
+        found = {"healthy": health.good, "doubtful": health.doubtful, "worst": health.worst}
+        self.progress.event("saved", step=written.step, **found, seconds=round(written.seconds, 3))
+
+
+class _StagingThread(threading.Thread):
+    """The copy to host memory; what it raises is raised again where it is waited for."""
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(name="prism-stage", daemon=True)
+        self._work = work
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._failure = error
+
+    def finish(self) -> None:
+        """Wait for the end."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:

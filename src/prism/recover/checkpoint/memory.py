@@ -1,44 +1,76 @@
-"""A rank's staged states in host memory, within a budget."""
+"""A rank's staged states in host memory: bound to one checkpoint folder, closed to other users, within a budget."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import fcntl
+import json
+import os
+import secrets
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from prism.errors import BadConfigError
-from prism.recover.checkpoint.arena import Slot, SlotHeader
+from prism.recover.catalog import Catalog, Cut
+from prism.recover.checkpoint.slots import Slot, SlotHeader
+from prism.recover.files import (
+    UntrustedError,
+    check_parent,
+    check_private_folder,
+    make_private_folder,
+    open_private,
+    read_private,
+    write_private,
+)
 from prism.recover.progress import MEMORY_PREFIX
 
 _DEFAULT_SLOTS = 2
 _MAX_SLOTS = 8
+_BINDING = "run.json"
+_BINDING_SCHEMA = "prism.staging/1"
+_LOCK = "lock"
+_LOCK_WAIT_S = 5.0  # a process that was just killed may still be going
+_IN_USE: set[Path] = set()  # of this process: looking at its lock would let go of it
 
 
-def memory_folder(memory_dir: Path, checkpoints: Path) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """When the memory of a run that nobody holds is given back."""
+
+    idle_s: float = 24 * 3_600.0
+    orphaned_s: float = 3_600.0  # if its checkpoint folder is gone, or is another one by now
+
+
+def memory_folder(memory_dir: Path, folder_id: str) -> Path:
     """Where a run's staged states lie on each host; the same after a restart."""
-    key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
-    return memory_dir / f"{MEMORY_PREFIX}{key}"
+    return memory_dir / f"{MEMORY_PREFIX}{folder_id[:16]}"
 
 
 class Memory:
-    """Slots that are used in turn, the oldest first."""
+    """Slots that are used in turn, the oldest first. Nothing is made or changed before `hold`."""
 
-    def __init__(self, memory_dir: Path, checkpoints: Path, rank: int, budget_bytes: int | None) -> None:
-        self.folder = memory_folder(memory_dir, checkpoints) / f"rank-{rank:05d}"
+    def __init__(self, memory_dir: Path, catalog: Catalog, rank: int, budget_bytes: int | None) -> None:
+        self._memory_dir = memory_dir
+        self._checkpoints = catalog.folder
+        self._folder_id = catalog.id or ""
+        self._rank = rank
         self._budget_bytes = budget_bytes
         self._state_bytes = 0
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadConfigError(
-                f"{self.folder}: cannot hold staged states ({error.strerror}); set memory_dir"
-            ) from None
+        self._lock: int | None = None
+        self._use(memory_folder(memory_dir, self._folder_id or "none"))
+
+    def _use(self, run_folder: Path) -> None:
+        self.run_folder = run_folder
+        self.folder = run_folder / f"rank-{self._rank:05d}"
         self.slots = [Slot(self.folder, number) for number in range(_MAX_SLOTS)]
-        for slot in self.slots:
-            header = slot.header()
-            slot.step = header.step if header is not None else -1
+
+    @property
+    def folder_id(self) -> str:
+        """The checkpoint folder that the states belong to."""
+        return self._folder_id
 
     @property
     def num_slots(self) -> int:
@@ -56,38 +88,134 @@ class Memory:
                 "raise the budget"
             )
 
+    def hold(self) -> str | None:
+        """Make the folder and hold its lock for the life of this process; says why if another folder had to do."""
+        if self._lock is not None:
+            return None
+        trouble = None
+        try:
+            self._memory_dir.mkdir(parents=True, exist_ok=True)
+            check_parent(self._memory_dir)
+            try:
+                self._make()
+            except UntrustedError as error:
+                trouble = str(error)
+            if trouble is not None or not self._take_lock():
+                trouble = trouble or f"{self.folder}: held by a living process"
+                self._use(self.run_folder.with_name(f"{self.run_folder.name}-{secrets.token_hex(4)}"))
+                self._make()
+                self._take_lock()
+        except OSError as error:
+            raise BadConfigError(
+                f"{self._memory_dir}: cannot hold staged states ({error.strerror or error}); set memory_dir"
+            ) from None
+        for slot in self.slots:
+            header = slot.header()
+            slot.step = header.step if header is not None else -1
+        return trouble
+
+    def _make(self) -> None:
+        make_private_folder(self.run_folder)
+        document = {"schema": _BINDING_SCHEMA, "id": self._folder_id, "checkpoints": str(self._checkpoints.resolve())}
+        write_private(self.run_folder / _BINDING, json.dumps(document))
+        make_private_folder(self.folder)
+
+    def _take_lock(self) -> bool:
+        self._lock = open_private(self.folder / _LOCK, os.O_RDWR | os.O_CREAT)
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                # A POSIX lock: loader workers that were forked from this process do not inherit it.
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _IN_USE.add(self.run_folder)
+                return True
+            except OSError:
+                if time.monotonic() > deadline:
+                    os.close(self._lock)
+                    self._lock = None
+                    return False
+                time.sleep(0.1)
+
     def take_slot(self, wait_oldest: Callable[[], None]) -> Slot:
         """The free slot with the oldest content, after waiting for a write if none is free."""
         while True:
             free = [slot for slot in self.slots[: self.num_slots] if not slot.busy]
             if free:
                 slot = min(free, key=lambda s: s.step)
-                slot.header_path.unlink(missing_ok=True)
+                slot.clear()
                 slot.busy = True
                 return slot
             wait_oldest()
 
-    def whole(self, world_size: int) -> dict[int, tuple[Slot, SlotHeader]]:
-        """Healthy whole slots of a world of this size, by step."""
+    def whole(self, world_size: int, cuts: Iterable[Cut] = ()) -> dict[tuple[int, int], tuple[Slot, SlotHeader]]:
+        """Whole slots of this run and of a world of this size that were not given up, by step and token."""
+        try:
+            check_parent(self._memory_dir)
+            check_private_folder(self.run_folder)
+            check_private_folder(self.folder)
+        except OSError:
+            return {}
         found = ((slot, slot.header()) for slot in self.slots)
         return {
-            header.step: (slot, header)
+            (header.step, header.token): (slot, header)
             for slot, header in found
-            if header is not None and header.world_size == world_size and header.health.good
+            if header is not None
+            and header.folder_id == self._folder_id
+            and header.world_size == world_size
+            and not any(cut.covers(header.step, header.epoch) for cut in cuts)
         }
-
-    def forget_after(self, step: int) -> None:
-        """Drop staged states later than a step: their future was given up."""
-        for slot in self.slots:
-            header = slot.header()
-            if header is not None and header.step > step:
-                slot.header_path.unlink(missing_ok=True)
-                slot.step = -1
 
     def remove(self) -> None:
         """Give all memory back."""
+        if self._lock is None:
+            return  # never used: whatever lies there belongs to another process
         for slot in self.slots:
             slot.remove()
+        self.release()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if not any(self.run_folder.glob("rank-*")):
+            (self.run_folder / _BINDING).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other ranks are still there, or the last of them was quicker
-            self.folder.parent.rmdir()
+            self.run_folder.rmdir()
+
+    def release(self) -> None:
+        """Let go of the lock; the states stay for the process that comes next."""
+        for slot in self.slots:
+            slot.release()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            _IN_USE.discard(self.run_folder)
+
+
+def sweep_memory(memory_dir: Path, config: SweepConfig | None = None) -> list[Path]:
+    """Give back the memory of this user's dead runs on this host; what is not surely ours and dead stays."""
+    limits = config or SweepConfig()
+    swept = []
+    for run_folder in memory_dir.glob(f"{MEMORY_PREFIX}*"):
+        try:
+            check_private_folder(run_folder)
+            binding = json.loads(read_private(run_folder / _BINDING))
+            if binding["schema"] != _BINDING_SCHEMA or run_folder in _IN_USE or _is_held(run_folder):
+                continue
+            idle_s = time.time() - max(path.lstat().st_mtime for path in (run_folder, *run_folder.rglob("*")))
+            gone = Catalog(Path(str(binding["checkpoints"]))).id != binding["id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if idle_s > (limits.orphaned_s if gone else limits.idle_s):
+            shutil.rmtree(run_folder, ignore_errors=True)
+            swept.append(run_folder)
+    return swept
+
+
+def _is_held(run_folder: Path) -> bool:
+    """Whether a living process holds one of the ranks."""
+    for lock in run_folder.glob(f"rank-*/{_LOCK}"):
+        descriptor = open_private(lock, os.O_RDWR)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False

@@ -1,4 +1,4 @@
-"""What the ranks agree on, over gloo groups that carry nothing else."""
+"""What the ranks agree on, over one gloo group that carries nothing else, and only on the training thread."""
 
 from __future__ import annotations
 
@@ -12,66 +12,99 @@ Answer = TypeVar("Answer")
 
 
 class Ranks:
-    """This rank among the others. Without a process group it makes one of a single rank."""
+    """This rank among the others; without a process group, one rank that talks to nobody."""
 
     def __init__(self) -> None:
-        self._own_world = not dist.is_initialized()
-        if self._own_world:
-            # torch's background writer wants a process group, also for a world of one.
-            dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
-        self.control = dist.new_group(backend="gloo")
-        self.uploads = dist.new_group(backend="gloo")  # used by the upload thread alone
-        self._asked: tuple[dist.Work, torch.Tensor] | None = None
+        self._alone = not dist.is_initialized() or dist.get_world_size() == 1
+        self.rank = 0 if self._alone else dist.get_rank()
+        self.world_size = 1 if self._alone else dist.get_world_size()
+        self.control = None if self._alone else dist.new_group(backend="gloo")
+        self._asked: tuple[dist.Work | None, torch.Tensor] | None = None
 
     def barrier(self) -> None:
         """Wait for everyone."""
-        dist.barrier(group=self.control)
+        if not self._alone:
+            dist.barrier(group=self.control)
 
-    def gather(self, value: Answer, group: dist.ProcessGroup | None = None) -> list[Answer]:
+    def gather(self, value: Answer) -> list[Answer]:
         """Everyone's value, by rank."""
+        if self._alone:
+            return [value]
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=group or self.control)
+        dist.all_gather_object(values, value, group=self.control)
         return values
+
+    def gather_on_first(self, value: Answer) -> list[Answer]:
+        """Everyone's value, by rank, on rank 0; nothing elsewhere."""
+        if self._alone:
+            return [value]
+        values: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(value, values, group=self.control, dst=0)
+        return values or []
+
+    def scatter_from_first(self, work: Callable[[], list[Answer]]) -> Answer:
+        """Run something on rank 0 and give each rank its part; a failure is raised on every rank."""
+        if self._alone:
+            return work()[0]
+        parts: list[Any] = [None] * self.world_size
+        if self.rank == 0:
+            try:
+                parts = list(work())
+            except Exception as error:
+                parts = [error] * self.world_size
+        box: list[Any] = [None]
+        dist.scatter_object_list(box, parts if self.rank == 0 else None, src=0, group=self.control)
+        if isinstance(box[0], Exception):
+            raise box[0]
+        answer: Answer = box[0]
+        return answer
 
     def from_first(self, value: Answer) -> Answer:
         """Rank 0's value, on every rank."""
+        if self._alone:
+            return value
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0, group=self.control)
         answer: Answer = box[0]
         return answer
 
-    def on_first(self, work: Callable[[], Answer]) -> Answer | None:
-        """Run something on rank 0; its failure is raised on every rank. None elsewhere."""
-        answer: Answer | None = None
-        failure: Exception | None = None
-        if self.rank == 0:
-            try:
-                answer = work()
-            except Exception as error:
-                failure = error
-        failure = self.from_first(failure)
-        if failure is not None:
-            raise failure
+    def on_first(self, work: Callable[[], Answer]) -> Answer:
+        """Run something on rank 0 and give everyone its answer; its failure is raised on every rank."""
+        answer: Answer | Exception
+        try:
+            answer = work() if self.rank == 0 else None  # type: ignore[assignment]
+        except Exception as error:
+            answer = error
+        answer = self.from_first(answer)
+        if isinstance(answer, Exception):
+            raise answer
         return answer
+
+    def largest(self, *numbers: int) -> list[int]:
+        """The largest of every number over all ranks: one small all-reduce."""
+        if self._alone:
+            return list(numbers)
+        votes = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control)
+        return [int(one) for one in votes.tolist()]
 
     def any_of_last_step(self, flag: bool) -> bool:
         """Whether any rank's flag was up at the previous call: asked in the background, so that no step waits."""
         raised = False
         if self._asked is not None:
             work, votes = self._asked
-            work.wait()
+            if work is not None:
+                work.wait()
             raised = bool(votes.item())
         votes = torch.tensor([int(flag)], dtype=torch.int32)
-        work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control, async_op=True)
-        self._asked = (work, votes) if work is not None else None
+        work = None
+        if not self._alone:
+            work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control, async_op=True)
+        self._asked = (work, votes)
         return raised
 
     def close(self) -> None:
-        """Settle what is under way, and leave the groups."""
-        if self._asked is not None:
+        """Settle what is under way."""
+        if self._asked is not None and self._asked[0] is not None:
             self._asked[0].wait()
-            self._asked = None
-        if self._own_world:
-            dist.destroy_process_group()
+        self._asked = None

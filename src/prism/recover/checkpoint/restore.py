@@ -1,19 +1,27 @@
-"""Which state to start from: the newest good one, in memory if it is still there, proven if it is on storage."""
+"""Which state to start from: the newest good one, in memory if it is still there, proven wherever it is.
+
+A restore changes and removes nothing, on storage or in memory: a script that only evaluates may call it.
+"""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.stateful import Stateful
 
+from prism.errors import BadFileError
 from prism.recover.catalog import Catalog, Entry, find_damage
-from prism.recover.checkpoint.arena import load_slot
+from prism.recover.checkpoint.inspection import find_largest, judge_tensors
 from prism.recover.checkpoint.memory import Memory
 from prism.recover.checkpoint.ranks import Ranks
+from prism.recover.checkpoint.safe_values import SafeLoadPlanner, SafeReader
+from prism.recover.checkpoint.slots import Slot, SlotHeader, sum_bytes, view_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,84 +33,138 @@ class Restored:
     seconds: float
 
 
-def restore_newest(
-    catalog: Catalog,
-    memory: Memory,
-    ranks: Ranks,
-    state: dict[str, Any],
-    up_to_step: int | None,
-    tell_broken: Callable[[int, str], None],
-) -> Restored | None:
-    """Load the newest good state at or before a step; later ones are given up. Every rank calls this."""
-    start = time.monotonic()
-    staged = _common_steps(memory, ranks, up_to_step)
-    entries: list[Entry] = ranks.from_first(catalog.good(up_to_step=up_to_step) if ranks.rank == 0 else [])
-    for entry in (*entries, None):
-        if staged and (entry is None or max(staged) >= entry.step):
-            step = max(staged)
-            if _all_loaded(ranks, lambda step=step: _load_memory(memory, ranks, step, state)):  # type: ignore[misc]
-                return _settle(catalog, memory, ranks, Restored(step=step, source="memory", seconds=_since(start)))
-            staged = set()
-        if entry is not None and _prove(entry, catalog, ranks, tell_broken):
-            load(state, checkpoint_id=str(entry.path), process_group=ranks.control)
-            found = Restored(step=entry.step, source="storage", seconds=_since(start))
-            return _settle(catalog, memory, ranks, found)
-    _give_up_after(catalog, memory, ranks, -1)
-    return None
+@dataclass(slots=True, kw_only=True)
+class Restore:
+    """One search for a state to start from, over all ranks."""
+
+    catalog: Catalog
+    memory: Memory
+    ranks: Ranks
+    trusted: tuple[type, ...] = ()
+    tell_broken: Callable[[int, str], None] = field(default=lambda step, why: None)
+    broken: list[Entry] = field(default_factory=list)  # found damaged; whoever writes next sets them aside
+
+    def newest(self, state: dict[str, Any], up_to_step: int | None) -> Restored | None:
+        """Load the newest good state at or before a step. Every rank calls this."""
+        start = time.monotonic()
+        entries, num_bad = self.ranks.on_first(lambda: self._candidates(up_to_step))
+        staged = self._staged_everywhere(up_to_step, storage_is_empty=not entries and up_to_step is None)
+        for entry in (*entries, None):
+            while staged and (entry is None or max(staged)[0] >= entry.step):
+                key = max(staged)
+                staged.discard(key)
+                if self._load_memory(key, state):
+                    return Restored(step=key[0], source="memory", seconds=time.monotonic() - start)
+            if entry is not None and self._prove(entry):
+                self._load_storage(entry, state)
+                return Restored(step=entry.step, source="storage", seconds=time.monotonic() - start)
+        if num_bad or self.broken:
+            raise BadFileError(
+                f"{self.catalog.folder}: {len(self.broken)} checkpoints are damaged, {num_bad} hold NaN or infinity, "
+                "none is good: a person must look. To start afresh, name another folder or remove them"
+            )
+        return None
+
+    def _candidates(self, up_to_step: int | None) -> tuple[list[Entry], int]:
+        """Good checkpoints, newest first, and how many others there are."""
+        within = [entry for entry in self.catalog.entries() if up_to_step is None or entry.step <= up_to_step]
+        good = self.catalog.good(up_to_step=up_to_step)
+        return good, len(within) - len(good)
+
+    # -- memory
+
+    def _staged_everywhere(self, up_to_step: int | None, *, storage_is_empty: bool) -> set[tuple[int, int]]:
+        """Steps and tokens that every rank still holds, none of them known to be bad."""
+        cuts = self.ranks.on_first(self.catalog.cuts)
+        whole = self.memory.whole(self.ranks.world_size, cuts)
+        proofs = {key: slot.proof(header) for key, (slot, header) in whole.items()}
+        committed = any(proof is not None and proof.committed for proof in proofs.values())
+        own = {
+            key
+            for key, (_, header) in whole.items()
+            if (up_to_step is None or key[0] <= up_to_step) and _is_healthy(header, proofs[key])
+        }
+        gathered = self.ranks.gather((own, committed))
+        if storage_is_empty and any(flag for _, flag in gathered):
+            # Checkpoints were committed and are gone: somebody wants to start afresh.
+            return set()
+        return set.intersection(*(steps for steps, _ in gathered))
+
+    def _load_memory(self, key: tuple[int, int], state: dict[str, Any]) -> bool:
+        """Whether every rank could prove and load its slot; a program that changed since falls back to storage."""
+        found = self.memory.whole(self.ranks.world_size).get(key)
+        sound = found is not None and _prove_slot(*found)
+        if not all(self.ranks.gather(sound)):
+            return False
+        assert found is not None
+        slot, header = found
+        try:
+            _put(state, slot.load(header, _template(state), self.trusted))
+            loaded = True
+        except (KeyError, OSError, RuntimeError, ValueError, BadFileError):
+            loaded = False
+        return all(self.ranks.gather(loaded))
+
+    # -- storage
+
+    def _prove(self, entry: Entry) -> bool:
+        """Checksum a checkpoint, each rank its share of the files."""
+        share = range(self.ranks.rank, len(entry.manifest.files), self.ranks.world_size)
+        damage = next((d for d in self.ranks.gather(find_damage(entry, files=share)) if d is not None), None)
+        if damage is None:
+            return True
+        self.broken.append(entry)
+        if self.ranks.rank == 0:
+            self.tell_broken(entry.step, damage)
+        return False
+
+    def _load_storage(self, entry: Entry, state: dict[str, Any]) -> None:
+        reader = SafeReader(entry.path, frozenset(file.name for file in entry.manifest.files))
+        reader.read_metadata()  # here, where its refusal is not wrapped
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns that a single process is a single process
+                load(
+                    state,
+                    storage_reader=reader,
+                    planner=SafeLoadPlanner(self.trusted),
+                    process_group=self.ranks.control,
+                    no_dist=self.ranks.control is None,
+                )
+        except CheckpointException as error:
+            causes = [cause[0] for cause in error.failures.values()]
+            refused = next((cause for cause in causes if isinstance(cause, BadFileError)), None)
+            if refused is not None:
+                raise BadFileError(f"{entry.path}: {refused}") from None
+            raise
 
 
-def _common_steps(memory: Memory, ranks: Ranks, up_to_step: int | None) -> set[int]:
-    """Steps that every rank still holds in memory."""
-    own = {step for step in memory.whole(ranks.world_size) if up_to_step is None or step <= up_to_step}
-    return set.intersection(*ranks.gather(own))
+def _is_healthy(header: SlotHeader, proof: Any) -> bool:
+    return bool((header.health if proof is None else proof.health).good)
 
 
-def _prove(entry: Entry, catalog: Catalog, ranks: Ranks, tell_broken: Callable[[int, str], None]) -> bool:
-    """Checksum a checkpoint, each rank its share of the files; a damaged one is set aside."""
-    share = range(ranks.rank, len(entry.manifest.files), ranks.world_size)
-    damage = next((d for d in ranks.gather(find_damage(entry, files=share)) if d is not None), None)
-    if damage is None:
-        return True
-    if ranks.rank == 0:
-        catalog.set_aside(entry.path, "broken")
-        tell_broken(entry.step, damage)
-    ranks.barrier()
-    return False
+def _prove_slot(slot: Slot, header: SlotHeader) -> bool:
+    """Whether the staged bytes are those that the writer saw; without a proof the tensors are looked at here."""
+    try:
+        memory = slot.map_bytes()
+        if len(memory) < header.layout.num_bytes:
+            return False
+        proof = slot.proof(header)
+        if proof is not None:
+            return sum_bytes(memory, header.layout.num_bytes) == proof.sums
+        largest = find_largest((name, view_bytes(memory, place)) for name, place in header.layout.tensors.items())
+        return judge_tensors(header.health, largest, {}, header.tolerated).good
+    except (OSError, ValueError):
+        return False
 
 
-def _load_memory(memory: Memory, ranks: Ranks, step: int, state: dict[str, Any]) -> None:
-    slot, header = memory.whole(ranks.world_size)[step]
-    template = {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in state.items()}
-    filled = load_slot(slot, header, template)
+def _template(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in state.items()}
+
+
+def _put(state: dict[str, Any], filled: dict[str, Any]) -> None:
     for name, value in state.items():
         if isinstance(value, Stateful):
             value.load_state_dict(filled[name])
         else:
             state[name] = filled[name]
-
-
-def _all_loaded(ranks: Ranks, attempt: Callable[[], None]) -> bool:
-    """Whether every rank could load; a program that changed since falls back to storage."""
-    try:
-        attempt()
-        loaded = True
-    except (KeyError, OSError, RuntimeError):
-        loaded = False
-    return all(ranks.gather(loaded))
-
-
-def _settle(catalog: Catalog, memory: Memory, ranks: Ranks, restored: Restored) -> Restored:
-    _give_up_after(catalog, memory, ranks, restored.step)
-    return restored
-
-
-def _give_up_after(catalog: Catalog, memory: Memory, ranks: Ranks, step: int) -> None:
-    """What was saved later belongs to a future that will not be: it must not be found by the next restore."""
-    memory.forget_after(step)
-    if ranks.rank == 0:
-        catalog.discard_after(step)
-    ranks.barrier()
-
-
-def _since(start: float) -> float:
-    return time.monotonic() - start

@@ -1,208 +1,291 @@
-"""Staged states on their way to storage, one at a time, through torch's own asynchronous save."""
+"""Staged states on their way to storage: orders to the writer, and what it answers."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
+import logging
 import os
-import time
-import uuid
-import warnings
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from torch.distributed.checkpoint import _async_process_executor as executor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse, async_save
+import torch
 
-from prism.recover.catalog import Catalog, Retention
-from prism.recover.checkpoint.arena import Slot, SlotHeader, StagedState
-from prism.recover.checkpoint.ranks import Ranks
-from prism.recover.checkpoint.writer import CommitOrder, ProvenWriter, remove_written
-from prism.recover.interval import SaveClock
-from prism.recover.manifest import Manifest
-from prism.recover.progress import Progress
+import prism
+from prism.recover.checkpoint.planning import SharePlan
+from prism.recover.checkpoint.slots import Slot
+from prism.recover.checkpoint.writer import PARTS_LIMIT_S, PartWriter, WriteJob
+from prism.recover.checkpoint.writer_process import MESSAGE_BYTES, pack_delivery
+from prism.recover.files import open_private
+from prism.recover.manifest import Health, parse_health
+from prism.recover.progress import ATTEMPT_KEY
 
-_DEAD_WRITER = "background process is dead"
-_LAST_WRITE_S = 30.0
+_log = logging.getLogger("prism.recover")
+_BOOT = (
+    "import json, sys; sys.path[:0] = json.loads(sys.argv.pop()); "
+    "from prism.recover.checkpoint.writer_process import main; main()"
+)
+_NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_EXIT_WAIT_S = {"process": 15.0, "thread": 60.0}
+_END_WAIT_S = 10.0
 _MAX_THREADS = 4
 _CORES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """A staged state to be written."""
+class Written:
+    """How one save ended, as far as this rank knows; on rank 0 that is the whole checkpoint."""
 
+    step: int
+    health: Health | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """An order that is not answered yet."""
+
+    job: WriteJob
     slot: Slot
-    header: SlotHeader
-    retention: Retention
-    attempt: int
-
-
-class AlreadyStaged(AsyncStager):
-    """Hands torch the copy that the arena made, as the object that travels by name."""
-
-    _synchronize_after_execute = False
-
-    def __init__(self, staged: StagedState) -> None:
-        self._staged = staged
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The copy; torch's own argument is a plain dict of the same."""
-        return self._staged
-
-    def synchronize_staging(self) -> None:
-        """The copy is complete already."""
-        return
-
-    def close(self) -> None:
-        """The arena owns the memory."""
-        return
 
 
 class Uploads:
-    """The queue of writes. torch's writer process takes one request at a time, so this keeps them in order."""
+    """The queue of writes. Orders are handed over at once, so that they outlive this process."""
 
     def __init__(
         self,
-        catalog: Catalog,
-        ranks: Ranks,
-        progress: Progress,
-        clock: SaveClock,
-        writer: Literal["process", "thread"],
+        mode: Literal["process", "thread"],
+        start_limit_s: float,
+        log_path: Callable[[], Path],
+        tell: Callable[[Written], None],
     ) -> None:
-        self._catalog = catalog
-        self._ranks = ranks
-        self._progress = progress
-        self._clock = clock
-        self._writer = writer
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prism-upload")
-        self._pending: deque[Future[None]] = deque()
-        self.committed_step: int | None = None
-        self.last_error: str | None = None
-        # Runs before multiprocessing's own exit, which would wait for ever for a child that ignores SIGTERM.
-        atexit.register(end_writer_process)
+        self.mode = mode
+        self.fallback = ""  # why a thread writes although a process was wanted
+        self._start_limit_s = start_limit_s
+        self._log_path = log_path
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._open: dict[int, _Open] = {}
+        self._process: WriterProcess | None = None
+        self._queue: queue.SimpleQueue[WriteJob | None] | None = None
+        self._sent_plan: SharePlan | None = None
+        atexit.register(self._finish_at_exit)
 
-    def add(self, upload: Upload, staged: StagedState) -> None:
-        """Queue a staged state."""
-        while self._pending and self._pending[0].done():
-            self.wait_oldest()
-        self._pending.append(self._thread.submit(self._write, upload, staged))
+    def add(self, job: WriteJob, slot: Slot) -> None:
+        """Hand a staged state over."""
+        with self._changed:
+            self._open[job.order.number] = _Open(job=job, slot=slot)
+            if self.mode == "process" and self._process is None:
+                self._start_process()
+            if self.mode == "thread":
+                self._queue_up(job)
+                return
+            assert self._process is not None
+            fresh = self._sent_plan is not job.plan
+            self._sent_plan = job.plan
+        if not self._process.send(job, slot, with_plan=fresh):
+            self._fall_back("the writer process has ended")
 
-    def wait_oldest(self) -> None:
-        """Wait for the write that was queued first."""
-        if self._pending:
-            self._pending.popleft().result()
+    @property
+    def busy(self) -> bool:
+        """Whether something is not answered yet."""
+        return bool(self._open)
 
-    def wait_all(self) -> None:
-        """Wait for every queued write."""
-        while self._pending:
-            self.wait_oldest()
+    def wait_oldest_part(self) -> None:
+        """Wait until the write that was handed over first needs its slot no longer."""
+        with self._changed:
+            busy = [entry for entry in self._open.values() if entry.slot.busy]
+            if busy:
+                self._changed.wait_for(lambda: not busy[0].slot.busy)
+
+    def wait_all(self, limit_s: float | None = None) -> None:
+        """Wait for every answer."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, limit_s)
 
     def close(self) -> None:
-        """Stop the thread and the writer process."""
-        self._thread.shutdown()
-        atexit.unregister(end_writer_process)
-        end_writer_process()
+        """Let the writer go; all is written."""
+        atexit.unregister(self._finish_at_exit)
+        if self._process is not None:
+            self._process.end()
+        if self._queue is not None:
+            self._queue.put(None)
 
-    def _write(self, upload: Upload, staged: StagedState) -> None:
-        step = upload.header.step
-        start = time.monotonic()
-        error = self._save(upload, staged)
-        errors = [e for e in self._ranks.gather(error, self._ranks.uploads) if e is not None]
-        upload.slot.step = step
-        upload.slot.busy = False
-        self.last_error = errors[0] if errors else None
-        if not errors:
-            self.committed_step = step
-            self._clock.write_done(time.monotonic() - start)
-        elif any(_DEAD_WRITER in e for e in errors):
-            # Someone killed a writer process (out of memory, most often); saves must go on without it.
-            self._writer = "thread"
-        if self._ranks.rank == 0:
-            self._tell(upload, errors, time.monotonic() - start)
+    def _finish_at_exit(self) -> None:
+        """A program that ends without close(): what is handed over gets some time, a process even more after that."""
+        self.wait_all(_EXIT_WAIT_S[self.mode])
 
-    def _save(self, upload: Upload, staged: StagedState) -> str | None:
-        """Write one state; what went wrong, or None."""
-        header = upload.header
-        # The ranks must write into one folder, and no two tries into the same.
-        token = self._token()
-        written = self._catalog.writing_path(header.step, upload.attempt, token)
-        manifest = Manifest(
-            step=header.step,
-            attempt=upload.attempt,
-            world_size=header.world_size,
-            time_ns=header.time_ns,
-            health=header.health,
-            files=(),
-        )
-        order = CommitOrder(
-            folder=self._catalog.folder,
-            written=written,
-            manifest=manifest,
-            retention=upload.retention,
-            trainer_pid=os.getpid(),
-            trainer_cpus=frozenset(os.sched_getaffinity(0)),
-            num_threads=choose_threads(os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1)),
-        )
-        kind = AsyncCheckpointerType.PROCESS if self._writer == "process" else AsyncCheckpointerType.THREAD
+    # -- the process
+
+    def _start_process(self) -> None:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                response = async_save(
-                    staged,
-                    storage_writer=ProvenWriter(order),
-                    process_group=self._ranks.uploads,
-                    async_checkpointer_type=kind,
-                    async_stager=AlreadyStaged(staged),
-                )
-            done = response.upload_completion if isinstance(response, AsyncSaveResponse) else response
-            done.result()
-        except (Exception, CheckpointException) as error:  # outermost loop of the upload thread: told, training goes on
-            remove_written(written)
-            return _shorten(error)
-        return None
-
-    def _token(self) -> str:
-        tokens = self._ranks.gather(uuid.uuid4().hex[:8], self._ranks.uploads)
-        return tokens[0]
-
-    def _tell(self, upload: Upload, errors: list[str], seconds: float) -> None:
-        step, health = upload.header.step, upload.header.health
-        if errors:
-            self._progress.event("save_failed", step=step, why=errors[0])
+            self._process = WriterProcess.start(self._log_path())
+        except (OSError, ValueError) as error:
+            self._become_thread(f"the writer process cannot be started ({error})")
             return
-        self._progress.event("saved", step=step, healthy=health.good, seconds=round(seconds, 3))
+        threading.Thread(target=self._read_answers, args=(self._process,), name="prism-writer", daemon=True).start()
+
+    def _read_answers(self, process: WriterProcess) -> None:
+        answer = process.receive(self._start_limit_s)
+        if answer is None:
+            self._fall_back(f"the writer process did not start within {self._start_limit_s:g} s; see {process.log}")
+            return
+        while (answer := process.receive(None)) is not None:
+            self._take(**answer)
+        if not process.ended:
+            self._fall_back("the writer process has ended")
+
+    def _fall_back(self, why: str) -> None:
+        """Saves must go on without the process: a thread writes what is open, and all that comes."""
+        with self._changed:
+            process, self._process = self._process, None
+            if process is None or process.ended:
+                return
+            process.kill()
+            self._become_thread(why)
+            for entry in list(self._open.values()):
+                self._queue_up(entry.job)
+
+    def _become_thread(self, why: str) -> None:
+        self.mode, self.fallback = "thread", why
+        _log.warning("%s; checkpoints are written by a thread from now on, which slows steps during a write", why)
+
+    # -- the thread
+
+    def _queue_up(self, job: WriteJob) -> None:
+        if self._queue is None:
+            self._queue = queue.SimpleQueue()
+            threading.Thread(
+                target=self._write_in_thread, args=(self._queue,), name="prism-writer", daemon=True
+            ).start()
+        self._queue.put(job)
+
+    def _write_in_thread(self, jobs: queue.SimpleQueue[WriteJob | None]) -> None:
+        writer = PartWriter()
+        while (job := jobs.get()) is not None:
+            job.serve(writer, self._take, lambda: PARTS_LIMIT_S)
+
+    # -- answers
+
+    def _take(
+        self,
+        *,
+        kind: str,
+        number: int,
+        error: str | None = None,
+        health: dict[str, Any] | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        entry = self._open.get(number)
+        if entry is None:
+            return
+        order = entry.job.order
+        last = kind == "commit" or order.rank != 0
+        if last:
+            told = None if health is None else parse_health(health)
+            self._tell(Written(step=order.manifest.step, health=told, error=error, seconds=seconds))
+        with self._changed:
+            if kind == "part":  # by the time of the commit the slot may hold a later state
+                entry.slot.step, entry.slot.busy = order.manifest.step, False
+            if last:
+                self._open.pop(number, None)
+            self._changed.notify_all()
+
+
+class WriterProcess:
+    """The process that writes for this rank, and the socket to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, log: Path) -> None:
+        self._process = process
+        self._connection = connection
+        self.log = log
+        self.ended = False
+
+    @classmethod
+    def start(cls, log: Path) -> WriterProcess:
+        """Start it without the user's program, apart from the trainer's terminal, session and signals."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        # Where this very Prism and torch lie, and not the script's own folder: its files may have any names.
+        paths = [str(Path(module.__file__ or "").parents[1]) for module in (prism, torch)]
+        command = [sys.executable, "-P", "-c", _BOOT, str(there.fileno()), str(os.getpid()), cpus, json.dumps(paths)]
+        # A supervisor ends what carries the attempt's mark; this process must be able to finish.
+        environment = {k: v for k, v in os.environ.items() if k != ATTEMPT_KEY} | {"CUDA_VISIBLE_DEVICES": ""}
+        log.unlink(missing_ok=True)
+        output = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # inherited: deaf before it can say so itself
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[there.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(output)
+            there.close()
+        return cls(process, here, log)
+
+    def send(self, job: WriteJob, slot: Slot, *, with_plan: bool) -> bool:
+        """Hand over an order with its staged bytes as open files; False if the process is gone."""
+        order = pack_delivery(job.order, job.plan.to_bytes() if with_plan else b"")
+        try:
+            staged = slot.open_bytes()
+            try:
+                socket.send_fds(self._connection, [b"order"], [order, staged])
+            finally:
+                os.close(staged)
+        except OSError:
+            return False
+        finally:
+            os.close(order)
+        return True
+
+    def receive(self, limit_s: float | None) -> dict[str, Any] | None:
+        """The next answer; None if the process is gone, or silent for too long."""
+        try:
+            self._connection.settimeout(limit_s)
+            data = self._connection.recv(MESSAGE_BYTES)
+        except OSError:
+            return None
+        answer: dict[str, Any] | None = json.loads(data) if data else None
+        return answer
+
+    def end(self) -> None:
+        """Close the socket, at which the process leaves, and collect it."""
+        self.ended = True
+        with contextlib.suppress(OSError):  # it may have gone first
+            self._connection.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(_END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._connection.close()
+
+    def kill(self) -> None:
+        """End a process that is of no use."""
+        self._process.kill()
+        self.end()
 
 
 def choose_threads(num_cores: int, ranks_here: int) -> int:
     """Threads that write and hash one rank's state: few enough to leave most cores to training."""
     return max(1, min(_MAX_THREADS, num_cores // ranks_here // _CORES_PER_THREAD))
-
-
-def end_writer_process() -> None:
-    """Let torch's writer process finish what it is writing, then end it."""
-    process = executor._CHECKPOINT_PROCESS
-    if process is None:
-        return
-    executor._CHECKPOINT_PROCESS = None
-    child = process._save_process
-    with contextlib.suppress(OSError, ValueError):
-        process._send(executor._CheckpointSaveProcessControlOpts.TERMINATE)
-    child.join(_LAST_WRITE_S)
-    if child.is_alive():
-        child.kill()
-        child.join()
-
-
-def _shorten(error: BaseException) -> str:
-    """One line that says why: torch's CheckpointException hides the cause of each rank under its own text."""
-    failures = getattr(error, "failures", None)
-    if isinstance(failures, dict) and failures:
-        rank, cause = next(iter(failures.items()))
-        return f"rank {rank}: {_shorten(cause[0] if isinstance(cause, tuple) else cause)}"
-    text = " ".join(str(error).split()) or type(error).__name__
-    return f"{type(error).__name__}: {text[:300]}"

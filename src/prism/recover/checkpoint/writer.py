@@ -1,7 +1,9 @@
-"""torch's own file writer, made to prove what it wrote before the checkpoint counts.
+"""One rank's share of a checkpoint, written with torch's own file writer and proven before it counts.
 
-Every byte is hashed on its way out, every file is forced to storage, read back and compared, and only then
-does the folder get the name by which it is found. Runs in torch's background process.
+Every byte is hashed on its way out, every file is forced to storage, read back and compared. Each rank then leaves a
+small file that says what it wrote and what it found in its tensors; when rank 0's writer has seen them all, it writes
+the metadata and gives the folder the name by which it is found. The writers talk through the folder alone, so a
+trainer that is killed meanwhile changes nothing.
 """
 
 from __future__ import annotations
@@ -10,41 +12,88 @@ import contextlib
 import hashlib
 import io
 import json
-import logging
+import mmap
 import os
 import shutil
-import signal
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
+from prism.errors import PrismError
 from prism.recover.catalog import Catalog, Retention
-from prism.recover.files import hash_file
-from prism.recover.manifest import FileSum, Manifest
+from prism.recover.checkpoint.inspection import find_largest, judge_tensors, merge_health
+from prism.recover.checkpoint.layout import Layout
+from prism.recover.checkpoint.planning import SharePlan, StagedPlanner
+from prism.recover.checkpoint.slots import SlotProof, sum_bytes, view_bytes
+from prism.recover.files import hash_file, write_durably, write_private
+from prism.recover.manifest import (
+    FileSum,
+    Health,
+    Manifest,
+    health_document,
+    parse_file_sum,
+    parse_health,
+    parse_manifest,
+)
 
-_NICENESS = 10  # at 19 a host whose cores are all busy would hardly write at all
-_SUMS = "sums-"
+PARTS_LIMIT_S = 600.0  # for the slowest rank's share
+_PARTS = "part-"
+_POLL_S = 0.05
+_MAX_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOrder:
-    """A checkpoint to write: its manifest without the files, where, and what to keep afterwards."""
+class WriteOrder:
+    """A staged state to write: where, what, and what to keep afterwards."""
 
+    number: int
+    rank: int
     folder: Path
     written: Path
-    manifest: Manifest
+    proof: Path
+    manifest: Manifest  # without files
     retention: Retention
-    trainer_pid: int
-    trainer_cpus: frozenset[int]
+    layout: Layout
+    tolerated: frozenset[str] = frozenset()  # tensors that were not finite when training began
     num_threads: int = 1
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "number": self.number,
+            "rank": self.rank,
+            "folder": str(self.folder),
+            "written": str(self.written),
+            "proof": str(self.proof),
+            "manifest": self.manifest.to_document(),
+            "retention": asdict(self.retention),
+            "layout": self.layout.to_document(),
+            "tolerated": sorted(self.tolerated),
+            "num_threads": self.num_threads,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> WriteOrder:
+        """The opposite."""
+        return cls(
+            number=document["number"],
+            rank=document["rank"],
+            folder=Path(document["folder"]),
+            written=Path(document["written"]),
+            proof=Path(document["proof"]),
+            manifest=parse_manifest(document["manifest"]),
+            retention=Retention(**document["retention"]),
+            layout=Layout.from_document(document["layout"]),
+            tolerated=frozenset(document["tolerated"]),
+            num_threads=document["num_threads"],
+        )
 
 
 class HashedFile(io.RawIOBase):
@@ -117,64 +166,171 @@ class ProvingFileSystem(FileSystem):
 
 
 class ProvenWriter(FileSystemWriter):
-    """Writes aside, reads back, commits."""
+    """torch's file writer over a file system that proves what it writes."""
 
-    def __init__(self, order: CommitOrder) -> None:
-        super().__init__(order.written, sync_files=True, thread_count=order.num_threads, overwrite=False)
-        self.order = order
+    def __init__(self, folder: Path, num_threads: int) -> None:
+        super().__init__(folder, sync_files=True, thread_count=num_threads, overwrite=False)
         self.fs: ProvingFileSystem = ProvingFileSystem()
         self.per_thread_copy_ahead = 0  # the state is in host memory already
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """In the background process: leave the cores to training, and let the trainer answer signals."""
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
-        if os.getpid() != self.order.trainer_pid:
-            settle_background_process(self.order.trainer_cpus)
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write and prove this rank's files, and leave their checksums for the coordinator."""
-        results = super().write_data(plan, planner)
-        if len(results.value()) != len(plan.items):
-            raise self.fs.trouble or OSError(f"{self.order.written}: not every part of the state was written")
-        prefix = cast(Any, plan.storage_data).prefix
-        sums = [asdict(file) for file in self.fs.sums.values()]
-        (self.order.written / f"{_SUMS}{prefix}.json").write_text(json.dumps(sums))
-        return results
+class PartWriter:
+    """Writes one rank's share, save after save."""
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator, after every rank has proven its files: metadata, manifest, final name, retention."""
-        super().finish(metadata, results)
-        files = list(self.fs.sums.values())
-        for path in sorted(self.order.written.glob(f"{_SUMS}*.json")):
-            files += [FileSum(**entry) for entry in json.loads(path.read_text())]
-            path.unlink()
-        files = list({file.name: file for file in files}.values())
-        # From the results, not from the metadata: before torch 2.13 only a copy of it is filled.
-        written = {str(result.storage_data.relative_path) for part in results for result in part}
-        missing = written - {file.name for file in files}
-        if missing:
-            raise OSError(f"{self.order.written}: no checksum for {', '.join(sorted(missing))}")
-        catalog = Catalog(self.order.folder)
-        catalog.commit(self.order.written, replace(self.order.manifest, files=tuple(files)))
-        catalog.retain(self.order.retention)
+    def __init__(self) -> None:
+        self._largest: dict[str, float] = {}
+
+    def write(self, order: WriteOrder, plan: SharePlan, memory: mmap.mmap) -> Health:
+        """Write, prove and describe this rank's share; on failure the other ranks find a note of it."""
+        try:
+            health = self._inspect(order, memory)
+            proof = SlotProof(token=order.manifest.token, sums=sum_bytes(memory, order.layout.num_bytes), health=health)
+            _leave_proof(order, proof)
+            order.written.mkdir(exist_ok=True)
+            part = _write_files(order, plan, memory) | {"health": health_document(health)}
+        except Exception as error:
+            if plan.share.storage_data is not None:
+                for path in order.written.glob(f"{plan.share.storage_data.prefix}*"):
+                    path.unlink(missing_ok=True)  # makes room for the note, if the disk is full
+            with contextlib.suppress(OSError):
+                _leave_part(order, {"error": shorten(error)})
+            raise
+        _leave_part(order, part)
+        return health
+
+    def _inspect(self, order: WriteOrder, memory: mmap.mmap) -> Health:
+        tensors = ((name, view_bytes(memory, place)) for name, place in order.layout.tensors.items())
+        largest = find_largest(tensors)
+        health = judge_tensors(order.manifest.health, largest, self._largest, order.tolerated)
+        if health.good and not health.doubtful:
+            self._largest = largest
+        return health
 
 
-def settle_background_process(trainer_cpus: frozenset[int]) -> None:
-    """Stay out of the trainer's way: low priority, other cores where it is bound to some, deaf to its signals."""
-    if os.nice(0) < _NICENESS:
-        os.nice(_NICENESS - os.nice(0))
-    others = set(range(os.cpu_count() or 1)) - trainer_cpus
-    if others:
-        with contextlib.suppress(OSError):  # a container may allow none of them
-            os.sched_setaffinity(0, others)
-    torch.set_num_threads(1)
-    torch.serialization.set_crc32_options(False)  # every byte is hashed here already
-    logging.getLogger().setLevel(logging.WARNING)  # torch tells every request at INFO, into the trainer's log
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _write_files(order: WriteOrder, plan: SharePlan, memory: mmap.mmap) -> dict[str, Any]:
+    tensors = {name: view_bytes(memory, place) for name, place in order.layout.tensors.items()}
+    writer = ProvenWriter(order.written, order.num_threads)
+    with memoryview(memory) as data:
+        results = writer.write_data(plan.share, StagedPlanner(order.layout, tensors, data)).value()
+    if len(results) != len(plan.share.items):
+        raise writer.fs.trouble or OSError(f"{order.written}: not every part of the state was written")
+    return {
+        "files": [asdict(file) for file in writer.fs.sums.values()],
+        "results": [_result_document(result) for result in results],
+    }
+
+
+def _result_document(result: WriteResult) -> list[Any]:
+    index, info = result.index, result.storage_data
+    offset = None if index.offset is None else list(index.offset)
+    return [index.fqn, offset, index.index, result.size_in_bytes, info.relative_path, info.offset, info.length]
+
+
+def _parse_result(parts: list[Any]) -> WriteResult:
+    fqn, offset, index, size, path, start, length = parts
+    place = MetadataIndex(fqn, None if offset is None else torch.Size(offset), index)
+    return WriteResult(index=place, size_in_bytes=size, storage_data=_StorageInfo(path, start, length))
+
+
+def _leave_part(order: WriteOrder, document: dict[str, Any]) -> None:
+    write_durably(order.written / f"{_PARTS}{order.rank:05d}.json", json.dumps(document))
+
+
+def _leave_proof(order: WriteOrder, proof: SlotProof) -> None:
+    """Beside the staged copy, if that still has its name: the owner may have given the memory back."""
+    with contextlib.suppress(OSError):
+        write_private(order.proof, proof.to_json())
+
+
+def commit_when_whole(order: WriteOrder, plan: SharePlan, limit_s: Callable[[], float]) -> Health:
+    """On rank 0: wait for every rank's note, then write metadata and manifest and give the folder its final name."""
+    parts = _wait_for_parts(order, limit_s)
+    failed = next((f"rank {rank}: {part['error']}" for rank, part in parts.items() if "error" in part), None)
+    if failed is not None:
+        raise OSError(failed)
+    health = merge_health(parse_health(parts[rank]["health"]) for rank in sorted(parts))
+    results = [[_parse_result(one) for one in parts[rank]["results"]] for rank in sorted(parts)]
+    writer = ProvenWriter(order.written, 1)
+    assert plan.metadata is not None
+    writer.finish(replace(plan.metadata), results)
+    files = {file.name: file for file in writer.fs.sums.values()}
+    files |= {one["name"]: parse_file_sum(one) for part in parts.values() for one in part["files"]}
+    missing = {str(one.storage_data.relative_path) for part in results for one in part} - files.keys()
+    if missing:
+        raise OSError(f"{order.written}: no checksum for {', '.join(sorted(missing))}")
+    for rank in parts:
+        (order.written / f"{_PARTS}{rank:05d}.json").unlink()
+    catalog = Catalog(order.folder)
+    catalog.commit(order.written, replace(order.manifest, files=tuple(files.values()), health=health))
+    catalog.retain(order.retention)
+    _mark_committed(order)
+    return health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteJob:
+    """An order with all that it needs, wherever it is carried out."""
+
+    order: WriteOrder
+    plan: SharePlan
+    memory: mmap.mmap
+
+    def serve(self, writer: PartWriter, tell: Callable[..., None], limit_s: Callable[[], float]) -> None:
+        """Carry the order out and answer: once when the share is written, on rank 0 again when all is committed."""
+        number, start = self.order.number, time.monotonic()
+        try:
+            health = writer.write(self.order, self.plan, self.memory)
+        except Exception as error:  # the outermost loop of the writer: told, and the next order may succeed
+            tell(kind="part", number=number, error=shorten(error))
+        else:
+            tell(kind="part", number=number, health=health_document(health))
+        if self.order.rank != 0:
+            return
+        try:
+            health = commit_when_whole(self.order, self.plan, limit_s)
+        except Exception as error:
+            remove_written(self.order.written)
+            tell(kind="commit", number=number, error=shorten(error))
+        else:
+            took = time.monotonic() - start
+            tell(kind="commit", number=number, health=health_document(health), seconds=took)
+
+
+def _wait_for_parts(order: WriteOrder, limit_s: Callable[[], float]) -> dict[int, dict[str, Any]]:
+    """Every rank's note, by rank; one that failed is enough."""
+    parts: dict[int, dict[str, Any]] = {}
+    start, pause = time.monotonic(), _POLL_S
+    while True:
+        for path in order.written.glob(f"{_PARTS}*.json"):
+            rank = int(path.stem.removeprefix(_PARTS))
+            if rank not in parts:
+                parts[rank] = json.loads(path.read_text())
+        if len(parts) == order.manifest.world_size or any("error" in part for part in parts.values()):
+            return parts
+        if not order.written.exists():
+            raise OSError(f"{order.written}: removed by a later process")
+        if time.monotonic() - start > limit_s():
+            absent = sorted(set(range(order.manifest.world_size)) - parts.keys())
+            raise OSError(f"ranks {absent[:8]} did not write their share in time")
+        time.sleep(pause)
+        pause = min(pause * 1.5, _MAX_POLL_S)
+
+
+def _mark_committed(order: WriteOrder) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        proof = SlotProof.from_json(order.proof.read_bytes())
+        if proof.token == order.manifest.token:
+            write_private(order.proof, replace(proof, committed=True).to_json())
 
 
 def remove_written(path: Path) -> None:
     """Remove what a failed save left behind, so that it does not fill the disk."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def shorten(error: BaseException) -> str:
+    """One line that says why."""
+    text = " ".join(str(error).split())
+    if isinstance(error, (OSError, PrismError)) and text:
+        return text[:300]
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -1,0 +1,248 @@
+"""Host memory that outlives the process: staged states in named files of /dev/shm, a few slots per rank.
+
+A slot is three files in a folder that only this user can enter: the bytes, a header in JSON that is written after the
+copy, and a proof that the writer adds later, with checksums and what it found in the tensors. A tmpfs file needs no
+process to hold it, so the next process can restore from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prism.errors import BadConfigError
+from prism.recover.checkpoint.layout import Layout, Staging, TensorPlace, fill_state
+from prism.recover.checkpoint.safe_values import load_value
+from prism.recover.files import open_private, read_private, write_private
+from prism.recover.manifest import Health, health_document, parse_health
+
+_SCHEMA = "prism.staged/1"
+_CHUNK_BYTES = 64 << 20
+_HASH_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHeader:
+    """What a whole slot holds; it is written after the copy and removed before the next."""
+
+    folder_id: str  # of the checkpoint folder that the state belongs to
+    token: int  # random, the same on every rank of one save
+    step: int
+    epoch: int
+    time_ns: int
+    world_size: int
+    health: Health
+    layout: Layout
+    tolerated: frozenset[str] = frozenset()  # tensors that were not finite when training began
+
+    def to_json(self) -> str:
+        """As the header file holds it."""
+        numbers = {name: getattr(self, name) for name in ("token", "step", "epoch", "time_ns", "world_size")}
+        described: dict[str, Any] = {"health": health_document(self.health), "layout": self.layout.to_document()}
+        described["tolerated"] = sorted(self.tolerated)
+        return json.dumps({"schema": _SCHEMA, "folder_id": self.folder_id, **numbers, **described}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> SlotHeader:
+        """Read a header; raises ValueError, KeyError or TypeError on what is none."""
+        document = json.loads(text)
+        if document["schema"] != _SCHEMA:
+            raise ValueError(f"schema {document['schema']!r}")
+        numbers = {k: int(document[k]) for k in ("token", "step", "epoch", "time_ns", "world_size")}
+        return cls(
+            folder_id=str(document["folder_id"]),
+            health=parse_health(document["health"]),
+            layout=Layout.from_document(document["layout"]),
+            tolerated=frozenset(map(str, document["tolerated"])),
+            **numbers,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotProof:
+    """What the writer found out about a slot: checksums of its bytes, and the health of its tensors."""
+
+    token: int
+    sums: tuple[str, ...]
+    health: Health
+    committed: bool = False  # on storage too; only rank 0 knows
+
+    def to_json(self) -> str:
+        """As the proof file holds it."""
+        return json.dumps(asdict(self) | {"health": health_document(self.health)}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> SlotProof:
+        """Read a proof; raises ValueError, KeyError or TypeError on what is none."""
+        document = json.loads(text)
+        sums = tuple(str(one) for one in document["sums"])
+        health = parse_health(document["health"])
+        return cls(token=int(document["token"]), sums=sums, health=health, committed=document["committed"] is True)
+
+
+class Slot:
+    """One staged state of one rank. Its bytes may be held by a writer after the name is gone."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.data_path = folder / f"slot-{number}.data"
+        self.header_path = folder / f"slot-{number}.json"
+        self.proof_path = folder / f"slot-{number}.proof"
+        self.busy = False
+        self.step = -1
+        self._memory: mmap.mmap | None = None
+        self._descriptor: int | None = None
+        self._pinned = False
+
+    def header(self) -> SlotHeader | None:
+        """The header if the slot is whole, ours, and as long as the header says."""
+        try:
+            found = SlotHeader.from_json(read_private(self.header_path))
+            if self.data_path.lstat().st_size < found.layout.num_bytes:
+                return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return found
+
+    def proof(self, header: SlotHeader) -> SlotProof | None:
+        """What the writer found out about this very state, if it came so far."""
+        try:
+            found = SlotProof.from_json(read_private(self.proof_path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return found if found.token == header.token else None
+
+    def open_bytes(self) -> int:
+        """The staged bytes as an open file, which the caller closes; they stay readable when their name is gone."""
+        assert self._descriptor is not None
+        return os.dup(self._descriptor)
+
+    def map_bytes(self) -> mmap.mmap:
+        """The bytes of a whole slot, for reading."""
+        descriptor = open_private(self.data_path, os.O_RDONLY)
+        try:
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # torch wants memory that could be written
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        """Declare the slot empty, before it is filled again."""
+        self.header_path.unlink(missing_ok=True)
+        self.proof_path.unlink(missing_ok=True)
+
+    def reserve(self, num_bytes: int, *, pin: bool) -> mmap.mmap:
+        """Memory for a state; grown once, then used again for every save of this process."""
+        if self._memory is not None and len(self._memory) >= num_bytes:
+            return self._memory
+        self.release()
+        self.data_path.unlink(missing_ok=True)  # a writer of an earlier process may still read the old bytes
+        try:
+            self._descriptor = open_private(self.data_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            # Taken now: writing to pages that tmpfs cannot give would kill the process.
+            os.posix_fallocate(self._descriptor, 0, num_bytes)
+            self._memory = mmap.mmap(self._descriptor, 0)
+        except OSError as error:
+            self.release()
+            self.data_path.unlink(missing_ok=True)
+            free = shutil.disk_usage(self.data_path.parent).free
+            raise BadConfigError(
+                f"{self.data_path.parent}: {num_bytes:,} bytes wanted for staging, {free:,} free ({error.strerror}); "
+                "enlarge /dev/shm, lower memory_budget_bytes or set memory_dir"
+            ) from None
+        if pin:
+            code = torch.cuda.cudart().cudaHostRegister(_address(self._memory), num_bytes, 0)  # type: ignore[no-untyped-call]
+            self._pinned = int(code) == 0
+        return self._memory
+
+    def release(self) -> None:
+        """Give the memory back."""
+        if self._memory is not None and self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(_address(self._memory))  # type: ignore[no-untyped-call]
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._memory, self._descriptor, self._pinned = None, None, False
+
+    def remove(self) -> None:
+        """Release the slot and delete its files."""
+        self.release()
+        self.clear()
+        self.data_path.unlink(missing_ok=True)
+
+    def declare(self, header: SlotHeader) -> None:
+        """Declare the slot whole. If somebody removed the folder, the state can still be written, but not found."""
+        with contextlib.suppress(FileNotFoundError):
+            write_private(self.header_path, header.to_json())
+
+    def fill(self, staging: Staging) -> mmap.mmap:
+        """Copy a state into the slot. On a GPU the copies go over a stream of their own, into pinned memory."""
+        devices = {source.device for source in staging.sources.values() if source.device.type == "cuda"}
+        memory = self.reserve(staging.layout.num_bytes, pin=bool(devices))
+        views = {name: view_bytes(memory, place) for name, place in staging.layout.tensors.items()}
+        for name, data in staging.values.items():
+            place = staging.layout.values[name]
+            memory[place.offset : place.offset + place.num_bytes] = data
+        if staging.ready is None:
+            for name, source in staging.sources.items():
+                views[name].copy_(source)
+            return memory
+        stream = _side_stream(next(iter(devices)))
+        stream.wait_event(staging.ready)
+        with torch.cuda.stream(stream):
+            for name, source in staging.sources.items():
+                views[name].copy_(source, non_blocking=True)
+        stream.synchronize()
+        return memory
+
+    def load(self, header: SlotHeader, state: Mapping[str, Any], trusted: tuple[type, ...] = ()) -> dict[str, Any]:
+        """Copy the slot's parts into a state dict of the same shape, in place, and return it with its values."""
+        memory = self.map_bytes()
+        tensors, values = header.layout.tensors, header.layout.values
+
+        def value_of(name: str, default: Any) -> Any:
+            if name not in values:
+                return default
+            place = values[name]
+            return load_value(memory[place.offset : place.offset + place.num_bytes], trusted)
+
+        return fill_state(state, lambda name: view_bytes(memory, tensors[name]) if name in tensors else None, value_of)
+
+
+_SIDE_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    if device not in _SIDE_STREAMS:
+        _SIDE_STREAMS[device] = torch.cuda.Stream(device=device)  # type: ignore[no-untyped-call]
+    return _SIDE_STREAMS[device]
+
+
+def view_bytes(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
+    """A tensor over its own bytes and no others: of a part of a larger storage torch would write a copy."""
+    if place.num_elements == 0:
+        return torch.empty(place.shape, dtype=place.dtype)
+    flat = torch.frombuffer(memory, dtype=place.dtype, count=place.num_elements, offset=place.offset)
+    return flat.reshape(place.shape)
+
+
+def sum_bytes(memory: mmap.mmap, num_bytes: int) -> tuple[str, ...]:
+    """SHA-256 of every 64 MiB, several at once: hashing leaves the interpreter free."""
+    with memoryview(memory) as whole, ThreadPoolExecutor(_HASH_THREADS) as pool:
+        parts = [whole[at : min(at + _CHUNK_BYTES, num_bytes)] for at in range(0, num_bytes, _CHUNK_BYTES)]
+        sums = tuple(pool.map(lambda part: hashlib.sha256(part).hexdigest(), parts))
+        for part in parts:
+            part.release()
+        return sums
+
+
+def _address(memory: mmap.mmap) -> int:
+    return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
