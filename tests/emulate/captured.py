@@ -11,9 +11,10 @@ from prism.emulate.inside.memory_peak import Peak
 def entry(
     what: str, *, group: str = "", bytes: int = 0, gap_ns: int = 0, op: int = -1, peer: int = -1, lane: int = 0,
     batch: int = -1, sizes: tuple[int, ...] = (), source: str = "train.py:1", stream: int = 0,
+    tag: int = 0,
 ) -> CapturedEntry:  # fmt: skip
     """One entry; synchronous unless `lane` is -1."""
-    return CapturedEntry(what, stream, op, group, bytes, sizes, peer, lane, batch, source, gap_ns)
+    return CapturedEntry(what, stream, op, group, bytes, sizes, peer, lane, batch, source, gap_ns, tag=tag)
 
 
 def capture(

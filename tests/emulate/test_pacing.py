@@ -21,7 +21,7 @@ class Peers:
         self._duration_ns, self._ticket = duration_ns, ticket
         self._issued: list[int] = []
 
-    def ask_peers(self, verb: str, *values: Any) -> int | None:
+    def ask(self, verb: str, *values: Any) -> int | None:
         if verb == "issue":
             self._issued.append(values[3])
             return self._ticket

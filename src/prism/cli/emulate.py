@@ -206,6 +206,17 @@ def _sweep(plan: Any, config: EmulateConfig, json: bool) -> None:
     show(table("Layouts, best first", ("layout", ">predicted", ">memory", "", ""), rows))
 
 
+def _unit_rows(steps: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to say of iterations that are not all alike."""
+    if steps["unit"] == 1:
+        return []
+    unit = f"{steps['unit']} iterations" if steps["unit"] else "none seen twice"
+    rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms")]
+    for special in steps["special"][:4]:
+        rows.append((f"  number {special['index']}", f"{special['ms']:,.3f} ms {special['source']}"))
+    return rows
+
+
 def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
     from prism.emulate import describe_emulation
 
@@ -216,12 +227,14 @@ def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:
     times, split, known = document["iteration_ms"], document["split"], document["provenance"]
     rows = [
         ("iteration", f"{times['median']:,.3f} ms (mean {times['mean']:,.3f}, 95 % {times['p95']:,.3f})"),
+        *_unit_rows(document["iterations"]),
         ("error band", f"{known['error_band_pct']:g} %; compute measured, communication {known['communication']}"),
         ("compute", f"{split['compute']:.1%}"),
         ("exposed communication", f"{split['exposed_communication']:.1%}"),
         ("bubble", f"{split['bubble']:.1%}"),
         ("hidden communication", f"{split['overlapped_communication']:.1%}"),
-        ("took", f"{document['wall_s']:,.1f} s on {known['device']}, ranks {known['captured_ranks']} live"),
+        ("compared", f"the calls of {known['compared_ranks']:,} of {document['world_size']:,} ranks"),
+        ("took", f"{document['wall_s']:,.1f} s on {known['device']}, ranks {known['captured_ranks']} measured"),
     ]
     verdict = {True: "fits", False: "too large", None: ""}
     memory = (

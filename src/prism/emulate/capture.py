@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from prism.emulate.inside.memory_peak import Peak
-from prism.errors import BadFileError, GraphError, PrismError
+from prism.errors import BadFileError, PrismError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,12 @@ class CapturedEntry:
     source: str
     gap_ns: int
     wall_ns: int = 0
+    tag: int = 0
 
     @property
     def is_communication(self) -> bool:
         """Whether peers take part."""
-        return self.what not in ("wait", "record", "hold", "step")
+        return self.what not in ("wait", "record", "hold", "step", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,13 @@ class Capture:
     step_walls_ns: tuple[int, ...]
     diverged: int
     entries: tuple[CapturedEntry, ...]
+    cpu_s: float = 0.0
+    private_bytes: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of its first optimizer."""
+        return sum(entry.what == "step" for entry in self.entries)
 
 
 def read_capture(path: Path) -> Capture:
@@ -84,26 +95,95 @@ def read_capture(path: Path) -> Capture:
         raise BadFileError(f"{path}: not a capture ({error}); run the emulation again") from None
 
 
-def cut_iterations(capture: Capture, warmup: int) -> list[tuple[CapturedEntry, ...]]:
-    """The entries of each measured iteration; warm-up and what follows the last step are left out."""
-    ends = [i for i, entry in enumerate(capture.entries) if entry.what == "step"]
-    if not any(entry.is_communication for entry in capture.entries):
-        raise PrismError(
-            f"rank {capture.rank} never called a collective; there is nothing to emulate (does the script use "
-            "torch.distributed?)"
-        )
-    if not ends:
-        return _cut_by_period(capture)
-    starts = [0, *(end + 1 for end in ends)]
-    parts = [capture.entries[start : end + 1] for start, end in zip(starts, ends, strict=False)]
-    # The first part holds start-up too; it only counts where there is nothing else.
-    return parts[min(warmup, len(parts) - 1) :]
+Iterations = list[tuple[CapturedEntry, ...]]
 
 
-def _cut_by_period(capture: Capture) -> list[tuple[CapturedEntry, ...]]:
-    """Without an optimizer step: the shortest sequence of calls that the log repeats at its end, thrice or more."""
+def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
+    """The iterations of every rank, from the first on: by its optimizer, its backward passes, or its peers' steps."""
+    for capture in captures.values():
+        if not any(entry.is_communication for entry in capture.entries) and capture.world_size == len(captures) == 1:
+            raise _nothing_to_emulate(capture)
+    if not any(entry.is_communication for capture in captures.values() for entry in capture.entries):
+        raise _nothing_to_emulate(next(iter(captures.values())))
+    cut = {rank: _cut_by_steps(capture.entries) for rank, capture in captures.items()}
+    if not any(cut.values()):
+        cut = {rank: _cut_by_backward(capture.entries) for rank, capture in captures.items()}
+    if not any(cut.values()):
+        return {rank: _cut_by_period(capture) for rank, capture in captures.items()}
+    known = _note_iterations(captures, cut)
+    return {rank: parts or _cut_by_others(captures[rank], known) for rank, parts in cut.items()}
+
+
+def _nothing_to_emulate(capture: Capture) -> PrismError:
+    return PrismError(
+        f"rank {capture.rank} never called a collective; there is nothing to emulate (does the script use "
+        "torch.distributed?)"
+    )
+
+
+def _cut_by_steps(entries: Sequence[CapturedEntry]) -> Iterations:
+    ends = [i + 1 for i, entry in enumerate(entries) if entry.what == "step"]
+    return [tuple(entries[start:end]) for start, end in pairwise([0, *ends])]
+
+
+def _cut_by_backward(entries: Sequence[CapturedEntry]) -> Iterations:
+    """Without an optimizer: an iteration begins at a backward pass that follows communication."""
+    starts, talked = [], True
+    for i, entry in enumerate(entries):
+        if entry.what == "backward" and talked:
+            starts.append(i)
+            talked = False
+        talked = talked or entry.is_communication
+    # What precedes the first backward pass is start-up; what follows the last may be cut short.
+    return [tuple(entries[start:end]) for start, end in pairwise(starts)]
+
+
+_Meeting = tuple[object, ...]
+
+
+def _meetings(capture: Capture) -> Iterator[tuple[int, _Meeting]]:
+    """Which call of which group or channel each entry is, as the other side would name it too."""
+    places = {group.name: group.ranks or range(capture.world_size) for group in capture.groups}
+    count: Counter[_Meeting] = Counter()
+    for i, entry in enumerate(capture.entries):
+        if not entry.is_communication:
+            continue
+        key: _Meeting = (entry.group,)
+        if entry.what in ("send", "recv"):
+            other = places[entry.group][entry.peer]
+            ends = (capture.rank, other) if entry.what == "send" else (other, capture.rank)
+            key = (entry.group, *ends, entry.tag)
+        count[key] += 1
+        yield i, (*key, count[key])
+
+
+def _note_iterations(captures: Mapping[int, Capture], cut: Mapping[int, Iterations]) -> dict[_Meeting, int]:
+    """In which iteration of a rank that has steps each call takes place."""
+    known: dict[_Meeting, int] = {}
+    for rank, parts in cut.items():
+        ends = list(accumulate(len(part) for part in parts))
+        if ends:
+            for i, meeting in _meetings(captures[rank]):
+                known.setdefault(meeting, bisect_right(ends, i))
+    return known
+
+
+def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int]) -> Iterations:
+    """A rank without an optimizer: an evaluator, or a server of parameters. Its calls are in its peers' iterations."""
+    parts: dict[int, list[CapturedEntry]] = {}
+    at, begun = 0, 0
+    for i, meeting in _meetings(capture):
+        at = max(at, known.get(meeting, at))
+        parts.setdefault(at, []).extend(capture.entries[begun : i + 1])
+        begun = i + 1
+    parts.setdefault(at, []).extend(capture.entries[begun:])
+    return [tuple(parts.get(number, ())) for number in range(max(parts) + 1)]
+
+
+def _cut_by_period(capture: Capture) -> Iterations:
+    """Without optimizer and backward pass: the shortest sequence of calls that the log repeats at its end, thrice."""
     entries = capture.entries
-    signs = [(e.what, e.group, e.bytes, e.peer) for e in entries]
+    signs = [(e.what, e.group, e.bytes, e.peer, e.source) for e in entries]
     for period in range(1, len(signs) // 3 + 1):
         tail = signs[-3 * period :]
         if tail[:period] == tail[period : 2 * period] == tail[2 * period :]:
@@ -116,22 +196,3 @@ def _cut_by_period(capture: Capture) -> list[tuple[CapturedEntry, ...]]:
         f"rank {capture.rank} made {capture.entries[-1].op + 1} calls with neither an optimizer step nor a pattern; "
         "Prism cannot tell its iterations apart"
     )
-
-
-def check_iterations(capture: Capture, iterations: Sequence[tuple[CapturedEntry, ...]]) -> None:
-    """Every iteration must make the same calls: else their times cannot be put together."""
-    first = [e for e in iterations[0] if e.is_communication]
-    for number, iteration in enumerate(iterations[1:], 1):
-        calls = [e for e in iteration if e.is_communication]
-        for one, two in zip(first, calls, strict=False):
-            if (one.what, one.group, one.peer) != (two.what, two.group, two.peer):
-                raise GraphError(
-                    f"rank {capture.rank} changes its calls between iterations: {one.what} ({one.source}) in one, "
-                    f"{two.what} ({two.source}) in the one {number} later; emulate a stretch in which they repeat"
-                )
-        if len(first) != len(calls):
-            odd = (first if len(first) > len(calls) else calls)[min(len(first), len(calls))]
-            raise GraphError(
-                f"rank {capture.rank} makes {len(first)} calls in one iteration and {len(calls)} in the one {number} "
-                f"later; the first that is not in both is {odd.what} ({odd.source})"
-            )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from prism.emulate.classes import choose_ranks, find_classes, streams_of
-from prism.emulate.families import find_families
+from prism.emulate.booting import Boot
+from prism.emulate.capture import Capture
+from prism.emulate.classes import choose_ranks
 from prism.emulate.inside.plan import Routing, RunPlan
-from prism.emulate.launch import LaunchConfig, Run, run_ranks
+from prism.emulate.launch import LaunchConfig, Launcher, boot_script, check_ranks
+from prism.emulate.mailbox import Recording
+from prism.emulate.survey import Survey, SurveyConfig, Surveyor, classify
 from prism.errors import BadConfigError
 
 
@@ -23,7 +27,9 @@ class CaptureConfig:
     warmup: int = 3
     company: int | None = None  # live ranks at once on CPU, so that they share its memory as real ones would
     check_symmetry: bool = True
-    quick: bool = False  # CPU: the run that finds the classes is also the one that is measured
+    quick: bool = False  # layouts are told apart by more than the last percent: one rank of each kind is enough
+    lint_ranks: int = 1024  # worlds up to this size have the host code of every rank run
+    lint_s: float = 60.0  # where that takes no longer than about this
     track_memory: bool = True
     snapshot: bool = False
     routing: Routing = "balanced"
@@ -39,39 +45,77 @@ class CaptureConfig:
                 raise BadConfigError(f"rank {rank} does not exist; the ranks are 0 to {self.launch.world_size - 1}")
 
 
-def capture_job(config: CaptureConfig) -> Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRun:
+    """What was captured: measured ranks, and those that ran unmeasured to tell who is alike."""
+
+    captures: dict[int, Capture]
+    recording: Recording
+    survey: Survey | None = None
+
+
+def capture_job(config: CaptureConfig) -> CaptureRun:
     """Run the representatives of all classes and return what they recorded."""
+    launch, base = config.launch, base_plan(config)
+    with boot_script(launch, base) as (boot, folder):
+        if config.ranks:
+            plan = replace(base, live_ranks=config.ranks, in_step=len(config.ranks) > 1)
+            launcher = Launcher(boot, launch, plan, folder)
+            captures = launcher.run(config.ranks)
+            check_ranks(launcher, captures)
+            return CaptureRun(captures=captures, recording=launcher.recording)
+        config.note(f"booting the script once for {launch.world_size} ranks")
+        survey = Surveyor(boot, folder, launch, base, _survey_config(config)).run()
+        return _capture(config, survey, boot, folder)
+
+
+def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) -> CaptureRun:
+    """Measure one rank of each kind, its last to check that they are alike, and company on this machine."""
     launch = config.launch
-    base = base_plan(config)
-    if config.ranks:
-        together = len(config.ranks) > 1
-        return run_ranks(launch, replace(base, live_ranks=config.ranks, in_step=together), config.ranks)
-    config.note(f"finding rank classes of {launch.world_size} ranks")
-    found = run_ranks(launch, replace(base, discover=True, brief=not config.quick), [0])
-    on_gpu = next(iter(found.captures.values())).device != "cpu"
-    if config.quick and not on_gpu:
-        return found
-    families = find_families(found.captures.values())
-    classes = find_classes(streams_of(found.captures), families, launch.world_size)
-    company = 0 if on_gpu else _company(config)
-    ranks = choose_ranks(classes, check=config.check_symmetry, company=company)
-    config.note(f"{len(classes.captured)} classes; capturing ranks {_list(ranks)}")
-    plan = replace(base, live_ranks=tuple(ranks), twins=classes.twins(ranks))
-    if on_gpu:
-        # One GPU: ranks take turns, and messages of the first run answer for those that are not there.
-        return run_ranks(replace(launch, one_by_one=True), plan, ranks, found.posts)
-    return run_ranks(launch, replace(plan, in_step=len(ranks) > 1), ranks)
+    on_gpu = next(iter(survey.captures.values())).device != "cpu"
+    classes = classify(survey.captures, launch.world_size, launch.gpus_per_node)
+    check = config.check_symmetry and not config.quick
+    ranks = choose_ranks(classes, check=check, company=0 if on_gpu else _company(config))
+    config.note(f"{len(classes.kinds())} kinds of ranks; capturing ranks {_list(ranks)}")
+    plan = replace(
+        base_plan(config), live_ranks=tuple(ranks), twins=classes.twins(ranks), recorded=True,
+        in_step=not on_gpu and len(ranks) > 1,
+    )  # fmt: skip
+    # One GPU: ranks take turns, and messages of the survey answer for those that are not there.
+    launcher = Launcher(boot, replace(launch, one_by_one=on_gpu), plan, folder, recording=survey.recording)
+    captures = launcher.run(ranks)
+    check_ranks(launcher, captures)
+    recording = survey.recording
+    recording.absorb(launcher.recording)
+    return CaptureRun(captures=captures, recording=recording, survey=survey)
+
+
+def _survey_config(config: CaptureConfig) -> SurveyConfig:
+    return SurveyConfig(
+        most_ranks=config.lint_ranks,
+        budget_s=config.lint_s,
+        max_live=config.launch.max_live,
+        steps=config.warmup + config.iterations,
+        note=config.note,
+    )
 
 
 def base_plan(config: CaptureConfig) -> RunPlan:
     """What every process of a capture is told, whoever it is."""
     launch = config.launch
     return RunPlan(
-        rank=0, world_size=launch.world_size, gpus_per_node=launch.gpus_per_node, output="", warmup=config.warmup,
-        iterations=config.iterations, routing=config.routing, zipf_exponent=config.zipf_exponent,
-        routing_counts=config.routing_counts, track_memory=config.track_memory,
+        rank=0,
+        world_size=launch.world_size,
+        gpus_per_node=launch.gpus_per_node,
+        output="",
+        warmup=config.warmup,
+        iterations=config.iterations,
+        routing=config.routing,
+        zipf_exponent=config.zipf_exponent,
+        routing_counts=config.routing_counts,
+        track_memory=config.track_memory,
         snapshot="yes" if config.snapshot else "",
-    )  # fmt: skip
+    )
 
 
 def _company(config: CaptureConfig) -> int:

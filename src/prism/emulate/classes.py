@@ -1,115 +1,134 @@
-"""Rank classes: ranks that run the same program, told apart by what the captured ones did."""
+"""Rank classes: ranks that run the same program. Ranks that ran are compared; others are placed by their memberships."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 
-from prism.emulate.capture import Capture, CapturedEntry
-from prism.emulate.families import Families, Family
-from prism.errors import BadConfigError
+from prism.emulate.capture import CapturedEntry
+from prism.emulate.families import Families
+from prism.emulate.memberships import assign_others
 
 _MESSAGES = ("send", "recv")
+_MOST_MODES = 4  # slots with messages whose way of naming peers is chosen jointly
 Sign = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Which class each rank of the world is in, and which captured ranks stand for each class."""
+    """Which class each rank of the world is in, and how each class's program is to be read."""
 
     of_rank: tuple[int, ...]
-    captured: tuple[tuple[int, ...], ...]
+    captured: tuple[tuple[int, ...], ...]  # per class the ranks that ran
+    alike: tuple[int, ...] = ()  # per class a number; classes of one number differ in their peers only
+    by_peer: tuple[frozenset[str], ...] = ()  # per class the slots whose messages name a fixed position
+    unproved: tuple[int, ...] = ()  # ranks to run next: nothing that ran has their memberships
 
     def twins(self, live: Sequence[int]) -> tuple[int, ...]:
-        """For each rank the live rank that stands for it: itself, or the first live one of its class."""
+        """For each rank the live rank that stands for it: itself, or the first live one that is alike."""
         first: dict[int, int] = {}
         for rank in live:
-            first.setdefault(self.of_rank[rank], rank)
-        present = set(live)
-        return tuple(r if r in present else first[c] for r, c in enumerate(self.of_rank))
+            first.setdefault(self.kind_of(rank), rank)
+        present, some = set(live), live[0]
+        return tuple(r if r in present else first.get(self.kind_of(r), some) for r in range(len(self.of_rank)))
+
+    def kind_of(self, rank: int) -> int:
+        """Ranks of one kind do the same work, whoever they exchange messages with."""
+        class_id = self.of_rank[rank]
+        return self.alike[class_id] if self.alike else class_id
+
+    def kinds(self) -> list[list[int]]:
+        """All ranks, by kind."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for rank in range(len(self.of_rank)):
+            found[self.kind_of(rank)].append(rank)
+        return [found[kind] for kind in sorted(found, key=lambda kind: found[kind][0])]
 
     def members(self, class_id: int) -> list[int]:
         """The ranks of a class."""
         return [rank for rank, c in enumerate(self.of_rank) if c == class_id]
 
 
-def find_classes(streams: Mapping[int, Sequence[CapturedEntry]], families: Families, world_size: int) -> Classes:
-    """Group captured ranks by what they call, then give every other rank the class of its place in the pipeline."""
-    ranks = sorted(streams)
-    by_shift = {r: _sign(r, streams[r], families, by_shift=True) for r in ranks}
-    by_peer = {r: _sign(r, streams[r], families, by_shift=False) for r in ranks}
-    heads: list[int] = []
-    own: dict[int, int] = {}
-    for rank in ranks:
-        alike = (i for i, h in enumerate(heads) if by_shift[h] == by_shift[rank] or by_peer[h] == by_peer[rank])
-        own[rank] = next(alike, len(heads))
-        if own[rank] == len(heads):
-            heads.append(rank)
-    places = _find_places(own, families, world_size)
-    of_rank = tuple(own[r] if r in own else _class_of(r, own, places) for r in range(world_size))
-    captured = tuple(tuple(r for r in ranks if own[r] == c) for c in range(len(heads)))
-    return Classes(of_rank, captured)
+def find_classes(
+    streams: Mapping[int, Sequence[CapturedEntry]], families: Families, world_size: int, per_node: int = 8
+) -> Classes:
+    """Group the ranks that ran by what they call, then place the others."""
+    kinds: dict[Hashable, list[int]] = defaultdict(list)
+    for rank in sorted(streams):
+        kinds[sign_of(rank, streams[rank], families)].append(rank)
+    captured: list[tuple[int, ...]] = []
+    alike: list[int] = []
+    by_peer: list[frozenset[str]] = []
+    for kind, ranks in enumerate(kinds.values()):
+        for slots, members in _split_by_peers(ranks, streams, families):
+            captured.append(tuple(members))
+            alike.append(kind)
+            by_peer.append(slots)
+    own = {rank: c for c, members in enumerate(captured) for rank in members}
+    placed = assign_others(own, families, world_size, per_node)
+    return Classes(placed.of_rank, tuple(captured), tuple(alike), tuple(by_peer), placed.unproved)
 
 
-def _sign(rank: int, entries: Sequence[CapturedEntry], families: Families, *, by_shift: bool) -> Sign:
-    """What a rank calls, as others of its class would call it: peers by distance or by position."""
+def sign_of(
+    rank: int, entries: Sequence[CapturedEntry], families: Families, by_peer: frozenset[str] | None = None
+) -> Sign:
+    """What a rank calls, as others of its class would call it: without peers, or with each by position or distance."""
     out: list[tuple[object, ...]] = []
     for entry in entries:
         if not entry.is_communication:
+            if entry.what == "step":
+                out.append(("step",))
             continue
         family = families.by_name[entry.group]
-        peer = entry.peer
-        if entry.what in _MESSAGES and by_shift:
-            peer = (entry.peer - family.position(rank)) % family.size
+        peer: object = entry.peer
+        if entry.what in _MESSAGES:
+            if by_peer is None:
+                peer = -1
+            elif family.slot not in by_peer:
+                peer = ("shift", (entry.peer - family.position(rank)) % family.size)
         # Sizes of an uneven exchange follow the data, not the class.
         size = -1 if entry.what == "all_to_all" else entry.bytes
-        out.append((entry.what, family.slot, size, peer))
+        out.append((entry.what, family.slot, size, peer, entry.tag))
     return tuple(out)
 
 
-def _find_places(own: Mapping[int, int], families: Families, world_size: int) -> Family | None:
-    """The family whose positions tell the classes apart, such as the pipeline; None where there is one class."""
-    if len(set(own.values())) == 1:
-        return None
-    best: tuple[int, int, Family] | None = None
-    for family in families.families:
-        seen: dict[int, set[int]] = {}
-        for rank, class_id in own.items():
-            seen.setdefault(family.position(rank), set()).add(class_id)
-        whole = len(family.seat) == world_size and set(seen) == set(range(family.size))
-        if whole and len(seen) > 1:
-            mixed = sum(len(classes) - 1 for classes in seen.values())
-            if best is None or (mixed, family.size) < best[:2]:
-                best = (mixed, family.size, family)
-    return best[2] if best else None
-
-
-def _class_of(rank: int, own: Mapping[int, int], places: Family | None) -> int:
-    """The class of an uncaptured rank: that of the last captured one at its place, since the first is often special."""
-    near = [r for r in own if places is None or places.position(r) == places.position(rank)]
-    if not near:
-        raise BadConfigError(f"no captured rank stands for rank {rank}; add it, or one like it, to --ranks")
-    return own[max(near)]
+def _split_by_peers(
+    ranks: Sequence[int], streams: Mapping[int, Sequence[CapturedEntry]], families: Families
+) -> list[tuple[frozenset[str], list[int]]]:
+    """Classes of ranks that are alike but for their peers, with the naming of peers that needs fewest."""
+    slots = sorted({families.by_name[e.group].slot for e in streams[ranks[0]] if e.what in _MESSAGES})
+    if not slots:
+        return [(frozenset(), list(ranks))]
+    best: tuple[int, frozenset[str], dict[Hashable, list[int]]] | None = None
+    free, rest = slots[:_MOST_MODES], slots[_MOST_MODES:]
+    for chosen in product((False, True), repeat=len(free)):
+        by_peer = frozenset(chain((s for s, fixed in zip(free, chosen, strict=True) if fixed), rest))
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for rank in ranks:
+            groups[sign_of(rank, streams[rank], families, by_peer)].append(rank)
+        if best is None or len(groups) < best[0]:
+            best = (len(groups), by_peer, groups)
+    assert best is not None
+    everything = frozenset(slots)
+    # A class of one rank names its peers as they are.
+    return [(best[1] if len(members) > 1 else everything, members) for members in best[2].values()]
 
 
 def choose_ranks(classes: Classes, *, check: bool, company: int) -> list[int]:
-    """Ranks to capture: the first of each class, its last to check that they are alike, and company on this machine."""
+    """Ranks to capture: the first of each kind, its last to check that they are alike, and company on this machine."""
     chosen: list[int] = []
-    for class_id in range(len(classes.captured)):
-        members = classes.members(class_id)
+    for members in classes.kinds():
         chosen.append(members[0])
         if check and len(members) > 1:
             chosen.append(members[-1])
-    if company >= len(classes.of_rank):
-        return list(range(len(classes.of_rank)))
-    for rank in range(len(classes.of_rank)):
+    world = len(classes.of_rank)
+    if company >= world:
+        return list(range(world))
+    for rank in range(world):
         if len(chosen) >= company:
             break
         if rank not in chosen:
             chosen.append(rank)
     return sorted(chosen)
-
-
-def streams_of(captures: Mapping[int, Capture]) -> dict[int, tuple[CapturedEntry, ...]]:
-    """Everything each captured rank did."""
-    return {rank: capture.entries for rank, capture in captures.items()}

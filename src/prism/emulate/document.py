@@ -23,7 +23,8 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
         "schema": SCHEMA,
         "world_size": emulation.config.capture.launch.world_size,
         "iteration_ms": summarize_steps(prediction),
-        "predicted_ms": round(prediction.median_ms, 4),
+        "predicted_ms": round(prediction.headline_ms, 4),
+        "iterations": describe_iterations(prediction),
         "split": {name: round(share, 5) for name, share in asdict(prediction.split).items()},
         "classes": [describe_class(memory) for memory in prediction.memory],
         "wall_s": round(emulation.wall_s, 2),
@@ -38,6 +39,7 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
             "device": first.device,
             "torch": first.torch,
             "captured_ranks": sorted(emulation.captures),
+            "compared_ranks": emulation.surveyed,
             "iterations": stitched.num_iterations,
             "asymmetry": list(stitched.asymmetry),
         },
@@ -48,12 +50,23 @@ def describe_emulation(emulation: Emulation, live: Sequence[LiveRun] = ()) -> di
 
 
 def summarize_steps(prediction: Prediction) -> dict[str, float]:
-    """Median, mean and 95th percentile of the solved iterations."""
+    """Median and 95th percentile of the solved iterations, and their mean over whole repeating units."""
     steps = np.array(prediction.step_ns) / 1e6
     return {
         "median": round(float(np.median(steps)), 4),
-        "mean": round(float(steps.mean()), 4),
+        "mean": round(prediction.steps.mean_ms, 4),
         "p95": round(float(np.percentile(steps, 95)), 4),
+    }
+
+
+def describe_iterations(prediction: Prediction) -> dict[str, Any]:
+    """The repeating unit: a plain iteration, those that do more or less, and the mean of all."""
+    steps = prediction.steps
+    return {
+        "unit": steps.unit,
+        "plain_ms": round(steps.plain_ms, 4),
+        "mean_ms": round(steps.mean_ms, 4),
+        "special": [{**asdict(special), "ms": round(special.ms, 4)} for special in steps.special],
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prism.emulate.capture import Capture
 from prism.emulate.capturing import CaptureConfig, capture_job
-from prism.emulate.exchange_server import Posts
+from prism.emulate.mailbox import Recording
 from prism.emulate.predict import Prediction, choose_costs, predict
 from prism.emulate.stitch import ClockName, StitchConfig, Stitched, stitch
 
@@ -34,7 +34,8 @@ class Emulation:
 
     config: EmulateConfig
     captures: Mapping[int, Capture]
-    posts: Posts
+    recording: Recording
+    surveyed: int  # ranks whose calls were compared
     stitched: Stitched
     prediction: Prediction
     wall_s: float
@@ -44,27 +45,31 @@ def emulate(config: EmulateConfig) -> Emulation:
     """From a script to the prediction of the whole job."""
     started = time.monotonic()
     run = capture_job(config.capture)
-    stitched, prediction = predict_captures(run.captures, config)
+    survey = run.survey.captures if run.survey else None
+    stitched, prediction = predict_captures(run.captures, config, survey)
     return Emulation(
         config=config,
         captures=run.captures,
-        posts=run.posts,
+        recording=run.recording,
+        surveyed=len({*run.captures, *(survey or ())}),
         stitched=stitched,
         prediction=prediction,
         wall_s=time.monotonic() - started,
     )
 
 
-def predict_captures(captures: Mapping[int, Capture], config: EmulateConfig) -> tuple[Stitched, Prediction]:
+def predict_captures(
+    captures: Mapping[int, Capture], config: EmulateConfig, survey: Mapping[int, Capture] | None = None
+) -> tuple[Stitched, Prediction]:
     """Stitch what was captured, here or elsewhere, and solve it."""
     launch, note = config.capture.launch, config.capture.note
     device = next(iter(captures.values())).device
     costs = choose_costs(device, launch.world_size, launch.gpus_per_node, config.cluster, config.calibration)
     note(f"stitching {len(captures)} captured ranks into {launch.world_size}")
     script = launch.script[1 if launch.script[0] == "-m" else 0]
-    stitched = stitch(captures, _stitch_config(config, costs.cluster.backend), name=Path(script).stem)
+    stitched = stitch(captures, _stitch_config(config, costs.cluster.backend), name=Path(script).stem, survey=survey)
     for line in stitched.asymmetry:
-        note(f"not symmetric: {line}")
+        note(f"not alike: {line}")
     # Solving is verifying: a graph that would hang on the cluster is an error that names ranks and lines.
     return stitched, predict(stitched, captures, costs, gpu_memory_bytes=config.gpu_memory_bytes)
 

@@ -1,32 +1,25 @@
-"""The launcher's end of the exchange: a mailbox between live ranks, which knows who waits for whom."""
+"""The launcher's end of the exchange: serves the requests of live ranks from one thread."""
 
 from __future__ import annotations
 
 import secrets
+import selectors
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, Protocol
 
+from prism.emulate.mailbox import Answer, Mailbox, Waiting
+from prism.emulate.units import find_unit
+
 _JOIN_S = 5.0  # ranks in step that have not met after this long never will
-
-Posts = dict[str, dict[int, bytes]]
-"""Messages by channel and number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a live rank is stuck in: a message of a channel, by its number."""
-
-    channel: str
-    number: int
-    owner: int
-    where: str
+_QUIET_S = 2.0  # no request for this long while every rank waits: nothing will change any more
+_TICK_S = 0.1
 
 
 class Timekeeper(Protocol):
@@ -38,153 +31,200 @@ class Timekeeper(Protocol):
 
 
 class ExchangeServer:
-    """Serves every live rank from threads; `on_touch` is asked to start a rank that somebody needs."""
+    """Answers live ranks; `is_complete` says whether every rank that may be needed has been started."""
 
     def __init__(
-        self, on_touch: Callable[[int], bool], timeout_s: float, posts: Posts | None = None,
-        peers: Timekeeper | None = None,
+        self, mailbox: Mailbox, is_complete: Callable[[], bool], *, peers: Timekeeper | None = None,
+        steps: StepLimit | None = None,
     ) -> None:  # fmt: skip
-        self._peers = peers
+        self.mailbox = mailbox
+        self.lock = threading.RLock()
         self.token = secrets.token_hex(16)
         self._folder = tempfile.TemporaryDirectory(prefix="prism-")
         self.address = str(Path(self._folder.name) / "exchange")
-        self._on_touch = on_touch
-        self._timeout_s = timeout_s
-        # Posts of an earlier run stand in for ranks that do not run now: they are replayed.
-        self._replays = posts is not None
-        self.posts: Posts = posts if posts is not None else {}
-        self._change = threading.Condition()
-        self._waiting: dict[int, Waiting] = {}
-        self._running: set[int] = set()
-        self._met: Counter[int] = Counter()
+        self._is_complete = is_complete
+        self._peers = peers
+        self._steps = steps or StepLimit()
         self._arrived: Counter[str] = Counter()
-        self._listener = Listener(self.address, authkey=self.token.encode())
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._joining: list[tuple[str, int, float, Callable[[Answer], None]]] = []
+        self._meeting: dict[int, list[Callable[[Answer], None]]] = {}
+        self._last_request = time.monotonic()
+        self._ranks: dict[Connection, tuple[int, bool]] = {}
+        self._listener = Listener(self.address, backlog=1024, authkey=self.token.encode())
+        self._closed = False
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def started(self, rank: int) -> None:
         """A live rank was launched."""
-        with self._change:
-            self._running.add(rank)
+        with self.lock:
+            self.mailbox.started(rank)
 
     def ended(self, rank: int) -> None:
-        """A live rank is over; whoever waits for it learns so."""
-        with self._change:
-            self._running.discard(rank)
-            self._waiting.pop(rank, None)
-            self._change.notify_all()
+        """A live rank is over."""
+        with self.lock:
+            self.mailbox.ended(rank, "gone")
+            self._settle_meetings()
+
+    def num_moving(self) -> int:
+        """Ranks that run and do not wait."""
+        with self.lock:
+            return self.mailbox.num_running - len(self.mailbox.standing())
+
+    def wanted(self) -> list[int]:
+        """Ranks that somebody waits for and that have not been started."""
+        with self.lock:
+            return self.mailbox.wanted()
 
     def close(self) -> None:
         """Stop serving."""
+        self._closed = True
         self._listener.close()
         self._folder.cleanup()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()
-            except (OSError, EOFError):
-                return
-            except Exception:  # a stranger without the token: refuse and go on
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def _serve(self) -> None:
+        socket = self._listener._listener._socket  # type: ignore[attr-defined]
+        with selectors.DefaultSelector() as selector:
+            selector.register(socket, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in selector.select(_TICK_S):
+                    if key.fileobj is socket:
+                        self._accept(selector)
+                    else:
+                        self._read(selector, key.fileobj)  # type: ignore[arg-type]
+                self._tick()
 
-    def _serve(self, connection: Connection) -> None:
-        rank = -1
+    def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
-            while True:
-                verb, *values = connection.recv()
-                if verb == "hello":
-                    rank = values[0]
-                    connection.send(("ok", None))
-                else:
-                    connection.send(self._answer(rank, verb, values))
-        except (EOFError, OSError):
+            connection = self._listener.accept()
+        except Exception:  # a stranger without the token, or the listener was closed
             return
+        selector.register(connection, selectors.EVENT_READ)
 
-    def _answer(self, rank: int, verb: str, values: list[Any]) -> tuple[str, Any]:
-        if verb == "post":
-            with self._change:
-                channel, number, payload = values
-                self.posts.setdefault(channel, {})[number] = payload
-                self._change.notify_all()
-            return "ok", None
-        if verb == "touch":
-            self._on_touch(values[0])
-            return "ok", None
-        if verb == "meet":
-            return self._meet(values[0])
+    def _read(self, selector: selectors.BaseSelector, connection: Connection) -> None:
+        try:
+            verb, *values = connection.recv()
+        except (EOFError, OSError):
+            selector.unregister(connection)
+            connection.close()
+            return
+        with self.lock:
+            self._last_request = time.monotonic()
+            if verb == "hello":
+                self._ranks[connection] = (values[0], values[1])
+                _reply(connection, ("ok", None))
+            else:
+                self._answer(connection, verb, values)
+
+    def _answer(self, connection: Connection, verb: str, values: list[Any]) -> None:
+        rank, main = self._ranks[connection]
+        reply = partial(_reply, connection)
+        box = self.mailbox
         if verb in ("begin", "issue", "due"):
-            return "ok", self._peers.answer(rank, verb, values) if self._peers is not None else None
+            # The virtual ranks may make the caller wait, which must not hold up the others.
+            threading.Thread(target=self._ask_peers, args=(reply, rank, verb, values), daemon=True).start()
+        elif verb == "post":
+            reply(box.post(*values))
+        elif verb == "give":
+            reply(box.give(rank, *values))
+        elif verb == "get":
+            channel, number, owner, where = values
+            box.get(Waiting(rank, "get", channel, number, (owner,), where, main, reply))
+        elif verb == "collect":
+            channel, number, members, where = values
+            box.collect(Waiting(rank, "collect", channel, number, members, where, main, reply))
+        elif verb == "key":
+            key, where = values
+            box.get_key(Waiting(rank, "key", key, 0, (), where, main, reply))
+        elif verb in ("set", "add", "check", "delete"):
+            reply(self._use_store(rank, verb, values))
+        elif verb == "bye":
+            reply(("ok", None))
+            box.ended(rank, values[0])
+        else:
+            self._keep_step(reply, verb, values)
+
+    def _use_store(self, rank: int, verb: str, values: list[Any]) -> Answer:
+        if verb == "set":
+            return self.mailbox.set_key(*values)
+        if verb == "add":
+            return self.mailbox.add_key(rank, *values)
+        return "ok", self.mailbox.has_keys(*values) if verb == "check" else self.mailbox.delete_key(*values)
+
+    def _ask_peers(self, reply: Callable[[Answer], None], rank: int, verb: str, values: list[Any]) -> None:
+        reply(("ok", self._peers.answer(rank, verb, values) if self._peers is not None else None))
+
+    # Ranks that run in step.
+
+    def _keep_step(self, reply: Callable[[Answer], None], verb: str, values: list[Any]) -> None:
         if verb == "arrive":
-            with self._change:
-                self._arrived[values[0]] += 1
-                self._change.notify_all()
-            return "ok", None
-        if verb == "join":
-            with self._change:
-                came = self._change.wait_for(lambda: self._arrived[values[0]] >= values[1], _JOIN_S)
-            return "ok", came
-        return self._get(rank, Waiting(*values))
+            self._arrived[values[0]] += 1
+            reply(("ok", None))
+            self._settle_joins()
+        elif verb == "join":
+            self._joining.append((values[0], values[1], time.monotonic() + _JOIN_S, reply))
+            self._settle_joins()
+        elif verb == "meet":
+            step, sign = values
+            self._steps.note(step, sign)
+            self._meeting.setdefault(step, []).append(reply)
+            self._settle_meetings()
 
-    def _get(self, rank: int, waiting: Waiting) -> tuple[str, Any]:
-        if self._replays:
-            return "ok", self._replay(waiting)
-        with self._change:
-            known = waiting.owner in self._running or self._has(waiting)
-        if not known:
-            self._on_touch(waiting.owner)
-        until = time.monotonic() + self._timeout_s
-        with self._change:
-            self._waiting[rank] = waiting
-            try:
-                while not self._has(waiting):
-                    problem = self._find_problem(rank, waiting, until)
-                    if problem:
-                        return "error", problem
-                    self._change.wait(0.5)
-                return "ok", self.posts[waiting.channel][waiting.number]
-            finally:
-                self._waiting.pop(rank, None)
+    def _settle_joins(self) -> None:
+        now, left = time.monotonic(), []
+        for meeting, needed, until, reply in self._joining:
+            if self._arrived[meeting] >= needed or now > until:
+                reply(("ok", self._arrived[meeting] >= needed))
+            else:
+                left.append((meeting, needed, until, reply))
+        self._joining = left
 
-    def _has(self, waiting: Waiting) -> bool:
-        return waiting.number in self.posts.get(waiting.channel, {})
+    def _settle_meetings(self) -> None:
+        """A rank that has ended is not waited for: scripts may stop at different steps."""
+        for step in list(self._meeting):
+            if len(self._meeting[step]) >= self.mailbox.num_running:
+                goes_on = self._steps.goes_on(step)
+                for reply in self._meeting.pop(step):
+                    reply(("ok", goes_on))
 
-    def _replay(self, waiting: Waiting) -> bytes | None:
-        """The recorded message, or the last one of its channel: later iterations say what earlier ones said."""
-        said = self.posts.get(waiting.channel)
-        return said.get(waiting.number, said[max(said)]) if said else None
+    def _tick(self) -> None:
+        with self.lock:
+            self._settle_joins()
+            quiet = time.monotonic() - self._last_request > _QUIET_S
+            if quiet and self.mailbox.find_deadlock() and self._is_complete():
+                self.mailbox.break_deadlock()
 
-    def _find_problem(self, rank: int, waiting: Waiting, until: float) -> str | None:
-        """Why the bytes will not come, in the user's words; None while they still may."""
-        here = f"rank {rank} waits at {waiting.where} for rank {waiting.owner}"
-        if waiting.owner not in self._running:
-            return f"{here}, which has ended without sending or does not exist"
-        ring = self._find_ring(rank)
-        if ring:
-            return "deadlock: " + "; ".join(
-                f"rank {r} waits at {self._waiting[r].where} for rank {self._waiting[r].owner}" for r in ring
-            )
-        if time.monotonic() > until:
-            return f"{here}, which did not come in {self._timeout_s:g} s"
-        return None
 
-    def _find_ring(self, rank: int) -> list[int]:
-        """Ranks that wait for each other in a ring through `rank`, where none has what the next wants."""
-        path, at = [rank], self._waiting[rank].owner
-        while at != rank:
-            stuck = self._waiting.get(at)
-            if stuck is None or self._has(stuck) or at in path:
-                return []
-            path.append(at)
-            at = stuck.owner
-        return path
+class StepLimit:
+    """Decides after which iteration all ranks stop: when enough were seen to know the repeating unit."""
 
-    def _meet(self, step: int) -> tuple[str, Any]:
-        with self._change:
-            self._met[step] += 1
-            self._change.notify_all()
-            # A rank that has ended is not waited for: scripts may stop at different steps.
-            while self._met[step] < len(self._running):
-                if not self._change.wait(self._timeout_s):
-                    break
-        return "ok", None
+    def __init__(self, first: int = 0, fewest: int = 1, most: int = 1 << 30, budget_s: float = 1e9) -> None:
+        self._first, self._fewest, self._most = first, fewest, most
+        self._until = time.monotonic() + budget_s
+        self._signs: dict[int, Counter[str]] = {}
+        self._decided: dict[int, bool] = {}
+
+    def note(self, step: int, sign: str) -> None:
+        """What a rank called in this step."""
+        self._signs.setdefault(step, Counter())[sign] += 1
+
+    def goes_on(self, step: int) -> bool:
+        """Whether another iteration is needed after this one; the same answer for every rank that asks."""
+        if step not in self._decided:
+            self._decided[step] = self._needs_more(step)
+        return self._decided[step]
+
+    def _needs_more(self, step: int) -> bool:
+        count = step - self._first
+        if count < self._fewest:
+            return True
+        if count >= self._most or time.monotonic() > self._until:
+            return False
+        signs = [tuple(sorted(self._signs.get(s, {}).items())) for s in range(self._first + 1, step + 1)]
+        return find_unit(signs) is None
+
+
+def _reply(connection: Connection, answer: Answer) -> None:
+    try:
+        connection.send(answer)
+    except (OSError, ValueError):  # the rank is gone, which the launcher notices
+        return

@@ -109,7 +109,8 @@ def _complete(family: Family, world: int, captured: set[int]) -> None:
         return
     for rank in range(world):
         group = _tile(rank, stride, family.size)
-        if rank not in family.seat and group[-1] < world and not any(r in family.seat for r in group):
+        # A rank that ran and is in none of the groups is in none.
+        if group[-1] < world and not any(r in family.seat or r in captured for r in group):
             family.add(f"{family.slot}@{rank}", group)
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.emulate.booting import Boot, Process, ScriptError
 from prism.emulate.capture import Capture, read_capture
-from prism.emulate.exchange_server import ExchangeServer, Posts, Timekeeper
-from prism.emulate.inside.plan import PLAN_VARIABLE, RunPlan
-from prism.errors import BadConfigError, PrismError
+from prism.emulate.exchange_server import ExchangeServer, StepLimit, Timekeeper
+from prism.emulate.inside.plan import RunPlan
+from prism.emulate.mailbox import Mailbox, Recording
+from prism.errors import BadConfigError
+
+_SCARCE_MEMORY = 0.12  # of this machine; below it a survey of all ranks is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,53 +46,73 @@ class LaunchConfig:
             raise BadConfigError(f"{self.script[0]}: no such script")
 
 
-class ScriptError(PrismError):
-    """The user's script failed; its own output was shown before."""
-
-
 @dataclass(slots=True)
 class _Live:
-    process: subprocess.Popen[bytes]
+    process: Process
     output: Path
     log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """How a run is held within this machine; the defaults hold nothing."""
+
+    at_once: int = 1 << 30  # ranks that run and do not wait for another
+    budget_s: float = 1e9  # after which the run is given up
+    most_iterations: int = 0  # 0: as many as the plan asks for
+    extra_s: float = 60.0  # for iterations beyond those asked for, to see the repeating unit
 
 
 class Launcher:
     """Runs live ranks until all of them have left their logs."""
 
     def __init__(
-        self, config: LaunchConfig, base: RunPlan, folder: Path, posts: Posts | None, peers: Timekeeper | None = None
-    ) -> None:
+        self, boot: Boot, config: LaunchConfig, base: RunPlan, folder: Path, *, recording: Recording | None = None,
+        peers: Timekeeper | None = None, limits: RunLimits | None = None, most_live: int = 0,
+    ) -> None:  # fmt: skip
+        self._boot = boot
         self._config = config
         self._base = base
         self._folder = folder
-        self._lock = threading.Lock()
+        self._limits = limits or RunLimits()
         self._live: dict[int, _Live] = {}
-        self._server = ExchangeServer(self._start_on_demand, base.exchange_timeout_s, posts, peers)
-        self._refused: int | None = None
+        self._ended: set[int] = set()
+        self._waiting: deque[int] = deque()
+        self.gave_up = False
+        self.refused: int | None = None  # a rank that was needed beyond the most that may run
+        self._most_live = most_live
+        together = () if config.one_by_one else base.live_ranks
+        lone = len(base.live_ranks) == 1 and base.steps > 0
+        # Extra iterations are for iterations that are not alike; a run that must end sooner asks for fewer.
+        steps = StepLimit(
+            base.warmup, base.iterations, self._limits.most_iterations or 4 * base.iterations, self._limits.extra_s
+        )
+        self._server = ExchangeServer(
+            Mailbox(together, recording, lone=lone and not most_live, grows=most_live > 0),
+            lambda: not self._waiting,
+            peers=peers,
+            steps=steps,
+        )
 
     def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
-        """Start these ranks, and those they turn out to need; returns what each recorded."""
+        """Start these ranks and return what each recorded."""
         try:
-            for rank in ranks:
-                self._start(rank)
-                if self._config.one_by_one:
+            if self._config.one_by_one:
+                for rank in ranks:
+                    self._start(rank)
                     self._wait_for_all()
-            self._wait_for_all()
+            else:
+                self._waiting.extend(ranks)
+                self._wait_for_all()
         finally:
             self._stop_all()
             self._server.close()
-        if self._refused is not None:
-            raise BadConfigError(
-                f"rank {self._refused} is needed too, which makes more than {self._config.max_live} live ranks; "
-                "raise --max-live or name representatives with --ranks"
-            )
         return {rank: read_capture(live.output) for rank, live in sorted(self._live.items()) if live.output.exists()}
 
     @property
-    def posts(self) -> Posts:
+    def recording(self) -> Recording:
         """What passed between live ranks."""
-        return self._server.posts
+        return self._server.mailbox.recording
 
     @property
     def started(self) -> dict[int, int | None]:
@@ -104,62 +128,55 @@ class Launcher:
         """What a rank printed."""
         return self._live[rank].log.read_text(errors="replace")
 
-    def _start_on_demand(self, rank: int) -> bool:
-        if not 0 <= rank < self._config.world_size:
-            return False
-        with self._lock:
-            if rank in self._live:
-                return True
-            if len(self._live) >= self._config.max_live or not self._base.discover:
-                self._refused = rank if self._base.discover else None
-                return False
-        self._start(rank)
-        return True
-
     def _start(self, rank: int) -> None:
-        with self._lock:
-            if rank in self._live:
-                return
-            plan = replace(
-                self._base,
-                rank=rank,
-                output=str(self._folder / f"rank-{rank}.json"),
-                address=self._server.address,
-                token=self._server.token,
-                snapshot=str(self._folder / f"rank-{rank}.snapshot.pickle") if self._base.snapshot else "",
-            )
-            path = self._folder / f"rank-{rank}.plan.json"
-            path.write_text(plan.to_json())
-            log = self._folder / f"rank-{rank}.log"
-            self._server.started(rank)
-            with log.open("wb") as stream:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "prism.emulate.inside.entry", *self._config.script],
-                    env=_environment(path),
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
-            if self._config.pin:
-                at_once = min(self._config.world_size, self._config.gpus_per_node)
-                os.sched_setaffinity(process.pid, {choose_core(len(self._live), at_once)})
-            self._live[rank] = _Live(process, Path(plan.output), log)
+        plan = replace(
+            self._base,
+            rank=rank,
+            output=str(self._folder / f"rank-{rank}.json"),
+            address=self._server.address,
+            token=self._server.token,
+            snapshot=str(self._folder / f"rank-{rank}.snapshot.pickle") if self._base.snapshot else "",
+        )
+        path = self._folder / f"rank-{rank}.plan.json"
+        path.write_text(plan.to_json())
+        log = self._folder / f"rank-{rank}.log"
+        for old in (log, Path(plan.output)):
+            old.unlink(missing_ok=True)
+        self._server.started(rank)
+        process = self._boot.start(path, log)
+        if self._config.pin:
+            at_once = min(self._config.world_size, self._config.gpus_per_node)
+            os.sched_setaffinity(process.pid, {choose_core(len(self._live), at_once)})
+        self._live[rank] = _Live(process, Path(plan.output), log)
+
+    def _start_more(self) -> None:
+        """Start waiting ranks while cores are free, those first that others wait for."""
+        if self._most_live:
+            new = [r for r in self._server.wanted() if r not in self._live and r not in self._waiting]
+            if new and len(self._live) + len(self._waiting) + len(new) > self._most_live:
+                self.refused = new[0]
+            self._waiting.extend(new)
+        while self._waiting and self._server.num_moving() < self._limits.at_once:
+            wanted = next((r for r in self._server.wanted() if r in self._waiting), None)
+            if wanted is None:
+                wanted = self._waiting[0]
+            self._waiting.remove(wanted)
+            self._start(wanted)
 
     def _wait_for_all(self) -> None:
-        until = time.monotonic() + self._config.timeout_s
-        ended: set[int] = set()
+        began = time.monotonic()
         while True:
-            with self._lock:
-                running = {r: live.process for r, live in self._live.items() if live.process.poll() is None}
-                over = set(self._live) - set(running) - ended
-            for rank in over:
+            self._start_more()
+            running = {r: live.process for r, live in self._live.items() if live.process.poll() is None}
+            for rank in set(self._live) - set(running) - self._ended:
+                self._ended.add(rank)
                 self._server.ended(rank)
-            ended |= over
-            if not running:
+            if (not running and not self._waiting) or self.refused is not None:
                 return
-            if self._refused is not None:
+            if time.monotonic() - began > self._limits.budget_s or _memory_is_scarce(self._limits):
+                self.gave_up = True
                 return
-            if time.monotonic() > until:
+            if time.monotonic() - began > self._config.timeout_s:
                 slow = min(running)
                 sys.stderr.write(self.log_of(slow))
                 raise ScriptError(
@@ -175,12 +192,22 @@ class Launcher:
                 live.process.wait()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the live ranks of one run recorded, and the messages that passed between them."""
+    """What the live ranks of one run recorded, and what passed between them."""
 
     captures: dict[int, Capture]
-    posts: Posts
+    recording: Recording
+    complete: bool = True  # False where the run was given up half-way
+
+
+def _memory_is_scarce(limits: RunLimits) -> bool:
+    """Only runs with a budget are given up; others need the memory that they need."""
+    if limits.budget_s > 1e8:
+        return False
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return free < _SCARCE_MEMORY * total
 
 
 def choose_core(number: int, at_once: int) -> int:
@@ -189,26 +216,35 @@ def choose_core(number: int, at_once: int) -> int:
     return cores[number * max(len(cores) // at_once, 1) % len(cores)]
 
 
-def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], posts: Posts | None = None) -> Run:
-    """Run live ranks and return what they recorded; a failure shows the user's own words first.
-
-    With the `posts` of an earlier run, ranks that are not there are answered for from that recording.
-    """
-    for rank in ranks:
+@contextmanager
+def boot_script(config: LaunchConfig, base: RunPlan) -> Iterator[tuple[Boot, Path]]:
+    """The script, booted once, and the folder for what its ranks write."""
+    for rank in base.live_ranks:
         if not 0 <= rank < config.world_size:
             raise BadConfigError(f"rank {rank} does not exist; the ranks are 0 to {config.world_size - 1}")
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         folder = config.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        launcher = Launcher(config, base, folder, posts)
+        boot = Boot(config.script, base, folder)
+        try:
+            yield boot, folder
+        finally:
+            boot.close()
+
+
+def run_ranks(config: LaunchConfig, base: RunPlan, ranks: Sequence[int], recording: Recording | None = None) -> Run:
+    """Boot the script, run live ranks and return what they recorded."""
+    with boot_script(config, replace(base, live_ranks=tuple(ranks))) as (boot, folder):
+        launcher = Launcher(boot, config, replace(base, live_ranks=tuple(ranks)), folder, recording=recording)
         captures = launcher.run(ranks)
-        _check(launcher, captures)
-        return Run(captures, launcher.posts)
+        check_ranks(launcher, captures)
+        return Run(captures=captures, recording=launcher.recording)
 
 
-def _check(launcher: Launcher, captures: dict[int, Capture]) -> None:
+def check_ranks(launcher: Launcher, captures: dict[int, Capture]) -> None:
+    """Raise what stopped the ranks, the cause before its victims; a failure shows the user's own words first."""
     missing = sorted(set(launcher.started) - set(captures))
-    bad = sorted((c for c in captures.values() if c.status not in ("done", "ended")), key=lambda c: c.rank)
+    bad = sorted((c for c in captures.values() if c.status not in ("done", "ended", "needs")), key=lambda c: c.rank)
     # A rank that waits in vain is the victim of another that failed: the cause is shown, not the victim.
     bad.sort(key=lambda c: c.status == "hung")
     if missing and not [c for c in bad if c.status != "hung"]:
@@ -235,10 +271,3 @@ def _explain(capture: Capture) -> str:
         "hung": f"this would hang on a cluster: {capture.reason}",
     }
     return told[capture.status]
-
-
-def _environment(plan: Path) -> dict[str, str]:
-    environment = {**os.environ, PLAN_VARIABLE: str(plan)}
-    source = str(Path(__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    return environment

@@ -19,7 +19,7 @@ from prism.emulate.capturing import base_plan
 from prism.emulate.emulation import Emulation
 from prism.emulate.inside.pacing import Rule
 from prism.emulate.inside.plan import FaultPlan, RunPlan
-from prism.emulate.launch import Launcher
+from prism.emulate.launch import Launcher, boot_script
 from prism.emulate.slow_peers import slow_down
 from prism.emulate.virtual_peers import VirtualPeers
 from prism.errors import BadConfigError
@@ -94,7 +94,7 @@ def _live_plan(
 ) -> RunPlan:
     return replace(
         base_plan(emulation.config.capture), schedule=schedule, paced=paced, faults=tuple(faults), track_memory=False,
-        live_ranks=tuple(sorted(emulation.captures)), exchange_timeout_s=30.0,
+        live_ranks=(), recorded=True,
     )  # fmt: skip
 
 
@@ -103,8 +103,10 @@ def _launch(
 ) -> list[LiveRun]:
     config = emulation.config.capture
     started = time.monotonic()
-    launcher = Launcher(config.launch, plan, folder, emulation.posts, peers)
-    captures = launcher.run(ranks)
+    with boot_script(config.launch, plan) as (boot, _):
+        plan = replace(plan, live_ranks=tuple(ranks) if peers is not None else ())
+        launcher = Launcher(boot, config.launch, plan, folder, recording=emulation.recording, peers=peers)
+        captures = launcher.run(ranks)
     wall_s = time.monotonic() - started
     return [
         _describe(rank, captures.get(rank), launcher.log_of(rank), launcher.started[rank], emulation, wall_s)

@@ -11,6 +11,7 @@ import polars as pl
 
 from prism.emulate.capture import Capture
 from prism.emulate.stitch import Stitched
+from prism.emulate.units import StepSummary, summarize
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
 from prism.simulate.calibration import read_calibration
@@ -56,6 +57,7 @@ class Prediction:
     """What the job would do on the cluster."""
 
     step_ns: tuple[int, ...]
+    steps: StepSummary
     split: Split
     memory: tuple[ClassMemory, ...]
     communication: str  # calibrated or modelled
@@ -70,9 +72,9 @@ class Prediction:
         return self.costs.cluster
 
     @property
-    def median_ms(self) -> float:
-        """The headline."""
-        return float(np.median(self.step_ns)) / 1e6
+    def headline_ms(self) -> float:
+        """What an iteration takes: the median where all are alike, else the mean over the repeating unit."""
+        return float(np.median(self.step_ns)) / 1e6 if self.steps.unit == 1 else self.steps.mean_ms
 
 
 def choose_costs(
@@ -108,6 +110,7 @@ def predict(
     limit = gpu_memory_bytes or device.device_bytes or None
     return Prediction(
         step_ns=tuple(int(x) for x in solution.step_ns),
+        steps=summarize(stitched.iteration_signs, [x / 1e6 for x in solution.step_ns], stitched.iteration_sources),
         split=split,
         memory=_memory(stitched, captures, limit, nccl=not gloo),
         communication=communication,

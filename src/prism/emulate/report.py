@@ -28,7 +28,7 @@ def write_report(emulation: Emulation, spans: pl.DataFrame, path: Path, live: Se
     launch = emulation.config.capture.launch
     command = html.escape(" ".join(launch.script))
     parts = [
-        f"<h1>{launch.world_size:,} ranks: {prediction.median_ms:,.2f} ms per iteration</h1>",
+        f"<h1>{launch.world_size:,} ranks: {prediction.headline_ms:,.2f} ms per iteration</h1>",
         f"<p><code>{command}</code> on {html.escape(prediction.cluster.name)}; compute measured on "
         f"{html.escape(next(iter(emulation.captures.values())).device)}, communication {prediction.communication}; "
         f"error band {prediction.error_band_pct:g} %.</p>",
@@ -79,7 +79,7 @@ def draw_timeline(spans: pl.DataFrame) -> str:
 
 def _draw_split(emulation: Emulation) -> str:
     """One bar: an iteration, as ranks spend it on average."""
-    split, median = emulation.prediction.split, emulation.prediction.median_ms
+    split, median = emulation.prediction.split, emulation.prediction.headline_ms
     parts = (
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from prism.emulate.capture import Capture, CapturedEntry, check_iterations, cut_iterations
-from prism.emulate.classes import Classes, find_classes
+from prism.emulate.capture import Capture, CapturedEntry, Iterations, cut_all
+from prism.emulate.classes import Classes, find_classes, sign_of
 from prism.emulate.families import Families, find_families
-from prism.emulate.writers import OWN_LANES, Seat, SerialWriter, StreamWriter
+from prism.emulate.workloads import describe_unlike, split_by_work
+from prism.emulate.writers import OWN_LANES, Seat, SerialWriter, StreamWriter, name_tag
 from prism.simulate.builder import GraphBuilder, ProgramBuilder
 from prism.simulate.graph import Graph
 
 _MESSAGES = ("send", "recv")
+_MOST_TAGS = 64  # of one slot; more are numbers that count up, and their messages match in order
 
 ClockName = Literal["work", "wall"]
 """CPU ranks: a thread's own running time, or all time; the second where every live rank had a core to itself."""
@@ -39,44 +42,209 @@ class Stitched:
 
     graph: Graph
     families: Families
-    classes: Classes
+    classes: Classes  # of the graph; `captured` are the ranks whose times and memory stand for each
     num_iterations: int
-    compute_spread_pct: float  # of an iteration's compute, between iterations and members of a class
-    asymmetry: tuple[str, ...]  # ranks thought alike that were not
+    compute_spread_pct: float  # of a plain iteration's compute, between iterations and members of a class
+    asymmetry: tuple[str, ...]  # ranks that call the same and do not work alike
     issue_order: tuple[tuple[int, ...], ...]  # per class: of an iteration's communication ops, which was issued when
+    iteration_signs: tuple[int, ...]  # equal numbers for iterations that make equal calls
+    iteration_sources: tuple[str, ...]  # the first call of each that a plain iteration does not make
 
 
-def stitch(captures: Mapping[int, Capture], config: StitchConfig, name: str = "job") -> Stitched:
-    """One program per class, with the measured work between its calls; groups and ranks of the full world."""
-    families = find_families(captures.values())
-    cut = {rank: cut_iterations(capture, config.warmup) for rank, capture in captures.items()}
-    count = min(len(parts) for parts in cut.values())
-    cut = {rank: parts[-count:] for rank, parts in cut.items()}
-    for rank, parts in cut.items():
-        check_iterations(captures[rank], parts)
+def stitch(
+    captures: Mapping[int, Capture],
+    config: StitchConfig,
+    name: str = "job",
+    survey: Mapping[int, Capture] | None = None,
+) -> Stitched:
+    """One program per class, with the measured work between its calls; groups and ranks of the full world.
+
+    `survey` are logs of ranks that ran unmeasured: they prove the classes and name the peers of ranks not captured.
+    """
+    ran = {**(survey or {}), **captures}
+    families = find_families(ran.values())
     world = next(iter(captures.values())).world_size
-    classes = find_classes({rank: parts[-1] for rank, parts in cut.items()}, families, world)
-    asymmetry = _describe_asymmetry(classes, cut, families)
-    if len(captures) == world:
-        # Every rank was measured: each keeps its own times, so that their differences show.
-        classes = Classes(tuple(range(world)), tuple((r,) for r in range(world)))
+    cut = cut_all(captures)
+    seen = cut_all(survey) if survey else cut
+    first, count = _choose_window(cut, config.warmup)
+    measured = {rank: parts[first : first + count] for rank, parts in cut.items()}
+    streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
+    classes = find_classes(streams, families, world, config.gpus_per_node)
+    signs, sources = _tell_iterations(measured, families)
+    plain = [i for i, sign in enumerate(signs) if sign == Counter(signs).most_common(1)[0][0]]
+    classes, asymmetry = _choose_times(classes, measured, plain, world)
+    lone_core = next(iter(captures.values())).device == "cpu" and not config.overlap
+    writing = _Writing(measured, seen, first, families, classes, lone_core, config)
     builder = GraphBuilder(name)
-    single = next(iter(captures.values())).device == "cpu" and not config.overlap
-    orders = []
-    for class_id, members in enumerate(classes.captured):
-        program = builder.program()
-        orders.append(_write_program(program, members, cut, families, classes.members(class_id), single, config))
+    orders = tuple(writing.write(builder.program(), class_id) for class_id in range(len(classes.captured)))
     _place_ranks(builder, classes, world, config.gpus_per_node)
-    _write_groups(builder, families, cut)
+    _write_groups(builder, families, writing)
     return Stitched(
         graph=builder.build(),
         families=families,
         classes=classes,
         num_iterations=count,
-        compute_spread_pct=_measure_spread(classes, cut),
+        compute_spread_pct=_measure_spread(classes, measured, plain),
         asymmetry=asymmetry,
-        issue_order=tuple(orders),
+        issue_order=orders,
+        iteration_signs=signs,
+        iteration_sources=sources,
     )
+
+
+def _choose_window(cut: Mapping[int, Iterations], warmup: int) -> tuple[int, int]:
+    """The iterations that count: after warm-up, as many as every rank has; the first only where there is no other."""
+    shortest = min(len(parts) for parts in cut.values())
+    first = min(warmup, shortest - 1)
+    return first, shortest - first
+
+
+def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Which iterations make equal calls, runs of equal calls taken as one, and what makes the others special."""
+    numbers: dict[object, int] = {}
+    signs: list[int] = []
+    for i in range(len(next(iter(measured.values())))):
+        sign = tuple(_shorten(sign_of(rank, parts[i], families, frozenset())) for rank, parts in measured.items())
+        signs.append(numbers.setdefault(sign, len(numbers)))
+    plain = signs.index(Counter(signs).most_common(1)[0][0])
+    sources = []
+    for i, sign in enumerate(signs):
+        extra = ""
+        for parts in measured.values():
+            usual = {(e.what, e.source) for e in parts[plain] if e.is_communication}
+            new = (e.source for e in parts[i] if e.is_communication and (e.what, e.source) not in usual)
+            extra = extra or next(new, "")
+        sources.append("" if sign == signs[plain] else extra)
+    return tuple(signs), tuple(sources)
+
+
+def _shorten(sign: Sequence[object]) -> tuple[object, ...]:
+    return tuple(call for i, call in enumerate(sign) if i == 0 or call != sign[i - 1])
+
+
+def _choose_times(
+    classes: Classes, measured: Mapping[int, Iterations], plain: Sequence[int], world: int
+) -> tuple[Classes, tuple[str, ...]]:
+    """Say which captured ranks' times stand for each class; ranks that do not work alike get classes of their own."""
+    if len(measured) == world:
+        # Every rank was measured: each keeps its own times, so that their differences show.
+        alone = tuple((r,) for r in range(world))
+        by_peer = tuple(classes.by_peer[c] for c in classes.of_rank)
+        return Classes(tuple(range(world)), alone, tuple(range(world)), by_peer), ()
+    work = {
+        rank: statistics.median(sum(e.gap_ns for e in parts[i]) for i in plain if i < len(parts))
+        for rank, parts in measured.items()
+    }
+    of_kind: dict[int, list[int]] = defaultdict(list)
+    for rank in sorted(measured):
+        of_kind[classes.kind_of(rank)].append(rank)
+    clusters = {kind: split_by_work({r: work[r] for r in ranks}) for kind, ranks in of_kind.items()}
+    numbers: dict[tuple[int, int], int] = {}
+    of_rank = []
+    for rank, class_id in enumerate(classes.of_rank):
+        found = clusters.get(classes.alike[class_id]) or [sorted(measured)]
+        cluster = next((i for i, ranks in enumerate(found) if rank in ranks), len(found) - 1)
+        of_rank.append(numbers.setdefault((class_id, cluster), len(numbers)))
+    captured, by_peer, alike = [], [], []
+    for class_id, cluster in numbers:
+        kind = classes.alike[class_id]
+        found = clusters.get(kind) or [sorted(measured)]
+        own = [r for r in found[cluster] if classes.of_rank[r] == class_id]
+        captured.append(tuple([*own, *(r for r in found[cluster] if r not in own)]))
+        by_peer.append(classes.by_peer[class_id])
+        alike.append(kind)
+    told = tuple(line for found in clusters.values() for line in describe_unlike(found, work))
+    return Classes(tuple(of_rank), tuple(captured), tuple(alike), tuple(by_peer), classes.unproved), told
+
+
+class _Writing:
+    """Writes the programs of all classes from the measured ranks and, for peers, from the surveyed ones."""
+
+    def __init__(
+        self, measured: Mapping[int, Iterations], seen: Mapping[int, Iterations], first: int, families: Families,
+        classes: Classes, lone_core: bool, config: StitchConfig,
+    ) -> None:  # fmt: skip
+        self._measured = measured
+        self._seen = seen
+        self._first = first
+        self._families = families
+        self._classes = classes
+        self._writer = SerialWriter if lone_core else StreamWriter
+        self._config = config
+        self._lanes = {family.slot: OWN_LANES + i for i, family in enumerate(families.families)}
+        self.used = self._list_slots()
+        self.tagged = frozenset(
+            (slot, tag) for slot, tags in self.used.items() if 1 < len(tags) <= _MOST_TAGS for tag in tags
+        )
+
+    def write(self, program: ProgramBuilder, class_id: int) -> tuple[int, ...]:
+        """The iterations of a class, each entry with the median work of the captured members; the issue order."""
+        members = self._classes.captured[class_id]
+        rank = members[0]
+        head = rank if self._classes.of_rank[rank] == class_id else self._classes.members(class_id)[0]
+        seat = Seat(head, self._families, self._classes.by_peer[class_id], self.tagged)
+        emitted: list[int] = []
+        for number, iteration in enumerate(self._measured[rank]):
+            program.step = number
+            gaps = self._gaps(members, number)
+            out = self._writer(program, seat, self._lanes)
+            for entry, gap in zip(self._name_peers(iteration, rank, head, number), gaps, strict=True):
+                out.work(entry, round(gap * self._config.compute_scale))
+                out.write(entry)
+            out.close()
+            emitted = out.emitted
+        first = min(emitted, default=0)
+        return tuple(op - first for op in emitted)
+
+    def _gaps(self, members: Sequence[int], number: int) -> list[float]:
+        """The work before each entry: the median of the members that made the same calls."""
+        first = self._measured[members[0]][number]
+        kinds = [entry.what for entry in first]
+        parts = [self._measured[m][number] for m in members]
+        alike = [part for part in parts if [entry.what for entry in part] == kinds]
+        return [statistics.median(self._work(part[i]) for part in alike) for i in range(len(first))]
+
+    def _work(self, entry: CapturedEntry) -> int:
+        return entry.wall_ns if self._config.clock == "wall" else entry.gap_ns
+
+    def _name_peers(
+        self, iteration: Sequence[CapturedEntry], rank: int, head: int, number: int
+    ) -> Sequence[CapturedEntry]:
+        """The calls of `rank` with the peers of `head`, which was surveyed and not captured."""
+        calls = [e for e in iteration if e.what in _MESSAGES]
+        if rank == head or not calls or head not in self._seen:
+            return iteration
+        own = [[e for e in part if e.what in _MESSAGES] for part in self._seen[head]]
+        at = self._first + number
+        order = [at, *range(len(own) - 1, -1, -1)]
+        found = next((own[i] for i in order if i < len(own) and _match(own[i], calls)), None)
+        if found is None:
+            return iteration
+        named = iter(found)
+        out = []
+        for entry in iteration:
+            if entry.what in _MESSAGES:
+                other = next(named)
+                out.append(replace(entry, peer=other.peer, tag=other.tag, group=other.group))
+            else:
+                out.append(entry)
+        return out
+
+    def _list_slots(self) -> dict[str, set[int]]:
+        """Slots that somebody uses, and the tags in each: a framework makes many groups that it never calls."""
+        used: dict[str, set[int]] = {}
+        everything = [*self._measured.values(), *self._seen.values()]
+        for parts in everything:
+            for part in parts:
+                for entry in part:
+                    if entry.is_communication:
+                        slot = self._families.by_name[entry.group].slot
+                        used.setdefault(slot, set()).update([entry.tag] if entry.what in _MESSAGES else [])
+        return used
+
+
+def _match(one: Sequence[CapturedEntry], two: Sequence[CapturedEntry]) -> bool:
+    return [(e.what, e.bytes) for e in one] == [(e.what, e.bytes) for e in two]
 
 
 def _place_ranks(builder: GraphBuilder, classes: Classes, world: int, per_node: int) -> None:
@@ -84,77 +252,19 @@ def _place_ranks(builder: GraphBuilder, classes: Classes, world: int, per_node: 
     builder.ranks(ranks, classes.of_rank, ranks // per_node, ranks % per_node)
 
 
-def _write_groups(
-    builder: GraphBuilder, families: Families, cut: Mapping[int, Sequence[Sequence[CapturedEntry]]]
-) -> None:
-    """Only families that somebody uses: a framework makes many groups that it never calls."""
-    used = {families.by_name[e.group].slot for parts in cut.values() for e in parts[-1] if e.is_communication}
+def _write_groups(builder: GraphBuilder, families: Families, writing: _Writing) -> None:
     for family in families.families:
-        if family.slot in used:
-            builder.groups(family.slot, np.array(sorted(family.groups)), kind=family.kind)
+        if family.slot in writing.used:
+            tags = [tag for slot, tag in writing.tagged if slot == family.slot]
+            for slot in (family.slot, *(name_tag(family.slot, tag) for tag in sorted(tags))):
+                builder.groups(slot, np.array(sorted(family.groups)), kind=family.kind)
 
 
-def _write_program(
-    program: ProgramBuilder, members: Sequence[int], cut: Mapping[int, list[tuple[CapturedEntry, ...]]],
-    families: Families, ranks: Sequence[int], single: bool, config: StitchConfig,
-) -> tuple[int, ...]:  # fmt: skip
-    """The iterations of a class, each entry with the median work of the captured members; returns the issue order."""
-    emitted: list[int] = []
-    rank = members[0]
-    writer = SerialWriter if single else StreamWriter
-    lanes = {family.slot: OWN_LANES + i for i, family in enumerate(families.families)}
-    for number, iteration in enumerate(cut[rank]):
-        program.step = number
-        others = [cut[m][number] for m in members if len(cut[m][number]) == len(iteration)]
-        gaps = [statistics.median(_work(o[i], config.clock) for o in others) for i in range(len(iteration))]
-        out = writer(program, Seat(rank, tuple(ranks), families), lanes)
-        for entry, gap in zip(iteration, gaps, strict=True):
-            out.work(entry, round(gap * config.compute_scale))
-            out.write(entry)
-        out.close()
-        emitted = out.emitted
-    first = min(emitted, default=0)
-    return tuple(op - first for op in emitted)
-
-
-def _work(entry: CapturedEntry, clock: ClockName) -> int:
-    return entry.wall_ns if clock == "wall" else entry.gap_ns
-
-
-def _describe_asymmetry(
-    classes: Classes, cut: Mapping[int, list[tuple[CapturedEntry, ...]]], families: Families
-) -> tuple[str, ...]:
-    """Captured ranks at one place of the pipeline that do not call the same."""
-    lines = []
-    heads = [members[0] for members in classes.captured]
-    for i, one in enumerate(heads):
-        for two in heads[i + 1 :]:
-            same_place = all(
-                f.position(one) == f.position(two) for f in families.families if f.kind == "pp" and f.size > 1
-            )
-            uses_messages = any(e.what in _MESSAGES for e in (*cut[one][-1], *cut[two][-1]))
-            if same_place and not uses_messages:
-                lines.append(_compare(one, two, cut))
-    return tuple(lines)
-
-
-def _compare(one: int, two: int, cut: Mapping[int, list[tuple[CapturedEntry, ...]]]) -> str:
-    first = [e for e in cut[one][-1] if e.is_communication]
-    second = [e for e in cut[two][-1] if e.is_communication]
-    for a, b in zip(first, second, strict=False):
-        if (a.what, a.bytes) != (b.what, b.bytes):
-            return (
-                f"rank {one} calls {a.what} of {a.bytes} bytes ({a.source}) where rank {two} calls {b.what} of "
-                f"{b.bytes} bytes ({b.source})"
-            )
-    return f"rank {one} makes {len(first)} calls in an iteration, rank {two} makes {len(second)}"
-
-
-def _measure_spread(classes: Classes, cut: Mapping[int, list[tuple[CapturedEntry, ...]]]) -> float:
-    """Half the range of nine in ten iterations' work over their median, in percent, at its worst over classes."""
+def _measure_spread(classes: Classes, measured: Mapping[int, Iterations], plain: Sequence[int]) -> float:
+    """Half the range of nine in ten plain iterations' work over their median, in percent, at its worst over classes."""
     worst = 0.0
     for members in classes.captured:
-        totals = sorted(sum(e.gap_ns for e in iteration) for rank in members for iteration in cut[rank])
+        totals = sorted(sum(e.gap_ns for e in measured[rank][i]) for rank in members for i in plain)
         if len(totals) > 1 and statistics.median(totals) > 0:
             low, high = np.percentile(totals, [5, 95])
             worst = max(worst, float((high - low) / 2 / statistics.median(totals) * 100))

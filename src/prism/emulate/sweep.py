@@ -113,7 +113,7 @@ def _try(plan: SweepPlan, base: EmulateConfig, choice: Mapping[str, Any]) -> Tri
     fits = [m.fits for m in prediction.memory]
     return Trial(
         choice=choice,
-        predicted_ms=prediction.median_ms,
+        predicted_ms=prediction.headline_ms,
         peak_reserved_bytes=worst,
         fits=None if None in fits else all(fits),
     )

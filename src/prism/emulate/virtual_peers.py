@@ -77,5 +77,4 @@ class VirtualPeers:
 
 
 def _seat_of(stitched: Stitched, rank: int) -> Seat:
-    members = stitched.classes.members(stitched.classes.of_rank[rank])
-    return Seat(rank, tuple(members), stitched.families)
+    return Seat(rank, stitched.families, stitched.classes.by_peer[stitched.classes.of_rank[rank]])

@@ -16,18 +16,29 @@ OWN_LANES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who is written: the captured rank, and all ranks that it stands for."""
+    """Who is written: the rank whose log it is, and the slots whose messages name a fixed position."""
 
     rank: int
-    ranks: tuple[int, ...]
     families: Families
+    by_peer: frozenset[str] = frozenset()
+    tagged: frozenset[tuple[str, int]] = frozenset()  # slots and tags that have a slot of their own
 
     def other_side(self, group: str, peer: int) -> dict[str, int]:
-        """A message's peer: by position where the whole class sits at one, else by distance."""
+        """A message's peer: by position, or by its distance where ranks of the class have different ones."""
         family = self.families.by_name[group]
-        if all(family.position(r) == family.position(self.rank) for r in self.ranks):
+        if family.slot in self.by_peer:
             return {"peer": peer}
         return {"shift": (peer - family.position(self.rank)) % family.size}
+
+    def slot(self, group: str, tag: int) -> str:
+        """The slot of a message: messages of different tags do not wait for each other."""
+        slot = self.families.by_name[group].slot
+        return name_tag(slot, tag) if (slot, tag) in self.tagged else slot
+
+
+def name_tag(slot: str, tag: int) -> str:
+    """The slot of one tag's messages."""
+    return f"{slot} tag {tag}"
 
 
 class StreamWriter:
@@ -99,7 +110,14 @@ class StreamWriter:
         if entry.what in MESSAGES:
             put = self._program.send if entry.what == "send" else self._program.recv
             other = self._seat.other_side(entry.group, entry.peer)
-            put(slot, entry.bytes, peer=other.get("peer"), shift=other.get("shift"), stream=lane, source=source)
+            put(
+                self._seat.slot(entry.group, entry.tag),
+                entry.bytes,
+                peer=other.get("peer"),
+                shift=other.get("shift"),
+                stream=lane,
+                source=source,
+            )
             return
         self._program.collective(
             entry.what, slot, entry.bytes, stream=lane, source=source, root=entry.peer if entry.peer >= 0 else None,

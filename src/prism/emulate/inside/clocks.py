@@ -46,7 +46,6 @@ class ThreadClock:
         self._busy: list[int] = []
         self._switches: list[tuple[int, int]] = []
         self._known = _switches()
-        self._several_threads = torch.get_num_threads() > 1
 
     def mark(self, stream: Any = None) -> int:
         """Read the thread's clocks."""
@@ -66,7 +65,7 @@ class ThreadClock:
         """Running and sleeping time; with several threads the wall is all that can be read."""
         wall = self._wall[second] - self._wall[first]
         busy = self._busy[second] - self._busy[first]
-        if self._several_threads or busy < 0:  # busy < 0: the marks are of two threads
+        if torch.get_num_threads() > 1 or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
         gave_up, pushed_off = (b - a for a, b in zip(self._switches[first], self._switches[second], strict=True))
         slept = wall - busy

@@ -1,4 +1,4 @@
-"""The first code of an emulated process: read the plan, put Prism's groups in place, run the user's script."""
+"""The first code of an emulated process: put Prism's groups in place, run the user's script, leave a log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch._dynamo import trace_rules  # every optimizer imports Dynamo, and forked ranks need not do so again
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from prism.emulate.inside import forking
 from prism.emulate.inside.event_log import log_events
-from prism.emulate.inside.exchange import ExchangeError
+from prism.emulate.inside.exchange import CaptureDone, ExchangeError, NeedsOthersError
 from prism.emulate.inside.interception import intercept
 from prism.emulate.inside.memory import MemoryMeter, write_snapshot
 from prism.emulate.inside.plan import RunPlan, load_plan
@@ -26,10 +28,6 @@ from prism.emulate.inside.session import Session, UnsupportedError, open_session
 _PRISM_FOLDER = str(Path(__file__).parents[1])
 _MOST_REASON = 200
 _COUNTED_STEPS = 2  # optimizers make their state in the first step, so the peak comes in the second
-
-
-class CaptureDone(BaseException):
-    """Enough iterations were seen; not an Exception, so that no handler of the program's swallows it."""
 
 
 class StepCounter:
@@ -53,43 +51,84 @@ class StepCounter:
             self._meter.stop_counting()
         if session.pacer is not None:
             session.pacer.start_step(session.step)
-        # Ranks that find each other share the GPU, so that their times are of no use.
-        brief = plan.brief or (plan.discover and torch.cuda.is_available())
-        if brief or session.step >= plan.warmup + plan.iterations:
+        if not self._goes_on(plan):
             raise CaptureDone
-        if plan.in_step and session.exchange is not None:
-            session.exchange.meet(session.step)
         # Prism's own doing, and the wait for the others, belong to no iteration.
         entry.end = session.clock.mark()
 
+    def _goes_on(self, plan: RunPlan) -> bool:
+        session = self._session
+        if plan.steps:
+            return session.step < plan.steps
+        if session.exchange is None or session.pacer is not None:
+            return session.step < plan.warmup + plan.iterations
+        return session.exchange.meet(session.step, session.recorder.sign_step())
+
+
+class RankProcess:
+    """One process of an emulation: first the script without a rank, then, from the fork on, one rank."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.started = time.perf_counter()
+        self.session = open_session(plan)
+        intercept(self.session)
+        refuse_what_cannot_be_seen()
+        if torch.cuda.is_available():
+            log_events(self.session)
+        self.meter = MemoryMeter(track=plan.track_memory)
+        register_optimizer_step_post_hook(StepCounter(self.session, self.meter).after_step)
+        _note_backward(self.session)
+        # C++ calls the groups while Dynamo watches; what they do is not for it to compile.
+        trace_rules.add("prism.emulate.inside")
+
+    def become(self, plan: RunPlan) -> None:
+        """Take on a rank."""
+        self.started = time.perf_counter()
+        self.session.become(plan)
+        os.environ.update(plan.environment(torch.cuda.device_count()))
+        forking.tell_rank(plan.rank)
+        if not plan.track_memory or plan.steps:
+            self.meter.stop_counting()
+        if plan.snapshot and torch.cuda.is_available():
+            torch.cuda.memory._record_memory_history()
+
+    def finish(self, status: str, reason: str) -> NoReturn:
+        """Leave the log and end."""
+        session = self.session
+        forking.report_end(status, reason)
+        if os.getpid() != session.pid:
+            # A fork of the rank came here; the rank itself writes the log.
+            if status != "ended":
+                Path(f"{session.plan.output}.fork").write_text(reason)
+            os._exit(0 if status == "ended" else 1)
+        self.meter.stop_counting()
+        _leave_log(session, self.meter, status, reason, time.perf_counter() - self.started)
+        if session.exchange is not None:
+            session.exchange.ask("bye", status)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads of the program (data loaders, watchdogs) must not keep a finished rank alive.
+        os._exit(0 if status in ("done", "ended") else 1)
+
 
 def main() -> NoReturn:
-    """Run one rank and leave its log; the exit code says what came of it."""
-    started = time.perf_counter()
+    """Run one rank, or boot for many; the exit code says what came of it."""
     plan = load_plan()
-    os.environ.update(plan.environment(torch.cuda.device_count()))
-    session = open_session(plan)
-    intercept(session)
-    refuse_what_cannot_be_seen()
-    if torch.cuda.is_available():
-        log_events(session)
-        if plan.snapshot:
-            torch.cuda.memory._record_memory_history()
-    meter = MemoryMeter(track=plan.track_memory and not plan.brief)
-    counter = StepCounter(session, meter)
-    register_optimizer_step_post_hook(counter.after_step)
-    status, reason = _run_script(sys.argv[1:])
-    if os.getpid() != session.pid:
-        # A fork of the rank came here; the rank itself writes the log.
-        if status != "ended":
-            Path(f"{plan.output}.fork").write_text(reason)
-        os._exit(0 if status == "ended" else 1)
-    meter.stop_counting()
-    _leave_log(plan, session, meter, status, reason, time.perf_counter() - started)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of the program (data loaders, watchdogs) must not keep a finished rank alive.
-    os._exit(0 if status in ("done", "ended") else 1)
+    process = RankProcess(plan)
+    if not forking.arm(process.become):
+        process.become(plan)
+    process.finish(*_run_script(sys.argv[1:]))
+
+
+def _note_backward(session: Session) -> None:
+    """Log where backward passes begin."""
+    plain = torch.autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        session.recorder.note_backward()
+        return plain(*args, **kwargs)
+
+    torch.autograd.backward = backward  # type: ignore[assignment]
 
 
 def _run_script(command: list[str]) -> tuple[str, str]:
@@ -104,6 +143,8 @@ def _run_script(command: list[str]) -> tuple[str, str]:
             runpy.run_path(command[0], run_name="__main__")
     except CaptureDone:
         return "done", ""
+    except NeedsOthersError:
+        return "needs", ""
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if code and isinstance(error.code, str):
@@ -139,12 +180,12 @@ def _is_launcher(name: str) -> bool:
     return name.startswith(_PRISM_FOLDER) or "runpy" in name
 
 
-def _leave_log(plan: RunPlan, session: Session, meter: MemoryMeter, status: str, reason: str, wall_s: float) -> None:
+def _leave_log(session: Session, meter: MemoryMeter, status: str, reason: str, wall_s: float) -> None:
+    plan, recorder = session.plan, session.recorder
     if torch.cuda.is_available() and status != "out_of_memory":
         torch.cuda.synchronize()
     if plan.snapshot:
         write_snapshot(Path(plan.snapshot))
-    recorder = session.recorder
     document = {
         "schema": "prism.capture/1",
         "rank": plan.rank,
@@ -152,6 +193,8 @@ def _leave_log(plan: RunPlan, session: Session, meter: MemoryMeter, status: str,
         "status": status,
         "reason": reason,
         "wall_s": wall_s,
+        "cpu_s": time.process_time(),
+        "private_bytes": _private_bytes(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "device_bytes": torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0,
         "torch": torch.__version__,
@@ -163,6 +206,15 @@ def _leave_log(plan: RunPlan, session: Session, meter: MemoryMeter, status: str,
         "entries": recorder.close() if status != "out_of_memory" else [],
     }
     write_log(Path(plan.output), document)
+
+
+def _private_bytes() -> int:
+    """Memory that this process shares with no other."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
 if __name__ == "__main__":

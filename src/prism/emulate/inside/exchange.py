@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -11,6 +12,14 @@ from prism.emulate.inside.plan import RunPlan
 
 class ExchangeError(RuntimeError):
     """A live rank waited for bytes that never came: what would have been a hang."""
+
+
+class CaptureDone(BaseException):
+    """Enough iterations were seen; not an Exception, so that no handler of the program's swallows it."""
+
+
+class NeedsOthersError(BaseException):
+    """A rank that was to run alone cannot go on without another one."""
 
 
 class Exchange:
@@ -22,50 +31,57 @@ class Exchange:
 
     def post(self, channel: str, number: int, payload: bytes) -> None:
         """Leave a message in a channel."""
-        self._ask("post", channel, number, payload)
+        self.ask("post", channel, number, payload)
 
     def get(self, channel: str, number: int, owner: int, where: str) -> bytes | None:
         """Wait for a message of rank `owner`; None where a recording has none.
 
         `where` is told to the user if it never comes.
         """
-        payload: bytes | None = self._ask("get", channel, number, owner, where)
+        payload: bytes | None = self.ask("get", channel, number, owner, where)
         return payload
 
-    def touch(self, rank: int) -> None:
-        """Say that this rank sends to or receives from `rank`, which therefore has to run."""
-        self._ask("touch", rank)
+    def give(self, channel: str, number: int, payload: bytes) -> None:
+        """This rank's part of a collective."""
+        self.ask("give", channel, number, payload)
 
-    def meet(self, step: int) -> None:
-        """Wait until every live rank has ended this step."""
-        self._ask("meet", step)
+    def collect(self, channel: str, number: int, members: Sequence[int], where: str) -> tuple[list[bytes], list[int]]:
+        """Wait for all parts: the distinct ones, and which of them each member gave (-1: not known)."""
+        parts: tuple[list[bytes], list[int]] = self.ask("collect", channel, number, members, where)
+        return parts
+
+    def meet(self, step: int, sign: str) -> bool:
+        """Wait until every live rank has ended this step; whether there is to be another one."""
+        goes_on: bool = self.ask("meet", step, sign)
+        return goes_on
 
     def arrive(self, meeting: str) -> None:
         """Say that this rank has come to a call that others take part in."""
-        self._ask("arrive", meeting)
+        self.ask("arrive", meeting)
 
     def join(self, meeting: str, needed: int) -> bool:
         """Wait until that many have come; False where they do not, which is for the verifier to explain."""
-        came: bool = self._ask("join", meeting, needed)
+        came: bool = self.ask("join", meeting, needed)
         return came
 
-    def ask_peers(self, verb: str, *values: Any) -> Any:
-        """Ask the virtual ranks that keep time for this one."""
-        return self._ask(verb, *values)
-
-    def _ask(self, verb: str, *values: Any) -> Any:
+    def ask(self, verb: str, *values: Any) -> Any:
+        """One request; an answer that says why it cannot be met is raised."""
         connection = self._connect()
         connection.send((verb, *values))
         status, value = connection.recv()
         if status == "error":
             raise ExchangeError(value)
+        if status == "over":
+            raise CaptureDone
+        if status == "needs":
+            raise NeedsOthersError
         return value
 
     def _connect(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = Client(self._plan.address, authkey=self._plan.token.encode())
-            connection.send(("hello", self._plan.rank))
+            connection.send(("hello", self._plan.rank, threading.current_thread() is threading.main_thread()))
             connection.recv()
             self._local.connection = connection
         return connection

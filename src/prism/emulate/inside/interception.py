@@ -15,6 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from prism.emulate.inside.process_group import VirtualGroup
 from prism.emulate.inside.recorder import GroupEntry, find_source
 from prism.emulate.inside.session import Session, UnsupportedError
+from prism.emulate.inside.shared_store import SharedStore
 
 BACKEND = "prism"
 
@@ -22,12 +23,14 @@ BACKEND = "prism"
 def intercept(session: Session) -> None:
     """Patch torch's creation functions before the user's script imports them."""
     dist.Backend.register_backend(BACKEND, _refuse_direct_use, extended_api=True, devices=["cpu", "cuda"])
-    c10d.rendezvous = _meet_nobody  # type: ignore[attr-defined]
+    c10d.rendezvous = _make_rendezvous(session)  # type: ignore[attr-defined]
     c10d._new_process_group_helper = _wrap_creation(session, c10d._new_process_group_helper)
     for name, function in (
         ("split_group", _make_split(session)),
         ("_set_pg_timeout", _set_timeout),
         ("batch_isend_irecv", _wrap_batch(session, c10d.batch_isend_irecv)),
+        ("TCPStore", lambda *args, **kwargs: _make_store(session, f"tcp {args[:2]}/")),
+        ("FileStore", lambda *args, **kwargs: _make_store(session, f"file {args[:1]}/")),
     ):
         setattr(c10d, name, function)
         setattr(dist, name, function)
@@ -51,12 +54,22 @@ def _refuse_direct_use(options: Any, backend_options: Any) -> VirtualGroup:
     raise UnsupportedError("the backend 'prism' is chosen by `prism emulate`; ask for nccl or gloo in the script")
 
 
-def _meet_nobody(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
-    """A rendezvous that no other process has to come to."""
-    query = {k: int(v[0]) for k, v in parse_qs(urlparse(url).query).items() if v[0].isdecimal()}
-    rank = rank if rank >= 0 else query.get("rank", int(os.environ["RANK"]))
-    world_size = world_size if world_size > 0 else query.get("world_size", int(os.environ["WORLD_SIZE"]))
-    yield dist.HashStore(), rank, world_size  # type: ignore[attr-defined]
+def _make_rendezvous(session: Session) -> Callable[..., Iterator[tuple[Any, int, int]]]:
+    """A rendezvous that no other process has to come to; live ranks share their store."""
+
+    def meet(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+        query = {k: int(v[0]) for k, v in parse_qs(urlparse(url).query).items() if v[0].isdecimal()}
+        rank = rank if rank >= 0 else query.get("rank", int(os.environ["RANK"]))
+        world_size = world_size if world_size > 0 else query.get("world_size", int(os.environ["WORLD_SIZE"]))
+        yield _make_store(session), rank, world_size
+
+    return meet
+
+
+def _make_store(session: Session, prefix: str = "") -> Any:
+    if session.exchange is None:
+        return dist.HashStore()  # type: ignore[attr-defined]
+    return SharedStore(session.exchange, prefix)
 
 
 def _wrap_creation(session: Session, create: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,14 +99,14 @@ class HostPacer:
     def start_step(self, step: int) -> None:
         """The virtual ranks start when all live ones have ended their first step."""
         if not self._running:
-            self._exchange.ask_peers("begin")
+            self._exchange.ask("begin")
             self._running = True
 
     def issue(self, call: PacedCall, op: int) -> None:
         """Tell the peers that this rank has come; nothing blocks here."""
         if not self._running:
             return
-        ticket = self._exchange.ask_peers("issue", call.kind, call.group, call.peer, time.perf_counter_ns())
+        ticket = self._exchange.ask("issue", call.kind, call.group, call.peer, time.perf_counter_ns())
         if ticket < 0:
             self.diverged += 1
         else:
@@ -119,7 +119,7 @@ class HostPacer:
     def finish(self, op: int) -> None:
         """Sleep until the op ends."""
         ticket = self._tickets.pop(op, None)
-        due = self._exchange.ask_peers("due", ticket) if ticket is not None else None
+        due = self._exchange.ask("due", ticket) if ticket is not None else None
         sleep_until(max(due or 0, self._due.pop(op, 0)))
 
 

@@ -38,17 +38,18 @@ class Peers:
 
     @property
     def are_several(self) -> bool:
-        """Whether live members of the group have to exchange values."""
-        return len(self._live) > 1
+        """Whether values of other members can be had."""
+        known = self._session.plan.recorded or len(self._live) > 1
+        return known and self._session.exchange is not None and len(self._ranks) > 1
 
     def _find_live(self) -> list[int]:
         plan = self._session.plan
-        if plan.discover or self._session.exchange is None:
+        if self._session.exchange is None:
             return []
         inside = self._ranks if isinstance(self._ranks, range) else set(self._ranks)
         return [r for r in plan.live_ranks if r in inside]
 
-    def come(self, kind: str, peer: int) -> Callable[[], None] | None:
+    def come(self, kind: str, peer: int, tag: int) -> Callable[[], None] | None:
         """Tell the live members that this rank has come to a call; returns the wait for them, where there is one."""
         session, exchange = self._session, self._session.exchange
         if not session.in_step or exchange is None or session.step == 0:  # start-up is not measured
@@ -57,7 +58,7 @@ class Peers:
             if self._ranks[peer] not in self._live:
                 return None
             ends = (self._position, peer) if kind == "send" else (peer, self._position)
-            channel = f"meet/{self._channel(*ends)}"
+            channel = f"meet/{self._channel(*ends, tag)}"
             meeting, needed = f"{channel}#{session.number(channel)}", 1
         else:
             meeting, needed = f"meet/{self.name}#{session.number(f'meet/{self.name}')}", len(self._live)
@@ -69,50 +70,54 @@ class Peers:
     # Collectives among the live members.
 
     def gather(self, own: Tensor, slots: list[Tensor]) -> Settle:
-        """Post the own bytes now; fill the slots when the program looks."""
-        number, where = self._post("gather", own), find_source()
-        return partial(self._fill, number, where, own, slots)
+        """Give the own bytes now; fill the slots when the program looks."""
+        return partial(self._fill, self._give("gather", own), find_source(), own, slots)
+
+    def give_to(self, own: Tensor) -> None:
+        """The own part of a gather that another member receives."""
+        self._give("gather", own)
 
     def reduce(self, own: Tensor, op: Any) -> Settle:
-        """Post the own value now; reduce all members' values when the program looks."""
-        number, where = self._post("reduce", own), find_source()
-        return partial(self._reduce, number, where, own, op)
+        """Give the own value now; reduce all members' values when the program looks."""
+        return partial(self._reduce, self._give("reduce", own), find_source(), own, op)
 
     def _fill(self, number: int, where: str, own: Tensor, slots: list[Tensor]) -> None:
-        values = self._live_values("gather", number, where)
-        for rank, slot in zip(self._ranks, slots, strict=False):
-            raw = values.get(self._twin(rank))
+        parts = self._collect("gather", number, where)
+        for raw, slot in zip(parts, slots, strict=False):
             if raw is None or len(raw) != contents.size_of(slot):
                 contents.exchange_into(slot, own)
             else:
                 _load(slot, raw)
 
     def _reduce(self, number: int, where: str, own: Tensor, op: Any) -> None:
-        values = self._live_values("reduce", number, where)
-        twins = Counter(self._twin(rank) for rank in self._ranks)
-        mine = values[self._session.plan.rank]
-        rows = torch.stack([_as_tensor(values.get(twin, mine), own) for twin in twins])
+        mine = _dump(own)
+        size = len(mine)
+        parts = Counter(raw if raw is not None and len(raw) == size else mine
+                        for raw in self._collect("reduce", number, where))  # fmt: skip
+        rows = torch.stack([_as_tensor(raw, own) for raw in parts])
         if op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG:
-            counts = torch.tensor(list(twins.values()), dtype=torch.float64).view(-1, *[1] * own.dim())
+            counts = torch.tensor(list(parts.values()), dtype=torch.float64).view(-1, *[1] * own.dim())
             total = (rows.to(torch.float64) * counts).sum(0)
             own.copy_(total / len(self._ranks) if op == dist.ReduceOp.AVG else total)
         for known, reduce in _REDUCERS:
             if op == known:
                 own.copy_(reduce(rows, dim=0))
 
-    def _live_values(self, what: str, number: int, where: str) -> dict[int, bytes]:
-        """What each live member posted to this call."""
+    def _collect(self, what: str, number: int, where: str) -> list[bytes | None]:
+        """Each member's part: its own where it is live or recorded, else that of the rank that stands for it."""
         assert self._session.exchange is not None
-        values = {r: self._session.exchange.get(f"{self.name}/{what}/{r}", number, r, where) for r in self._live}
-        return {rank: raw for rank, raw in values.items() if raw is not None}
+        members = list(self._ranks)
+        distinct, which = self._session.exchange.collect(f"{self.name}/{what}", number, members, where)
+        parts: list[bytes | None] = [distinct[i] if i >= 0 else None for i in which]
+        if None not in parts:
+            return parts
+        known = dict(zip(members, parts, strict=True))
+        return [part if part is not None else known.get(self._session.stands_for(rank)) for rank, part in known.items()]
 
-    def _twin(self, rank: int) -> int:
-        return rank if rank in self._live else self._session.stands_for(rank)
-
-    def _post(self, what: str, own: Tensor) -> int:
+    def _give(self, what: str, own: Tensor) -> int:
         number = self._session.number(f"{self.name}/{what}")
         if self._session.exchange is not None:
-            self._session.exchange.post(f"{self.name}/{what}/{self._session.plan.rank}", number, _dump(own))
+            self._session.exchange.give(f"{self.name}/{what}", number, _dump(own))
         return number
 
     # One source.
@@ -120,10 +125,11 @@ class Peers:
     def broadcast(self, tensor: Tensor, root: int) -> Settle | None:
         """The root posts; others fetch when the program looks."""
         exchange = self._session.exchange
-        number = self._session.number(f"{self.name}/broadcast")
+        channel = f"{self.name}/broadcast/{self._ranks[root]}"
+        number = self._session.number(channel)
         if root == self._position and exchange is not None:
-            exchange.post(f"{self.name}/broadcast/{self._ranks[root]}", number, _dump(tensor))
-        return self._from_root(f"{self.name}/broadcast/{self._ranks[root]}", number, root, tensor)
+            exchange.post(channel, number, _dump(tensor))
+        return self._from_root(channel, number, root, tensor)
 
     def scatter(self, output: Tensor, chunks: list[Tensor], root: int) -> Settle | None:
         """The root posts every member's chunk that may be asked for; others fetch theirs."""
@@ -131,44 +137,42 @@ class Peers:
         number = self._session.number(f"{self.name}/scatter")
         if root == self._position and exchange is not None:
             for rank, chunk in zip(self._ranks, chunks, strict=True):
-                if plan.discover or rank in self._live:
+                if rank in self._live:
                     exchange.post(f"{self.name}/scatter/{rank}", number, _dump(chunk))
         return self._from_root(f"{self.name}/scatter/{plan.rank}", number, root, output)
 
     def _from_root(self, channel: str, number: int, root: int, tensor: Tensor) -> Settle | None:
-        plan, source = self._session.plan, self._ranks[root]
         if self._session.exchange is None or root == self._position:
             return None
-        if not (plan.discover or source in plan.live_ranks):
-            return None
-        self._session.touch(source)
-        return partial(self._fetch, channel, number, source, find_source(), tensor)
+        return partial(self._fetch, channel, number, self._ranks[root], find_source(), tensor)
 
     # Messages.
 
-    def send(self, tensor: Tensor, target: int) -> None:
+    def send(self, tensor: Tensor, target: int, tag: int) -> None:
         """Leave a message for one member."""
         raw = _dump(tensor)
         self._last_sent[len(raw)] = raw
         if self._session.exchange is not None:
-            channel = self._channel(self._position, target)
+            channel = self._channel(self._position, target, tag)
             self._session.exchange.post(channel, self._session.number(channel), raw)
 
-    def receive(self, tensor: Tensor, source: int) -> Settle | None:
-        """Fetch a message when the program looks; None where the sender is virtual and nothing alike was sent."""
-        rank, plan = self._ranks[source], self._session.plan
-        if self._session.exchange is None or not (plan.discover or rank in plan.live_ranks):
+    def receive(self, tensor: Tensor, source: int, tag: int) -> Settle | None:
+        """Fetch a message when the program looks; None where there is nobody to ask and nothing alike was sent."""
+        if self._session.exchange is None:
             raw = self._last_sent.get(contents.size_of(tensor))
             return partial(_load, tensor, raw) if raw is not None else None
-        channel = self._channel(source, self._position)
-        return partial(self._fetch, channel, self._session.number(channel), rank, find_source(), tensor)
+        channel = self._channel(source, self._position, tag)
+        number = self._session.number(channel)
+        return partial(self._fetch, channel, number, self._ranks[source], find_source(), tensor)
 
-    def _channel(self, source: int, target: int) -> str:
-        return f"{self.name}/{self._ranks[source]}>{self._ranks[target]}"
+    def _channel(self, source: int, target: int, tag: int) -> str:
+        return f"{self.name}/{self._ranks[source]}>{self._ranks[target]}/{tag}"
 
     def _fetch(self, channel: str, number: int, owner: int, where: str, tensor: Tensor) -> None:
         assert self._session.exchange is not None
         raw = self._session.exchange.get(channel, number, owner, where)
+        if raw is None:
+            raw = self._last_sent.get(contents.size_of(tensor))
         if raw is None:
             contents.fill_pattern(tensor)
         else:

@@ -36,17 +36,14 @@ class RunPlan:
     address: str = ""  # of the exchange; empty when the rank is alone
     token: str = ""
     live_ranks: tuple[int, ...] = ()
-    twins: tuple[
-        int, ...
-    ] = ()  # for each rank of the world the live rank that stands for it; empty until classes are known
+    twins: tuple[int, ...] = ()  # for each rank the live rank that stands for it; empty until classes are known
+    recorded: bool = False  # an earlier run answers for the ranks that do not run now
     in_step: bool = False  # live ranks start every iteration together
-    discover: bool = False  # ranks that messages go to or come from are started too
-    brief: bool = False  # stop after the first iteration: only groups and peers are wanted
+    steps: int = 0  # stop after this many iterations, unmeasured; 0: after warm-up and measurement
     track_memory: bool = True
     routing: Routing = "balanced"
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()  # recorded: tokens of each expert or rank
-    exchange_timeout_s: float = 120.0
     snapshot: str = ""  # file for torch.cuda's memory snapshot
     schedule: str = ""  # live on CUDA: file with the completion rule of every communication op
     paced: bool = False  # live on CPU: the virtual peers are asked when each op ends

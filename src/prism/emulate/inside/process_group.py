@@ -41,9 +41,10 @@ class Request:
     bytes: int
     sync: bool
     apply: Callable[[], None] | None = None  # writes the contents that need no other rank
-    settle: Callable[[], None] | None = None  # fetches real bytes when the program waits
+    meet: Callable[[], Callable[[], None] | None] | None = None  # gives own bytes; returns how to fetch the others'
     outputs: list[Tensor] | None = None
     peer: int = -1
+    tag: int = 0
     sizes: tuple[int, ...] = ()
 
 
@@ -68,17 +69,17 @@ class VirtualGroup(NamedGroup):
         factor = contents.reduce_factor(reduce_op, self.size())
         own = tensors[0]
         meets = len(tensors) == 1 and is_control(own) and self._peers.are_several
-        settle = self._peers.reduce(own, reduce_op) if meets else None
+        meet = (lambda: self._peers.reduce(own, reduce_op)) if meets else None
         apply = None if meets else lambda: [contents.scale(t, factor) for t in tensors]
-        return self._run("all_reduce", tensors, sum(map(size_of, tensors)), opts, apply=apply, settle=settle)
+        return self._run("all_reduce", tensors, sum(map(size_of, tensors)), opts, apply=apply, meet=meet)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
         """Real bytes of the root where the program may read them; else what is in the tensor already."""
         root = opts.rootRank
-        settle = self._peers.broadcast(tensors[0], root) if is_control(tensors[0]) else None
-        return self._run("broadcast", tensors, sum(map(size_of, tensors)), opts, settle=settle, peer=root)
+        meet = (lambda: self._peers.broadcast(tensors[0], root)) if is_control(tensors[0]) else None
+        return self._run("broadcast", tensors, sum(map(size_of, tensors)), opts, meet=meet, peer=root)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> VirtualWork:
         """The root gets what an all-reduce would give it."""
@@ -90,18 +91,17 @@ class VirtualGroup(NamedGroup):
         """Every member's tensor: live ones their own, the others that of their twin."""
         own, slots = inputs[0], outputs[0]
         total = sum(map(size_of, slots))
-        settle = self._peers.gather(own, slots) if is_control(own) and self._peers.are_several else None
-        apply = None if settle else lambda: _copy_to_all(slots, own)
-        return self._run("all_gather", [*slots, own], total, opts, apply=apply, settle=settle, outputs=slots)
+        meets = is_control(own) and self._peers.are_several
+        meet = (lambda: self._peers.gather(own, slots)) if meets else None
+        apply = None if meets else lambda: _copy_to_all(slots, own)
+        return self._run("all_gather", [*slots, own], total, opts, apply=apply, meet=meet, outputs=slots)
 
     def all_gather_single(self, output: Tensor, own: Tensor, opts: Any = None) -> VirtualWork:
         """The own shard in every place."""
         meets = is_control(own) and self._peers.are_several and output.is_contiguous()
-        settle = self._peers.gather(own, list(output.view(-1).chunk(self.size()))) if meets else None
-        apply = None if settle else lambda: contents.gather_into(output, own, self._position)
-        return self._run(
-            "all_gather", [output, own], size_of(output), opts, apply=apply, settle=settle, outputs=[output]
-        )
+        meet = (lambda: self._peers.gather(own, list(output.view(-1).chunk(self.size())))) if meets else None
+        apply = None if meets else lambda: contents.gather_into(output, own, self._position)
+        return self._run("all_gather", [output, own], size_of(output), opts, apply=apply, meet=meet, outputs=[output])
 
     _allgather_base = all_gather_single
 
@@ -182,27 +182,33 @@ class VirtualGroup(NamedGroup):
         """The root gets every member's tensor."""
         own, slots = inputs[0], outputs[0] if outputs else []
         meets = is_control(own) and self._peers.are_several
-        settle = self._peers.gather(own, slots) if meets else None
+
+        def meet() -> Callable[[], None] | None:
+            # Only the root waits for the others.
+            return self._peers.gather(own, slots) if slots else self._peers.give_to(own)
+
         apply = None if meets else lambda: _copy_to_all(slots, own)
         total = size_of(own) * self.size()
         return self._run(
-            "gather", [own, *slots], total, opts, apply=apply, settle=settle, outputs=slots, peer=opts.rootRank
-        )
+            "gather", [own, *slots], total, opts, apply=apply, meet=meet if meets else None, outputs=slots,
+            peer=opts.rootRank,
+        )  # fmt: skip
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> VirtualWork:
         """The root's chunk for this member: real where small, a pattern where large and the root is not here."""
         output, chunks = outputs[0], inputs[0] if inputs else []
-        settle = self._peers.scatter(output, chunks, opts.rootRank) if is_control(output) else None
+        meets = is_control(output) and self._session.exchange is not None
+        meet = (lambda: self._peers.scatter(output, chunks, opts.rootRank)) if meets else None
 
         def apply() -> None:
             if chunks:
                 output.copy_(chunks[self._position])
-            elif settle is None:
+            elif not meets:
                 contents.fill_pattern(output)
 
         total = size_of(output) * self.size()
         return self._run(
-            "scatter", [output, *chunks], total, opts, apply=apply, settle=settle, outputs=[output], peer=opts.rootRank
+            "scatter", [output, *chunks], total, opts, apply=apply, meet=meet, outputs=[output], peer=opts.rootRank
         )
 
     def barrier(self, opts: Any = None) -> VirtualWork:
@@ -217,20 +223,23 @@ class VirtualGroup(NamedGroup):
 
     def send(self, tensors: list[Tensor], target: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the receiver may read them."""
-        self._session.touch(self._ranks[target])
-        if is_control(tensors[0]):
-            self._peers.send(tensors[0], target)
-        return self._run("send", tensors, size_of(tensors[0]), None, peer=target)
+        tag = self._tag(tag)
+        meet = (lambda: self._peers.send(tensors[0], target, tag)) if is_control(tensors[0]) else None
+        return self._run("send", tensors, size_of(tensors[0]), None, peer=target, meet=meet, tag=tag)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the program may read them; else a pattern of finite values."""
-        self._session.touch(self._ranks[source])
-        tensor = tensors[0]
-        settle = self._peers.receive(tensor, source) if is_control(tensor) else None
-        apply = None if settle else lambda: contents.fill_pattern(tensor)
-        work = self._run("recv", tensors, size_of(tensor), None, apply=apply, settle=settle, peer=source)
+        tensor, tag = tensors[0], self._tag(tag)
+        meets = is_control(tensor)
+        meet = (lambda: self._peers.receive(tensor, source, tag)) if meets else None
+        apply = None if meets else lambda: contents.fill_pattern(tensor)
+        work = self._run("recv", tensors, size_of(tensor), None, apply=apply, meet=meet, peer=source, tag=tag)
         work.source = source
         return work
+
+    def _tag(self, tag: int) -> int:
+        """NCCL knows no tags: its messages match in the order they are issued."""
+        return 0 if self._backend_name == "nccl" else tag
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> VirtualWork:
         """Nobody can say which virtual rank would have been first."""
@@ -250,17 +259,10 @@ class VirtualGroup(NamedGroup):
 
     # How every one of them runs.
 
-    def _run(
-        self, kind: str, tensors: list[Tensor], size: int, opts: Any, *, apply: Any = None, settle: Any = None,
-        outputs: list[Tensor] | None = None, peer: int = -1, sizes: tuple[int, ...] = (),
-    ) -> VirtualWork:  # fmt: skip
+    def _run(self, kind: str, tensors: list[Tensor], size: int, opts: Any, **details: Any) -> VirtualWork:
         # Options made in C++ say asynchronous; sends and receives always are.
         sync = opts is not None and not getattr(opts, "asyncOp", True)
-        request = Request(
-            kind=kind, tensors=tensors, bytes=size, sync=sync, apply=apply, settle=settle, outputs=outputs, peer=peer,
-            sizes=sizes,
-        )  # fmt: skip
-        return self._perform(request)
+        return self._perform(Request(kind=kind, tensors=tensors, bytes=size, sync=sync, **details))
 
     def _perform(self, request: Request) -> VirtualWork:
         session, on_gpu = self._session, any(t.is_cuda for t in request.tensors)
@@ -272,22 +274,25 @@ class VirtualGroup(NamedGroup):
         lane = self._lane(request, stream, on_gpu)
         entry = Entry(
             request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
-            sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, source=source,
+            sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, tag=request.tag, source=source,
         )  # fmt: skip
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
         self._calls += 1
         kept = request.outputs if request.outputs is not None else request.tensors
         # Only asynchronous ops keep their inputs alive; NCCL's group has done so since torch 2.8.
+        settle = request.meet() if request.meet is not None and self.size() > 1 else None
         work = VirtualWork(
-            session, entry, list(kept) if request.sync else request.tensors, sync=request.sync, settle=request.settle
+            session, entry, list(kept) if request.sync else request.tensors, sync=request.sync, settle=settle
         )
-        work.others = self._peers.come(request.kind, request.peer)
+        work.others = self._peers.come(request.kind, request.peer, request.tag)
         self._meet_faults(request, entry)
         with torch.no_grad(), self._on_stream(on_gpu and not request.sync):
             self._pace(request, entry)
             if request.apply is not None and (self.size() > 1 or request.kind in _COPYING):
                 request.apply()
+            if request.kind == "recv" and request.meet is not None and settle is None:
+                contents.fill_pattern(request.tensors[0])
             if on_gpu:
                 work.note_end()
         entry.end = session.clock.mark()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -23,7 +24,7 @@ _LIBRARIES = ("runpy", "contextlib", "threading", "functools")
 class Entry:
     """One line of the log; marks are numbers of the clock until the log is closed."""
 
-    what: str  # a kind of OPS, or "wait", "record", "hold", "step"
+    what: str  # a kind of OPS, or "wait", "record", "hold", "step", "backward"
     stream: int
     begin: int
     end: int
@@ -34,6 +35,7 @@ class Entry:
     peer: int = -1  # position in the group
     lane: int = -1  # stream the op runs on
     batch: int = -1
+    tag: int = 0
     source: str = ""
     gap_ns: int = 0  # work on `stream` since the entry before
     wall_ns: int = 0  # all the time since then
@@ -59,6 +61,19 @@ class Recorder:
     step_walls_ns: list[int] = field(default_factory=list)
     num_ops: int = 0
     num_batches: int = 0
+    _signed: int = 0  # entries that a sign was made of
+
+    def sign_step(self) -> str:
+        """What was called since the last sign, runs of equal calls as one: loops may end where data says so."""
+        calls = [(e.what, e.group, e.bytes, e.peer, e.source) for e in self.entries[self._signed :] if e.op >= 0]
+        self._signed = len(self.entries)
+        runs = [call for i, call in enumerate(calls) if i == 0 or call != calls[i - 1]]
+        return hashlib.blake2b(repr(runs).encode(), digest_size=8).hexdigest()
+
+    def note_backward(self) -> None:
+        """A backward pass begins; it tells iterations apart where there is no optimizer."""
+        mark = self.clock.mark()
+        self.entries.append(Entry("backward", self.clock.stream(), mark, mark))
 
     def step(self) -> Entry:
         """Note that an iteration ended here."""

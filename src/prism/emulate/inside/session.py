@@ -27,20 +27,26 @@ class Session:
     plan: RunPlan
     clock: Clock
     recorder: Recorder
-    exchange: Exchange | None
+    exchange: Exchange | None = None
     pacer: Pacer | None = None
     pid: int = field(default_factory=os.getpid)
     step: int = 0
     open_batch: int = -1
     in_step: bool = False
-    touched: set[int] = field(default_factory=set)
     messages: Counter[str] = field(default_factory=Counter)
 
-    def touch(self, rank: int) -> None:
-        """Tell the launcher once that this rank exchanges messages with `rank`."""
-        if self.plan.discover and self.exchange is not None and rank not in self.touched:
-            self.touched.add(rank)
-            self.exchange.touch(rank)
+    def become(self, plan: RunPlan) -> None:
+        """Turn into this rank; what was noted before belongs to no rank."""
+        self.plan = plan
+        self.clock = _make_clock()
+        self.recorder = Recorder(self.clock)
+        self.exchange = Exchange(plan) if plan.address else None
+        self.pid = os.getpid()
+        self.in_step = plan.in_step
+        if plan.schedule:
+            self.pacer = StreamPacer(read_schedule(Path(plan.schedule)))
+        elif plan.paced and self.exchange is not None:
+            self.pacer = HostPacer(self.exchange)
 
     def join(self, meeting: str, needed: int) -> None:
         """Wait for the others of a call, as a real rank would, so that cores and memory are shared as in a real run."""
@@ -59,11 +65,11 @@ class Session:
 
 def open_session(plan: RunPlan) -> Session:
     """A session on the device this process has."""
-    clock: Clock = StreamClock() if torch.cuda.is_available() else ThreadClock()
-    exchange = Exchange(plan) if plan.address else None
-    session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=exchange, in_step=plan.in_step)
-    if plan.schedule:
-        session.pacer = StreamPacer(read_schedule(Path(plan.schedule)))
-    elif plan.paced and exchange is not None:
-        session.pacer = HostPacer(exchange)
+    clock = _make_clock()
+    session = Session(plan=plan, clock=clock, recorder=Recorder(clock))
+    session.become(plan)
     return session
+
+
+def _make_clock() -> Clock:
+    return StreamClock() if torch.cuda.is_available() else ThreadClock()

@@ -30,7 +30,7 @@ class Connections:
     group: Ints
     source: Ints  # ranks of a message; -1 for a collective
     target: Ints
-    lane: Ints  # tells apart the messages between two ranks of one group: positions, or the shift
+    lane: Ints  # tells apart the messages between ranks of two cells of one group: how many positions they go
     position: Ints  # own position where the program depends on it, else -1
     placement: Ints
     profile: Ints  # window profile of the transfer
@@ -94,8 +94,8 @@ def connect(graph: Graph, program: Program, model: CostModel, slowdowns: Sequenc
     is_message = role > 0
     peer_rank = members.rank[members.start[group] + np.where(is_message, other, 0)]
     sends = role == 1
-    first, second = np.where(sends, position, other), np.where(sends, other, position)
-    forward_shift = np.where(sends, shift, (-shift) % size)
+    # One end may name the other by position and be named by distance: both ends know how far the message goes.
+    distance = np.where(sends, other - position, position - other) % size
     hosts, locals_ = ranks["host"].to_numpy(), ranks["local"].to_numpy()
     source = np.where(is_message, np.where(sends, rank, peer_rank), -1)
     target = np.where(is_message, np.where(sends, peer_rank, rank), -1)
@@ -108,7 +108,7 @@ def connect(graph: Graph, program: Program, model: CostModel, slowdowns: Sequenc
         group=group,
         source=source,
         target=target,
-        lane=np.where(is_message, np.where(shift >= 0, -1 - forward_shift, first * 2**31 + second), 0),
+        lane=np.where(is_message, distance, 0),
         position=np.where(is_message & (shift < 0), position, -1),
         placement=placement,
         profile=profile,

@@ -1,0 +1,179 @@
+"""Run `prism emulate` on every training script of a folder and print what came of each: the program board.
+
+The folder has a `cases.json`: per case `script` (file and arguments), `worlds`, `expect` (works, bug or refuse), and
+optionally `real_cpu_ms` (main thread's CPU time per iteration of each real rank) and `culprits` (world size -> ranks,
+one of which the message must name).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+HANG_WORDS = ("would hang", "the run hangs", "deadlock", " waits in ", " waits at ")
+MODULES = {"b01": "transformers", "b05": "lightning", "b07": "deepspeed"}
+TIME_FACTOR = 2.0  # real times were taken once on a busy machine, so only gross errors count as wrong
+OUTCOMES = ("works", "bug named", "refused", "false hang", "crash", "hang", "wrong time", "bug missed", "wrong rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One script at one world size, and what should come of it."""
+
+    name: str
+    script: tuple[str, ...]
+    world: int
+    expect: str
+    real_cpu_ms: tuple[float, ...]
+    culprits: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of a case."""
+
+    name: str
+    world: int
+    expect: str
+    outcome: str
+    right: bool
+    wall_s: float
+    predicted_ms: float | None
+    compute_ms: float | None
+    real_ms: float | None
+    told: str
+
+
+def read_cases(folder: Path, only: Sequence[str] = (), worlds: Sequence[int] = ()) -> Iterator[Case]:
+    """Every case of the folder at each of its world sizes."""
+    document: dict[str, Any] = json.loads((folder / "cases.json").read_text())
+    for name, case in document.items():
+        if only and not any(name.startswith(prefix) for prefix in only):
+            continue
+        for world in case["worlds"]:
+            if not worlds or world in worlds:
+                culprits = case.get("culprits", {}).get(str(world)) or _known_culprits(name, world)
+                yield Case(
+                    name=name,
+                    script=(str(folder / case["script"][0]), *map(str, case["script"][1:])),
+                    world=world,
+                    expect=case["expect"],
+                    real_cpu_ms=tuple(case.get("real_cpu_ms") or ()),
+                    culprits=frozenset(culprits),
+                )
+
+
+def _known_culprits(name: str, world: int) -> Sequence[int]:
+    """Which ranks are at fault in the programs whose cases.json does not say so."""
+    known = {
+        "d03": [world // 2 + 1],
+        "d06": range(world),
+        "d08": range(4, world),
+        "d12": range(3, world, 4),
+    }
+    return known.get(name, ())
+
+
+def run_case(case: Case, limit_s: float, options: Sequence[str] = ()) -> Result:
+    """Emulate it in a process of its own, in a folder of its own."""
+    command = [sys.executable, "-m", "prism.cli.main", "emulate", "--world-size", str(case.world), "--json", *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="prism-program-") as scratch:
+        process = subprocess.Popen(
+            [*command, "--", *case.script], cwd=scratch, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            out, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the session that this call made, and nothing else
+            process.communicate()
+            return _judge(case, time.monotonic() - started, None, f"no answer in {limit_s:g} s", "hang")
+    wall = time.monotonic() - started
+    if process.returncode == 0:
+        return _judge(case, wall, json.loads(out), "", "works")
+    last = next((line for line in reversed(errors.strip().splitlines()) if line.strip()), "")
+    told = _last_message(errors) or last
+    if "Traceback" in errors and "prism" in last:
+        return _judge(case, wall, None, told, "crash")
+    if any(word in told for word in HANG_WORDS):
+        return _judge(case, wall, None, told, "false hang")
+    return _judge(case, wall, None, told, "crash" if "failed in the script" in told else "refused")
+
+
+def _last_message(errors: str) -> str:
+    """The command's own error, which may be wrapped over several lines."""
+    found = re.split(r"^(?:prism: |error: |Error: )", errors, flags=re.MULTILINE)
+    return " ".join(found[-1].split()) if len(found) > 1 else ""
+
+
+def _judge(case: Case, wall_s: float, document: dict[str, Any] | None, told: str, outcome: str) -> Result:
+    predicted = compute = None
+    real = max(case.real_cpu_ms, default=None)
+    if document is not None:
+        predicted = float(document["iteration_ms"]["mean"])
+        compute = predicted * float(document["split"]["compute"])
+        # Real CPU time counts what the main thread does inside gloo, and the longest rank sets the pace.
+        if real is not None and not (predicted >= real / TIME_FACTOR and compute <= real * TIME_FACTOR):
+            outcome = "wrong time"
+    if case.expect == "bug":
+        if outcome == "works":
+            outcome = "bug missed"
+        elif outcome == "false hang":
+            ranks = {int(r) for r in re.findall(r"\brank (\d+)", told)}
+            for many in re.findall(r"\branks ([\d, ]+(?:and \d+)?)", told):
+                ranks |= {int(r) for r in re.findall(r"\d+", many)}
+            outcome = "bug named" if not case.culprits or ranks & case.culprits else "wrong rank"
+    right = {"works": outcome == "works", "bug": outcome == "bug named", "refuse": outcome == "refused"}[case.expect]
+    return Result(
+        name=case.name, world=case.world, expect=case.expect, outcome=outcome, right=right, wall_s=round(wall_s, 1),
+        predicted_ms=predicted, compute_ms=compute, real_ms=real, told=told,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run the board."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="cases whose names begin with one of these, as a02,c06")
+    parser.add_argument("--worlds", default="", help="world sizes to run, as 8,256")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
+    parser.add_argument("--options", default="", help="more options of prism emulate")
+    parser.add_argument("--output", type=Path, default=None, help="file for the results as JSON Lines")
+    args = parser.parse_args()
+    only, worlds = args.only.split(",") if args.only else (), [int(w) for w in args.worlds.split(",") if w]
+    results = []
+    for case in read_cases(args.folder.resolve(), only, worlds):
+        result = run_case(case, args.limit, args.options.split())
+        results.append(result)
+        times = "" if result.predicted_ms is None else f"{result.predicted_ms:8.2f} ms (compute {result.compute_ms:.2f}"
+        times += (
+            f", real {result.real_ms:.2f})" if result.predicted_ms is not None and result.real_ms else ")" * bool(times)
+        )
+        mark = "ok " if result.right else "NOT"
+        print(
+            f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s {times} {result.told[:300]}",
+            flush=True,
+        )
+        if args.output:
+            with args.output.open("a") as stream:
+                stream.write(json.dumps(asdict(result)) + "\n")
+    print(f"{sum(r.right for r in results)} of {len(results)} right: {dict(Counter(r.outcome for r in results))}")
+
+
+if __name__ == "__main__":
+    main()

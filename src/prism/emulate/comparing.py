@@ -1,0 +1,188 @@
+"""Compare what ranks called: members of a group must make the same calls in one order, every send needs its receive.
+
+Works on logs alone, so it also explains a run that stopped half-way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prism.emulate.capture import Capture, CapturedEntry
+from prism.errors import GraphError
+
+_MOST_NAMED = 4
+
+
+class CallsDifferError(GraphError):
+    """Ranks that really ran do not make calls that meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    what: str
+    bytes: int
+    root: int
+
+    @classmethod
+    def of(cls, entry: CapturedEntry) -> _Call:
+        # Sizes of an all-to-all follow the data; a barrier has none.
+        size = -1 if entry.what in ("all_to_all", "barrier") else entry.bytes
+        return cls(entry.what, size, entry.peer)
+
+    def say(self, members: Sequence[int]) -> str:
+        root = f" with root {members[self.root]}" if self.root >= 0 else ""
+        size = f" of {self.bytes:,} bytes" if self.bytes > 0 else ""
+        return f"{self.what}{size}{root}"
+
+
+def check_calls(captures: Mapping[int, Capture]) -> None:
+    """Raise CallsDifferError, naming the rank that differs from most, at the first call that does not meet."""
+    _check_groups(captures)
+    members = {g.name: g.ranks or range(c.world_size) for c in captures.values() for g in c.groups}
+    calls: dict[str, dict[int, list[CapturedEntry]]] = defaultdict(dict)
+    for rank, capture in captures.items():
+        for entry in capture.entries:
+            if entry.is_communication and entry.what not in ("send", "recv"):
+                calls[entry.group].setdefault(rank, []).append(entry)
+    found = [_compare(captures, name, members[name], by_rank) for name, by_rank in calls.items()]
+    # Where one rank goes astray other groups may differ as a consequence: the one with fewest odd ranks is the cause.
+    problems = sorted((p for p in found if p is not None), key=lambda problem: problem[0])
+    if problems:
+        raise CallsDifferError(problems[0][1])
+    _check_messages(captures, members)
+
+
+def _check_groups(captures: Mapping[int, Capture]) -> None:
+    """Groups with a number are made by all ranks in one order; c10d hashes the names of those only members make."""
+    made = {r: [(g.ranks, g.source) for g in c.groups if g.name.isdecimal()] for r, c in captures.items()}
+    # A rank that stopped early made fewer; whether that is its fault is for others to say.
+    whole = {rank: groups for rank, groups in made.items() if captures[rank].status != "hung"}
+    usual, _ = (
+        Counter(tuple(ranks for ranks, _ in groups) for groups in whole.values()).most_common(1)[0]
+        if whole
+        else ((), 0)
+    )
+    for rank, groups in whole.items():
+        for index in range(max(len(groups), len(usual))):
+            if index >= len(groups):
+                return _raise_group(rank, "does not make the group of ranks", usual[index], "")
+            if index >= len(usual) or groups[index][0] != usual[index]:
+                return _raise_group(rank, "makes a group of ranks", *groups[index])
+    return None
+
+
+def _raise_group(rank: int, verb: str, ranks: Sequence[int], source: str) -> None:
+    place = f" ({source})" if source else ""
+    raise CallsDifferError(
+        f"this would hang on a cluster: rank {rank} {verb} {_list(ranks)}{place}, unlike most ranks; every rank must "
+        "make the same groups in the same order"
+    )
+
+
+def _compare(
+    captures: Mapping[int, Capture], name: str, members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]
+) -> tuple[int, str] | None:
+    """The first call of a group in which its members differ: how many are odd, and what to say."""
+    present = [r for r in members if r in captures]
+    lists = {r: [_Call.of(e) for e in by_rank.get(r, ())] for r in present}
+    if len({tuple(calls) for calls in lists.values()}) < 2:
+        return None
+    for index in range(max(map(len, lists.values()))):
+        at = {r: calls[index] for r, calls in lists.items() if index < len(calls)}
+        kinds = Counter(at.values())
+        if len(kinds) > 1:
+            usual, _ = kinds.most_common(1)[0]
+            odd = [r for r, call in at.items() if call != usual]
+            return len(odd), _say_odd(members, by_rank, index, odd, at, usual)
+        short = [r for r in present if r not in at]
+        if short and _stay_away(captures, short, lists, index):
+            usual = next(iter(at.values()))
+            first = next(iter(at))
+            text = (
+                f"this would hang on a cluster: {_say_ranks(short)} never {'call' if len(short) > 1 else 'calls'} "
+                f"{usual.say(members)} #{index} of a group of {len(members)}, which {_say_ranks(list(at))} "
+                f"{'wait' if len(at) > 1 else 'waits'} in{_at(by_rank[first][index])}"
+            )
+            return min(len(short), len(at)), text
+    return None
+
+
+def _say_odd(
+    members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]], index: int, odd: Sequence[int],
+    at: Mapping[int, _Call], usual: _Call,
+) -> str:  # fmt: skip
+    one = odd[0]
+    alike = [r for r in odd if at[r] == at[one]]
+    most = [r for r, call in at.items() if call == usual]
+    return (
+        f"this would hang on a cluster: {_say_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
+        f"{at[one].say(members)}{_at(by_rank[one][index])} where {_say_ranks(most)} {'call' if len(most) > 1 else 'calls'} "
+        f"{usual.say(members)}{_at(by_rank[most[0]][index])}; it is call #{index} of a group of {len(members)}"
+    )
+
+
+def _stay_away(
+    captures: Mapping[int, Capture], short: Sequence[int], lists: Mapping[int, Sequence[_Call]], index: int
+) -> bool:
+    """Whether members that make fewer calls really never come, and were not just stopped a little earlier."""
+    if any(captures[r].status == "hung" for r in short):
+        return False
+    others = [r for r in lists if r not in short]
+    if all(captures[r].status == "ended" for r in short) and any(captures[r].status == "hung" for r in others):
+        return True
+    # Stopped after equally many steps, and at least one call short in every one of them.
+    steps = {captures[r].num_steps for r in lists}
+    behind = min(len(lists[r]) for r in others) - max(len(lists[r]) for r in short)
+    return len(steps) == 1 and min(steps) > 0 and behind >= min(steps)
+
+
+def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Sequence[int]]) -> None:
+    sent: dict[tuple[str, int, int, int], list[CapturedEntry]] = defaultdict(list)
+    received: dict[tuple[str, int, int, int], list[CapturedEntry]] = defaultdict(list)
+    for rank, capture in captures.items():
+        for entry in capture.entries:
+            if entry.what == "send":
+                sent[entry.group, rank, members[entry.group][entry.peer], entry.tag].append(entry)
+            elif entry.what == "recv":
+                received[entry.group, members[entry.group][entry.peer], rank, entry.tag].append(entry)
+    for key in sorted({*sent, *received}):
+        _, source, target, tag = key
+        if source not in captures or target not in captures:
+            continue
+        out, into = sent.get(key, []), received.get(key, [])
+        for number, (a, b) in enumerate(zip(out, into, strict=False)):
+            if a.bytes != b.bytes:
+                raise CallsDifferError(
+                    f"this would hang on a cluster: rank {source} sends {a.bytes:,} bytes{_at(a)} as message #{number} "
+                    f"to rank {target}, which expects {b.bytes:,} bytes{_at(b)}"
+                )
+        pair = [captures[source], captures[target]]
+        steps = min(c.num_steps for c in pair)
+        if any(c.status == "hung" for c in pair) or not steps or abs(len(out) - len(into)) < steps:
+            continue
+        tagged = f" with tag {tag}" if tag else ""
+        more = (out if len(out) > len(into) else into)[min(len(out), len(into))]
+        if len(out) > len(into):
+            text = f"rank {source} sends{_at(more)} to rank {target}{tagged}, which makes only {len(into)} receives from it"
+        else:
+            text = (
+                f"rank {target} receives{_at(more)} from rank {source}{tagged}, which makes only {len(out)} sends to it"
+            )
+        raise CallsDifferError(f"this would hang on a cluster: {text}")
+
+
+def _say_ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {_list(ranks)}"
+
+
+def _list(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    return shown if len(ranks) <= _MOST_NAMED else f"{shown} and {len(ranks) - _MOST_NAMED} more"
+
+
+def _at(entry: CapturedEntry) -> str:
+    return f" ({entry.source})" if entry.source else ""

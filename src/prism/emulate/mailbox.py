@@ -1,0 +1,239 @@
+"""What live ranks told each other, and who waits for what. No sockets here: requests in, answers out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Answer = tuple[str, Any]
+Reply = Callable[[Answer], None]
+
+
+@dataclass(slots=True)
+class Recording:
+    """Everything that passed between live ranks, kept to answer for ranks that do not run the next time."""
+
+    posts: dict[str, dict[int, bytes]] = field(default_factory=dict)  # channel -> number -> message
+    parts: dict[str, dict[int, dict[int, bytes]]] = field(default_factory=dict)  # group -> call -> rank -> its part
+    keys: dict[str, bytes] = field(default_factory=dict)  # of the store
+    sums: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # what a rank's additions to a key returned
+
+    def absorb(self, later: Recording) -> None:
+        """Add what another run recorded."""
+        for channel, posts in later.posts.items():
+            self.posts.setdefault(channel, {}).update(posts)
+        for channel, calls in later.parts.items():
+            for number, parts in calls.items():
+                self.parts.setdefault(channel, {}).setdefault(number, {}).update(parts)
+        self.keys.update(later.keys)
+        self.sums.update(later.sums)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that cannot be answered yet."""
+
+    rank: int
+    verb: str  # get, collect or key
+    channel: str
+    number: int
+    members: Sequence[int]  # ranks that have to do something first
+    where: str
+    main: bool  # asked by the rank's main thread, so the rank stands still
+    reply: Reply
+
+
+class Mailbox:
+    """The shared state of one run. `together` are the ranks that run at the same time; others are answered for."""
+
+    def __init__(
+        self, together: Iterable[int], recording: Recording | None = None, *, lone: bool = False, grows: bool = False
+    ) -> None:
+        self.together = set(together)
+        self.recording = Recording()
+        self._earlier = recording or Recording()
+        self._lone = lone  # a rank that needs another is told so, and ends
+        self._grows = grows  # a rank that another needs is started too
+        self._running: set[int] = set()
+        self._over: dict[int, str] = {}  # how a rank ended
+        self._waiting: list[Waiting] = []
+        self._added: Counter[tuple[int, str]] = Counter()
+
+    # Ranks come and go.
+
+    def started(self, rank: int) -> None:
+        """A rank was launched."""
+        self._running.add(rank)
+        self._over.pop(rank, None)
+
+    def ended(self, rank: int, status: str) -> None:
+        """A rank is over; whoever waits for it learns so."""
+        self._over.setdefault(rank, status)
+        self._running.discard(rank)
+        self._drop(lambda waiting: waiting.rank == rank)
+        self._settle()
+
+    @property
+    def num_running(self) -> int:
+        """Ranks that have not ended."""
+        return len(self._running)
+
+    def standing(self) -> set[int]:
+        """Ranks whose main thread waits."""
+        return {waiting.rank for waiting in self._waiting if waiting.main}
+
+    def wanted(self) -> list[int]:
+        """Ranks that somebody waits for and that never ran."""
+        missing = (r for waiting in self._waiting for r in self._missing(waiting))
+        return sorted({r for r in missing if r in self.together and r not in self._running and r not in self._over})
+
+    # Requests.
+
+    def post(self, channel: str, number: int, payload: bytes) -> Answer:
+        """A message for one receiver, or a root's tensor."""
+        self.recording.posts.setdefault(channel, {})[number] = payload
+        self._settle()
+        return "ok", None
+
+    def get(self, waiting: Waiting) -> None:
+        """The message of that number; a rank that does not run in this run is answered for."""
+        owner = waiting.members[0]
+        if owner not in self.together and self._grows and self._recorded_post(waiting) is None:
+            self.together.add(owner)
+        if owner not in self.together:
+            waiting.reply(("needs", owner) if self._lone else ("ok", self._recorded_post(waiting)))
+            return
+        self._wait(waiting)
+
+    def give(self, rank: int, channel: str, number: int, payload: bytes) -> Answer:
+        """A rank's part of a small collective."""
+        self.recording.parts.setdefault(channel, {}).setdefault(number, {})[rank] = payload
+        self._settle()
+        return "ok", None
+
+    def collect(self, waiting: Waiting) -> None:
+        """Every member's part of a small collective, once all that run together have given theirs."""
+        self._wait(waiting)
+
+    def set_key(self, key: str, value: bytes) -> Answer:
+        """Write a key of the store."""
+        self.recording.keys[key] = value
+        self._settle()
+        return "ok", None
+
+    def add_key(self, rank: int, key: str, amount: int) -> Answer:
+        """Add to a counter; where not all ranks run, a rank sees what it saw when they did."""
+        number = self._added[rank, key]
+        self._added[rank, key] += 1
+        total = int(self.recording.keys.get(key, b"0")) + amount
+        before = self._earlier.sums.get((rank, key), [])
+        if number < len(before):
+            total = before[number]
+        self.recording.keys[key] = str(total).encode()
+        self.recording.sums.setdefault((rank, key), []).append(total)
+        self._settle()
+        return "ok", total
+
+    def has_keys(self, keys: Sequence[str]) -> bool:
+        """Whether all of these were written."""
+        return all(key in self.recording.keys or key in self._earlier.keys for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a key; whether it was there."""
+        return self.recording.keys.pop(key, None) is not None
+
+    def get_key(self, waiting: Waiting) -> None:
+        """The value of a key, once it is written."""
+        if self._lone and not self.has_keys([waiting.channel]):
+            waiting.reply(("needs", -1))
+            return
+        self._wait(waiting)
+
+    # How waits end.
+
+    def find_deadlock(self) -> bool:
+        """Whether no rank can go on: the caller makes sure that none is still to be started."""
+        return bool(self._running) and self._running <= self.standing()
+
+    def break_deadlock(self) -> None:
+        """Tell every waiting rank why it waits in vain."""
+        told = "; ".join(self._describe(waiting) for waiting in self._waiting[:4])
+        stuck, self._waiting = self._waiting, []
+        for waiting in stuck:
+            own = self._describe(waiting)
+            waiting.reply(("error", own if len(stuck) == 1 else f"{own} ({told})"))
+
+    def _wait(self, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
+        answer = self._answer(waiting)
+        if answer is not None:
+            self._waiting.pop()
+            waiting.reply(answer)
+
+    def _settle(self) -> None:
+        """Answer every request that can be answered now."""
+        left = []
+        for waiting in self._waiting:
+            answer = self._answer(waiting)
+            if answer is None:
+                left.append(waiting)
+            else:
+                waiting.reply(answer)
+        self._waiting = left
+
+    def _drop(self, which: Callable[[Waiting], bool]) -> None:
+        self._waiting = [waiting for waiting in self._waiting if not which(waiting)]
+
+    def _answer(self, waiting: Waiting) -> Answer | None:
+        if waiting.verb == "key":
+            value = self.recording.keys.get(waiting.channel, self._earlier.keys.get(waiting.channel))
+            if value is not None:
+                return "ok", value
+        elif waiting.verb == "get":
+            posted = self.recording.posts.get(waiting.channel, {})
+            if waiting.number in posted:
+                return "ok", posted[waiting.number]
+        elif not self._missing(waiting):
+            return "ok", self._gathered(waiting)
+        return self._give_up(waiting)
+
+    def _give_up(self, waiting: Waiting) -> Answer | None:
+        """A rank that has ended will not come any more."""
+        gone = [r for r in self._missing(waiting) if r in self._over]
+        if not gone:
+            return None
+        if any(self._over[r] == "done" for r in gone):
+            return "over", None  # it was stopped after enough iterations, and so is this one
+        return "error", f"{self._describe(waiting)}, which has ended"
+
+    def _missing(self, waiting: Waiting) -> list[int]:
+        if waiting.verb == "collect":
+            given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
+            return [r for r in waiting.members if r in self.together and r not in given]
+        return list(waiting.members)
+
+    def _gathered(self, waiting: Waiting) -> tuple[list[bytes], list[int]]:
+        """Distinct parts, and which of them each member gave; -1 where nothing is known of a member."""
+        given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
+        earlier = self._earlier.parts.get(waiting.channel, {})
+        absent = earlier.get(waiting.number) or (earlier[max(earlier)] if earlier else {})
+        distinct: dict[bytes, int] = {}
+        which = []
+        for rank in waiting.members:
+            part = given.get(rank, absent.get(rank))
+            which.append(-1 if part is None else distinct.setdefault(part, len(distinct)))
+        return list(distinct), which
+
+    def _recorded_post(self, waiting: Waiting) -> bytes | None:
+        """The recorded message, or the last one of its channel: later iterations say what earlier ones said."""
+        said = self._earlier.posts.get(waiting.channel) or self.recording.posts.get(waiting.channel)
+        return said.get(waiting.number, said[max(said)]) if said else None
+
+    def _describe(self, waiting: Waiting) -> str:
+        if waiting.verb == "key":
+            return f"rank {waiting.rank} waits at {waiting.where} for the store's key '{waiting.channel}'"
+        missing = self._missing(waiting)
+        shown = ", ".join(map(str, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        return f"rank {waiting.rank} waits at {waiting.where} for rank{'s' if len(missing) > 1 else ''} {shown}"

@@ -1,0 +1,163 @@
+"""Run the host code of every rank, or of enough of them, without measuring: whose calls meet, and who is alike."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prism.emulate.booting import Boot
+from prism.emulate.capture import Capture, cut_all
+from prism.emulate.classes import Classes, find_classes
+from prism.emulate.comparing import check_calls
+from prism.emulate.families import find_families
+from prism.emulate.inside.plan import RunPlan
+from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks
+from prism.emulate.mailbox import Recording
+from prism.emulate.memberships import choose_probes
+from prism.errors import BadConfigError
+
+_SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
+_ROUNDS = 6
+_AUDITED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyConfig:
+    """How many ranks to run unmeasured, and for how long."""
+
+    most_ranks: int = 1024  # of the world; larger ones are surveyed by classes and a random sample
+    budget_s: float = 60.0
+    max_live: int = 64  # of a sample
+    steps: int = 8
+    note: Callable[[str], None] = lambda message: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What the ranks that ran called."""
+
+    captures: dict[int, Capture]
+    recording: Recording = field(default_factory=Recording)
+    complete: bool  # whether every rank ran
+
+
+class Surveyor:
+    """Runs ranks of a booted script unmeasured."""
+
+    def __init__(self, boot: Boot, folder: Path, launch: LaunchConfig, base: RunPlan, config: SurveyConfig) -> None:
+        self._boot = boot
+        self._folder = folder
+        self._launch = replace(launch, pin=False)
+        self._base = replace(base, track_memory=False, snapshot="")
+        self._config = config
+        self._cores = len(os.sched_getaffinity(0))
+
+    def run(self) -> Survey:
+        """All ranks where that is affordable, else a sample that has every membership."""
+        world, note = self._launch.world_size, self._config.note
+        probe = self._probe()
+        if world == 1:
+            return Survey(captures={0: probe}, complete=True)
+        steps = self._affordable_steps(probe)
+        if steps:
+            note(f"running the host code of all {world} ranks for {steps} iterations")
+            found = self._run_all(steps)
+            if found is not None:
+                return found
+        note(f"running a sample of the {world} ranks")
+        return self._sample()
+
+    def _probe(self) -> Capture:
+        """Rank 0 alone, as far as it gets: what a rank costs."""
+        plan = replace(self._base, live_ranks=(0,), steps=2)
+        launcher = Launcher(self._boot, self._launch, plan, self._folder)
+        captures = launcher.run([0])
+        if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
+            check_ranks(launcher, captures)
+        # A rank may fail alone that does not fail among others, who send it what it reads.
+        return captures[0]
+
+    def _affordable_steps(self, probe: Capture) -> int:
+        """Iterations that all ranks can run in the time and memory there is; 0 where not even one."""
+        config, world = self._config, self._launch.world_size
+        if world > config.most_ranks or probe.device != "cpu":
+            return 0
+        if probe.private_bytes * world > _SPARE_MEMORY * _free_bytes():
+            return 0
+        walls = probe.step_walls_ns
+        step_s = (walls[1] - walls[0]) / 1e9 if len(walls) > 1 else 0.05
+        start_s = max(probe.cpu_s - step_s, 0.02)
+        left_s = 0.7 * config.budget_s * self._cores - world * start_s
+        return min(config.steps, int(left_s / (world * max(step_s, 1e-4))))
+
+    def _run_all(self, steps: int) -> Survey | None:
+        world = self._launch.world_size
+        plan = replace(self._base, live_ranks=tuple(range(world)), steps=steps)
+        limits = RunLimits(at_once=2 * self._cores, budget_s=2 * self._config.budget_s)
+        launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
+        captures = launcher.run(range(world))
+        if launcher.gave_up:
+            return None
+        if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
+            check_calls(captures)
+        check_ranks(launcher, captures)
+        return Survey(captures=captures, recording=launcher.recording, complete=True)
+
+    # Worlds that are too large to run whole.
+
+    def _sample(self) -> Survey:
+        recording = Recording()
+        captures = self.extend({}, recording, [0])
+        world, per_node = self._launch.world_size, self._launch.gpus_per_node
+        captures = self.extend(
+            captures, recording, choose_probes(find_families(captures.values()), world, per_node, list(captures))
+        )
+        for _ in range(_ROUNDS):
+            classes = classify(captures, world, per_node)
+            missing = [r for r in classes.unproved if r not in captures]
+            if not missing:
+                break
+            captures = self.extend(captures, recording, missing)
+        unseen = sorted(set(range(world)) - set(captures))
+        audit = random.Random(world).sample(unseen, min(_AUDITED, len(unseen)))
+        self._config.note(f"auditing {len(audit)} ranks drawn at random")
+        return Survey(captures=self.extend(captures, recording, audit), recording=recording, complete=False)
+
+    def extend(self, captures: dict[int, Capture], recording: Recording, ranks: list[int]) -> dict[int, Capture]:
+        """Run more ranks, and those that they need; earlier ones are answered for from the recording."""
+        if not ranks:
+            return captures
+        if len(ranks) > self._config.max_live:
+            ranks = ranks[: self._config.max_live]
+        steps = 2 if len(captures) < self._config.max_live else 1
+        plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
+        limits = RunLimits(at_once=2 * self._cores)
+        launcher = Launcher(
+            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits,
+            most_live=self._config.max_live,
+        )  # fmt: skip
+        found = launcher.run(ranks)
+        if launcher.refused is not None:
+            raise BadConfigError(
+                f"rank {launcher.refused} is needed too, which makes more than {self._config.max_live} live ranks; "
+                "raise --max-live or name representatives with --ranks"
+            )
+        if not any(c.status in ("crashed", "exited", "unsupported") for c in found.values()):
+            check_calls({**captures, **found})
+        check_ranks(launcher, found)
+        recording.absorb(launcher.recording)
+        return {**captures, **found}
+
+
+def classify(captures: dict[int, Capture], world: int, per_node: int) -> Classes:
+    """Classes by what surveyed ranks call from their second iteration on; the first holds start-up too."""
+    streams = {r: [e for part in (parts[1:] or parts) for e in part] for r, parts in cut_all(captures).items()}
+    return find_classes(streams, find_families(captures.values()), world, per_node)
+
+
+def _free_bytes() -> int:
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
