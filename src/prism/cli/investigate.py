@@ -44,9 +44,9 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     from prism.cli.flows import read_sources
     from prism.investigate.clues import read_findings
     from prism.observe import diagnose
-    from prism.records import TOPOLOGY, read_table
+    from prism.records import TOPOLOGY, FlowOptions, read_table
 
-    read = read_sources(flows, skip_bad_rows=False, packet_bytes=4096)
+    read = read_sources(flows, FlowOptions())
     known = read_table(topology, TOPOLOGY) if topology is not None else None
     return read_findings(diagnose(read.flows, known).findings)
 

@@ -13,6 +13,9 @@ from prism.predict.features import Floats, Panel, describe_parts, label_parts
 from prism.predict.history import DAY_NS, History
 from prism.predict.model import RULES, Learned, area_under_curve, fit_trees, rank_share
 
+# Parts that failed lately or often fail again, in every fleet that published its faults.
+_LASTING_RULES = ("latest event", "earlier events", "its neighbours' rate")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictConfig:
@@ -23,7 +26,8 @@ class PredictConfig:
     half_life_days: float = 180.0  # after which a past moment weighs half
     least_events: int = 30  # parts with an event that training must have seen; below, only rules are used
     least_parts: int = 50
-    model_margin: float = 0.01  # by which a rule must beat the model on held-out past to take its place
+    rule_errors: float = 2.0  # standard errors by which a rule must beat the model on held-out past to replace it
+    rule_events: float = 100.0  # parts with an event at which trees and lasting rules weigh the same
     most_growth: float = 2.0  # by which the rate of events is believed to grow or shrink within a horizon
 
 
@@ -116,11 +120,27 @@ def _choose(
     if sum(int(labels[i].sum()) for i in earlier) >= config.least_events:
         trees = fit_trees([panels[i] for i in earlier], [labels[i] for i in earlier], _weigh(moments, earlier, config))
         auc = area_under_curve(trees.score(held), truth)
-        if auc < rules[best] - config.model_margin:
+        error = 0.5 / np.sqrt(max(int(truth.sum()), 1))  # of an AUC near 0.5 with as many events
+        if auc < rules[best] - config.rule_errors * error:
             notes.append(f"the rule '{best}' did better than the model in the last {config.horizon_days:g} days")
             return Learned(name=best, score=RULES[best], is_probability=False), rules[best]
     every = list(range(len(moments)))
-    return fit_trees(panels, labels, _weigh(moments, every, config)), auc
+    trees = fit_trees(panels, labels, _weigh(moments, every, config))
+    return _lean_on_rules(trees, total / (total + config.rule_events)), auc
+
+
+def _lean_on_rules(trees: Learned, weight: float) -> Learned:
+    """Order parts by the trees and by rules that hold in most fleets; the fewer the events, the more by the rules."""
+
+    def score(panel: Panel) -> Floats:
+        own = trees.score(panel)
+        rules = np.mean([rank_share(RULES[name](panel)) for name in _LASTING_RULES], axis=0)
+        mixed = weight * rank_share(own) + (1.0 - weight) * rules
+        ordered = np.empty(len(own))
+        ordered[np.argsort(mixed, kind="stable")] = np.sort(own)
+        return ordered
+
+    return Learned(name=trees.name, score=score, is_probability=True)
 
 
 def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list[int]:

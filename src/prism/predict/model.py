@@ -78,19 +78,13 @@ def area_under_curve(score: Floats, label: NDArray[np.bool_]) -> float:
     positive = int(label.sum())
     if positive == 0 or positive == len(label):
         return float("nan")
-    order = np.argsort(score, kind="stable")
-    values = score[order]
-    # Equal scores share their mean rank.
-    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
-    ends = np.r_[starts[1:], len(values)]
-    rank = np.repeat((starts + ends - 1) / 2.0 + 1.0, ends - starts)
-    ranks = np.empty(len(score))
-    ranks[order] = rank
+    ranks = rank_share(score) * (len(score) + 1)
     return float((ranks[label].sum() - positive * (positive + 1) / 2) / (positive * (len(label) - positive)))
 
 
 def rank_share(score: Floats) -> Floats:
-    """Scores as shares of the fleet below them."""
-    ranks = np.empty(len(score))
-    ranks[np.argsort(score, kind="stable")] = np.arange(1, len(score) + 1)
-    return ranks / (len(score) + 1)
+    """Scores as shares of the fleet below them; equal scores share their mean."""
+    _, inverse, count = np.unique(score, return_inverse=True, return_counts=True)
+    below = np.cumsum(count) - count
+    share: Floats = ((below + (count + 1) / 2.0) / (len(score) + 1))[inverse]
+    return share
