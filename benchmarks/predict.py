@@ -41,7 +41,8 @@ def main() -> int:
         found = backtest(history, [parse_time(f"{day}days") for day in range(120, 335, 14)], config)
         weighted = float((found["auc"] * found["events"]).sum() / found["events"].sum())
         print("InfiniteHBD, a fault within 14 days, among nodes that had one before")
-        print(f"AUC, weighted by events: {weighted:.3f}; of the best rule in hindsight: {found['best_rule_auc'].mean():.3f}")
+        best = found["best_rule_auc"].mean()
+        print(f"AUC, weighted by events: {weighted:.3f}; of the best rule in hindsight: {best:.3f}")
     return 0
 
 
