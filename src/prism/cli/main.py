@@ -22,6 +22,7 @@ from prism.cli import (
     investigate,
     isolate,
     lab,
+    place,
     predict,
     scenario,
     serve,
@@ -50,6 +51,7 @@ app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.e
 app.command("investigate", rich_help_panel=CLUSTER, epilog=investigate.EPILOG)(investigate.run_investigate)
 app.command("compare", rich_help_panel=CLUSTER, epilog=compare.EPILOG)(compare.run_compare)
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
+app.add_typer(place.app, name="place", rich_help_panel=CLUSTER)
 app.command("predict", rich_help_panel=CLUSTER, epilog=predict.EPILOG)(predict.run_predict)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
