@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
     classify_sizes,
     group_by_number,
@@ -142,7 +143,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         records = records.take(np.flatnonzero(~repeated))
     quantum = _find_quantum(records.size, _read_rate(flows))
     if connected and not quantum:  # Sizes that are estimated add up by chance.
-        records = _join_torn(records, notes)
+        records = _join_torn(_split_merged(records, notes), notes)
     grouped, begin = group_by_number(records.connection, num_connections)
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
@@ -164,6 +165,19 @@ def _join_torn(records: Records, notes: list[str]) -> Records:
     kept = np.ones(len(end), np.bool_)
     kept[torn.tail] = False
     return replace(records, end=end, size=size).take(np.flatnonzero(kept))
+
+
+def _split_merged(records: Records, notes: list[str]) -> Records:
+    """The records with the messages that an idle timeout merged each on their own."""
+    split = find_merged(records.connection, records.start, records.end, records.size)
+    merged = int((split.messages > 1).sum())
+    if not merged:
+        return records
+    notes.append(f"{merged:,} records hold several messages that an idle timeout merged, and were split")
+    row, start, end, size = place_messages(split, records.start, records.end, records.size)
+    order = np.lexsort((start, records.pair[row]))
+    whole = Records(pair=records.pair[row], connection=records.connection[row], start=start, end=end, size=size)
+    return whole.take(order)
 
 
 def _split_parallel(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:

@@ -1,7 +1,8 @@
 """Torn transfers: a hop of a collective that waits for a late rank is cut in two by an exporter's idle timeout.
 
 The sender fills the buffers of its transport and waits; the rest follows once the late rank has arrived. The two
-records add up to the size of the hops that did not wait, and end when these do: that tells them from two messages.
+records add up to the size of the hops that did not wait, and the second ends with one that
+began after the first: that tells them from two messages.
 """
 
 from __future__ import annotations
@@ -54,14 +55,20 @@ def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: Torn
     kinds = number[head] * len(sizes) + number[tail]
     for kind in np.unique(kinds).tolist():
         own = np.flatnonzero(kinds == kind)
-        sent = np.sort(end[number == whole[kind // len(sizes), kind % len(sizes)]])
-        at = np.clip(np.searchsorted(sent, end[tail[own]]), 1, len(sent) - 1) if len(sent) > 1 else None
-        if at is None:
-            continue
-        ends = end[tail[own]]
-        apart = np.minimum(np.abs(sent[at] - ends), np.abs(sent[at - 1] - ends))
-        kept[own] = np.mean(apart <= config.together_ns) >= config.agreeing
+        hops = np.flatnonzero(number == whole[kind // len(sizes), kind % len(sizes)])
+        kept[own] = _go_with(head[own], tail[own], hops, start, end, config.together_ns) >= config.agreeing
     return Torn(head=head[kept], tail=tail[kept])
+
+
+def _go_with(heads: Ints, tails: Ints, hops: Ints, start: Ints, end: Ints, apart_ns: int) -> float:
+    """The share of records that end with a hop that was not cut and began after the head: it waited for less long."""
+    hops = hops[np.argsort(end[hops], kind="stable")]
+    met = np.zeros(len(tails), np.bool_)
+    at = np.searchsorted(end[hops], end[tails])
+    for shift in (-1, 0):
+        near = hops[np.clip(at + shift, 0, len(hops) - 1)]
+        met |= (np.abs(end[near] - end[tails]) <= apart_ns) & (start[near] > end[heads])
+    return float(met.mean())
 
 
 def _list_sizes(size: Ints, config: TornConfig) -> Ints:

@@ -1,0 +1,106 @@
+"""Merged records: messages that follow each other sooner than an exporter's idle timeout are one record.
+
+Where the same connection also carries single messages, a record of a whole number of them that lasts far longer than
+their transfers holds silences. All of these are shorter than any silence between records of the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.observe.traffic.numbering import group_by_number
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedConfig:
+    """Which records may hold several messages."""
+
+    sampled: int = 20_000  # records that sizes are listed from
+    most_sizes: int = 96
+    frequent: float = 0.002  # share of the records of one size
+    same_size: float = 0.001  # relative difference from a whole number of messages
+    most_messages: int = 32
+    longer: float = 2.0  # times what its messages take one after the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """For each record how many messages it holds, and how long each of these takes where they are several."""
+
+    messages: Ints
+    single_ns: Ints
+
+
+def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: MergedConfig | None = None) -> Split:
+    """How many messages each record holds; those of a connection are in order of start."""
+    config = config or MergedConfig()
+    messages, single = np.ones(len(size), np.int64), np.zeros(len(size), np.int64)
+    candidates = _list_multiples(end - start, size, config)
+    if not candidates or not len(connection):
+        return Split(messages=messages, single_ns=single)
+    order, begin = group_by_number(connection, int(connection.max()) + 1)
+    shortest = _find_shortest_gaps(order, begin, start, end)
+    for base, whole, count, took in candidates:
+        near = config.same_size
+        bases = np.bincount(connection[np.abs(size - base) <= near * base], minlength=len(begin) - 1)
+        rows = np.flatnonzero(np.abs(size - whole) <= near * whole)
+        inner = (end[rows] - start[rows] - count * took) / (count - 1)
+        held = (bases[connection[rows]] > 0) & (inner > took) & (inner < shortest[connection[rows]])
+        # A single one that waits looks alike; a timeout merges all of a connection that come as close.
+        seen, merged = (np.bincount(connection[rows], w, minlength=len(begin) - 1) for w in (np.ones(len(rows)), held))
+        share = merged / np.maximum(seen, 1.0)
+        rows = rows[held & (share[connection[rows]] > 0.5)]
+        messages[rows], single[rows] = count, took
+    return Split(messages=messages, single_ns=single)
+
+
+def _list_multiples(took: Ints, size: Ints, config: MergedConfig) -> list[tuple[int, int, int, int]]:
+    """Size of a message, of a record of several, how many these are, and how long a message usually takes."""
+    step = max(1, len(size) // config.sampled)
+    some, long = size[::step], took[::step]
+    found, inverse, count = np.unique(some, return_inverse=True, return_counts=True)
+    often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
+    often = np.sort(often[np.argsort(-count[often], kind="stable")][: config.most_sizes])
+    usual = {int(found[k]): float(np.median(long[inverse == k])) for k in often.tolist()}
+    listed = []
+    for whole, lasts in usual.items():
+        for base, single in usual.items():
+            times = round(whole / base) if base else 0
+            if (
+                2 <= times <= config.most_messages
+                and abs(whole - times * base) <= config.same_size * whole
+                and lasts > config.longer * times * max(single, 1.0)
+            ):
+                listed.append((base, whole, times, int(single)))
+    return listed
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_shortest_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Ints:
+    """The shortest silence between records of each connection."""
+    found = np.full(len(begin) - 1, 2**62, np.int64)
+    for g in range(len(begin) - 1):
+        for i in range(begin[g] + 1, begin[g + 1]):
+            found[g] = min(found[g], start[order[i]] - end[order[i - 1]])
+    return found
+
+
+def place_messages(split: Split, start: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """The record of each message, when it starts and ends, and its bytes.
+
+    The first starts with the record and the last ends with it; those between are taken to be evenly apart.
+    """
+    row = np.repeat(np.arange(len(start)), split.messages)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(split.messages) - split.messages, split.messages)
+    count, took = split.messages[row], split.single_ns[row]
+    apart = (end[row] - start[row] - took) // np.maximum(count - 1, 1)
+    several = count > 1
+    begin = np.where(several, start[row] + place * apart, start[row])
+    until = np.where(several, begin + took, end[row])
+    return row, begin, until, size[row] // count
