@@ -10,8 +10,16 @@ import polars as pl
 import pytest
 
 from prism.characterize import Characterization, CharacterizeOptions, characterize, compare, write_report
-from prism.characterize.first_page import HEADS, action_rows, change_rows, loss_rows, node_rows, trend_rows, use_rows
-from prism.characterize.first_page import wait_rows
+from prism.characterize.first_page import (
+    HEADS,
+    action_rows,
+    change_rows,
+    loss_rows,
+    node_rows,
+    trend_rows,
+    use_rows,
+    wait_rows,
+)
 
 BEGIN = datetime(2024, 5, 6, tzinfo=UTC)
 GPUS = 64

@@ -318,7 +318,19 @@ def sacct_truth() -> tuple[Expected, dict[str, int]]:
 
 @pytest.mark.parametrize("name", ["parsable2.txt", "parsable.txt", "fixed.txt", "sacct.json", "headerless.txt"])
 def test_every_form_of_sacct_gives_the_same_figures(name: str) -> None:
-    columns = "JobID,User,State,AllocTRES,ReqTRES,Submit,Start,End,ElapsedRaw,NodeList,Cluster".split(",")
+    columns = [
+        "JobID",
+        "User",
+        "State",
+        "AllocTRES",
+        "ReqTRES",
+        "Submit",
+        "Start",
+        "End",
+        "ElapsedRaw",
+        "NodeList",
+        "Cluster",
+    ]
     options = CharacterizeOptions(columns=tuple(columns) if name == "headerless.txt" else ())
     expected, states = sacct_truth()
     report = characterize(SACCT / name, options)

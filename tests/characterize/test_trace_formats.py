@@ -64,7 +64,7 @@ def test_sacct_output_keeps_jobs_drops_steps_and_reads_tres(write_trace: Write) 
     # A pending reason is no failure reason, and node failures are infrastructure.
     assert set(report.study.failures["reason"]) == {"(not recorded)"}
     assert report.study.reliability.infrastructure_failures == 1
-    assert report.study.node_failures.rows() == [("n01", 1), ("n02", 1), ("n03", 1)]
+    assert report.study.node_failures.rows() == [("n01", 1, 57_600), ("n02", 1, 57_600), ("n03", 1, 1200)]
     assert report.study.summary.duration_s.max == 7200
 
 
