@@ -119,7 +119,9 @@ def test_weeks_are_those_that_plain_code_counts(report: Characterization, trace:
 
 def test_users_are_ranked_by_what_their_jobs_waited_for(report: Characterization, trace: Path) -> None:
     wait = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600 * pl.col("gpu_num")
-    plain = jobs(trace).group_by("user").agg(waited=wait.sum().round(6)).sort("waited", "user", descending=[True, False])
+    plain = (
+        jobs(trace).group_by("user").agg(waited=wait.sum().round(6)).sort("waited", "user", descending=[True, False])
+    )
     found = report.study.waits.select("user", "waiting_gpu_hours")
     assert found["user"].to_list() == plain["user"].to_list()
     assert found["waiting_gpu_hours"].to_list() == pytest.approx(plain["waited"].to_list())

@@ -258,6 +258,9 @@ def test_philly_as_pollux_has_it_and_as_it_lies_beside_the_repository(tmp_path: 
         assert found.study.summary.duration_s.median == pytest.approx(expected.median_duration_s)
         assert found.study.summary.gpu_jobs == expected.gpu_jobs
     assert set(report.intake.clusters) == set(jobs["virtual_cluster"])
+    without = jobs["seconds"].null_count()
+    assert noted(report, f"{without:,} jobs give no duration") == (without > 0)
+    assert not noted(report, "ended without ever starting")
 
 
 def _write_parquet(jobs: pl.DataFrame, folder: Path) -> Path:
