@@ -115,6 +115,8 @@ def test_philly_json_spans_all_attempts_of_a_job(tmp_path: Path) -> None:
     assert report.study.summary.duration_s.max == 10_200  # 00:10 to 03:00
     assert report.study.summary.queue_s.max == 600
     assert report.study.summary.max_gpus == 4
+    # 2 GPUs for 50 minutes and 4 for an hour; the hour between the attempts held none.
+    assert report.study.summary.gpu_hours == pytest.approx(2 * 50 / 60 + 4)
 
 
 def test_helios_columns_are_read(write_trace: Write) -> None:

@@ -231,6 +231,7 @@ def _settle(parsed: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, dict[str,
         live &= pl.col("end_ns").is_null()  # Slurm gives running jobs the end of their time limit.
     ran = _seconds_between("start_ns", "end_ns")
     running = live & (pl.col("state") == "running")
+    gpu_time = (pl.col("gpus") * pl.coalesce("duration_s", "held_s"), pl.col("given_gpu_time"))
     jobs = known.with_columns(
         pl.when(~live).then(pl.coalesce(ran, pl.col("given_duration"))).alias("duration_s"),
         pl.coalesce(_seconds_between("submit_ns", "start_ns").clip(lower_bound=0), "given_queue").alias("queue_s"),
@@ -239,7 +240,7 @@ def _settle(parsed: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, dict[str,
         pl.when(running).then(pl.col("given_duration")).alias("held_s"),
         (running & pl.col("given_duration").is_null() & pl.col("start_ns").is_not_null()).alias("open"),
     ).with_columns(
-        pl.coalesce(pl.col("gpus") * pl.coalesce("duration_s", "held_s"), "given_gpu_time").alias("gpu_time_s"),
+        pl.coalesce(*(reversed(gpu_time) if trace.columns.gpu_time_counts else gpu_time)).alias("gpu_time_s"),
         pl.coalesce("end_ns", pl.col("start_ns") + (pl.coalesce("duration_s", "held_s") * NS).cast(pl.Int64)).alias(
             "end_ns"
         ),

@@ -60,7 +60,8 @@ def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], Non
     repeating = _check_repeating(first, trace, taking)
     if repeating is None:
         return _read_rows(trace, taking, advance, frozenset(), notes)
-    reading = _read_rows(trace, taking, advance, _REPEATING, notes)
+    without = _REPEATING - {"gpu_time"} if trace.columns.gpu_time_counts else _REPEATING
+    reading = _read_rows(trace, taking, advance, without, notes)
     if reading.intake.never_started or reading.intake.no_times or reading.intake.running:
         # Some jobs give no times after all, so what the other columns say of them is needed.
         return _read_rows(trace, taking, advance, frozenset(), notes)
