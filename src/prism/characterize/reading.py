@@ -10,7 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from prism.characterize.capacity import MAX_BINS
-from prism.characterize.intake import Intake, IntakeOptions, close_running, parse_rows, take_in
+from prism.characterize.intake import Intake, IntakeOptions, parse_rows, take_in
+from prism.characterize.settling import close_running
 from prism.characterize.tally import BIN_S, Tally, merge_tallies, tally_jobs
 from prism.characterize.trace import NotUtf8Error, OpenOptions, Trace, hash_file, open_trace, read_batches
 from prism.characterize.units import check_units, refuse_span
