@@ -10,8 +10,16 @@ import polars as pl
 import pytest
 
 from prism.characterize import Characterization, CharacterizeOptions, characterize, compare, write_report
-from prism.characterize.first_page import HEADS, action_rows, change_rows, loss_rows, node_rows, trend_rows, use_rows
-from prism.characterize.first_page import wait_rows
+from prism.characterize.first_page import (
+    HEADS,
+    action_rows,
+    change_rows,
+    loss_rows,
+    node_rows,
+    trend_rows,
+    use_rows,
+    wait_rows,
+)
 
 BEGIN = datetime(2024, 5, 6, tzinfo=UTC)
 GPUS = 64
@@ -111,7 +119,9 @@ def test_weeks_are_those_that_plain_code_counts(report: Characterization, trace:
 
 def test_users_are_ranked_by_what_their_jobs_waited_for(report: Characterization, trace: Path) -> None:
     wait = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600 * pl.col("gpu_num")
-    plain = jobs(trace).group_by("user").agg(waited=wait.sum()).sort("waited", descending=True)
+    plain = (
+        jobs(trace).group_by("user").agg(waited=wait.sum().round(6)).sort("waited", "user", descending=[True, False])
+    )
     found = report.study.waits.select("user", "waiting_gpu_hours")
     assert found["user"].to_list() == plain["user"].to_list()
     assert found["waiting_gpu_hours"].to_list() == pytest.approx(plain["waited"].to_list())
@@ -123,6 +133,8 @@ def test_the_page_opens_with_the_first_page_and_clips_nothing(report: Characteri
     assert page.index("GPU-hours bought") < page.index("Lost, and to what") < page.index("What to do first")
     assert page.index("What changed since the week before") < page.index("the workload in figures")
     assert "more rows in the CSV" not in page
+    names = ("uses", "losses", "actions", "waits", "occupancy", "weeks", "changes")
+    assert all((tmp_path / "csv" / "trace" / f"{name}.csv").is_file() for name in names)
     for rows, name in (
         (use_rows(report), "use"), (loss_rows(report), "loss"), (action_rows(report), "action"), (node_rows(report), "node"),
         (wait_rows(report), "wait"), (trend_rows(report), "trend"), (change_rows(report), "change"),

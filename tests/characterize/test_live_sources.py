@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -105,9 +105,9 @@ class Api(BaseHTTPRequestHandler):
     """As much of a Kubernetes API server as `kubectl get --raw` needs."""
 
     protocol_version = "HTTP/1.1"
-    pods: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = []
-    asked: list[str] = []
+    pods: ClassVar[list[dict[str, Any]]] = []
+    events: ClassVar[list[dict[str, Any]]] = []
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         type(self).asked.append(self.path)

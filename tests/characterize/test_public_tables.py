@@ -258,6 +258,9 @@ def test_philly_as_pollux_has_it_and_as_it_lies_beside_the_repository(tmp_path: 
         assert found.study.summary.duration_s.median == pytest.approx(expected.median_duration_s)
         assert found.study.summary.gpu_jobs == expected.gpu_jobs
     assert set(report.intake.clusters) == set(jobs["virtual_cluster"])
+    without = jobs["seconds"].null_count()
+    assert noted(report, f"{without:,} jobs give no duration") == (without > 0)
+    assert not noted(report, "ended without ever starting")
 
 
 def _write_parquet(jobs: pl.DataFrame, folder: Path) -> Path:
@@ -318,7 +321,19 @@ def sacct_truth() -> tuple[Expected, dict[str, int]]:
 
 @pytest.mark.parametrize("name", ["parsable2.txt", "parsable.txt", "fixed.txt", "sacct.json", "headerless.txt"])
 def test_every_form_of_sacct_gives_the_same_figures(name: str) -> None:
-    columns = "JobID,User,State,AllocTRES,ReqTRES,Submit,Start,End,ElapsedRaw,NodeList,Cluster".split(",")
+    columns = [
+        "JobID",
+        "User",
+        "State",
+        "AllocTRES",
+        "ReqTRES",
+        "Submit",
+        "Start",
+        "End",
+        "ElapsedRaw",
+        "NodeList",
+        "Cluster",
+    ]
     options = CharacterizeOptions(columns=tuple(columns) if name == "headerless.txt" else ())
     expected, states = sacct_truth()
     report = characterize(SACCT / name, options)

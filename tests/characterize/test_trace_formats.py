@@ -64,7 +64,7 @@ def test_sacct_output_keeps_jobs_drops_steps_and_reads_tres(write_trace: Write) 
     # A pending reason is no failure reason, and node failures are infrastructure.
     assert set(report.study.failures["reason"]) == {"(not recorded)"}
     assert report.study.reliability.infrastructure_failures == 1
-    assert report.study.node_failures.rows() == [("n01", 1), ("n02", 1), ("n03", 1)]
+    assert report.study.node_failures.rows() == [("n01", 1, 57_600), ("n02", 1, 57_600), ("n03", 1, 1200)]
     assert report.study.summary.duration_s.max == 7200
 
 
@@ -115,6 +115,8 @@ def test_philly_json_spans_all_attempts_of_a_job(tmp_path: Path) -> None:
     assert report.study.summary.duration_s.max == 10_200  # 00:10 to 03:00
     assert report.study.summary.queue_s.max == 600
     assert report.study.summary.max_gpus == 4
+    # 2 GPUs for 50 minutes and 4 for an hour; the hour between the attempts held none.
+    assert report.study.summary.gpu_hours == pytest.approx(2 * 50 / 60 + 4)
 
 
 def test_helios_columns_are_read(write_trace: Write) -> None:

@@ -59,6 +59,7 @@ class ColumnMap:
     units: Mapping[str, str] = field(default_factory=dict)  # of fields whose bare numbers are not seconds or GPUs
     note: str | None = None
     unit_stated: bool = True
+    gpu_time_counts: bool = False
     whole_window: bool = False
 
 
@@ -150,6 +151,7 @@ def map_columns(header: Sequence[str], where: str, choices: Choices | None = Non
         units=units,
         note=table.note,
         unit_stated=table.unit_stated or bool(choices),
+        gpu_time_counts=table.gpu_time_counts,
         whole_window=table.whole_window,
     )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+
+import polars as pl
 
 from prism.characterize.characterization import Characterization
 from prism.characterize.comparison import say
@@ -93,6 +96,20 @@ def change_rows(report: Characterization) -> Rows:
         (of, f"{name} ({unit})", _number(before), _number(now), "-" if change is None else f"{change:+,.0f}")
         for of, name, unit, before, now, change in report.weeks.changes.iter_rows()
     ]
+
+
+def tabulate_first_page(report: Characterization) -> dict[str, pl.DataFrame]:
+    """The first page's numbers, a table for each CSV file."""
+    page = report.overview
+    tables = {
+        "uses": pl.DataFrame([asdict(part) for part in page.uses]),
+        "losses": pl.DataFrame([asdict(part) for part in page.losses]),
+        "actions": pl.DataFrame([asdict(action) for action in page.actions]),
+        "waits": report.study.waits,
+        "occupancy": report.study.occupancy,
+        **({"weeks": report.weeks.trend, "changes": report.weeks.changes} if report.weeks else {}),
+    }
+    return {name: table for name, table in tables.items() if not table.is_empty()}
 
 
 def _number(value: float | None) -> str:

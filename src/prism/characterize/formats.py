@@ -17,6 +17,7 @@ class TableFormat:
     units: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
     unit_stated: bool = True  # False: the publisher does not say in what unit bare numbers are
+    gpu_time_counts: bool = False  # the GPU-time column is truer than GPUs times duration
     whole_window: bool = False  # an empty start or end lies before or after the time that the table covers
 
 
@@ -105,7 +106,12 @@ FORMATS: tuple[TableFormat, ...] = (
         needs=frozenset(),
         any_of=_columns("creationTimestamp metadatacreationTimestamp completionTime nvidiacomgpu"),
     ),
-    TableFormat(name="philly", needs=_columns("submitted_time vc")),
+    TableFormat(
+        name="philly",
+        needs=_columns("submitted_time vc"),
+        gpu_time_counts=True,
+        note="GPU-hours are those of a job's attempts; between them it held no GPUs, though its duration goes on.",
+    ),
     TableFormat(name="helios", needs=_columns("gpu_num vc submit_time")),
 )
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import polars as pl
 
 from prism.characterize.fit import STATES, Cells, load_cells
-from prism.characterize.intake import SYNTHETIC_PREFIX
 from prism.characterize.published import find_row, find_type_mix, load_published
+from prism.characterize.settling import SYNTHETIC_PREFIX
 from prism.errors import BadConfigError, BadFileError
 
 Array = npt.NDArray[np.float64]

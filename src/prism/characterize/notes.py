@@ -23,7 +23,7 @@ def write_notes(reading: Reading, options: IntakeOptions, study: Study, clock: s
         _on_running(reading, options),
         _on_times(trace, intake, options, clock),
         _on_lengths(intake),
-        _on_jobs(intake, study),
+        _on_jobs(trace, intake, study),
         _on_words(intake),
         _on_columns(trace),
         _on_capacity(study),
@@ -79,7 +79,9 @@ def _on_times(trace: Trace, intake: Intake, options: IntakeOptions, clock: str) 
     if len(offsets) > 1:
         yield f"Times mix UTC offsets ({', '.join(offsets)}); each was honoured."
     if "epoch" in intake.offsets:
-        yield "Times are bare numbers and were read as seconds (or finer, where too large) since 1970 in UTC."
+        given = {f: trace.columns.units[f] for f in ("submit", "start", "end") if f in trace.columns.units}
+        how = ", ".join(f"{name} in {unit}" for name, unit in given.items()) or "seconds (or finer, where too large)"
+        yield f"Times are bare numbers and were read as {how} since 1970 in UTC."
         if not trace.columns.unit_stated and not trace.columns.units:
             yield (
                 "Nothing in the table says in what unit its numbers are; they were read as seconds. If they are not, "
@@ -109,9 +111,11 @@ def _on_lengths(intake: Intake) -> Iterator[str]:
         )
 
 
-def _on_jobs(intake: Intake, study: Study) -> Iterator[str]:
-    if intake.never_started:
+def _on_jobs(trace: Trace, intake: Intake, study: Study) -> Iterator[str]:
+    if intake.never_started and "start" in trace.columns.column_of:
         yield f"{intake.never_started:,} jobs ended without ever starting; they have a state but no duration."
+    elif intake.never_started:
+        yield f"{intake.never_started:,} jobs give no duration; no GPU-hours are counted for them."
     if intake.no_times:
         yield f"{intake.no_times:,} ended jobs give no end or duration; they have a state but no duration."
     if intake.zero_gpus:

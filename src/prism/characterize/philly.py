@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -19,6 +20,7 @@ _COLUMNS = (
     "gpu_num",
     "node_num",
     "node_list",
+    "gpu_time",
 )
 
 
@@ -43,9 +45,18 @@ def _flatten(job: dict[str, Any]) -> tuple[str | None, ...]:
     values = (
         job.get("jobid"), job.get("user"), job.get("vc"), job.get("status"), job.get("submitted_time"),
         starts[0] if starts else None, ends[-1] if ends else None, _count_gpus(largest), len(largest["detail"]),
-        ",".join(str(server["ip"]) for server in largest["detail"]),
+        ",".join(str(server["ip"]) for server in largest["detail"]), _sum_gpu_time(attempts),
     )  # fmt: skip
     return tuple(None if value is None else str(value) for value in values)
+
+
+def _sum_gpu_time(attempts: list[dict[str, Any]]) -> float | None:
+    """GPU-seconds of all attempts; None where one of them gives no times."""
+    try:
+        spans = [datetime.fromisoformat(a["end_time"]) - datetime.fromisoformat(a["start_time"]) for a in attempts]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return sum(_count_gpus(a) * span.total_seconds() for a, span in zip(attempts, spans, strict=True))
 
 
 def _count_gpus(attempt: dict[str, Any]) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from prism.characterize.capacity import MAX_BINS
-from prism.characterize.intake import Intake, IntakeOptions, close_running, parse_rows, take_in
+from prism.characterize.intake import Intake, IntakeOptions, parse_rows, take_in
+from prism.characterize.settling import close_running
 from prism.characterize.tally import BIN_S, Tally, merge_tallies, tally_jobs
 from prism.characterize.trace import NotUtf8Error, OpenOptions, Trace, hash_file, open_trace, read_batches
 from prism.characterize.units import check_units, refuse_span
@@ -60,7 +61,8 @@ def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], Non
     repeating = _check_repeating(first, trace, taking)
     if repeating is None:
         return _read_rows(trace, taking, advance, frozenset(), notes)
-    reading = _read_rows(trace, taking, advance, _REPEATING, notes)
+    without = _REPEATING - {"gpu_time"} if trace.columns.gpu_time_counts else _REPEATING
+    reading = _read_rows(trace, taking, advance, without, notes)
     if reading.intake.never_started or reading.intake.no_times or reading.intake.running:
         # Some jobs give no times after all, so what the other columns say of them is needed.
         return _read_rows(trace, taking, advance, frozenset(), notes)

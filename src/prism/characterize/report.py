@@ -22,6 +22,7 @@ from prism.characterize.first_page import (
     change_rows,
     loss_rows,
     node_rows,
+    tabulate_first_page,
     trend_rows,
     use_rows,
     wait_rows,
@@ -59,12 +60,15 @@ def write_report(reports: Sequence[Characterization], comparison: Comparison, fo
         document = write_document(reports, comparison)
         written[1].write_text(json.dumps(document, allow_nan=False, default=str) + "\n", encoding="utf-8")
         places = _name_folders(reports)
-        for (_, figures), place in zip(drawn, places, strict=True):
+        for (report, figures), place in zip(drawn, places, strict=True):
             target = folder / "csv" / place
             target.mkdir(parents=True, exist_ok=True)
             for figure in figures:
                 figure.table.write_csv(target / f"{figure.name}.csv")
                 written.append(target / f"{figure.name}.csv")
+            for name, numbers in tabulate_first_page(report).items():
+                numbers.write_csv(target / f"{name}.csv")
+                written.append(target / f"{name}.csv")
         table.table.write_csv(folder / "csv" / "comparison.csv")
     except OSError as error:
         raise BadFileError(
