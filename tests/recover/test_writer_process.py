@@ -82,7 +82,7 @@ class Program:
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-                if b"writer_process" in command and os.readlink(entry / "cwd") == str(self.folder):
+                if b"writer_process" in command and (entry / "cwd").readlink() == self.folder:
                     found.append(int(entry.name))
         return found
 

@@ -17,12 +17,12 @@ _plain_loop = worker._worker_loop
 _WARNINGS = frozenset({signal.SIGTERM, signal.SIGUSR1})
 
 
-def protect_loader_workers() -> None:
+def shield_workers() -> None:
     """From now on workers of torch's DataLoader ignore the warning signals of anybody but their trainer."""
-    worker._worker_loop = guarded_loop
+    worker._worker_loop = run_shielded
 
 
-def guarded_loop(*args: Any, **kwargs: Any) -> Any:
+def run_shielded(*args: Any, **kwargs: Any) -> Any:
     """torch's loop of a loader worker, deaf to warnings; also found by name in workers that are spawned."""
     trainer = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WARNINGS)

@@ -6,7 +6,7 @@ import signal
 from types import FrameType
 from typing import Any
 
-from prism.recover.checkpoint.loaders import protect_loader_workers
+from prism.recover.checkpoint.loaders import shield_workers
 
 
 class PreemptionNotice:
@@ -15,7 +15,7 @@ class PreemptionNotice:
     def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
         self.given = False
         self._previous: dict[signal.Signals, Any] = {}
-        protect_loader_workers()
+        shield_workers()
         try:
             self._previous = {number: signal.signal(number, self._note) for number in signals}
         except ValueError:

@@ -61,10 +61,14 @@ class Ranks:
 
     def from_first(self, value: Answer) -> Answer:
         """Rank 0's value, on every rank."""
+        return self.from_rank(0, value)
+
+    def from_rank(self, rank: int, value: Answer) -> Answer:
+        """One rank's value, on every rank."""
         if self._alone:
             return value
         box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0, group=self.control)
+        dist.broadcast_object_list(box, src=rank, group=self.control)
         answer: Answer = box[0]
         return answer
 

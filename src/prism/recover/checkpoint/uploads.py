@@ -220,7 +220,8 @@ class WriterProcess:
         paths = [str(Path(module.__file__ or "").parents[1]) for module in (prism, torch)]
         command = [sys.executable, "-P", "-c", _BOOT, str(there.fileno()), str(os.getpid()), cpus, json.dumps(paths)]
         # A supervisor ends what carries the attempt's mark; this process must be able to finish.
-        environment = {k: v for k, v in os.environ.items() if k != ATTEMPT_KEY} | {"CUDA_VISIBLE_DEVICES": ""}
+        environment = {k: v for k, v in os.environ.items() if k != ATTEMPT_KEY}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "PRISM_ROLE": "writer"}  # no rank, and no user of a GPU
         log.unlink(missing_ok=True)
         output = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # inherited: deaf before it can say so itself

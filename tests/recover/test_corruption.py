@@ -1,0 +1,172 @@
+"""Silent data corruption: what is found, who is named, and what is left alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from prism.recover.checkpoint.corruption import (  # noqa: E402
+    CorruptionConfig,
+    CorruptionGuard,
+    NormHistory,
+    Sketch,
+    find_odd_bits,
+    find_odd_norms,
+    sketch,
+)
+from prism.recover.checkpoint.ranks import Ranks  # noqa: E402
+
+CONFIG = CorruptionConfig(every_steps=5)
+
+
+def bits_of(*values: int) -> list[Sketch]:
+    return [Sketch(norm=1.0, bits=value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"), [((7, 7, 7), ()), ((7, 8, 7), (1,)), ((7, 8), (0, 1)), ((1, 2, 3), (0, 1, 2)), ((7,), ())]
+)
+def test_the_majority_says_which_replica_is_wrong(values, odd):
+    assert find_odd_bits(bits_of(*values)) == odd
+
+
+def test_results_that_differ_by_rounding_accuse_nobody():
+    told = [Sketch(norm=1.0 + n * 1e-6, bits=n) for n in range(4)]
+    assert find_odd_norms(told, CONFIG) == ()
+    assert find_odd_norms([*told, Sketch(norm=1.1, bits=9)], CONFIG) == (4,)
+    assert find_odd_norms([*told, Sketch(norm=math.nan, bits=9)], CONFIG) == (4,)
+
+
+def usual_history() -> NormHistory:
+    history = NormHistory(CONFIG)
+    for _ in range(10):
+        history.add([1.0, 2.0, 1.0, 1.0])
+    return history
+
+
+@pytest.mark.parametrize(
+    ("norms", "suspects"),
+    [
+        ([1.0, 2.0, 1.0, 1.0], []),
+        ([1.0, 100.0, 1.0, 1.0], [1]),
+        ([90.0, 180.0, 90.0, 95.0], []),  # all of them: the model, not a rank
+        ([1.0, 2.0, math.nan, 1.0], [2]),
+        ([math.inf, 2.0, 1.0, 1.0], [0]),
+    ],
+)
+def test_a_rank_alone_stands_out_and_a_shared_spike_does_not(norms, suspects):
+    assert usual_history().find_outliers(norms) == suspects
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int64]),
+    st.integers(0, 63),
+    st.integers(0, 99),
+)
+def test_every_single_flipped_bit_changes_the_sum(dtype, bit, place):
+    tensor = torch.arange(100, dtype=torch.float32).to(dtype)
+    before = sketch([tensor, torch.ones(3)]).bits
+    size = 8 * tensor.element_size()
+    integers = {16: torch.int16, 32: torch.int32, 64: torch.int64}[size]
+    mask = 1 << (bit % size)
+    tensor.view(integers)[place] ^= mask - (1 << size) if bit % size == size - 1 else mask
+    assert sketch([tensor, torch.ones(3)]).bits != before
+
+
+class Training:
+    """A linear model on data that is much the same in every step."""
+
+    def __init__(self, ranks: Ranks | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(8, 1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.guard = CorruptionGuard(self.model, self.optimizer, CONFIG, ranks=ranks)
+
+    def loss_of(self, batch):
+        return self.model(batch).square().mean()
+
+    def step(self, step: int, batch, damage=lambda model: None):
+        self.optimizer.zero_grad()
+        self.loss_of(batch).backward()
+        damage(self.model)
+        found = self.guard.after_backward(step, self.loss_of, batch)
+        self.optimizer.step()
+        return found or self.guard.after_step(step)
+
+
+def warm(training: Training) -> None:
+    for step in range(1, 13):
+        assert training.step(step, torch.randn(16, 8)) is None
+
+
+def test_a_flipped_gradient_is_proven_by_computing_it_again():
+    training = Training()
+    warm(training)
+
+    def flip(model):
+        model.weight.grad.view(torch.int32)[0, 3] ^= 1 << 30
+
+    found = training.step(13, torch.randn(16, 8), flip)
+    assert found is not None and (found.kind, found.ranks, found.step) == ("gradient", (0,), 13)
+    assert "rank 0" in str(found)
+
+
+def test_odd_data_is_no_corruption():
+    training = Training()
+    warm(training)
+    assert training.step(13, torch.randn(16, 8) * 1e4) is None
+    assert training.step(14, torch.full((16, 8), float("nan"))) is None
+
+
+def test_computing_again_leaves_no_trace():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    )
+    guard = CorruptionGuard(model, None, CONFIG)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    first = guard._compute(
+        lambda batch: model(batch).sum(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    )
+    again = guard._compute(
+        lambda batch: model(batch).sum(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    )
+    assert first == again and torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class ThreeRanks(Ranks):
+    """Rank 0 of three, the others computing what it does; rank 2's replica may be wrong."""
+
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        self.world_size, self.wrong = 3, wrong
+
+    def gather(self, value):
+        if isinstance(value, Sketch) and self.wrong:
+            return [value, value, Sketch(norm=value.norm * 1.5, bits=value.bits ^ 1)]
+        return [value] * 3
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_replica_that_differs_is_named(wrong: bool):
+    training = Training(ThreeRanks(wrong))
+    found = [training.guard.after_step(step) for step in range(1, 6)]
+    assert found[:4] == [None] * 4
+    assert (found[4].kind, found[4].ranks) == ("replica", (2,)) if wrong else found[4] is None
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_rank_whose_result_of_a_shared_batch_differs_is_named(wrong: bool):
+    training = Training(ThreeRanks(wrong))
+    batch = torch.randn(16, 8)
+    training.loss_of(batch).backward()
+    found = training.guard.after_backward(5, training.loss_of, batch)
+    assert (found.kind, found.ranks) == ("probe", (2,)) if wrong else found is None
