@@ -165,10 +165,8 @@ def main() -> None:
             f", real {result.real_ms:.2f})" if result.predicted_ms is not None and result.real_ms else ")" * bool(times)
         )
         mark = "ok " if result.right else "NOT"
-        print(
-            f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s {times} {result.told[:300]}",
-            flush=True,
-        )
+        place = f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s"
+        print(f"{place} {times} {result.told[:300]}", flush=True)
         if args.output:
             with args.output.open("a") as stream:
                 stream.write(json.dumps(asdict(result)) + "\n")

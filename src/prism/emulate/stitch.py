@@ -104,8 +104,8 @@ def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> 
     numbers: dict[object, int] = {}
     signs: list[int] = []
     for i in range(len(next(iter(measured.values())))):
-        sign = tuple(_shorten(sign_of(rank, parts[i], families, frozenset())) for rank, parts in measured.items())
-        signs.append(numbers.setdefault(sign, len(numbers)))
+        calls = tuple(_shorten(sign_of(rank, parts[i], families, frozenset())) for rank, parts in measured.items())
+        signs.append(numbers.setdefault(calls, len(numbers)))
     plain = signs.index(Counter(signs).most_common(1)[0][0])
     sources = []
     for i, sign in enumerate(signs):
@@ -129,8 +129,8 @@ def _choose_times(
     if len(measured) == world:
         # Every rank was measured: each keeps its own times, so that their differences show.
         alone = tuple((r,) for r in range(world))
-        by_peer = tuple(classes.by_peer[c] for c in classes.of_rank)
-        return Classes(tuple(range(world)), alone, tuple(range(world)), by_peer), ()
+        named = tuple(classes.by_peer[c] for c in classes.of_rank)
+        return Classes(tuple(range(world)), alone, tuple(range(world)), named), ()
     work = {
         rank: statistics.median(sum(e.gap_ns for e in parts[i]) for i in plain if i < len(parts))
         for rank, parts in measured.items()
@@ -145,12 +145,14 @@ def _choose_times(
         found = clusters.get(classes.alike[class_id]) or [sorted(measured)]
         cluster = next((i for i, ranks in enumerate(found) if rank in ranks), len(found) - 1)
         of_rank.append(numbers.setdefault((class_id, cluster), len(numbers)))
-    captured, by_peer, alike = [], [], []
+    captured: list[tuple[int, ...]] = []
+    by_peer: list[frozenset[str]] = []
+    alike: list[int] = []
     for class_id, cluster in numbers:
         kind = classes.alike[class_id]
         found = clusters.get(kind) or [sorted(measured)]
         own = [r for r in found[cluster] if classes.of_rank[r] == class_id]
-        captured.append(tuple([*own, *(r for r in found[cluster] if r not in own)]))
+        captured.append((*own, *(r for r in found[cluster] if r not in own)))
         by_peer.append(classes.by_peer[class_id])
         alike.append(kind)
     told = tuple(line for found in clusters.values() for line in describe_unlike(found, work))
