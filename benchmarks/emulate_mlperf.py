@@ -43,7 +43,7 @@ SHAPES = {
 }
 PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "A100": "dgx-a100"}
 STEPS = 3  # solved in a row; the last is a step of a running job
-LARGEST_FACTOR, SMALLEST_FACTOR = 20.0, 0.05
+SMALLEST_FACTOR = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +121,16 @@ def step_seconds(graph: Graph, costs: ClusterCosts, factor: float) -> float:
 
 def fit_factor(graph: Graph, costs: ClusterCosts, measured_s: float) -> float:
     """The compute factor at which the step takes as long as measured."""
-    low, high = SMALLEST_FACTOR, LARGEST_FACTOR
-    for _ in range(24):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if step_seconds(graph, costs, middle) < measured_s else (low, middle)
-    return (low * high) ** 0.5
+    # A step is nearly linear in the factor, so a few secants are enough.
+    before, factor = 1.0, 0.8
+    at_before = step_seconds(graph, costs, before)
+    for _ in range(5):
+        at = step_seconds(graph, costs, factor)
+        if abs(at / measured_s - 1) < 1e-5 or at == at_before:
+            break
+        slope = (at - at_before) / (factor - before)
+        before, at_before, factor = factor, at, max(SMALLEST_FACTOR, factor + (measured_s - at) / slope)
+    return factor
 
 
 def predict_family(family: pl.DataFrame) -> list[Row]:

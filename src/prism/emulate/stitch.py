@@ -34,6 +34,7 @@ class StitchConfig:
     overlap: bool = True  # CPU only: communication runs beside computation; false where each rank has one core
     compute_scale: float = 1.0  # times of another GPU over those of this one
     clock: ClockName = "work"
+    own_times: bool = True  # where every rank was measured each keeps its own times; false where only calls matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,13 @@ def stitch(
     measured = {rank: parts[first : first + count] for rank, parts in cut.items()}
     streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
     classes = find_classes(streams, families, world, config.gpus_per_node)
+    asymmetry: tuple[str, ...]
     signs, sources = _tell_iterations(measured, families)
     plain = [i for i, sign in enumerate(signs) if sign == Counter(signs).most_common(1)[0][0]]
-    classes, asymmetry = _choose_times(classes, measured, plain, world)
+    if config.own_times:
+        classes, asymmetry = _choose_times(classes, measured, plain, world)
+    else:
+        asymmetry = ()
     lone_core = next(iter(captures.values())).device == "cpu" and not config.overlap
     writing = _Writing(measured, seen, first, families, classes, lone_core, config)
     builder = GraphBuilder(name)

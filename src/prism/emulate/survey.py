@@ -111,6 +111,8 @@ class Surveyor:
         if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
             check_calls(captures)
         check_ranks(launcher, captures)
+        # Every rank ran, so whatever contradicts itself now would hang.
+        self._verify(captures, launcher.recording)
         return Survey(captures=captures, recording=launcher.recording, complete=True)
 
     # Worlds that are too large to run whole.
@@ -139,7 +141,8 @@ class Surveyor:
     def _verify(self, captures: dict[int, Capture], recording: Recording) -> dict[int, Capture]:
         """Put the sample together; ranks that a contradiction names are run too, until there is none."""
         for _ in range(_ROUNDS):
-            stitched = stitch(captures, StitchConfig(warmup=1, gpus_per_node=self._launch.gpus_per_node))
+            config = StitchConfig(warmup=1, gpus_per_node=self._launch.gpus_per_node, own_times=False)
+            stitched = stitch(captures, config)
             try:
                 verify(stitched.graph, eager_bytes=-1 if self._on_gpu else EAGER_BYTES)
                 return captures
@@ -147,7 +150,7 @@ class Surveyor:
                 named = {int(rank) for rank in re.findall(r"\brank (\d+)", str(error))}
                 missing = sorted(named - set(captures))
                 if not missing:
-                    raise
+                    raise GraphError(f"this would hang on a cluster: {error}") from None
                 self._config.note(f"running rank {missing[0]} too: {error}")
                 captures = self.extend(captures, recording, missing)
         raise PrismError(
