@@ -106,10 +106,9 @@ def run_case(case: Case, limit_s: float, options: Sequence[str] = ()) -> Result:
     wall = time.monotonic() - started
     if process.returncode == 0:
         return _judge(case, wall, json.loads(out), "", "works")
-    last = next((line for line in reversed(errors.strip().splitlines()) if line.strip()), "")
-    told = _last_message(errors) or last
-    if "Traceback" in errors and "prism" in last:
-        return _judge(case, wall, None, told, "crash")
+    told = _last_message(errors)
+    if not told:  # it died without an error of its own
+        return _judge(case, wall, None, " ".join(errors.split())[-300:], "crash")
     if any(word in told for word in HANG_WORDS):
         return _judge(case, wall, None, told, "false hang")
     return _judge(case, wall, None, told, "crash" if "failed in the script" in told else "refused")
@@ -133,7 +132,7 @@ def _judge(case: Case, wall_s: float, document: dict[str, Any] | None, told: str
     if case.expect == "bug":
         if outcome == "works":
             outcome = "bug missed"
-        elif outcome == "false hang":
+        elif outcome in ("false hang", "crash"):
             ranks = {int(r) for r in re.findall(r"\brank (\d+)", told)}
             for many in re.findall(r"\branks ([\d, ]+(?:and \d+)?)", told):
                 ranks |= {int(r) for r in re.findall(r"\d+", many)}
@@ -165,10 +164,8 @@ def main() -> None:
             f", real {result.real_ms:.2f})" if result.predicted_ms is not None and result.real_ms else ")" * bool(times)
         )
         mark = "ok " if result.right else "NOT"
-        print(
-            f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s {times} {result.told[:300]}",
-            flush=True,
-        )
+        place = f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s"
+        print(f"{place} {times} {result.told[:300]}", flush=True)
         if args.output:
             with args.output.open("a") as stream:
                 stream.write(json.dumps(asdict(result)) + "\n")

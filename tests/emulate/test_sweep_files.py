@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,6 +100,19 @@ def test_a_calibration_of_another_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfigError, match="measured on gloo, but cluster 'dgx-h100' runs nccl"):
         choose_costs("NVIDIA H100", 8, 8, None, path)
     assert choose_costs("cpu", 8, 8, None, path).calibration is not None
+
+
+def test_what_calibrate_writes_on_a_host_of_many_cores_is_taken_for_hosts_of_fewer_ranks(tmp_path: Path) -> None:
+    """A host of 16 cores measures groups of 16, which a job with 8 ranks on a host does not have."""
+    path = tmp_path / "here.csv"
+    rows = [f"gloo,all_reduce,{ranks},1,{size},{1000 * ranks + size}" for ranks in (2, 16) for size in (1024, 65536)]
+    path.write_text("backend,kind,num_ranks,num_hosts,bytes,duration_ns\n" + "\n".join(rows) + "\n")
+    costs = choose_costs("cpu", 8, 8, None, path)
+    assert costs.calibration is not None and costs.calibration.points["num_ranks"].max() == 2
+    sizes = np.array([4096], np.int64)
+    assert costs.price(["all_reduce"], sizes, np.zeros(1, np.int64), [costs.place([0, 0], [0, 1])])[0] > 0
+    with pytest.raises(BadConfigError, match="raise --gpus-per-node or calibrate with fewer --ranks"):
+        choose_costs("cpu", 8, 1, None, path)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ Overlap = Annotated[
 Company = Annotated[int | None, typer.Option(help="CPU ranks that run at once; by default as many as cores allow.")]
 Pin = Annotated[bool, typer.Option("--pin", help="One core per live rank.")]
 Symmetry = Annotated[bool, typer.Option(help="Capture a second rank of each class to check that they are alike.")]
+LintRanks = Annotated[
+    int,
+    typer.Option(help="Run the host code of every rank in worlds up to this size; 0 runs a sample of ranks.", min=0),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a run of the script is given up.")]
 MaxLive = Annotated[int, typer.Option(help="Most ranks to run at once.", min=1)]
 Chakra = Annotated[bool, typer.Option("--chakra", help="Also write Chakra execution traces to the output folder.")]
@@ -84,6 +88,7 @@ def run_emulate(
     company: Company = None,
     pin: Pin = False,
     check_symmetry: Symmetry = True,
+    lint_ranks: LintRanks = 1024,
     timeout: Timeout = 1800.0,
     max_live: MaxLive = 64,
     chakra: Chakra = False,
@@ -106,7 +111,8 @@ def run_emulate(
     )  # fmt: skip
     capture = CaptureConfig(
         launch=launch, ranks=read_ranks(ranks), iterations=iterations, warmup=warmup, company=company,
-        check_symmetry=check_symmetry, snapshot=snapshot, note=note, **read_routing(routing, routing_file),
+        check_symmetry=check_symmetry, lint_ranks=lint_ranks, snapshot=snapshot, note=note,
+        **read_routing(routing, routing_file),
     )  # fmt: skip
     config = EmulateConfig(
         capture=capture, cluster=cluster, calibration=calibration, compute_scale=compute_scale, overlap=overlap,
@@ -212,9 +218,8 @@ def _unit_rows(steps: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     unit = f"{steps['unit']} iterations" if steps["unit"] else "none seen twice"
     rows = [("repeating unit", f"{unit}; plain {steps['plain_ms']:,.3f} ms, mean {steps['mean_ms']:,.3f} ms")]
-    for special in steps["special"][:4]:
-        rows.append((f"  number {special['index']}", f"{special['ms']:,.3f} ms {special['source']}"))
-    return rows
+    shown = steps["special"][:4]
+    return rows + [(f"  number {s['index']}", f"{s['ms']:,.3f} ms {s['source']}") for s in shown]
 
 
 def _show(emulation: Emulation, live: Sequence[LiveRun], json: bool) -> None:

@@ -25,7 +25,11 @@ class Process(Protocol):
     """A live rank's process."""
 
     pid: int
-    returncode: int | None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, as far as it is known."""
+        ...
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""

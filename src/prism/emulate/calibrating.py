@@ -57,7 +57,8 @@ def count_ranks(backend: str) -> int:
     """One rank per core or per GPU of this host."""
     import torch
 
-    return torch.cuda.device_count() if backend == "nccl" else len(os.sched_getaffinity(0))
+    # A collective needs two ranks; on one core they take turns.
+    return torch.cuda.device_count() if backend == "nccl" else max(2, len(os.sched_getaffinity(0)))
 
 
 def _check_gpus(num_ranks: int) -> None:

@@ -1,4 +1,4 @@
-"""Rank classes: ranks that run the same program. Ranks that ran are compared; others are placed by their memberships."""
+"""Rank classes: ranks that run the same program. Those that ran are compared; others are placed by memberships."""
 
 from __future__ import annotations
 

@@ -118,8 +118,9 @@ def _say_odd(
     most = [r for r, call in at.items() if call == usual]
     return (
         f"this would hang on a cluster: {_say_ranks(alike)} {'call' if len(alike) > 1 else 'calls'} "
-        f"{at[one].say(members)}{_at(by_rank[one][index])} where {_say_ranks(most)} {'call' if len(most) > 1 else 'calls'} "
-        f"{usual.say(members)}{_at(by_rank[most[0]][index])}; it is call #{index} of a group of {len(members)}"
+        f"{at[one].say(members)}{_at(by_rank[one][index])} where {_say_ranks(most)} "
+        f"{'call' if len(most) > 1 else 'calls'} {usual.say(members)}{_at(by_rank[most[0]][index])}; it is call "
+        f"#{index} of a group of {len(members)}"
     )
 
 
@@ -165,11 +166,9 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
         tagged = f" with tag {tag}" if tag else ""
         more = (out if len(out) > len(into) else into)[min(len(out), len(into))]
         if len(out) > len(into):
-            text = f"rank {source} sends{_at(more)} to rank {target}{tagged}, which makes only {len(into)} receives from it"
+            text = f"rank {source} sends{_at(more)} to rank {target}{tagged}, which makes only {len(into)} receives"
         else:
-            text = (
-                f"rank {target} receives{_at(more)} from rank {source}{tagged}, which makes only {len(out)} sends to it"
-            )
+            text = f"rank {target} receives{_at(more)} from rank {source}{tagged}, which makes only {len(out)} sends"
         raise CallsDifferError(f"this would hang on a cluster: {text}")
 
 

@@ -178,10 +178,11 @@ class ExchangeServer:
                 left.append((meeting, needed, until, reply))
         self._joining = left
 
-    def _settle_meetings(self) -> None:
+    def _settle_meetings(self, at_least: int | None = None) -> None:
         """A rank that has ended is not waited for: scripts may stop at different steps."""
+        needed = self.mailbox.num_running if at_least is None else at_least
         for step in list(self._meeting):
-            if len(self._meeting[step]) >= self.mailbox.num_running:
+            if len(self._meeting[step]) >= needed:
                 goes_on = self._steps.goes_on(step)
                 for reply in self._meeting.pop(step):
                     reply(("ok", goes_on))
@@ -189,9 +190,16 @@ class ExchangeServer:
     def _tick(self) -> None:
         with self.lock:
             self._settle_joins()
-            quiet = time.monotonic() - self._last_request > _QUIET_S
-            if quiet and self.mailbox.find_deadlock() and self._is_complete():
+            if time.monotonic() - self._last_request <= _QUIET_S or not self._is_complete():
+                return
+            if self.mailbox.find_deadlock():
                 self.mailbox.break_deadlock()
+            elif self._meeting and self._num_met() + len(self.mailbox.standing()) >= self.mailbox.num_running:
+                # Some ended an iteration that others cannot end without them: let them go on.
+                self._settle_meetings(at_least=0)
+
+    def _num_met(self) -> int:
+        return sum(map(len, self._meeting.values()))
 
 
 class StepLimit:

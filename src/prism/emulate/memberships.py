@@ -36,7 +36,8 @@ def assign_others(own: Mapping[int, int], families: Families, world: int, per_no
     for rank, class_id in own.items():
         seen[chosen(rank)][class_id] += 1
     usual = Counter(own.values()).most_common(1)[0][0]
-    of_rank, unproved = [], {}
+    of_rank: list[int] = []
+    unproved: dict[Hashable, int] = {}
     for rank in range(world):
         if rank in own:
             of_rank.append(own[rank])
@@ -48,7 +49,9 @@ def assign_others(own: Mapping[int, int], families: Families, world: int, per_no
     return Placed(tuple(of_rank), tuple(sorted(unproved.values())[:_MOST_PROBES]))
 
 
-def choose_probes(families: Families, world: int, per_node: int, ran: Sequence[int]) -> list[int]:
+def choose_probes(
+    families: Families, world: int, per_node: int, ran: Sequence[int], most: int = _MOST_PROBES
+) -> list[int]:
     """Ranks that together have every membership worth a look, beyond those that ran."""
     features = list_features(families, world, per_node)
     wanted: set[tuple[int, Hashable]] = set()
@@ -62,7 +65,7 @@ def choose_probes(families: Families, world: int, per_node: int, ran: Sequence[i
         wanted -= have[rank]
     probes: list[int] = []
     candidates = sorted({world - 1, world // 2, 1 % world, *range(0, world, max(1, world // 2048))})
-    while wanted and len(probes) < _MOST_PROBES:
+    while wanted and len(probes) < most:
         best = max(candidates, key=lambda rank: len(have[rank] & wanted))
         if not have[best] & wanted:
             # What is left belongs to few ranks: take one that has it.
@@ -96,7 +99,7 @@ def list_features(families: Families, world: int, per_node: int) -> list[Feature
 
 
 def _choose_features(own: Mapping[int, int], features: Sequence[Feature], world: int) -> Feature:
-    """The feature, or pair of them, that tells the classes apart with fewest values unseen; the best there is if none."""
+    """The feature, or pair of them, that tells classes apart with fewest values unseen; the best there is if none."""
     scored: list[tuple[int, int, int, int, Feature]] = []
     for number, feature in enumerate([*features, *_pairs(features)]):
         if number == len(features) and min(entry[0] for entry in scored) == 0:

@@ -11,10 +11,11 @@ import polars as pl
 
 from prism.emulate.capture import Capture
 from prism.emulate.stitch import Stitched
+from prism.emulate.survey import EAGER_BYTES
 from prism.emulate.units import StepSummary, summarize
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
-from prism.simulate.calibration import read_calibration
+from prism.simulate.calibration import Calibration, read_calibration
 from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
@@ -22,7 +23,6 @@ from prism.simulate.graph import Graph
 from prism.simulate.solving.solver import Solution, SolveConfig, solve
 from prism.simulate.solving.usage import measure_usage
 
-_EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _PRESET_OF_GPU = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100", "B200": "dgx-b200"}
 
 # Buffers of one NCCL communicator: channels x receiving connections (ring and tree) x (4 MiB Simple + 4.7 MiB LL128
@@ -85,7 +85,9 @@ def choose_costs(
     chosen = load_cluster(cluster or ("ethernet-host" if device == "cpu" else preset))
     hosts = -(-world_size // gpus_per_node)
     chosen = replace(chosen, gpus_per_host=gpus_per_node, num_hosts=max(hosts, chosen.num_hosts))
-    measured = read_calibration(calibration) if calibration else None
+    measured = _keep_what_fits(read_calibration(calibration), gpus_per_node, calibration) if calibration else None
+    if measured is not None:
+        chosen = replace(chosen, num_hosts=max(chosen.num_hosts, int(measured.points["num_hosts"].max())))  # type: ignore[arg-type]
     if measured is not None and measured.backend != chosen.backend:
         raise BadConfigError(
             f"{calibration}: measured on {measured.backend}, but cluster '{chosen.name}' runs {chosen.backend}; "
@@ -94,13 +96,26 @@ def choose_costs(
     return ClusterCosts(chosen, measured)
 
 
+def _keep_what_fits(measured: Calibration, gpus_per_node: int, path: Path) -> Calibration:
+    """Leave out groups with more ranks on a host than the job has: they say nothing about its hosts."""
+    fits = pl.col("num_ranks") <= pl.col("num_hosts") * gpus_per_node
+    kept = measured.points.filter(fits)
+    if kept.is_empty():
+        fewest = measured.points.select((pl.col("num_ranks") / pl.col("num_hosts")).ceil().min()).item()
+        raise BadConfigError(
+            f"{path}: measured with {fewest:g} or more ranks on a host, but the job has {gpus_per_node}; raise "
+            "--gpus-per-node or calibrate with fewer --ranks"
+        )
+    return Calibration(measured.backend, kept)
+
+
 def predict(
     stitched: Stitched, captures: Mapping[int, Capture], costs: ClusterCosts, *,
     gpu_memory_bytes: int | None = None,
 ) -> Prediction:  # fmt: skip
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
-    config = SolveConfig(note_ops=True, eager_bytes=_EAGER_BYTES if gloo else -1)
+    config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
     solution = solve(stitched.graph, costs, config)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)

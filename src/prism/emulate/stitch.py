@@ -34,6 +34,7 @@ class StitchConfig:
     overlap: bool = True  # CPU only: communication runs beside computation; false where each rank has one core
     compute_scale: float = 1.0  # times of another GPU over those of this one
     clock: ClockName = "work"
+    own_times: bool = True  # where every rank was measured each keeps its own times; false where only calls matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,13 @@ def stitch(
     measured = {rank: parts[first : first + count] for rank, parts in cut.items()}
     streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
     classes = find_classes(streams, families, world, config.gpus_per_node)
+    asymmetry: tuple[str, ...]
     signs, sources = _tell_iterations(measured, families)
     plain = [i for i, sign in enumerate(signs) if sign == Counter(signs).most_common(1)[0][0]]
-    classes, asymmetry = _choose_times(classes, measured, plain, world)
+    if config.own_times:
+        classes, asymmetry = _choose_times(classes, measured, plain, world)
+    else:
+        asymmetry = ()
     lone_core = next(iter(captures.values())).device == "cpu" and not config.overlap
     writing = _Writing(measured, seen, first, families, classes, lone_core, config)
     builder = GraphBuilder(name)
@@ -104,8 +109,8 @@ def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> 
     numbers: dict[object, int] = {}
     signs: list[int] = []
     for i in range(len(next(iter(measured.values())))):
-        sign = tuple(_shorten(sign_of(rank, parts[i], families, frozenset())) for rank, parts in measured.items())
-        signs.append(numbers.setdefault(sign, len(numbers)))
+        calls = tuple(_shorten(sign_of(rank, parts[i], families, frozenset())) for rank, parts in measured.items())
+        signs.append(numbers.setdefault(calls, len(numbers)))
     plain = signs.index(Counter(signs).most_common(1)[0][0])
     sources = []
     for i, sign in enumerate(signs):
@@ -129,8 +134,8 @@ def _choose_times(
     if len(measured) == world:
         # Every rank was measured: each keeps its own times, so that their differences show.
         alone = tuple((r,) for r in range(world))
-        by_peer = tuple(classes.by_peer[c] for c in classes.of_rank)
-        return Classes(tuple(range(world)), alone, tuple(range(world)), by_peer), ()
+        named = tuple(classes.by_peer[c] for c in classes.of_rank)
+        return Classes(tuple(range(world)), alone, tuple(range(world)), named), ()
     work = {
         rank: statistics.median(sum(e.gap_ns for e in parts[i]) for i in plain if i < len(parts))
         for rank, parts in measured.items()
@@ -145,12 +150,14 @@ def _choose_times(
         found = clusters.get(classes.alike[class_id]) or [sorted(measured)]
         cluster = next((i for i, ranks in enumerate(found) if rank in ranks), len(found) - 1)
         of_rank.append(numbers.setdefault((class_id, cluster), len(numbers)))
-    captured, by_peer, alike = [], [], []
+    captured: list[tuple[int, ...]] = []
+    by_peer: list[frozenset[str]] = []
+    alike: list[int] = []
     for class_id, cluster in numbers:
         kind = classes.alike[class_id]
         found = clusters.get(kind) or [sorted(measured)]
         own = [r for r in found[cluster] if classes.of_rank[r] == class_id]
-        captured.append(tuple([*own, *(r for r in found[cluster] if r not in own)]))
+        captured.append((*own, *(r for r in found[cluster] if r not in own)))
         by_peer.append(classes.by_peer[class_id])
         alike.append(kind)
     told = tuple(line for found in clusters.values() for line in describe_unlike(found, work))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +18,15 @@ from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks
 from prism.emulate.mailbox import Recording
 from prism.emulate.memberships import choose_probes
-from prism.errors import BadConfigError
+from prism.emulate.stitch import StitchConfig, stitch
+from prism.errors import BadConfigError, GraphError, PrismError
+from prism.simulate.verification import verify
 
 _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
+EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _AUDITED = 8
+_GPU_PROBES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class Surveyor:
         self._base = replace(base, track_memory=False, snapshot="")
         self._config = config
         self._cores = len(os.sched_getaffinity(0))
+        self._on_gpu = False
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
@@ -61,6 +67,7 @@ class Surveyor:
         probe = self._probe()
         if world == 1:
             return Survey(captures={0: probe}, complete=True)
+        self._on_gpu = probe.device != "cpu"
         steps = self._affordable_steps(probe)
         if steps:
             note(f"running the host code of all {world} ranks for {steps} iterations")
@@ -104,6 +111,8 @@ class Surveyor:
         if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
             check_calls(captures)
         check_ranks(launcher, captures)
+        # Every rank ran, so whatever contradicts itself now would hang.
+        self._verify(captures, launcher.recording)
         return Survey(captures=captures, recording=launcher.recording, complete=True)
 
     # Worlds that are too large to run whole.
@@ -112,9 +121,11 @@ class Surveyor:
         recording = Recording()
         captures = self.extend({}, recording, [0])
         world, per_node = self._launch.world_size, self._launch.gpus_per_node
-        captures = self.extend(
-            captures, recording, choose_probes(find_families(captures.values()), world, per_node, list(captures))
-        )
+        # A rank of a GPU job builds its whole model; the contradictions that are left name the ranks to add.
+        self._on_gpu = captures[0].device != "cpu"
+        most = _GPU_PROBES if self._on_gpu else self._config.max_live
+        families = find_families(captures.values())
+        captures = self.extend(captures, recording, choose_probes(families, world, per_node, list(captures), most))
         for _ in range(_ROUNDS):
             classes = classify(captures, world, per_node)
             missing = [r for r in classes.unproved if r not in captures]
@@ -122,9 +133,30 @@ class Surveyor:
                 break
             captures = self.extend(captures, recording, missing)
         unseen = sorted(set(range(world)) - set(captures))
-        audit = random.Random(world).sample(unseen, min(_AUDITED, len(unseen)))
+        audit = random.Random(world).sample(unseen, min(2 if self._on_gpu else _AUDITED, len(unseen)))
         self._config.note(f"auditing {len(audit)} ranks drawn at random")
-        return Survey(captures=self.extend(captures, recording, audit), recording=recording, complete=False)
+        captures = self.extend(captures, recording, audit)
+        return Survey(captures=self._verify(captures, recording), recording=recording, complete=False)
+
+    def _verify(self, captures: dict[int, Capture], recording: Recording) -> dict[int, Capture]:
+        """Put the sample together; ranks that a contradiction names are run too, until there is none."""
+        for _ in range(_ROUNDS):
+            config = StitchConfig(warmup=1, gpus_per_node=self._launch.gpus_per_node, own_times=False)
+            stitched = stitch(captures, config)
+            try:
+                verify(stitched.graph, eager_bytes=-1 if self._on_gpu else EAGER_BYTES)
+                return captures
+            except GraphError as error:
+                named = {int(rank) for rank in re.findall(r"\brank (\d+)", str(error))}
+                missing = sorted(named - set(captures))
+                if not missing:
+                    raise GraphError(f"this would hang on a cluster: {error}") from None
+                self._config.note(f"running rank {missing[0]} too: {error}")
+                captures = self.extend(captures, recording, missing)
+        raise PrismError(
+            f"the ranks of this program could not be sorted into classes by running {len(captures)} of them; name "
+            "representatives with --ranks, or raise --lint-ranks to run all"
+        )
 
     def extend(self, captures: dict[int, Capture], recording: Recording, ranks: list[int]) -> dict[int, Capture]:
         """Run more ranks, and those that they need; earlier ones are answered for from the recording."""
@@ -132,9 +164,9 @@ class Surveyor:
             return captures
         if len(ranks) > self._config.max_live:
             ranks = ranks[: self._config.max_live]
-        steps = 2 if len(captures) < self._config.max_live else 1
+        steps = 1 if self._on_gpu else 2
         plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
-        limits = RunLimits(at_once=2 * self._cores)
+        limits = RunLimits(at_once=1 if self._on_gpu else 2 * self._cores)
         launcher = Launcher(
             self._boot, self._launch, plan, self._folder, recording=recording, limits=limits,
             most_live=self._config.max_live,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 _UNLIKE_SHARE = 0.25  # of the smaller one's work; equal ranks of a busy machine differ by 5 to 15 %
 _UNLIKE_NS = 300_000  # shorter differences are noise
@@ -12,7 +13,7 @@ def split_by_work(work_ns: Mapping[int, float]) -> list[list[int]]:
     """Ranks in sets that work alike; the last set is the one that stands for ranks that were not captured."""
     order = sorted(work_ns, key=lambda rank: work_ns[rank])
     sets = [[order[0]]]
-    for before, rank in zip(order, order[1:], strict=False):
+    for before, rank in pairwise(order):
         if work_ns[rank] - work_ns[before] > max(_UNLIKE_NS, _UNLIKE_SHARE * work_ns[before]):
             sets.append([])
         sets[-1].append(rank)
@@ -26,6 +27,6 @@ def describe_unlike(sets: Sequence[Sequence[int]], work_ns: Mapping[int, float])
     usual = sets[-1][0]
     for ranks in sets[:-1]:
         yield (
-            f"rank {ranks[0]} works {work_ns[ranks[0]] / 1e6:.2f} ms in an iteration where rank {usual}, which makes the "
-            f"same calls, works {work_ns[usual] / 1e6:.2f} ms"
+            f"rank {ranks[0]} works {work_ns[ranks[0]] / 1e6:.2f} ms in an iteration where rank {usual}, which makes "
+            f"the same calls, works {work_ns[usual] / 1e6:.2f} ms"
         )

@@ -128,7 +128,7 @@ def _note_backward(session: Session) -> None:
         session.recorder.note_backward()
         return plain(*args, **kwargs)
 
-    torch.autograd.backward = backward  # type: ignore[assignment]
+    torch.autograd.backward = backward
 
 
 def _run_script(command: list[str]) -> tuple[str, str]:

@@ -84,7 +84,7 @@ class _Point:
         control, cls.control = cls.control, None
         if control is None:
             return
-        os.environ.__class__ = os._Environ  # type: ignore[assignment]
+        os.environ.__class__ = os._Environ
         reason = _why_not()
         if reason:
             control.send(("cannot", reason))
@@ -101,7 +101,7 @@ def arm(become: Become) -> bool:
     _Point.control, _Point.become = Connection(int(descriptor)), become
     for name in RANK_VARIABLES:
         os.environ.pop(name, None)
-    os.environ.__class__ = _WatchedEnvironment  # type: ignore[assignment]
+    os.environ.__class__ = _WatchedEnvironment
     _fork_before_cuda()
     return True
 
@@ -118,7 +118,7 @@ def _fork_before_cuda() -> None:
 
     def lazy_init() -> Any:
         _Point.reach()
-        return plain()
+        return plain()  # type: ignore[no-untyped-call]
 
     torch.cuda._lazy_init = lazy_init
 
@@ -127,7 +127,7 @@ def _why_not() -> str:
     others = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     if others:
         return f"the script started threads before it asked for its rank ({', '.join(others[:3])})"
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "CUDA is in use before the script asked for its rank"
     return ""
 

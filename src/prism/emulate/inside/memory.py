@@ -26,8 +26,27 @@ class StorageCounter(TorchDispatchMode):
         self.current = 0
         self.peak = 0
         self._sizes: dict[int, int] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Any:
+        """FSDP frees and takes memory by resizing storages, which no op shows."""
+        counter, plain = self, self._resize
+
+        def resize_(storage: Any, size: int) -> Any:
+            result = plain(storage, size)
+            counter.count_storage(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(t is not torch.Tensor and t is not torch.nn.Parameter for t in types):
+            return NotImplemented  # a distributed tensor first turns the op into ops on its shards, which come here
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, torch.Tensor) and type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -36,16 +55,16 @@ class StorageCounter(TorchDispatchMode):
 
     def _count(self, tensor: torch.Tensor) -> None:
         with contextlib.suppress(RuntimeError, NotImplementedError):  # functional and fake tensors have no storage
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            size = -(-storage.nbytes() // _ROUND) * _ROUND
-            known = self._sizes.get(key)
-            if known is not None:
-                self._change(size - known)
-                self._sizes[key] = size
-                return
-            self._sizes[key] = size
-            self._change(size)
+            self.count_storage(tensor.untyped_storage())
+
+    def count_storage(self, storage: Any) -> None:
+        """Note what a storage holds now."""
+        key = storage._cdata
+        size = -(-storage.nbytes() // _ROUND) * _ROUND
+        known = self._sizes.get(key)
+        self._sizes[key] = size
+        self._change(size - (known or 0))
+        if known is None:
             weakref.finalize(storage, self._release, key)
 
     def _release(self, key: int) -> None:

@@ -12,7 +12,7 @@ from prism.emulate.inside.exchange import Exchange
 from prism.emulate.inside.recorder import find_source
 
 
-class SharedStore(dist.Store):
+class SharedStore(dist.Store):  # type: ignore[name-defined]
     """What c10d and scripts ask of a store, answered by the exchange; `prefix` keeps stores of a script apart."""
 
     def __init__(self, exchange: Exchange, prefix: str = "") -> None:

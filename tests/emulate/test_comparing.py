@@ -1,0 +1,71 @@
+"""Calls that do not meet are named with the rank that differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from captured import capture, entry
+
+from prism.emulate.capture import Capture, CapturedGroup
+from prism.emulate.comparing import CallsDifferError, check_calls
+
+REDUCE = entry("all_reduce", group="0", bytes=400, op=0, source="train.py:7")
+
+
+def test_ranks_that_call_alike_pass() -> None:
+    check_calls({r: capture(r, 4, [REDUCE]) for r in range(4)})
+
+
+def test_the_odd_rank_in_the_middle_is_named() -> None:
+    extra = [REDUCE, entry("barrier", group="0", op=1, source="train.py:9")]
+    captures = {r: capture(r, 8, extra if r == 5 else [REDUCE]) for r in range(8)}
+    with pytest.raises(
+        CallsDifferError, match=r"rank 5 calls barrier \(train.py:9\) where ranks 0, 1, 2, 3 and 3 more"
+    ):
+        check_calls(captures)
+
+
+def test_another_size_and_another_root_are_named() -> None:
+    twice = replace(REDUCE, bytes=800)
+    with pytest.raises(CallsDifferError, match=r"rank 2 calls all_reduce of 800 bytes .* call all_reduce of 400 bytes"):
+        check_calls({r: capture(r, 4, [twice if r == 2 else REDUCE]) for r in range(4)})
+
+    def send_out(root: int) -> list[object]:
+        return [entry("broadcast", group="0", bytes=8, op=0, peer=root)]
+
+    with pytest.raises(CallsDifferError, match="rank 3 calls broadcast of 8 bytes with root 2"):
+        check_calls({r: capture(r, 4, send_out(2 if r == 3 else 0)) for r in range(4)})
+
+
+def test_a_rank_that_skips_a_call_in_every_step_is_named() -> None:
+    captures = {r: capture(r, 4, [REDUCE] if r == 1 else [REDUCE, REDUCE]) for r in range(4)}
+    with pytest.raises(CallsDifferError, match="rank 1 never calls all_reduce of 400 bytes #3"):
+        check_calls(captures)
+
+
+def test_a_rank_that_was_stopped_a_little_earlier_is_no_fault() -> None:
+    captures = {r: capture(r, 4, [REDUCE]) for r in range(4)}
+    captures[2] = replace(captures[2], entries=captures[2].entries[:-2])
+    check_calls(captures)
+
+
+def test_a_group_that_only_some_ranks_make_is_named() -> None:
+    pair = CapturedGroup("1", "undefined", "train.py:3", (0, 1))
+    captures = {r: capture(r, 4, [REDUCE], groups=[pair] if r != 3 else []) for r in range(4)}
+    with pytest.raises(CallsDifferError, match="rank 3 does not make the group of ranks 0, 1"):
+        check_calls(captures)
+    own = replace(pair, name="a1b2c3")  # c10d hashes the names of groups that only their members make
+    check_calls({r: capture(r, 4, [REDUCE], groups=[own] if r < 2 else []) for r in range(4)})
+
+
+def _message(rank: int, what: str, peer: int, size: int = 8, tag: int = 0) -> Capture:
+    return capture(rank, 2, [entry(what, group="0", bytes=size, op=0, peer=peer, tag=tag)])
+
+
+def test_messages_match_by_source_target_and_tag() -> None:
+    check_calls({0: _message(0, "send", 1, tag=3), 1: _message(1, "recv", 0, tag=3)})
+    with pytest.raises(CallsDifferError, match="rank 0 sends 8 bytes .* to rank 1, which expects 16 bytes"):
+        check_calls({0: _message(0, "send", 1), 1: _message(1, "recv", 0, size=16)})
+    with pytest.raises(CallsDifferError, match="rank 0 sends .* to rank 1 with tag 3, which makes only 0 receives"):
+        check_calls({0: _message(0, "send", 1, tag=3), 1: _message(1, "recv", 0, tag=4)})
