@@ -114,3 +114,80 @@ def test_torchruns_summary_names_rank_and_host_of_a_killed_process():
     )
     verdict = verdict_of(text)
     assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 9, ("node-7",))
+
+
+def summary_of(failures, first):
+    """torchrun's list of failures: (rank, exit code) of each, and which it observed first."""
+
+    def block(n, rank, code):
+        return (
+            f"[{n}]:\n  time      : 2024-01-01\n  host      : node-{rank // 4}\n  rank      : {rank} (local_rank: {rank % 4})\n"
+            f"  exitcode  : {code} (pid: {900 + rank})\n  error_file: <N/A>\n  traceback : x\n"
+        )
+
+    others = "".join(block(n, *f) for n, f in enumerate((f for f in failures if f[0] != first), start=1))
+    root = "".join(block(0, *f) for f in failures if f[0] == first)
+    return f"{CHILD_FAILED}\nFailures:\n{others}Root Cause (first observed failure):\n{root}"
+
+
+WATCHDOG = "[E ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"
+STEPS = "".join(f"step {i} | loss: 2.0\n" for i in range(9))
+
+
+def test_the_launchers_first_failure_may_be_a_victim_of_the_rank_that_raised():
+    for bad in range(8):
+        victims = [r for r in range(8) if r != bad]
+        text = STEPS + "KeyError: 'labels'\n" + "".join(WATCHDOG.format(r=r) + "\n" for r in victims)
+        text += summary_of([(r, -6 if r != bad else 1) for r in range(8)], first=victims[0])
+        verdict = verdict_of(text)
+        assert (verdict.reason, verdict.first_rank) == ("KeyError", bad)
+
+
+def test_exit_codes_tell_who_raised_where_nobody_else_names_itself():
+    text = STEPS + "KeyError: 'labels'\n" + summary_of([(0, -6), (1, -15), (2, 1), (3, -6)], first=0)
+    assert verdict_of(text).first_rank == 2
+
+
+def test_where_several_may_have_raised_no_rank_is_named():
+    text = STEPS + "KeyError: 'labels'\n" + WATCHDOG.format(r=0) + "\n" + summary_of([(0, -6), (1, 1), (2, 1)], first=0)
+    assert verdict_of(text).first_rank is None
+
+
+def test_a_rank_that_left_no_log_is_noticed_and_no_other_host_is_blamed(tmp_path):
+    for rank in (0, 1, 3):
+        lines = [f"iteration {i} | loss: 1.0" for i in range(9)]
+        lines.append("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:2920")
+        (tmp_path / f"node-{rank}_rank_{rank}.log").write_text("\n".join(lines) + "\n")
+    verdict = diagnose(read_job(str(tmp_path))).verdict
+    assert (verdict.first_rank, verdict.hosts) == (2, ())
+    assert verdict.notes == ("rank 2 left no log in this folder",)
+
+
+def test_what_explains_a_later_error_never_loses_depth_by_it():
+    kernel = "Indexing.cu:1141: f: block: [6,0,0], thread: [1,0,0] Assertion `a < b` failed."
+    text = f"{kernel}\nRuntimeError: NCCL communicator was aborted on rank 3.\nValueError: not the cause"
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.action) == ("AssertionError", "stop")
+
+
+def test_a_killed_process_outranks_the_tracebacks_of_its_victims():
+    victim = (
+        "[rank{r}]: Traceback (most recent call last):\n"
+        '[rank{r}]:   File "/x/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n'
+        "[rank{r}]:     work.wait()\n[rank{r}]: RuntimeError: the remote end aborted the operation\n"
+    )
+    text = STEPS + "".join(victim.format(r=r) for r in (0, 1, 3))
+    text += summary_of([(0, -15), (1, -15), (2, -9), (3, -15)], first=2)
+    verdict = verdict_of(text)
+    assert (verdict.reason, verdict.first_rank, verdict.hosts) == ("NodeFailure", 2, ("node-0",))
+
+
+def test_frames_say_what_failed_where_the_log_ends_before_the_exception():
+    frames = 'Traceback (most recent call last):\n  File "train.py", line 3, in save\n    upload(x)\n  File "/x/{lib}", line 7, in call\n    return f('
+    for lib, reason in (
+        ("botocore/client.py", "S3StorageError"),
+        ("wandb/sdk/wandb_init.py", "ConnectionError"),
+        ("datasets/builder.py", "DatasetLoadingError"),
+        ("project/train.py", "Unknown"),
+    ):
+        assert verdict_of(frames.format(lib=lib)).reason == reason

@@ -6,7 +6,7 @@ from prism.explain import diagnose, read_job, read_text
 
 STEPS = "".join(f"step {i} | loss: {2 / i:.3f}\n" for i in range(1, 41))
 OF_TOTAL = "".join(f"iteration {i}/ 40 | lm loss: 2.0\n" for i in range(1, 41))
-KEY_ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nKeyError: \'labels\'\n'
+KEY_ERROR = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'labels'\n"
 
 
 def verdict_of(text):

@@ -4,7 +4,7 @@ import pytest
 
 from prism.errors import BadConfigError, BadRowError
 from prism.explain import Knowledge, diagnose, read_text
-from prism.explain.cases import Case, CaseStore, append_case, load_cases, nearest, shipped_cases
+from prism.explain.cases import Case, CaseStore, append_case, is_held_back, load_cases, nearest, shipped_cases
 from prism.explain.learn import admit, known_cases, try_rule
 from prism.explain.routine import Family, load_family, save_family, template_of
 from prism.explain.rules import parse_rules, read_rules, shipped_rules
@@ -111,3 +111,30 @@ def test_cases_survive_a_round_trip_masked_and_bad_rows_are_named(tmp_path):
     path.write_text('{"text": "x", "reason": "Nope"}\n')
     with pytest.raises(BadRowError, match="line 1"):
         load_cases(path)
+
+
+def test_a_rule_must_hold_on_the_half_that_its_author_was_never_shown():
+    (rule,) = parse_rules(NEW, "new.yaml")
+    texts = [f"weka mount /data{i} has stalled" for i in range(40)]
+    held = [Case(text=t, reason="KeyError") for t in texts if is_held_back(Case(text=t, reason="KeyError"))]
+    assert 5 < len(held) < 35
+    trial = try_rule(rule, shipped_rules(), held)
+    assert not trial.is_safe
+    assert trial.num_held_back == len(held)
+    assert "held back" in trial.changed[0]
+    assert try_rule(rule, shipped_rules(), [Case(text=t, reason="OSError") for t in texts]).is_safe
+
+
+def test_a_rule_that_knows_only_a_pid_or_a_step_is_refused():
+    only = NEW.replace("weka mount .{0,20} stalled", "process 448812 is gone")
+    (rule,) = parse_rules(only.replace("weka mount /data has stalled", "process 448812 is gone"), "new.yaml")
+    assert "numbers" in try_rule(rule, shipped_rules(), []).changed[0]
+
+
+def test_a_rule_is_never_written_over_another_of_the_same_name(tmp_path):
+    (one,) = parse_rules(NEW, "new.yaml")
+    (two,) = parse_rules(NEW.replace("{0,20} stalled", "{0,30} stalled"), "new.yaml")
+    admit(try_rule(one, shipped_rules(), []), tmp_path)
+    admit(try_rule(two, shipped_rules(), []), tmp_path)
+    admit(try_rule(one, shipped_rules(), []), tmp_path)
+    assert len(read_rules(tmp_path)) == 2

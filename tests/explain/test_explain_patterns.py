@@ -15,7 +15,14 @@ BAIT = "a" * 40 + "!"
 
 
 def rule_of(pattern, **fields):
-    row = {"id": "x", "reason": "OSError", "layer": "cause", "pattern": pattern, "example": BAIT, "counter_example": "b"}
+    row = {
+        "id": "x",
+        "reason": "OSError",
+        "layer": "cause",
+        "pattern": pattern,
+        "example": BAIT,
+        "counter_example": "b",
+    }
     return {**row, **fields}
 
 

@@ -6,7 +6,7 @@ from prism.explain import diagnose, read_job, read_text
 from prism.explain.origins import parse_line
 
 STEPS = "".join(f"step {i} | loss: {2 / i:.3f}\n" for i in range(1, 41))
-KEY_ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nKeyError: \'labels\'\n'
+KEY_ERROR = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'labels'\n"
 TIMEOUTS = "".join(
     f"[rank{r}]:[E ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n"
     for r in (0, 1, 3)

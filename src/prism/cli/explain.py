@@ -23,7 +23,7 @@ EPILOG = examples(
     "prism explain --follow train.log",
     "prism explain job.log --endpoint http://localhost:8000/v1 --model qwen",
 )
-_COLOUR = {"restart": "yellow", "isolate_and_restart": "magenta", "rollback": "cyan", "stop": "red"}
+_COLOUR = {"restart": "yellow", "isolate_and_restart": "magenta", "rollback": "cyan", "stop": "red", "none": "green"}
 
 
 def explain(
@@ -166,10 +166,10 @@ def _learn_healthy(logs: list[str], memory: Path, knowledge: Knowledge) -> None:
 def _remember(diagnoses: list[Diagnosis], reason: str, memory: Path) -> None:
     from prism.errors import BadConfigError
     from prism.explain.cases import Case, append_case
-    from prism.records.verdict import CATEGORY_OF_REASON
+    from prism.records.verdict import FAILURE_REASONS
 
-    if reason not in CATEGORY_OF_REASON:
-        raise BadConfigError(f"--resolved {reason}: expected one of {', '.join(CATEGORY_OF_REASON)}")
+    if reason not in FAILURE_REASONS:
+        raise BadConfigError(f"--resolved {reason}: expected one of {', '.join(FAILURE_REASONS)}")
     for diagnosis in diagnoses:
         text = "\n".join(line.text for line in diagnosis.kept[:60])
         append_case(memory / "cases.jsonl", Case(text=text, reason=reason, note=diagnosis.verdict.log))

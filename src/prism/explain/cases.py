@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zlib
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from prism.errors import BadRowError
 from prism.explain.rules import RuleBook
 from prism.explain.secrets import mask
-from prism.records.verdict import CATEGORY_OF_REASON
+from prism.records.verdict import FAILURE_REASONS
 
 NUM_BUCKETS = 1 << 13
 CLOSE = 0.45  # cosine above which a neighbour answers; chosen on the examples used to write the rules
@@ -113,6 +114,11 @@ def _unit(counts: Mapping[int, float], weights: NDArray[np.float32]) -> NDArray[
     return row
 
 
+def is_held_back(case: Case) -> bool:
+    """Whether a case is in the half that no proposer is shown; a hash decides, so that it stays there."""
+    return hashlib.sha256(case.text.encode("utf-8", "replace")).digest()[0] % 2 == 1
+
+
 def shipped_cases(book: RuleBook) -> tuple[Case, ...]:
     """The examples of the rules are the first resolved cases."""
     return tuple(
@@ -138,7 +144,7 @@ def _case_of(row: str, where: str) -> Case:
         raise BadRowError(f"{where}: not JSON ({error}); one case per line") from error
     fields = fields if isinstance(fields, dict) else {}
     text, reason = fields.get("text", fields.get("snippet")), fields.get("reason", fields.get("label"))
-    if not isinstance(text, str) or reason not in CATEGORY_OF_REASON:
+    if not isinstance(text, str) or reason not in FAILURE_REASONS:
         raise BadRowError(f"{where}: needs 'text' and a 'reason' that is one of the 29; got reason {reason!r}")
     return Case(text=text, reason=reason, note=str(fields.get("note", fields.get("source_url", ""))))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from prism.explain.cases import CaseStore, Neighbour, nearest
+from prism.explain.cases import CaseStore, Neighbour, is_held_back, nearest
 from prism.explain.compress import compress
 from prism.explain.finish import Finish, find_finish
 from prism.explain.hits import EXCEPTION_DEPTH, Hit, blames_host, find_hits
@@ -16,6 +16,7 @@ from prism.explain.rules import LAYERS, RuleBook, shipped_rules
 from prism.explain.secrets import mask
 from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, EvidenceLine, Verdict
 
+LAST_LINES = 40  # that an adviser is always shown
 MAX_EVIDENCE = 12
 MAX_EVIDENCE_CHARS = 600
 # How sure a verdict is that rests on each layer; checked against the scoreboard in benchmarks/explain.py.
@@ -75,7 +76,8 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
         neighbours = nearest(know.cases, [ln.text for ln in kept])
         verdict = _unknown(job, kept, neighbours, know.rules)
         if know.adviser is not None:
-            advised = know.adviser.advise(kept, neighbours)
+            shown = [n for n in neighbours if not is_held_back(n.case)]
+            advised = know.adviser.advise(_with_last_lines(kept, job), shown)
             verdict = verdict if advised is None else replace(advised, log=job.name)
     verdict = replace(verdict, lines_read=job.num_lines, lines_kept=len(kept))
     return Diagnosis(verdict=verdict, kept=kept, hits=hits, neighbours=neighbours)
@@ -90,13 +92,14 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     action, mitigation = _advice_of(root, reason, book)
     # What the job itself printed about a host is a reason to look, not to take the host out of use.
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
+    action = decide(action, reason, job)
     action = "restart" if hearsay and action == "isolate_and_restart" else action
     confidence = _confidence(hits, root)
     return Verdict(
         log=job.name,
         reason=reason,
         category=CATEGORY_OF_REASON[reason],
-        action=decide(action, reason, job),
+        action=action,
         confidence=round(confidence / 2, 2) if hearsay else confidence,
         evidence=_evidence(job, hits, root),
         hosts=_hosts(suspect, reason, action),
@@ -104,6 +107,13 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
         mitigation=mitigation,
         notes=suspect.notes,
     )
+
+
+def _with_last_lines(kept: list[LogLine], job: JobLog) -> list[LogLine]:
+    """The lines worth reading, and the last ones of the job, which often say most where no rule knows them."""
+    last = job.lines[-LAST_LINES:]
+    known = {(line.file, line.line, line.text) for line in last}
+    return [*(line for line in kept if (line.file, line.line, line.text) not in known), *last]
 
 
 def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:

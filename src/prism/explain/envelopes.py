@@ -72,9 +72,10 @@ def read_header(text: str) -> tuple[Header | None, str]:
 
 def is_wrapped(beginning: bytes) -> bool:
     """Whether a log's first bytes are JSON records or a JSON document of records."""
-    text = beginning.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    if text[:1] not in ("{", "["):
+    stripped = beginning.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if stripped[:1] not in (b"{", b"["):
         return False
+    text = stripped.decode("utf-8", "replace")
     first = text.split("\n", 1)[0].strip()
     if first in ("{", "[") or text[:1] == "[":
         head = text[:4000]
@@ -273,7 +274,11 @@ def _event(record: Mapping[str, Any], header: Header) -> tuple[Header, str]:
         pod=str(target.get("name")) if target.get("kind") == "Pod" else None,
         time_ns=_time_ns(record.get("lastTimestamp") or record.get("eventTime")),
     )
-    parts = (record.get("type"), record.get("reason"), str(target.get("kind", "")).lower() + "/" + str(target.get("name")))
+    parts = (
+        record.get("type"),
+        record.get("reason"),
+        str(target.get("kind", "")).lower() + "/" + str(target.get("name")),
+    )
     return header, " ".join(str(p) for p in parts if p) + ": " + str(record.get("message", ""))
 
 

@@ -27,7 +27,9 @@ _SAID = re.compile(
     r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
     re.IGNORECASE,
 )
-_NOT_SAID = re.compile(r"\b(?:not|never|before|until|when|once|if|unless|epoch \d+ of|failed|stage \d|step \d+ of)\b", re.IGNORECASE)
+_NOT_SAID = re.compile(
+    r"\b(?:not|never|before|until|when|once|if|unless|epoch \d+ of|failed|stage \d|step \d+ of)\b", re.IGNORECASE
+)
 _OF_TOTAL = re.compile(
     r"(?:\b(?:iter(?:ation)?s?|steps?|epochs?|global_step|batch(?:es)?)\b[\s:=\[(]{1,4}|\|\s{0,3})(\d{1,12})\s?(?:/|of)\s{0,8}(\d{1,12})\b",
     re.IGNORECASE,
@@ -96,7 +98,9 @@ def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]]) -> bool:
     if end.said and hit.order < end.order and hit.depth < EXCEPTION_DEPTH:
         return hit.line.rank in (None, end.line.rank)
     needed = 1 if end.said else 4
-    return hit.order < end.order and sum(hit.order < o < end.order and is_progress(ln.text) for o, ln in lines) >= needed
+    return (
+        hit.order < end.order and sum(hit.order < o < end.order and is_progress(ln.text) for o, ln in lines) >= needed
+    )
 
 
 def _silent_finish(job: JobLog, by_file: dict[str, list[tuple[int, LogLine]]], book: RuleBook) -> Finish | None:

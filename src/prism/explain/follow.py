@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prism.explain.diagnose import Diagnosis, Knowledge, diagnose
+from prism.explain.envelopes import Unwrapper, is_wrapped
 from prism.explain.joblog import assemble_job, trigger_words
 from prism.explain.scan import HEAD_LINES, LogScan, scan_plain
 from prism.explain.sources import CHUNK_BYTES, STREAM, LogSource, find_logs
@@ -32,6 +33,8 @@ class GrowingLog:
     scan: LogScan = field(default_factory=LogScan)
     offset: int = 0
     _rest: bytes = b""
+    _begun: bool = False
+    _unwrapper: Unwrapper | None = None
 
     def read_on(self) -> int:
         """Take in what was written since the last call; returns how many bytes that was."""
@@ -54,17 +57,25 @@ class GrowingLog:
         end = data.rfind(b"\n") + 1
         if not end and len(data) > CHUNK_BYTES:
             end = len(data)
-        if end:
-            self.scan.take(
-                data[:end], scan_plain(data[:end], HEAD_LINES if self.offset == 0 else 0, self.words), closed=True
-            )
         self._rest = data[end:]
+        if end and not self._begun:
+            self._begun = True
+            if is_wrapped(data[:end]):
+                self._unwrapper, self.scan.is_wrapped = Unwrapper(), True
+        if end:
+            self._take(data[:end] if self._unwrapper is None else self._unwrapper.feed(data[:end]), closed=True)
 
     def finish(self) -> None:
         """Scan the last line, which has no end."""
-        if self._rest:
-            self.scan.take(self._rest, scan_plain(self._rest, 0, self.words), closed=False)
-            self._rest = b""
+        rest, self._rest = self._rest, b""
+        if self._unwrapper is not None:
+            rest = self._unwrapper.feed(rest) + self._unwrapper.finish()
+        self._take(rest, closed=self._unwrapper is not None)
+
+    def _take(self, lines: bytes, *, closed: bool) -> None:
+        if lines:
+            head = HEAD_LINES if self.scan.num_lines == 0 else 0
+            self.scan.take(lines, scan_plain(lines, head, self.words), closed=closed)
 
 
 def follow(

@@ -56,8 +56,10 @@ _FRAME_REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"[/\\]wandb[/\\]|[/\\](?:urllib3|requests|httpx|aiohttp|huggingface_hub)[/\\]", "ConnectionError"),
         (r"[/\\]torch[/\\]distributed[/\\](?:rendezvous|elastic[/\\]rendezvous)", "ConnectionError"),
         (r"[/\\]datasets[/\\](?:load|builder|arrow_\w+|packaged_modules)", "DatasetLoadingError"),
-        (r"[/\\]safetensors[/\\]|[/\\]torch[/\\]serialization\.py|, in (?:load_checkpoint|load_state_dict|from_pretrained)\b",
-         "ModelLoadingError"),
+        (
+            r"[/\\]safetensors[/\\]|[/\\]torch[/\\]serialization\.py|, in (?:load_checkpoint|load_state_dict|from_pretrained)\b",
+            "ModelLoadingError",
+        ),
         (r"[/\\]argparse\.py", "ArgumentError"),
         (r"[/\\]subprocess\.py|torch[/\\]utils[/\\]cpp_extension\.py", "CalledProcessError"),
         (r"[/\\]importlib[/\\]|<frozen importlib", "ImportError"),
@@ -70,12 +72,13 @@ _SELF_TOLD = frozenset(
      "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
 )  # fmt: skip
 _TELLS_OF_PEERS = re.compile(
-    r"peer|remote|connection|socket|time[sd]?[- ]?out|abort|closed|reset by|broken pipe|\brecv|\bsend|unreachable", re.IGNORECASE
+    r"peer|remote|connection|socket|time[sd]?[- ]?out|abort|closed|reset by|broken pipe|\brecv|\bsend|unreachable",
+    re.IGNORECASE,
 )
 _VICTIM_REASON = {"RuntimeError": "NCCLRemoteError"}
 MAX_FRAMES = 40
 TOLD_WITHIN = 4  # lines after an exception that still belong to its message
-_TELLS_ON = ("Last error:", "what():")
+_TELLS_ON = ("Last error:", "what():", "CUDA error", "HIP error", "Cuda failure")
 # Look-ups that are tried and then told in better words: there the later exception is the answer.
 _LOOKUPS = frozenset(
     {"KeyError", "IndexError", "AttributeError", "TypeError", "ValueError", "NameError", "RuntimeError"}
@@ -84,6 +87,7 @@ EXPLAINS_WITHIN_LINES = 60
 # Launchers copy stdout and stderr apart, so that a last exception may stand before the last steps of its own rank.
 SURVIVED_SHARE = 0.05
 SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
+_NO_CLASS = frozenset({"NVLinkError", "ECCError", "NodeFailure", "NetworkError", "S3StorageError", "NCCLTimeoutError"})
 # Errors of a program that no fault of a host leads to: beside them, a fault told in the job's own output is a quotation.
 _OF_PROGRAM = frozenset(
     {reason for reason, category in CATEGORY_OF_REASON.items() if category == "script" and reason != "OSError"}
@@ -95,7 +99,8 @@ _OF_PROGRAM = frozenset(
 class Hit:
     """A line that is evidence for a reason; `order` is its place among the kept lines.
 
-    `reported` says that an exception, a runtime's logger or a launcher speaks, rather than the program's own prints.
+    `raised` says that it stands in an exception's message, `reported` that or a line of a runtime's logger or a
+    launcher, rather than of the program's own prints.
     """
 
     line: LogLine
@@ -104,6 +109,7 @@ class Hit:
     depth: int
     rule: Rule | None = None
     exception: str | None = None
+    raised: bool = False
     reported: bool = False
 
 
@@ -122,10 +128,11 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
     survived: Counter[str] = Counter()
     for (file, _), lines in voices.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
-        # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
-        went_on = max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
+        found = _fold_chains(_without_strangers(_hits_of_voice(lines, book, routine)), lines)
         alone = len(ranks_of_file[file]) == 1
-        for hit in _fold_chains(_without_strangers(_hits_of_voice(lines, book, routine)), lines):
+        # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
+        went_on = -1 if alone or not found else max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
+        for hit in found:
             if (alone or hit.order < went_on) and _survived(hit, job.progress[file], limit):
                 survived[template_of(hit.line.text)] += 1
             else:
@@ -149,7 +156,7 @@ def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
     out = []
     for hit in hits:
         quoted = beside_runtime if hit.reported else of_program or hit.line.writer == "application"
-        proven = hit.line.trusted or (hit.reported and hit.exception is not None)
+        proven = hit.line.trusted or hit.raised
         if blames_host(hit, book) and quoted and not proven:
             hit = replace(hit, depth=min(hit.depth, FAMILIAR_DEPTH))
         out.append(hit)
@@ -191,8 +198,9 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
         if hit is None:
             continue
         if template_of(text) not in routine:
-            reported = line.writer in ("framework", "launcher") or since_exception <= TOLD_WITHIN
-            hits.append(_placed(replace(hit, reported=reported), frames))
+            raised = since_exception <= TOLD_WITHIN
+            reported = raised or line.writer in ("framework", "launcher")
+            hits.append(_placed(replace(hit, raised=raised, reported=reported), frames))
         frames = []
     return [*hits, *_cut_traceback(lines, frames)]
 
@@ -243,6 +251,10 @@ def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
         return Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule)
     name = exception_on(bare)
     reason = reason_of(name) if name is not None else None
+    if reason in _NO_CLASS and not starts_with_exception(bare):
+        reason = (
+            None  # Our own names for faults of machines are no classes: where one is mentioned, nothing was raised.
+        )
     self_told = name in _SELF_TOLD and starts_with_exception(bare)
     if reason is not None and (rule is None or _yields(rule) or (self_told and rule.reason != reason)):
         return Hit(line=line, order=order, reason=reason, depth=EXCEPTION_DEPTH, exception=name)

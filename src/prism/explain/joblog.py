@@ -14,7 +14,7 @@ from prism.explain.origins import Origin, Writer, parse_line
 from prism.explain.rules import RuleBook, literals_of, shipped_rules
 from prism.explain.scan import HEAD_LINES, LogScan, Segment, scan_log
 from prism.explain.sources import LogSource, find_logs, read_chunks, read_lines, to_utf8
-from prism.explain.trust import judge_writers, place_pods
+from prism.explain.trust import described_node, judge_writers, place_pods
 from prism.explain.triggers import TROUBLE_WORDS, has_trouble
 from prism.records.log import LOG
 
@@ -92,7 +92,7 @@ def read_job(place: str, rules: RuleBook | None = None, num_threads: int = 2) ->
         scans = []
         for source in sources:
             lines = read_lines(read_chunks(source))
-            scan = scan_log(lines.chunks, words, pool, num_bytes)
+            scan = scan_log(lines.chunks, words, pool, num_bytes, len(sources))
             scan.is_wrapped = lines.is_wrapped
             scans.append((source, scan))
     return assemble_job(place, scans)
@@ -147,14 +147,16 @@ def _lines_of(source: LogSource, segments: Iterable[Segment], is_wrapped: bool) 
         origin = parse_line(segment.text.decode("utf-8", "replace").rstrip(), is_wrapped)
         if origin.text:
             parsed.append((segment, origin))
-    writers = judge_writers([origin for _, origin in parsed])
+    origins = [origin for _, origin in parsed]
+    writers = judge_writers(origins)
+    host = source.host or described_node(origins)
     return [
         LogLine(
             file=source.name,
             line=origin.line or segment.line,
             text=origin.text,
             rank=origin.rank if origin.rank is not None else source.rank,
-            host=origin.host or source.host,
+            host=origin.host or host,
             time_ns=origin.time_ns,
             progress=segment.progress,
             hit=segment.hit,

@@ -77,10 +77,12 @@ def may_prove(hit: Hit) -> bool:
 
 def may_isolate(root: Hit, hits: list[Hit]) -> bool:
     """Whether a host may be taken out of use for this: one line of a runtime's logger alone can have been printed."""
-    if root.line.trusted or (root.reported and root.exception is not None):
+    if root.line.trusted or root.raised:
         return True
     own = template_of(root.line.text)
-    return root.reported and any(h.reported and h.reason == root.reason and template_of(h.line.text) != own for h in hits)
+    return root.reported and any(
+        h.reported and h.reason == root.reason and template_of(h.line.text) != own for h in hits
+    )
 
 
 def find_suspect(job: JobLog, hits: list[Hit], root: Hit) -> Suspect:

@@ -21,7 +21,9 @@ from prism.records.verdict import FAILURE_REASONS, Action
 
 # From what explains nothing to what explains everything after it.
 LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardware")
-_SHIPPED = ("hardware", "storage", "memory", "cuda", "loading", "network", "script", "messages", "endings")
+_SHIPPED = (
+    "accelerators", "clusters", "hardware", "storage", "memory", "cuda", "loading", "network", "script", "messages", "endings",
+)  # fmt: skip
 _REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
 _OPTIONAL = ("unless", "action", "mitigation", "explains")
 MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them

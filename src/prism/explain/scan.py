@@ -17,9 +17,10 @@ from prism.explain.triggers import PROGRESS_WORDS, TROUBLE_WORDS, build_automato
 COMPILED_FROM_BYTES = 24 << 20
 MAX_LINE_BYTES = 1 << 20  # A longer line is looked at in pieces of this size.
 MAX_TEXT_BYTES = 4096  # What is kept of one segment, around its first trigger.
-HEAD_LINES = 40
+HEAD_LINES, MIN_HEAD_LINES = 40, 4
 SMALL_LOG_LINES = 500  # Of a log this short every line is looked at.
 TAIL_BYTES = 128 << 10
+MAX_TAIL_LINES, MIN_TAIL_LINES = 1000, 16  # of one log, and of each of very many
 BEFORE, AFTER = 3, 3  # Neighbours kept with a hit: the code lines of a traceback, the fields of a launcher's summary.
 SAME_TEMPLATE_LIMIT = 24  # Of lines alike but for their digits, per chunk and per log.
 MAX_SEGMENTS = 20_000
@@ -58,6 +59,7 @@ class LogScan:
     num_lines: int = 0
     num_progress: int = 0
     is_wrapped: bool = False  # lines have the headers that envelopes.py writes
+    share: int = 1  # how many logs the job has: of many, fewer lines of each are looked at
     _seen: Counter[int] = field(default_factory=Counter)
     _end: bytes = b""
     _end_open: bool = False
@@ -91,14 +93,13 @@ class LogScan:
         for segment in self._last_lines():
             kept.setdefault((segment.line, segment.text), segment)
         ordered = sorted(kept.values(), key=lambda s: s.line)
-        if self.num_lines <= SMALL_LOG_LINES:
+        if self.num_lines <= SMALL_LOG_LINES // self.share:
             return [replace(s, hit=True) for s in ordered]
         return ordered
 
     def _last_lines(self) -> Iterator[Segment]:
-        pieces = self._end.split(b"\n")
-        if pieces and not pieces[-1]:
-            pieces.pop()
+        end = self._end.removesuffix(b"\n")
+        pieces = end.rsplit(b"\n", max(MIN_TAIL_LINES, MAX_TAIL_LINES // self.share))
         first = self.num_lines - len(pieces) + 1
         whole = pieces if first <= 1 else pieces[1:]
         for offset, piece in enumerate(whole, start=first if first <= 1 else first + 1):
@@ -112,19 +113,21 @@ def scan_log(
     words: tuple[str, ...] = TROUBLE_WORDS,
     pool: ThreadPoolExecutor | None = None,
     expected_bytes: int = 0,
+    share: int = 1,
 ) -> LogScan:
     """Scan a log's chunks, on the pool's threads where there is one, and gather what is kept in order.
 
     `expected_bytes` is what this and its sister logs hold together: large ones begin with the compiled scanner.
+    `share` is how many logs the job has.
     """
-    log = LogScan()
+    log = LogScan(share=share)
     waiting: deque[tuple[bytes, Future[ChunkScan], bool]] = deque()
     first = True
     num_bytes = expected_bytes
     for piece, closed in whole_lines(chunks):
         num_bytes += len(piece)
         scan = scan_compiled if num_bytes >= COMPILED_FROM_BYTES else scan_plain
-        head = HEAD_LINES if first else 0
+        head = max(MIN_HEAD_LINES, HEAD_LINES // share) if first else 0
         first = False
         if pool is None:
             log.take(piece, scan(piece, head, words), closed=closed)

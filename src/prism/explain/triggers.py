@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 TROUBLE, PROGRESS, BREAK = 1, 2, 4
 MARK_SHIFT = 28
+_DIGIT = re.compile("[0-9]")
 STATE = (1 << MARK_SHIFT) - 1
 
 # Lower case; matched without regard to case. What rules look for beyond these is added from the rules themselves.
@@ -48,20 +50,32 @@ PROGRESS_WORDS: tuple[str, ...] = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=65536)
 def has_trouble(text: str) -> bool:
     """Whether a line holds a word that is trouble by itself, whatever the rules look for."""
-    lowered = text.lower()
-    return any(word in lowered for word in TROUBLE_WORDS)
+    return _search(TROUBLE_WORDS).search(text.lower()) is not None
 
 
+@lru_cache(maxsize=65536)
 def is_progress(text: str) -> bool:
     """Whether a line reports that training moved on, as the scanners see it."""
-    lowered = text.lower()
-    return (
-        any(word in lowered for word in PROGRESS_WORDS)
-        and any(char.isdigit() for char in text)
-        and not has_trouble(text)
-    )
+    moved = _search(PROGRESS_WORDS).search(text.lower()) is not None
+    return moved and _DIGIT.search(text) is not None and not has_trouble(text)
+
+
+@cache
+def _search(words: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern that finds any of the words; shared beginnings are tried once, so that many words cost little."""
+    return re.compile(_branch(sorted(set(words))))
+
+
+def _branch(words: list[str]) -> str:
+    if "" in words or len(words) == 1:
+        return "" if "" in words else re.escape(words[0])
+    by_first: dict[str, list[str]] = {}
+    for word in words:
+        by_first.setdefault(word[0], []).append(word[1:])
+    return "(?:" + "|".join(re.escape(first) + _branch(rest) for first, rest in by_first.items()) + ")"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Share of a file's lines, beside those marked as a process's output, that must bear a system log's frame.
 FRAMED_SHARE = 0.8
 _DESCRIBE = re.compile(r"^(?:Name: {2,}\S|LAST SEEN\s+TYPE\s+REASON|NAMESPACE\s+LAST SEEN|Type\s+Reason\s+Age\s+From)")
+_NODE = re.compile(r"^Node: +([\w.-]+)/")
 _POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 _SYSTEM: tuple[Writer, ...] = ("kernel", "scheduler")
 
@@ -37,6 +38,13 @@ def judge_writers(origins: Sequence[Origin]) -> list[tuple[Writer, bool]]:
     for place in _epilogue(origins):
         judged[place] = (judged[place][0], True)
     return judged
+
+
+def described_node(origins: Sequence[Origin]) -> str | None:
+    """The node that `kubectl describe pod` names for its pod."""
+    if not origins or not _DESCRIBE.match(origins[0].text):
+        return None
+    return next((m.group(1) for o in origins if (m := _NODE.match(o.text))), None)
 
 
 def _judge(origin: Origin, is_system_log: bool) -> tuple[Writer, bool]:
@@ -77,6 +85,5 @@ def place_pods(lines: list[LogLine]) -> list[LogLine]:
     if len(set(ranks.values())) < len(ranks):
         ranks = {}  # Two pods with one number: it counts something else.
     return [
-        ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod)
-        for ln in lines
+        ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod) for ln in lines
     ]
