@@ -14,6 +14,7 @@ from prism.records.flows import FLOWS
 
 _LEAST_ROWS = 20  # fewer records do not show what they are
 _CONNECTION = ("src", "dst", "src_port", "dst_port", "qp")
+_SAMPLES = "records are packet samples"
 _LN_2 = 0.6931
 FEW_SAMPLES = 10.0  # samples of a transfer, below which its size is not known to a third
 
@@ -128,7 +129,7 @@ def describe_samples(transfers: pl.DataFrame) -> tuple[str, ...]:
     usual = samples_per_transfer(transfers)
     rate = int(transfers["sampling_rate"].max() or 1)  # type: ignore[arg-type]
     lines = [
-        f"records are packet samples, up to 1 in {rate:,}: rebuilt as {transfers.height:,} transfers of usually "
+        f"{_SAMPLES}, up to 1 in {rate:,}: rebuilt as {transfers.height:,} transfers of usually "
         f"{usual:,.0f} samples, so sizes are known to {100 / usual**0.5:,.0f} % and times to one gap between samples"
     ]
     if usual < FEW_SAMPLES:
@@ -137,6 +138,11 @@ def describe_samples(transfers: pl.DataFrame) -> tuple[str, ...]:
             "Sample more often, or export flow records"
         )
     return tuple(lines)
+
+
+def are_sparse(transfers: pl.DataFrame, notes: tuple[str, ...]) -> bool:
+    """Whether transfers were rebuilt, as the notes on them say, from so few samples that times and sizes are chance."""
+    return any(line.startswith(_SAMPLES) for line in notes) and samples_per_transfer(transfers) < FEW_SAMPLES
 
 
 def samples_per_transfer(flows: pl.DataFrame) -> float:

@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from prism.collect import Source
-from prism.records.flow_samples import put_together
 from prism.watch.alerts import AlertSink
 from prism.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.watch.exporter_clocks import ExporterClocks
@@ -215,9 +214,7 @@ class Watch:
         self._looked_until_ns = self._window.newest_ns
         self._fresh = False
         self._note_position()
-        flows, notes = put_together(self._window.flows(until, self._length_ns))
-        self._say_new(notes)
-        self._look = self._analyst.submit(flows, self._topology, until)
+        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
 
     def _note_position(self) -> None:
         """What belongs to this moment: how far the source was read, and the segments that hold what it gave."""
