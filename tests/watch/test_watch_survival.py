@@ -102,7 +102,7 @@ def test_a_watch_killed_in_any_look_sees_what_an_unbroken_one_sees(tmp_path, mon
 
 def test_a_restarted_live_watch_does_not_take_its_own_absence_for_silence(tmp_path):
     class Live:
-        is_live, starts_over, batch, notes, is_finished = True, False, "", (), False
+        is_live, starts_over, notes, is_finished = True, False, (), False
 
         def __init__(self, *frames: pl.DataFrame) -> None:
             from prism.collect import SourceCounts

@@ -43,7 +43,6 @@ class FrameSource:
 
     is_live = False
     starts_over = False
-    batch = ""
 
     def __init__(self, *frames: pl.DataFrame) -> None:
         self.counts = SourceCounts()

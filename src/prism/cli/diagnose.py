@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prism.observe import Diagnosis
-    from prism.records import Finding
+    from prism.records import Finding, FlowsRead
 
 EPILOG = examples(
     "prism diagnose flows.parquet --topology topology.csv",
@@ -47,7 +47,10 @@ class Engine(StrEnum):
 
 def run_diagnose(
     flows: Annotated[list[Path], typer.Argument(help="Flow files of any tool (see `prism flows`) or folders of them.")],
-    topology: Annotated[Path | None, typer.Option(help="CSV with address, host, rail, switch of every NIC.")] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option(help="CSV with address, host, rail, switch of every NIC; or auto: hosts guessed from addresses."),
+    ] = None,
     output: OutputDir = None,
     method: Annotated[
         Method, typer.Option(help="prism: Prism's own; paper: LLMPrism's published one, to compare with.")
@@ -73,9 +76,12 @@ def run_diagnose(
     if engine is Engine.RAY and method is Method.PAPER:
         raise typer.BadParameter("--engine ray runs Prism's own method only; leave --engine or --method paper out")
     read = read_sources(flows, make_options(map_columns, skip_bad_rows))
-    known = None if topology is None else read_table(topology, TOPOLOGY)
+    known: pl.DataFrame | None = None
+    if topology is not None:
+        known = _guess_topology(read) if str(topology) == "auto" else read_table(topology, TOPOLOGY)
     with progress("diagnosing"):
         diagnosis = diagnose_by(method, engine, read.flows, known, ray_address, gpus_per_host)
+    diagnosis = _add_notes(diagnosis, read)
     if output is not None:
         with progress("writing the report"):
             write_diagnosis(diagnosis, output, method=method, topology=known)
@@ -84,6 +90,24 @@ def run_diagnose(
         show_json(diagnosis.to_json())
         return
     show_diagnosis(diagnosis)
+
+
+def _guess_topology(read: FlowsRead) -> pl.DataFrame:
+    from prism.collect.topology_guess import guess_topology
+
+    guess = guess_topology(read.flows)
+    note(f"topology: {guess.rule}, confidence {guess.confidence:g}")
+    return guess.topology
+
+
+def _add_notes(diagnosis: Diagnosis, read: FlowsRead) -> Diagnosis:
+    """What reading the records found; where they are a handful of samples each, no finding is drawn from them."""
+    from dataclasses import replace
+
+    from prism.records.flow_samples import are_sparse
+
+    findings = () if are_sparse(read.flows, read.report.notes) else diagnosis.findings
+    return replace(diagnosis, findings=findings, notes=(*read.report.notes, *diagnosis.notes))
 
 
 def diagnose_by(

@@ -101,6 +101,46 @@ def check(
 
 
 @app.command(
+    "topology",
+    epilog=examples(
+        "prism flows topology leaf-*/config_db.json --output topology.csv",
+        "prism flows topology dumps/ --output topology.csv",
+        "prism flows topology flows.parquet --auto --output topology.csv",
+    ),
+)
+def make_topology(
+    sources: Annotated[
+        list[Path], typer.Argument(help="LLDP and address dumps, SONiC config_db.json, NetBox exports; or flows.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: address,host,rail,switch.")],
+    auto: Annotated[bool, typer.Option("--auto", help="The sources are flows: guess hosts from them.")] = False,
+    map_columns: MapOption = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Write the topology that `--topology` takes, from what is there or by a guess with its confidence."""
+    from prism.collect.topology_files import read_topology_sources
+    from prism.collect.topology_guess import guess_topology
+    from prism.records import TOPOLOGY, write_table
+
+    rule, confidence = "as the sources say", 1.0
+    if auto:
+        read = read_sources(sources, make_options(map_columns, skip_bad_rows=False, keep_cut_times=True))
+        guess = guess_topology(read.flows)
+        topology, rule, confidence = guess.topology, guess.rule, guess.confidence
+    else:
+        topology = read_topology_sources(sources)
+    write_table(topology, output, TOPOLOGY)
+    hosts = topology["host"].n_unique()
+    if json:
+        document = {"output": str(output), "addresses": topology.height, "hosts": hosts}
+        show_json({"schema": "prism.topology/1", **document, "rule": rule, "confidence": confidence})
+        return
+    note(f"wrote {topology.height:,} addresses of {hosts:,} hosts to {output}: {rule}, confidence {confidence:g}")
+
+
+@app.command(
     "convert",
     epilog=examples("prism flows convert nfdump.json flows.parquet", "prism flows convert exports/ all.jsonl"),
 )

@@ -34,7 +34,6 @@ class FolderSource:
         self, folder: Path, position: dict[str, Any] | None = None, options: FlowOptions | None = None
     ) -> None:
         self.counts = SourceCounts()
-        self.batch = ""
         self._folder = folder
         self._options = options or FlowOptions(skip_bad_rows=True)
         self._read: dict[str, list[int]] = dict(position or {})  # name -> size, time of change
@@ -91,7 +90,6 @@ class FolderSource:
 
     def _load(self, path: Path) -> pl.DataFrame:
         self._read[path.name] = self._seen[path.name]
-        self.batch = f"{path.name} {self._seen[path.name]}"
         self.counts.received += 1
         self.counts.received_bytes += self._seen[path.name][0]
         try:

@@ -27,7 +27,6 @@ class ListenerSource:
 
     is_live = True
     starts_over = False
-    batch = ""
     is_finished = False
 
     def __init__(self, host: str, port: int, queue_bytes: int, position: dict[str, Any] | None = None) -> None:

@@ -36,7 +36,6 @@ class InterfaceSource:
 
     is_live = True
     starts_over = False
-    batch = ""
     is_finished = False
     notes: tuple[str, ...] = ()
 

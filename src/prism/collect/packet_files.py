@@ -58,7 +58,6 @@ class PacketFileSource:
 
     is_live = False
     starts_over = True
-    batch = ""
 
     def __init__(self, path: Path, bursts: BurstConfig) -> None:
         self.counts = SourceCounts()

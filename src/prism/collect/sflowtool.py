@@ -34,16 +34,16 @@ class _Headers:
         link = _LINKS.get(str(element.get("headerProtocol", "1")))
         if link is None:
             return
-        length = int(element.get("sampledPacketSize", len(raw))) - int(element.get("strippedBytes", 0))
-        rate = int(sample.get("meanSkipCount", 1))
+        length = _whole(element.get("sampledPacketSize", len(raw))) - _whole(element.get("strippedBytes", 0))
+        rate = _whole(sample.get("meanSkipCount", 1))
         agent = str(datagram.get("agent") or datagram.get("datagramSourceIP"))
         self.data.append(raw)
         self.rows.append((self._time(datagram, agent), link, max(length, len(raw)), rate, agent))
 
     def _time(self, datagram: dict[str, Any], agent: str) -> int:
         """The receiver's clock in whole seconds, refined by the agent's uptime in milliseconds."""
-        whole = int(datagram["unixSecondsUTC"]) * _NS
-        uptime = int(datagram.get("sysUpTime", 0)) * 1_000_000
+        whole = _whole(datagram["unixSecondsUTC"]) * _NS
+        uptime = _whole(datagram.get("sysUpTime", 0)) * 1_000_000
         if uptime == 0:
             return whole
         # Whole seconds are up to 1 s early, so the latest guess of the start is the best.
@@ -76,6 +76,14 @@ def read_sflowtool(path: Path, text: str, counts: SourceCounts) -> pl.DataFrame:
     agents = pl.Series([row[4] for row in headers.rows], dtype=pl.String)
     useful = ((packets["kind"] == PLAIN) | (packets["kind"] == ROCE)) & (packets["payload"] > 0)
     return to_flows(packets[useful], rates[useful], agents.filter(pl.Series(useful)))
+
+
+def _whole(value: object) -> int:
+    """A number of sFlow's: whole, and 32 bits wide."""
+    number = int(str(value))
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{number} where 32 bits were expected")
+    return number
 
 
 def _elements(text: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:

@@ -23,11 +23,6 @@ class Source(Protocol):
     starts_over: bool  # After a restart everything is read again from the start.
 
     @property
-    def batch(self) -> str:
-        """What the last poll read, named so that a restart knows it again; empty where nothing is read twice."""
-        ...
-
-    @property
     def counts(self) -> SourceCounts:
         """What was seen, kept and lost."""
         ...
@@ -73,6 +68,14 @@ def open_source(words: str, config: SourceConfig | None = None) -> Source:
     config = config or SourceConfig()
     if words.startswith(("ipfix:", "netflow:", "sflow:")):
         return _open_listener(words, config)
+    if words.startswith("kafka:"):
+        from prism.collect.kafka import open_kafka
+
+        return open_kafka(words, config.position, config.columns)
+    if words.startswith("clickhouse"):
+        from prism.collect.clickhouse import open_clickhouse
+
+        return open_clickhouse(words, config.position, config.columns)
     if words.startswith("pcap:"):
         return _open_packets(words.removeprefix("pcap:"), config)
     from prism.collect.folder import FolderSource

@@ -12,27 +12,27 @@ def is_delimited_protobuf(head: bytes) -> bool:
     for number in range(_MESSAGES):
         if number and at >= len(head):
             return True
-        length, at = _varint(head, at)
-        if length < 8 or length > _MOST_BYTES or at + length > len(head) or not _is_flow(head[at : at + length]):
+        length, at = read_varint(head, at)
+        if length < 8 or length > _MOST_BYTES or at + length > len(head) or not is_flow_message(head[at : at + length]):
             return False
         at += length
     return True
 
 
-def _is_flow(message: bytes) -> bool:
+def is_flow_message(message: bytes) -> bool:
     """Whether every field parses, and two of them are addresses (4 or 16 bytes)."""
     at = addresses = 0
     while at < len(message):
-        key, at = _varint(message, at)
+        key, at = read_varint(message, at)
         kind = key & 7
         if key >> 3 == 0 or kind in (3, 4, 6, 7):
             return False
         if kind == 0:
-            value, at = _varint(message, at)
+            value, at = read_varint(message, at)
             if value < 0:
                 return False
         elif kind == 2:
-            length, at = _varint(message, at)
+            length, at = read_varint(message, at)
             if length < 0:
                 return False
             addresses += length in (4, 16)
@@ -42,7 +42,7 @@ def _is_flow(message: bytes) -> bool:
     return at == len(message) and addresses >= 2
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at a place and where it ends; -1 where there is none."""
     value = 0
     for shift in range(0, 70, 7):

@@ -38,6 +38,7 @@ class FlowOptions:
     packet_bytes: int = 4096  # assumed size of a packet where a file counts packets only; the RoCE MTU
     columns: tuple[Alias, ...] = ()  # which column of the files gives what, where the user says so
     keep_cut_times: bool = False  # read nfdump's CSV although it cut its times to whole seconds
+    samples: bool = False  # leave packet samples as they are: a stream puts them together later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,8 @@ def _finish_table(frame: pl.DataFrame, path: Path, options: FlowOptions) -> tupl
         frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
     else:
         sampled = None
+    if options.samples:
+        return frame, tuple(notes)
     frame, said = put_together(frame, sampled)
     notes += said
     if not said and _are_whole_seconds(frame):
@@ -329,10 +332,9 @@ def _plain_addresses(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 def _plain_ipv4(frame: pl.DataFrame) -> pl.DataFrame:
     """IPv4 addresses written as IPv6-mapped ones, in their plain form."""
-    head = pl.concat([frame["src"].head(1000), frame["dst"].head(1000)])
-    if not head.str.starts_with(MAPPED_V4).any():
-        return frame
-    return frame.with_columns(pl.col("src", "dst").str.strip_prefix(MAPPED_V4))
+    columns = [c for c in ("src", "dst", "exporter") if c in frame.columns]
+    mapped = [c for c in columns if frame[c].head(1000).str.starts_with(MAPPED_V4).any()]
+    return frame.with_columns(pl.col(c).str.strip_prefix(MAPPED_V4) for c in mapped)
 
 
 def _stray_address(frame: pl.DataFrame) -> str | None:

@@ -14,18 +14,24 @@ from prism.records.flows import FLOWS
 
 _LEAST_ROWS = 20  # fewer records do not show what they are
 _CONNECTION = ("src", "dst", "src_port", "dst_port", "qp")
-_FEW = 10.0  # samples of a transfer, below which its size is not known to a third
+_SAMPLES = "records are packet samples"
+_LN_2 = 0.6931
+FEW_SAMPLES = 10.0  # samples of a transfer, below which its size is not known to a third
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleConfig:
     """When a pause between two samples of one connection ends a transfer."""
 
-    # Gaps inside a transfer are exponential: neighbours in their order hardly ever differ threefold above the median,
+    # Gaps inside a transfer are exponential: neighbours in their order hardly ever differ threefold among many,
     # while a pause between training messages is many times the usual gap.
     least_jump: float = 3.0
     least_times_usual: float = 6.0  # of the mean gap below the jump
     least_gap_ns: int = 100_000  # Samples that leave a switch in one datagram carry one time.
+    least_below: float = 0.1  # Share of a connection's gaps that must be inside transfers; fewer are chance.
+    least_gaps: int = 5
+    least_spread: float = 1.5  # Deviation of gaps over their mean; 1 where samples come at random.
+    rare: float = 7.0  # Times the usual gap; exponential gaps are longer once in a thousand.
 
 
 def find_samples(flows: pl.DataFrame) -> pl.Series:
@@ -88,35 +94,61 @@ def _find_pauses(gaps: pl.DataFrame, config: SampleConfig) -> pl.DataFrame:
     ordered = gaps.drop_nulls().with_columns(pl.col("_gap").clip(config.least_gap_ns).cast(pl.Float64))
     ordered = ordered.sort("_of", "_gap").with_columns(
         above=pl.col("_gap").shift(-1).over("_of"),
-        rank=(pl.int_range(pl.len()).over("_of") + 1) / pl.len().over("_of"),
-        usual=pl.col("_gap").cum_sum().over("_of") / (pl.int_range(pl.len()).over("_of") + 1),
+        below=pl.int_range(pl.len()).over("_of") + 1,
+        num=pl.len().over("_of"),
     )
+    ordered = ordered.with_columns(usual=pl.col("_gap").cum_sum().over("_of") / pl.col("below"))
     split = (
-        (pl.col("rank") >= 0.5)
+        (pl.col("below") >= config.least_below * pl.col("num"))
+        & (pl.col("below") >= config.least_gaps)
         & (pl.col("above") >= config.least_jump * pl.col("_gap"))
         & (pl.col("above") >= config.least_times_usual * pl.col("usual"))
     )
-    jumps = ordered.filter(split).sort("_of", pl.col("above") / pl.col("_gap"), descending=[False, True])
-    return jumps.group_by("_of", maintain_order=True).agg(
-        (pl.col("_gap").first() * pl.col("above").first()).sqrt().alias("_pause")
+    # The lowest jump: above it lie pauses between messages, and far above those pauses between steps.
+    clear = (
+        ordered.filter(split)
+        .group_by("_of", maintain_order=True)
+        .agg((pl.col("_gap").first() * pl.col("above").first()).sqrt().alias("_pause"))
     )
+    # Without a jump, gaps that spread more than chance alone still come in bursts: their pause is a gap that chance
+    # makes once in a thousand.
+    usual = pl.col("_gap").median() / _LN_2
+    spread = pl.col("_gap").std() / pl.col("_gap").mean()
+    bursts = ordered.group_by("_of").agg(
+        pl.when((spread > config.least_spread) & (pl.len() >= config.least_gaps))
+        .then(config.rare * usual)
+        .alias("_pause")
+    )
+    return pl.concat([clear, bursts.join(clear, on="_of", how="anti")])
 
 
 def describe_samples(transfers: pl.DataFrame) -> tuple[str, ...]:
     """What transfers rebuilt from samples can and cannot show, one line each."""
     if not transfers.height:
         return ()
-    counts = transfers["packets"] / transfers["sampling_rate"].clip(1)
-    usual = float(counts.median() or 1)  # type: ignore[arg-type]
+    usual = samples_per_transfer(transfers)
     rate = int(transfers["sampling_rate"].max() or 1)  # type: ignore[arg-type]
-    error = 100 / usual**0.5
     lines = [
-        f"records are packet samples, up to 1 in {rate:,}: rebuilt as {transfers.height:,} transfers of usually "
-        f"{usual:,.0f} samples, so sizes are known to {error:,.0f} % and times to one gap between samples"
+        f"{_SAMPLES}, up to 1 in {rate:,}: rebuilt as {transfers.height:,} transfers of usually "
+        f"{usual:,.0f} samples, so sizes are known to {100 / usual**0.5:,.0f} % and times to one gap between samples"
     ]
-    if usual < _FEW:
+    if usual < FEW_SAMPLES:
         lines.append(
             f"with {usual:,.0f} samples in a transfer, steps and slow links cannot be told; who talks to whom can. "
             "Sample more often, or export flow records"
         )
     return tuple(lines)
+
+
+def are_sparse(transfers: pl.DataFrame, notes: tuple[str, ...]) -> bool:
+    """Whether transfers were rebuilt, as the notes on them say, from so few samples that times and sizes are chance."""
+    return any(line.startswith(_SAMPLES) for line in notes) and samples_per_transfer(transfers) < FEW_SAMPLES
+
+
+def samples_per_transfer(flows: pl.DataFrame) -> float:
+    """Samples that the usual transfer was made of; half of all transfers have fewer."""
+    if not flows.height or not {"sampling_rate", "packets"} <= set(flows.columns):
+        return float("inf")
+    sampled = flows.filter(pl.col("sampling_rate") > 1)
+    usual = (sampled["packets"] / sampled["sampling_rate"]).median()
+    return max(1.0, float(usual)) if isinstance(usual, (int, float)) else float("inf")

@@ -17,6 +17,7 @@ from prism.observe.diagnose import diagnose, open_case
 from prism.observe.diagnosis import Diagnosis
 from prism.observe.findings.silence import find_hang
 from prism.records import Finding
+from prism.records.flow_samples import are_sparse, put_together
 from prism.watch.memory import JobMemory
 from prism.watch.state import SeenJob, WindowReport
 
@@ -33,6 +34,7 @@ def look_at(
     begin = time.perf_counter()
     if not flows.height:
         return WindowReport(until_ns=until_ns)
+    flows, said = put_together(flows)
     memory = memory or JobMemory()
     memory.begin_look(until_ns)
     found = diagnose(
@@ -43,6 +45,8 @@ def look_at(
         needs_findings=memory.needs_findings,
     )
     memory.end_look(found)
+    # A handful of samples moves every time and size: what a finding would be drawn from is chance.
+    told = () if are_sparse(flows, said) else found.findings + _hangs_of_silence(found, until_ns)
     return WindowReport(
         until_ns=until_ns,
         num_flows=flows.height,
@@ -50,8 +54,8 @@ def look_at(
             SeenJob(id=j.id, endpoints=j.endpoints, step_s=_usual_step(j.steps), num_steps=j.steps.height)
             for j in found.jobs
         ),
-        findings=found.findings + _hangs_of_silence(found, until_ns),
-        notes=found.notes,
+        findings=told,
+        notes=(*said, *found.notes),
         seconds=time.perf_counter() - begin,
     )
 

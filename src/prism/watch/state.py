@@ -135,8 +135,7 @@ class WatchState:
     findings: list[KnownFinding] = field(default_factory=list)
     outbox: list[dict[str, Any]] = field(default_factory=list)  # decided, and perhaps not printed yet
     position: dict[str, Any] = field(default_factory=dict)  # of the source, before what it is reading
-    batch: str = ""  # what the source is reading
-    piece: int = -1  # how far into it flows have been taken
+    looked_until_ns: int = 0  # Looks that a restart repeats are not counted twice.
     segment: int = 0  # of the window, from which flows are not part of this state
     judge_from_ns: int = 0  # Nothing is told before: the watch has looked for too short a time.
     _next_job: int = 1
@@ -199,8 +198,7 @@ class WatchState:
             "findings": [asdict(f) for f in self.findings],
             "outbox": self.outbox,
             "position": self.position,
-            "batch": self.batch,
-            "piece": self.piece,
+            "looked_until_ns": self.looked_until_ns,
             "segment": self.segment,
             "judge_from_ns": self.judge_from_ns,
             "next_job": self._next_job,
@@ -301,8 +299,7 @@ def load_state(path: Path) -> WatchState:
             findings=[KnownFinding(**f) for f in document["findings"]],
             outbox=document["outbox"],
             position=document["position"],
-            batch=document.get("batch", ""),
-            piece=document.get("piece", -1),
+            looked_until_ns=document.get("looked_until_ns", 0),
             segment=document.get("segment", 0),
             judge_from_ns=document.get("judge_from_ns", 0),
             _next_job=document["next_job"],

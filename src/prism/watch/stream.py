@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from prism.collect import Source
-from prism.records.flow_samples import put_together
 from prism.watch.alerts import AlertSink
 from prism.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.watch.exporter_clocks import ExporterClocks
@@ -70,10 +69,12 @@ class Watch:
         self._look: Future[WindowReport] | None = None
         self._piece = 0  # files: which stretch of their time is being read
         self._looked_at = time.monotonic()
+        self._looked_until_ns = 0
         self._arrived_at = time.monotonic()
         self._longest_pause_s = 0.0
         self._fresh = False  # flows have come since the last look
-        self._before: dict[str, Any] = {}  # position of the source before what it is reading
+        # Files: how far the source had been read, and the first segment not written, before what is being read now.
+        self._before: tuple[dict[str, Any], int | None] = {}, None
         self._current = False  # the flows that wait are those of now
         self._longest_batch_s = 0.0  # of the flows' own time that a file added to the window
         self._findings: Counter[str] = Counter()
@@ -88,7 +89,8 @@ class Watch:
         self._resume()
         try:
             while not should_stop() and not self._source.is_finished:
-                self._before = {} if self._source.is_live else self._source.save_position()
+                if not self._source.is_live:
+                    self._before = self._source.save_position(), None
                 self._take(self._source.poll(_POLL_S))
                 self._collect_look()
                 if self._is_due():
@@ -154,19 +156,19 @@ class Watch:
             self._fresh |= self._window.add(flows) > 0
             return
         self._note_arrival(flows, now)
-        done = self._state.piece if self._source.batch and self._source.batch == self._state.batch else -1
-        self._state.batch = self._source.batch
         # What waits to be read is looked at as if it came live: one look for every few seconds of its own time.
-        for piece, part in slice_by_time(flows, int(self._config.every_s * 1e9)):
-            if piece <= done:
-                continue  # taken before a restart
-            if piece > self._piece and self._fresh:
+        pieces = list(slice_by_time(flows, int(self._config.every_s * 1e9)))
+        if pieces[-1][0] > self._piece:
+            # A look in the midst of these flows is saved as of their beginning: after a kill they are read again.
+            self._window.seal()
+            self._before = self._before[0], self._window.next_segment
+        for piece, part in pieces:
+            if piece > self._piece and self._fresh and self._window.newest_ns > self._state.looked_until_ns:
                 self._begin_look()
                 self._collect_look(wait=True)
             self._piece = max(self._piece, piece)
             self._fresh |= self._window.add(part) > 0
-            self._state.piece = piece
-        self._before, self._state.batch, self._state.piece = self._source.save_position(), "", -1
+        self._before = self._source.save_position(), None
 
     def _note_arrival(self, flows: pl.DataFrame, now: float) -> None:
         """Files: how they usually follow each other, by the clock and in their own time."""
@@ -209,16 +211,16 @@ class Watch:
         elif self._source.is_live:
             until -= int(self._config.settle_s * 1e9)
         self._looked_at = time.monotonic()
+        self._looked_until_ns = self._window.newest_ns
         self._fresh = False
         self._note_position()
-        flows, notes = put_together(self._window.flows(until, self._length_ns))
-        self._say_new(notes)
-        self._look = self._analyst.submit(flows, self._topology, until)
+        self._look = self._analyst.submit(self._window.flows(until, self._length_ns), self._topology, until)
 
     def _note_position(self) -> None:
         """What belongs to this moment: how far the source was read, and the segments that hold what it gave."""
-        self._state.position = self._source.save_position() if self._source.is_live else self._before
-        self._state.segment = self._window.next_segment
+        position, segment = (self._source.save_position(), None) if self._source.is_live else self._before
+        self._state.position = position
+        self._state.segment = self._window.next_segment if segment is None else segment
 
     def _collect_look(self, *, wait: bool = False, final: bool = False) -> None:
         """Take the result of a look that is done, and tell what is new."""
@@ -245,6 +247,7 @@ class Watch:
                 "lower --max-flows or --window, or sample at the exporters"
             )
         told = self._state.handle(report, final=final)
+        self._state.looked_until_ns = max(self._state.looked_until_ns, self._looked_until_ns)
         names = {job.endpoints: name for name, job in self._state.jobs.items()}
         self._jobs = {names[j.endpoints]: (len(j.endpoints), j.step_s) for j in report.jobs}
         self._tell([t.to_json() for t in told])

@@ -1,0 +1,176 @@
+"""Damaged and random bytes for every decoder: python benchmarks/collect_fuzz.py [INPUTS] [SEED].
+
+Each input is a valid piece of some protocol with bytes changed, cut, doubled or swapped. A crash ends the run with the
+input that caused it; an input that takes over a second is named. The full run is 10,000,000 inputs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "collect"))
+
+import numpy as np
+from export_bytes import BASIC, a_set, basic_record, ipfix, template_set
+from packet_bytes import ethernet, ip4, ip6, pcap, pcapng, roce, tcp, udp
+from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
+from test_flow_inputs import SFLOWTOOL
+from test_streams import MESSAGES, RAW
+
+from prism.collect import Collector, SourceCounts
+from prism.collect.assembler import FlowAssembler
+from prism.collect.goflow import cut_delimited, decode_messages
+from prism.collect.messages import MessageDecoder
+from prism.collect.packets import ETHERNET, INDEX
+from prism.collect.sflowtool import read_sflowtool
+from prism.errors import InputError
+from prism.records.delimited import is_delimited_protobuf
+from prism.records.text_tables import find_text_table
+
+_BATCH = 500
+_SLOW_S = 1.0
+RECORD = basic_record("10.0.0.1", "10.0.0.2", 7, 1_700_000_000_000, 1_700_000_000_005)
+FRAMES = [
+    ethernet(ip4("10.0.0.1", "10.0.0.2", 17, roce(7, 77, 1, 64))),
+    ethernet(ip6("2001:db8::1", "2001:db8::2", 6, tcp(5, 6, bytes(40))), kind=0x86DD),
+    ethernet(ip4("10.0.0.1", "10.0.0.2", 17, udp(5, 6, bytes(9))), vlans=2),
+]
+DATAGRAMS = [
+    sflow(*(flow_sample(raw_header(f), expanded=e) for f in FRAMES for e in (False, True)), counter_sample(3)),
+    sflow(counter_sample(1, expanded=True), agent="2001:db8::1"),
+    ipfix(template_set({256: BASIC}), a_set(256, RECORD * 3)),
+    bytes([0, 5, 0, 1]) + bytes(20) + bytes(48),
+    bytes([0, 9, 0, 1]) + bytes(40),
+]
+
+
+def damage(rng: random.Random, seeds: list[bytes]) -> bytes:
+    """One of the seeds with some bytes changed, cut, doubled or swapped."""
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.randrange(8)):
+        if not data:
+            break
+        at = rng.randrange(len(data))
+        kind = rng.randrange(5)
+        if kind == 0:
+            data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        elif kind == 1:
+            del data[at : at + rng.randrange(1, 9)]
+        elif kind == 2:
+            data[at:at] = data[at : at + rng.randrange(1, 17)]
+        elif kind == 3:
+            data[at : at + 4] = rng.randbytes(4)
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+def feed_collector(inputs: list[bytes]) -> None:
+    """IPFIX, NetFlow and sFlow."""
+    collector = Collector()
+    for number, one in enumerate(inputs):
+        collector.feed(one, ("192.0.2.1", number % 5), number)
+    collector.flush()
+
+
+def feed_packets(inputs: list[bytes]) -> None:
+    """Sampled and captured headers."""
+    assembler = FlowAssembler(SourceCounts())
+    index = np.zeros(len(inputs), INDEX)
+    sizes = np.array([len(i) for i in inputs])
+    index["offset"], index["captured"], index["length"], index["link"] = (
+        np.cumsum(sizes) - sizes,
+        sizes,
+        sizes,
+        ETHERNET,
+    )
+    index["time_ns"] = np.arange(len(inputs))
+    assembler.take(np.frombuffer(b"".join(inputs) or b"\0", np.uint8), index)
+    assembler.finish()
+
+
+def feed_messages(inputs: list[bytes]) -> None:
+    """Messages of topics and files of them."""
+    MessageDecoder().decode(inputs)
+    data = b"".join(inputs)
+    decode_messages(data, cut_delimited(data)[0], SourceCounts())
+
+
+def feed_texts(inputs: list[bytes]) -> None:
+    """What tells files apart, and the text of sflowtool."""
+    for one in inputs:
+        is_delimited_protobuf(one)
+        text = one.decode(errors="replace")
+        for read in (lambda t: find_text_table(t, "f"), lambda t: read_sflowtool(Path("f"), t, SourceCounts())):
+            try:
+                read(text)
+            except InputError:
+                continue
+
+
+def feed_captures(inputs: list[bytes]) -> None:
+    """Capture files; a file each, so few at a time."""
+    import tempfile
+
+    from prism.collect import read_packets
+
+    with tempfile.NamedTemporaryFile(suffix=".pcap") as handle:
+        for one in inputs[:20]:
+            handle.seek(0)
+            handle.truncate()
+            handle.write(one)
+            handle.flush()
+            try:
+                read_packets(handle.name)
+            except InputError:
+                continue
+
+
+TEXTS = [
+    repr(SFLOWTOOL).replace("'", '"').encode(),
+    b"#separator \\x09\n#fields\tts\n1\n",
+    b"a|b|c|d|\n1|2|3|4|\n",
+]
+PACKETS = [(1_700_000_000_000_000_000 + i, f) for i, f in enumerate(FRAMES)]
+DECODERS: list[tuple[str, Callable[[list[bytes]], None], list[bytes], int]] = [
+    ("exports", feed_collector, DATAGRAMS, _BATCH),
+    ("packets", feed_packets, FRAMES, _BATCH),
+    ("messages", feed_messages, [*MESSAGES.values(), RAW.SerializeToString()], _BATCH),
+    ("texts", feed_texts, TEXTS, _BATCH),
+    ("captures", feed_captures, [pcap(PACKETS), pcapng(PACKETS)], 20),
+]  # fmt: skip
+
+
+def main() -> None:
+    """Feed every decoder in turns until enough inputs have been tried."""
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    done: dict[str, int] = dict.fromkeys((name for name, *_ in DECODERS), 0)
+    slowest, begin = 0.0, time.monotonic()
+    while sum(done.values()) < wanted:
+        for name, feed, seeds, size in DECODERS:
+            inputs = [damage(rng, seeds) for _ in range(size)]
+            before = time.process_time()
+            try:
+                feed(inputs)
+            except Exception:
+                Path("fuzz-input.bin").write_bytes(b"\n--\n".join(inputs))
+                print(f"{name}: crashed after {done}; the batch is in fuzz-input.bin")
+                raise
+            took = time.process_time() - before
+            slowest = max(slowest, took)
+            if took > _SLOW_S and done[name]:
+                print(f"{name}: a batch of {size} took {took:.1f} s")
+            done[name] += size
+    print(
+        f"{sum(done.values()):,} inputs in {time.monotonic() - begin:,.0f} s, no crash; "
+        f"slowest batch {slowest:.2f} s; {done}"
+    )
+
+
+if __name__ == "__main__":
+    main()
