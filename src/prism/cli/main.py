@@ -18,6 +18,7 @@ from prism.cli import (
     explain,
     flows,
     generate_trace,
+    goodput,
     isolate,
     lab,
     scenario,
@@ -46,6 +47,7 @@ app.command("explain", rich_help_panel=CLUSTER, epilog=explain.EPILOG)(explain.e
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
+app.command("goodput", rich_help_panel=CLUSTER, epilog=goodput.EPILOG)(goodput.goodput)
 app.add_typer(evaluate.app, name="evaluate", rich_help_panel=CLUSTER)
 app.command("serve", rich_help_panel=CLUSTER, epilog=serve.EPILOG)(serve.run_serve)
 app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(
