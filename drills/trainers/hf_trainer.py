@@ -3,10 +3,12 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
 
 
 class Tokens(Dataset[dict[str, torch.Tensor]]):
@@ -22,6 +24,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
 
 def main(output: str, steps: int) -> None:
+    own_saves = "SAVE_STEPS" in os.environ  # the Trainer's own checkpoints, and its own resume
     set_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2))
     arguments = TrainingArguments(
@@ -29,13 +32,15 @@ def main(output: str, steps: int) -> None:
         max_steps=steps,
         per_device_train_batch_size=8,
         logging_steps=1,
-        save_strategy="no",
+        save_strategy="steps" if own_saves else "no",
+        save_steps=int(os.environ.get("SAVE_STEPS", "500")),
         dataloader_num_workers=int(os.environ.get("WORKERS", "2")),
         report_to=[],
         use_cpu=True,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens())
-    trainer.train()
+    last = get_last_checkpoint(output) if own_saves and Path(output).is_dir() else None
+    trainer.train(resume_from_checkpoint=last)
     if arguments.process_index == 0:
         sys.stdout.write(f"weights {sum(float(p.detach().double().sum()) for p in model.parameters())!r}\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.errors import BadConfigError
-from prism.recover.isolate.agents import ProbeConfig
+from prism.recover.isolate.agents import Measured, ProbeConfig
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
 from prism.recover.isolate.examine import isolate_hosts, start_search
 from prism.recover.isolate.few import plan_pairs
 from prism.recover.isolate.fleet import Faults, Fleet, draw_faults
 from prism.recover.isolate.grading import FAILED, PASSED, SLOW, Grader
 from prism.recover.isolate.probe import read_counters
+from prism.recover.isolate.proof import ProofConfig, prove_slow
 from prism.recover.isolate.search import Search, SearchConfig
 from prism.recover.isolate.two_round import find_by_two_rounds
 
@@ -261,3 +263,74 @@ def test_nccl_gathers_over_the_gpus_of_this_host():
         order |= {"num_bytes": 10_000, "timeout_s": 60.0, "devices": torch.cuda.device_count()}
         answers, _ = probe.communicate(json.dumps(order) + "\n")
     assert json.loads(answers)["ok"], answers
+
+
+# -- proof of slowness
+
+
+class Noisy:
+    """Measured pairs on hosts of known speed, under the noise of a busy machine."""
+
+    def __init__(self, speed: np.ndarray, noise: float, seed: int) -> None:
+        self.speed, self.noise, self.random = speed, noise, np.random.default_rng(seed)
+
+    def __call__(self, rows: list[list[int]]) -> Measured:
+        chance = np.exp(self.random.normal(0.0, self.noise, len(rows)))
+        bandwidth = np.array([self.speed[row].min() for row in rows]) * chance
+        flat = np.ones(len(rows))
+        return Measured(alive=flat > 0, bandwidth=bandwidth, latency_s=flat, busy=flat < 0)
+
+
+def test_no_healthy_host_is_called_slow_however_noisy_the_machine():
+    for seed in range(1_000):
+        noise = (0.1, 0.3, 0.6, 1.0)[seed % 4]
+        measure = Noisy(np.ones(4), noise, seed)
+        proof = prove_slow((0,), (1, 2, 3), measure, ProofConfig(), np.random.default_rng(seed))
+        assert proof.answer != "slow"
+
+
+def test_a_slow_host_is_proven_slow_and_a_slow_link_too():
+    for seed in range(50):
+        measure = Noisy(np.array([0.4, 1.0, 1.0, 1.0]), 0.1, seed)
+        random = np.random.default_rng(seed)
+        assert prove_slow((0,), (1, 2, 3), measure, ProofConfig(), random).answer == "slow"
+        assert prove_slow((1,), (2, 3), measure, ProofConfig(), random).answer == "not slow"
+
+
+def test_a_host_at_other_work_is_not_called_slow():
+    def busy(rows: list[list[int]]) -> Measured:
+        found = Noisy(np.array([0.1, 1.0, 1.0, 1.0]), 0.1, 0)(rows)
+        return replace(found, busy=np.ones(len(rows), dtype=np.bool_))
+
+    assert prove_slow((0,), (1, 2, 3), busy, ProofConfig(), np.random.default_rng(0)).answer == "not slow"
+
+
+def test_the_probe_needs_no_file_on_the_host_and_what_ssh_says_is_shown(tmp_path: Path):
+    hosts = [f"127.0.0.{i}" for i in range(1, 5)]
+    refuse = ["sh", "-c", "echo 'ssh: connect to host n3 port 22: Connection refused' >&2; exit 255"]
+    elsewhere = ["env", "-i", "-C", str(tmp_path)]  # no path to this package
+    config = ProbeConfig(num_bytes=20_000, timeout_s=20.0, grader=Grader(slow_ratio=0.0, late_ratio=1e9))
+    report = isolate_hosts(
+        hosts, lambda host: refuse if host == "127.0.0.3" else elsewhere, config, SearchConfig(group_rounds=1)
+    )
+    assert report.condemned == ("127.0.0.3",) and set(report.trusted) == {*hosts} - {"127.0.0.3"}
+    assert "Connection refused" in report.evidence["127.0.0.3"]
+
+
+def test_hosts_that_cannot_be_reached_at_all_are_told_in_a_line():
+    with pytest.raises(BadConfigError, match="0 of 3 hosts could be reached.*no route"):
+        isolate_hosts(["a", "b", "c"], lambda host: ["sh", "-c", "echo no route >&2; exit 1"])
+
+
+def test_the_command_exits_with_3_when_it_suspects_someone(tmp_path: Path):
+    from typer.testing import CliRunner
+
+    from prism.cli.main import app
+
+    shell = tmp_path / "shell"
+    shell.write_text(f'#!/bin/sh\nhost=$1; shift\n[ $host = 127.0.0.3 ] && exit 1\nshift; exec {sys.executable} "$@"\n')
+    shell.chmod(0o755)
+    words = ["isolate", "--hosts", "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4", "--shell", f"{shell} {{host}}"]
+    options = ["--rounds", "1", "--megabytes", "0.02", "--timeout", "20", "--json"]
+    result = CliRunner().invoke(app, [*words, *options])
+    assert result.exit_code == 3 and json.loads(result.stdout)["condemned"] == ["127.0.0.3"]

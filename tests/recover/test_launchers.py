@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from drills.slurm_cluster import SlurmCluster, why_no_slurm
+from drills.ssh_hosts import SshHosts, why_no_ssh_hosts
 from prism.errors import BadConfigError
 from prism.recover.progress import RunOrders, attempt_dir
 from prism.recover.supervise.launchers import Launcher, LaunchPlan
@@ -17,6 +19,7 @@ from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.launchers.local import LocalLauncher
 from prism.recover.supervise.launchers.processes import find_marked
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
+from prism.recover.supervise.launchers.ssh import SshLauncher
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +31,32 @@ def slurm(tmp_path_factory) -> Iterator[SlurmCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def ssh_hosts(tmp_path_factory) -> Iterator[SshHosts]:
+    reason = why_no_ssh_hosts()
+    if reason is not None:
+        pytest.skip(reason)
+    with SshHosts(tmp_path_factory.mktemp("ssh"), 2) as hosts:
+        yield hosts
+
+
+class NamedHosts(SshLauncher):
+    """Runs what names no host on the first one."""
+
+    def start(self, plan: LaunchPlan) -> tuple[str, ...]:
+        return super().start(replace(plan, hosts=plan.hosts or ("h1",)))
+
+
 @pytest.fixture(
-    params=["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)])]
+    params=[
+        "local",
+        pytest.param("ssh", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]),
+    ]
 )
 def launcher(request) -> Launcher:
+    if request.param == "ssh":
+        return NamedHosts(request.getfixturevalue("ssh_hosts").settings)
     if request.param == "slurm":
         request.getfixturevalue("slurm")
         return SlurmLauncher()
@@ -226,6 +251,20 @@ def test_a_command_that_does_not_exist_is_refused_before_anything_starts(tmp_pat
     with pytest.raises(BadConfigError, match="'no-such-trainer' not found"):
         LocalLauncher().start(bad)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_host_that_ssh_no_longer_reaches_is_lost(tmp_path: Path, ssh_hosts: SshHosts, monkeypatch):
+    monkeypatch.setattr("prism.recover.supervise.launchers.ssh._ASK_EVERY_S", 0.5)
+    launcher = SshLauncher(ssh_hosts.settings)
+    one = plan(tmp_path, "sleep 300", hosts=("h1", "h2"))
+    launcher.start(one)
+    assert launcher.look(one.folder).running
+    ssh_hosts.spaces.cut("h2")
+    look = wait_over(launcher, one.folder, 120.0)
+    assert look.first_failed == "h2" and look.lost
+    LocalLauncher().stop(one.folder, 0.0)
 
 
 def test_slurm_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ import typer
 from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
+FOUND = 3  # the exit code when a host or a link is suspected or condemned; nothing is ever cordoned from here
 EPILOG = examples(
     "prism isolate --hosts node-1,node-2,node-3,node-4",
     "prism isolate --hosts-file hosts.txt --shell 'srun --overlap -w {host}' --backend nccl --json",
@@ -30,7 +31,9 @@ def isolate(
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Test hosts against each other and say which to trust, which to suspect, which to take out of use."""
+    """Test hosts against each other and say which to trust, to suspect, to take out of use; exit 3 if there are any."""
+    from rich.text import Text
+
     from prism.recover.isolate.agents import ProbeConfig
     from prism.recover.isolate.examine import isolate_hosts
     from prism.recover.isolate.search import SearchConfig
@@ -42,6 +45,7 @@ def isolate(
         ProbeConfig(backend=backend, num_bytes=int(megabytes * 1e6), timeout_s=timeout, python=python),
         SearchConfig(group_rounds=rounds),
         on_round=lambda number, tests: note(f"round {number}: {len(tests)} tests"),
+        on_proof=lambda text: note(f"compared with a control: {text}"),
     )
     if json:
         show_json(report.to_json())
@@ -59,9 +63,11 @@ def isolate(
         ]
         show(table(f"{report.num_tests} tests in {report.num_rounds} rounds", ("", ">", "hosts"), rows))
         for host, text in report.evidence.items():
-            show(f"  {host}: {text}")
+            show(Text(f"  {host}: {text}"))
         if report.advice:
-            show(f"  {report.advice}")
+            show(Text(f"  {report.advice}"))
+    if report.condemned or report.suspected or report.bad_links:
+        raise typer.Exit(FOUND)
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ from prism.cli import (
     flows,
     generate_trace,
     investigate,
+    goodput,
     isolate,
     lab,
     place,
@@ -55,6 +56,7 @@ app.add_typer(place.app, name="place", rich_help_panel=CLUSTER)
 app.command("predict", rich_help_panel=CLUSTER, epilog=predict.EPILOG)(predict.run_predict)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
+app.command("goodput", rich_help_panel=CLUSTER, epilog=goodput.EPILOG)(goodput.goodput)
 app.add_typer(evaluate.app, name="evaluate", rich_help_panel=CLUSTER)
 app.command("serve", rich_help_panel=CLUSTER, epilog=serve.EPILOG)(serve.run_serve)
 app.command("emulate", rich_help_panel=PLAN, epilog=emulate.EPILOG, context_settings=emulate.CONTEXT)(

@@ -45,7 +45,7 @@ RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of this run: sta
 )
 def run(
     command: Annotated[list[str], typer.Argument(help="The training command, after --.")],
-    launcher: Annotated[Literal["local", "slurm"], typer.Option(help="Where it runs.")] = "local",
+    launcher: Annotated[Literal["local", "slurm", "ssh"], typer.Option(help="Where it runs.")] = "local",
     config: Annotated[Path | None, typer.Option(help="Settings of the run (YAML); see docs/recover.md.")] = None,
     run_dir: RunDir = Path("prism-run"),
     checkpoint: Annotated[

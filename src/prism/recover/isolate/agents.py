@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import subprocess
 import sys
 import threading
 import time
+import zlib
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +20,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.recover.isolate.grading import SLOW, Grader
+from prism.errors import BadConfigError
+from prism.recover.isolate.grading import PASSED, SLOW, Grader
 from prism.recover.isolate.search import Round
 
 Backend = Literal["socket", "gloo", "nccl"]
 PROBE = Path(__file__).with_name("probe.py")
+_KEPT_LINES = 20
+_SHOWN_CHARACTERS = 300
+_LAST_WORDS_S = 2.0
+_CONSOLE = ("Python ", "Type ", "(InteractiveConsole)", ">>> ", "[GCC", "[Clang", "\n")  # its own greeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,29 +45,52 @@ class ProbeConfig:
     grader: Grader = field(default_factory=Grader)
 
 
+def pack_probe() -> str:
+    """The probe's source as one line for Python's own console, which needs no quotes in any shell on the way."""
+    source = base64.b64encode(zlib.compress(PROBE.read_bytes())).decode()
+    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{source}')));print(flush=True);main()\n"
+
+
 class Agent:
     """One host's probe."""
 
-    def __init__(self, host: str, command: Sequence[str]) -> None:
+    def __init__(self, host: str, command: Sequence[str], program: str = "") -> None:
         self.host = host
         self.port: int | None = None
         self.ports: list[int] = []
         self.devices = 1
         self.trouble = "its probe did not start"
+        self._complaints: deque[str] = deque(maxlen=_KEPT_LINES)
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         try:
             self._process: subprocess.Popen[str] | None = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                errors="replace",
             )
-        except OSError:
+        except OSError as error:
             self._process = None
+            self.trouble = f"its probe did not start ({error})"
             return
         threading.Thread(target=self._read, daemon=True).start()
+        self._listener = threading.Thread(target=self._read_errors, daemon=True)
+        self._listener.start()
+        if program:
+            self._write(program)
 
     def wait_ready(self, deadline: float) -> None:
         """Wait for the probe to say its port."""
         answer = self._next(deadline) or {}
-        self.trouble = str(answer.get("error", self.trouble))
+        if "error" in answer:
+            self.trouble = str(answer["error"])
+        elif not answer.get("ready") and self._process is not None:
+            self._listener.join(_LAST_WORDS_S)  # what ssh or the shell said says why
+            said = " ".join(" ".join(self._complaints).split())[-_SHOWN_CHARACTERS:]
+            self.trouble = f"{self.trouble}: {said}" if said else self.trouble
         if answer.get("ready"):
             self.port = int(answer["port"])
             self.ports = [int(p) for p in answer.get("ports", [])]
@@ -67,10 +98,13 @@ class Agent:
 
     def order(self, document: dict[str, Any]) -> None:
         """Send an order; a dead probe does not answer."""
+        self._write(json.dumps(document) + "\n")
+
+    def _write(self, text: str) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:
-            self._process.stdin.write(json.dumps(document) + "\n")
+            self._process.stdin.write(text)
             self._process.stdin.flush()
         except OSError:
             return
@@ -98,6 +132,12 @@ class Agent:
             pass
         self._answers.put({"ended": True})
 
+    def _read_errors(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        for line in self._process.stderr:
+            if not line.startswith(_CONSOLE):
+                self._complaints.append(line)
+
     def _next(self, deadline: float) -> dict[str, Any] | None:
         try:
             return self._answers.get(timeout=max(0.01, deadline - time.monotonic()))
@@ -112,6 +152,7 @@ class Measured:
     alive: NDArray[np.bool_]
     bandwidth: NDArray[np.float64]
     latency_s: NDArray[np.float64]  # of one hop
+    busy: NDArray[np.bool_]  # a member was at other work, so that the speed says nothing of it
 
 
 class Agents:
@@ -119,12 +160,21 @@ class Agents:
 
     def __init__(self, hosts: Sequence[str], prefix: Callable[[str], Sequence[str]], config: ProbeConfig) -> None:
         self.config = config
-        self._agents = [Agent(host, [*prefix(host), *self._program()]) for host in hosts]
+        command, program = self._program()
+        self._agents = [Agent(host, [*prefix(host), *command], program) for host in hosts]
         self._number = 0
         self.errors: dict[str, str] = {}
+        self.busy: Counter[str] = Counter()  # tests in which a host was at other work
         deadline = time.monotonic() + config.start_s
         for agent in self._agents:
             agent.wait_ready(deadline)
+        reached = [agent for agent in self._agents if agent.port is not None]
+        if len(reached) < 2:
+            self.__exit__(None, None, None)
+            first = next(agent for agent in self._agents if agent.port is None)
+            raise BadConfigError(
+                f"{len(reached)} of {len(hosts)} hosts could be reached; {first.host}: {first.trouble}; check --shell"
+            )
         self._counters = self._read_counters()
 
     def __enter__(self) -> Agents:
@@ -137,20 +187,22 @@ class Agents:
     def run(self, tests: Round) -> NDArray[np.int8]:
         """Run a round, all its tests side by side; a slow one is run once more, since a busy moment is no fault."""
         rows = [[host for host in row if host >= 0] for row in tests.tolist()]
-        measured = self._measure(rows)
+        measured = self.measure(rows)
         outcomes = self._grade(measured)
         slow = np.flatnonzero(outcomes == SLOW)
         if len(slow):
-            again = self._measure([rows[number] for number in slow])
+            again = self.measure([rows[number] for number in slow])
             better = Measured(
                 alive=again.alive,
                 bandwidth=np.maximum(measured.bandwidth[slow], again.bandwidth),
                 latency_s=np.minimum(measured.latency_s[slow], again.latency_s),
+                busy=again.busy | measured.busy[slow],
             )
             outcomes[slow] = self._grade(better)
         return outcomes
 
-    def _measure(self, rows: list[list[int]]) -> Measured:
+    def measure(self, rows: list[list[int]]) -> Measured:
+        """Run tests side by side."""
         numbers = [self._order(row) for row in rows]
         deadline = time.monotonic() + self.config.timeout_s + min(5.0, self.config.timeout_s)
         answers = [self._collect(row, number, deadline) for row, number in zip(rows, numbers, strict=True)]
@@ -161,10 +213,12 @@ class Agents:
             alive=np.array([all(a["ok"] for a in group) for group in answers]),
             bandwidth=moved / np.maximum(seconds, 1e-9),
             latency_s=latency / np.array([len(row) for row in rows]),
+            busy=np.array([any(a.get("busy", False) for a in group) for group in answers]),
         )
 
     def _grade(self, found: Measured) -> NDArray[np.int8]:
-        return self.config.grader.grade(found.alive, found.bandwidth, found.latency_s, len(self._agents))
+        outcomes = self.config.grader.grade(found.alive, found.bandwidth, found.latency_s, len(self._agents))
+        return np.where(found.busy & (outcomes == SLOW), PASSED, outcomes).astype(np.int8)
 
     def changed_counters(self) -> dict[str, str]:
         """Error counters that rose during the tests, per host."""
@@ -178,10 +232,11 @@ class Agents:
                 changed[host] = ", ".join(risen)
         return changed
 
-    def _program(self) -> list[str]:
+    def _program(self) -> tuple[list[str], str]:
+        """What to run on a host, and what to send it first: the plain probe travels over stdin, no file is needed."""
         if self.config.backend == "socket":
-            return [self.config.python, str(PROBE)]
-        return [self.config.python, "-m", "prism.recover.checkpoint.collective_probe", self.config.backend]
+            return [self.config.python, "-m", "code"], pack_probe()
+        return [self.config.python, "-m", "prism.recover.checkpoint.collective_probe", self.config.backend], ""
 
     def _order(self, row: list[int]) -> int:
         self._number += 1
@@ -210,6 +265,7 @@ class Agents:
             return [{"ok": False}]
         answers = [agent.answer(number, deadline) for agent in agents]
         for agent, answer in zip(agents, answers, strict=True):
+            self.busy[agent.host] += bool(answer.get("busy", False))
             if not answer["ok"]:
                 self.errors[agent.host] = str(answer.get("error", ""))
         return answers

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, ProbeConfig
 from prism.recover.isolate.few import PairSearch
 from prism.recover.isolate.grading import FEW_HOSTS
-from prism.recover.isolate.report import IsolationReport
+from prism.recover.isolate.proof import Proof, ProofConfig, prove_slow
+from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
+
+MIN_HOSTS = 3  # below this no control is left to compare with
 
 
 def start_search(num_hosts: int, config: SearchConfig | None = None, seed: int = 0) -> Search | PairSearch:
@@ -24,6 +29,7 @@ def isolate_hosts(
     probes: ProbeConfig | None = None,
     search: SearchConfig | None = None,
     on_round: Callable[[int, Round], None] | None = None,
+    on_proof: Callable[[str], None] = lambda text: None,
 ) -> IsolationReport:
     """Search for bad hosts; `prefix` gives the words that run a command on a host."""
     if len(set(hosts)) != len(hosts) or len(hosts) < 2:
@@ -35,9 +41,67 @@ def isolate_hosts(
                 on_round(state.num_rounds + 1, tests)
             state.add(tests, agents.run(tests))
         report = state.report(hosts)
+        report = try_slow_ones(report, hosts, state, agents, on_proof)
         counters = agents.changed_counters()
     notes = dict(report.evidence)
+    often = [host for host in hosts if 4 * agents.busy[host] > state.num_tests]
+    if often:
+        busy = f"at other work during the tests, so that their speed was not judged: {', '.join(often)}"
+        report = replace(report, advice="; ".join(filter(None, (report.advice, busy))))
     for host, text in (*agents.errors.items(), *counters.items()):
         if host not in report.trusted or host in counters:
             notes[host] = "; ".join(filter(None, (notes.get(host), text)))
     return replace(report, evidence=notes)
+
+
+def try_slow_ones(
+    report: IsolationReport,
+    hosts: Sequence[str],
+    state: Search | PairSearch,
+    agents: Agents,
+    on_proof: Callable[[str], None],
+) -> IsolationReport:
+    """Keep an accusation of slowness only where repeated comparisons with a control prove it."""
+    number = {host: place for place, host in enumerate(hosts)}
+    accused = [h for h in (*report.condemned, *report.suspected) if state.only_slow((number[h],))]
+    links = [b for b in report.bad_links if state.only_slow(tuple(sorted((number[b.first], number[b.second]))))]
+    if not (accused or links) or len(hosts) < MIN_HOSTS:
+        return report
+    random = np.random.default_rng(len(hosts))
+    grader = agents.config.grader
+    limits = ProofConfig(slow_ratio=grader.slow_ratio, late_ratio=grader.late_ratio)
+    sound = [number[h] for h in hosts if h not in (*accused, *report.condemned)]
+
+    def prove(part: tuple[int, ...]) -> Proof:
+        others = [h for h in sound if h not in part]
+        if len(others) < MIN_HOSTS - 1:
+            others = [h for h in range(len(hosts)) if h not in part and hosts[h] not in report.condemned] or others
+        if len(others) < 2:
+            others = [h for h in range(len(hosts)) if h not in part]
+        found = prove_slow(part, others, agents.measure, limits, random)
+        on_proof(f"{' - '.join(hosts[h] for h in part)}: {found}")
+        return found
+
+    proofs = {host: prove((number[host],)) for host in accused}
+    kept = [b for b in links if prove((number[b.first], number[b.second])).answer == "slow"]
+    return _settle(report, hosts, proofs, [b for b in report.bad_links if b not in links or b in kept])
+
+
+def _settle(
+    report: IsolationReport, hosts: Sequence[str], proofs: dict[str, Proof], links: list[BadLink]
+) -> IsolationReport:
+    slow = [h for h in hosts if h in proofs and proofs[h].answer == "slow"]
+    unclear = {h for h, proof in proofs.items() if proof.answer == "not clear"}
+    condemned = [h for h in hosts if h in slow or (h in report.condemned and h not in proofs)]
+    suspected = [h for h in hosts if h in unclear or (h in report.suspected and h not in proofs)]
+    told = {h: str(proofs[h]) if h in proofs else report.evidence.get(h, "") for h in (*condemned, *suspected)}
+    return replace(
+        report,
+        trusted=tuple(h for h in hosts if h not in condemned and h not in suspected),
+        suspected=tuple(suspected),
+        condemned=tuple(condemned),
+        slow=tuple(slow),
+        bad_links=tuple(links),
+        evidence=told,
+        advice=report.advice if suspected else "",
+    )

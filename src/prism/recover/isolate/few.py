@@ -98,6 +98,12 @@ class PairSearch:
             advice=_advise(open_ones, names),
         )
 
+    def only_slow(self, part: Part) -> bool:
+        """Whether nothing but slowness speaks against a host or a link."""
+        if len(part) == 1:
+            return self._of(self._failed, part[0]) == self._of(self._slow, part[0])
+        return bool(self._failed[part] == self._slow[part])
+
     def _weigh(self) -> dict[Part, float]:
         """The probability of every part being bad, over all explanations and rates."""
         upper = np.triu_indices(self.num_hosts, 1)

@@ -2,8 +2,8 @@
 
 An order names the members of a ring and this host's place in it. The members all-gather a block each over plain TCP:
 every host sends what it holds to the next and takes from the one before, until everyone has all blocks. The bytes are
-checked, the time is bandwidth, and a few small rounds give latency. The file is run by its path, so that a host needs
-nothing but Python.
+checked, the time is bandwidth, and a few small rounds give latency. A host that was at other work meanwhile says so.
+The source is sent over stdin, so that a host needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 _PINGS = 20
+_SPIN_S = 0.02
+_FREE_CPU = 0.85  # of a core, and of the time of a test: below it the host is at other work, and its speed says nothing
 _ERROR_COUNTERS = ("symbol_error", "link_downed", "port_rcv_errors", "link_error_recovery", "rx_errors", "tx_errors")
 _GPU_COUNTERS = {
     "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
@@ -46,9 +48,14 @@ def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
     try:
         after, before = _join_ring(order, listener, deadline)
         with after, before:
+            share = cpu_share()
+            waited_s, start = read_queue_wait_s(), time.monotonic()
             gather_s = _all_gather(order, after, before)
             latency_s = _ping(order, after, before)
-        return {"ok": True, "seconds": gather_s, "latency_s": latency_s}
+            queued = (read_queue_wait_s() - waited_s) / max(1e-9, time.monotonic() - start)
+            share = min(share, cpu_share())
+        busy = share < _FREE_CPU or queued > 1.0 - _FREE_CPU
+        return {"ok": True, "seconds": gather_s, "latency_s": latency_s, "busy": busy}
     except (OSError, ValueError) as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
@@ -97,6 +104,23 @@ def _ping(order: dict[str, Any], after: socket.socket, before: socket.socket) ->
             after.sendall(b"p")
         best = min(best, time.monotonic() - start)
     return best
+
+
+def cpu_share() -> float:
+    """How much of a core this process gets when it asks for one: other work, throttling and stolen time show here."""
+    start, used = time.monotonic(), time.thread_time()
+    while time.monotonic() - start < _SPIN_S:
+        pass
+    return (time.thread_time() - used) / (time.monotonic() - start)
+
+
+def read_queue_wait_s() -> float:
+    """Time that this process, ready to run, has waited for a core; 0 where the kernel does not tell."""
+    try:
+        threads = [path / "schedstat" for path in Path("/proc/self/task").iterdir()]
+        return sum(int(path.read_text().split()[1]) for path in threads) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _send(connection: socket.socket, block: bytes) -> None:

@@ -49,6 +49,7 @@ class Search:
         self._failed: list[tuple[int, ...]] = []
         self._slow: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
+        self._broken_pairs: set[tuple[int, ...]] = set()  # failed, not only slow
         self._retests: Counter[tuple[int, int]] = Counter()
         self._bad_links: set[tuple[int, int]] = set()
         self._fine_links: set[tuple[int, int]] = set()
@@ -113,10 +114,18 @@ class Search:
             advice="not clear yet for those suspected; test again with more --rounds" if suspected else "",
         )
 
+    def only_slow(self, part: tuple[int, ...]) -> bool:
+        """Whether nothing but slowness speaks against a host or a link."""
+        if len(part) == 1:
+            return self._failures[part[0]] == self._slow[part[0]]
+        return part not in self._broken_pairs
+
     # -- deciding
 
     def _note_failure(self, members: tuple[int, ...], outcome: int) -> None:
         self._failed.append(tuple(sorted(members)))
+        if outcome != SLOW:
+            self._broken_pairs.add(tuple(sorted(members)))
         for host in members:
             self._failures[host] += 1
             self._slow[host] += outcome == SLOW

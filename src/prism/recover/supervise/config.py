@@ -33,7 +33,9 @@ class LaunchSettings:
 
     grace_s: float = 60.0  # from SIGTERM to SIGKILL, so that the trainer can save
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
-    addresses: Addresses = field(default_factory=Addresses)  # local
+    addresses: Addresses = field(default_factory=Addresses)  # local and ssh
+    ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh: put before the address
+    python: str = "python3"  # ssh: on the hosts
     sbatch: tuple[str, ...] = ()  # slurm: more options for sbatch
     drain: bool = True  # slurm: drain cordoned nodes, where the user may
 

@@ -126,6 +126,7 @@ class Examined(Event):
     """What the test of the hosts found."""
 
     condemned: tuple[str, ...]
+    slow: tuple[str, ...] = ()  # those of them that answer, but late
     bad_links: tuple[tuple[str, str], ...] = ()
     num_tests: int = 0
     error: str = ""

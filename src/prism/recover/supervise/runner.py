@@ -220,6 +220,7 @@ class Supervisor:
         return events.Examined(
             now_s=self.clock.now_s(),
             condemned=report.condemned,
+            slow=report.slow,
             bad_links=tuple((link.first, link.second) for link in report.bad_links),
             num_tests=report.num_tests,
         )

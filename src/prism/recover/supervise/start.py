@@ -14,10 +14,11 @@ from prism.recover.isolate.examine import isolate_hosts
 from prism.recover.isolate.grading import Grader
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.isolate.search import SearchConfig
-from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.config import LaunchSettings, SuperviseConfig
 from prism.recover.supervise.launchers import Launcher
 from prism.recover.supervise.launchers.local import LocalLauncher, check_command
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
+from prism.recover.supervise.launchers.ssh import SshLauncher
 from prism.recover.supervise.runner import Examiner, Supervisor, Tools
 from prism.recover.supervise.state import JobState
 
@@ -27,7 +28,7 @@ def supervise(
     command: tuple[str, ...],
     config: SuperviseConfig,
     *,
-    launcher: Literal["local", "slurm"] = "local",
+    launcher: Literal["local", "slurm", "ssh"] = "local",
     say: Callable[[str], None],
 ) -> JobState:
     """Supervise a command to its end; continues where an earlier supervisor of the same folder was."""
@@ -91,4 +92,9 @@ def make_examiner(config: SuperviseConfig) -> Examiner:
 
 def make_launcher(name: str, config: SuperviseConfig) -> Launcher:
     """The launcher of that name."""
-    return LocalLauncher(config.launch) if name == "local" else SlurmLauncher(config.launch)
+    made: dict[str, Callable[[LaunchSettings], Launcher]] = {
+        "local": LocalLauncher,
+        "slurm": SlurmLauncher,
+        "ssh": SshLauncher,
+    }
+    return made[name](config.launch)

@@ -319,11 +319,14 @@ class JobState:
     def _on_examined(self, event: events.Examined) -> list[Action]:
         if self.phase is not Phase.EXAMINING:
             return []
-        actions = [self._cordon(event.now_s, host, "failed the host test") for host in event.condemned]
+        # Slow is reason enough to leave a host only where the run itself was slow.
+        was_slow = bool(self.failures) and self.failures[-1].reason == SLOW
+        bad = [host for host in event.condemned if was_slow or host not in event.slow]
+        actions = [self._cordon(event.now_s, host, "failed the host test") for host in bad]
         # Between two good hosts only the link is bad: one of the two leaves, the other stays.
         loose = [pair for pair in event.bad_links if not set(pair) & set(self.book.cordoned())]
         actions += [self._cordon(event.now_s, second, f"bad link to {first}") for first, second in loose]
-        if not actions and self.failures and self.failures[-1].reason == SLOW:
+        if not actions and was_slow:
             self.pace.accept()
         found = f"{len(actions)} hosts condemned in {event.num_tests} tests" if not event.error else event.error
         return actions + self._wait_or_launch(event.now_s, found)

@@ -39,7 +39,7 @@ class LocalLauncher:
         end_marked(key, 0.0)
         hosts = plan.hosts or (socket.gethostname(),)
         for name in hosts:
-            _exit_path(plan.folder, name).unlink(missing_ok=True)
+            exit_path(plan.folder, name).unlink(missing_ok=True)
         shared = {**os.environ, **plan.orders.to_environment(), **plan.variables, ATTEMPT_KEY: key}
         first = self.settings.addresses.named.get(hosts[0], hosts[0] if len(hosts) > 1 else "127.0.0.1")
         shared |= rendezvous(len(hosts), first)
@@ -62,7 +62,7 @@ class LocalLauncher:
         codes: dict[str, int | None] = {}
         ended_at: dict[str, float] = {}
         for host, identity in started.items():
-            path = _exit_path(folder, host)
+            path = exit_path(folder, host)
             alive = ProcessId(**identity).alive
             if path.exists():
                 codes[host] = read_code(path)
@@ -99,8 +99,8 @@ class LocalLauncher:
 
     def _spawn(self, plan: LaunchPlan, host: str, environment: dict[str, str]) -> int:
         """Start a process that no one here must wait for: whoever supervises next may be another process."""
-        places = [str(_exit_path(plan.folder, host)), str(plan.folder / f"{host}.log")]
-        command = [*self.prefix(host), sys.executable, "-S", str(NODE_PROGRAM), *places, *plan.command]
+        places = [str(exit_path(plan.folder, host)), str(plan.folder / f"{host}.log")]
+        command = [*self.prefix(host), sys.executable, "-S", str(NODE_PROGRAM), "run", *places, *plan.command]
         program = shutil.which(command[0])
         if program is None:
             raise BadConfigError(f"'{command[0]}' of launch.host_prefix not found; check the setting")
@@ -155,5 +155,6 @@ def read_code(path: Path) -> int:
         return -1
 
 
-def _exit_path(folder: Path, host: str) -> Path:
+def exit_path(folder: Path, host: str) -> Path:
+    """Where a host's exit code is written."""
     return folder / f"{host}.exit"

@@ -3,7 +3,9 @@
 Standard library only, run by its path: the host needs nothing but Python. It outlives the supervisor, so that the job
 does, too. A full disk must not end training: output that cannot be written is dropped and counted, never waited for.
 
-    python -S node.py EXIT_FILE LOG_FILE COMMAND...
+    python -S node.py run EXIT_FILE LOG_FILE COMMAND...
+    python -S node.py end KEY GRACE_S      # end an attempt's processes on this host
+    python -S node.py count KEY            # print how many there are
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _CHUNK_BYTES = 1 << 16
@@ -22,6 +25,9 @@ _EXIT_TRIES_S = 5.0
 _DRAIN_S = 2.0
 _RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
+_KEY = "PRISM_ATTEMPT_KEY"
+_POLL_S = 0.1
+_COMMIT_S = 30.0  # for a writer whose rank is gone to commit what was staged
 _ROLE = b"PRISM_ROLE"  # a helper process of ours names its role
 _SHELLS = {"sh", "bash", "dash", "zsh", "ash", "env", "timeout", "nice", "stdbuf", "script", "srun", "ssh"}
 _LAUNCHERS = {
@@ -35,18 +41,29 @@ _LAUNCHERS |= {"deepspeed", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "
 
 
 def main() -> int:
+    """Do what the first word says."""
+    what, *words = sys.argv[1:]
+    if what == "end":
+        end_marked(words[0], float(words[1]))
+        return 0
+    if what == "count":
+        sys.stdout.write(f"{len(find_marked(words[0]))}\n")
+        return 0
+    return run(Path(words[0]), Path(words[1]), words[2:])
+
+
+def run(exit_path: Path, log_path: Path, command: list[str]) -> int:
     """Run the command to its end; its own exit code is this program's."""
-    exit_path, log_path, *command = sys.argv[1:]
     reader, writer = os.pipe()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, start_new_session=True)
     os.close(writer)
     for number in _RELAYED:
         signal.signal(number, lambda got, frame: send(find_ranks(find_tree(child.pid)), got))
-    pump = threading.Thread(target=copy_output, args=(reader, Path(log_path)), daemon=True)
+    pump = threading.Thread(target=copy_output, args=(reader, log_path), daemon=True)
     pump.start()
     code = child.wait()
     pump.join(_DRAIN_S)  # the last words before the code; a helper that lives on may hold the pipe open
-    write_exit(Path(exit_path), code)
+    write_exit(exit_path, code)
     pump.join()
     return code if code >= 0 else 128 - code
 
@@ -80,6 +97,50 @@ def write_exit(path: Path, code: int) -> None:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.5)
+
+
+# -- the processes of an attempt, found by the mark in their environment, whatever session or parent they have
+
+
+def find_marked(key: str) -> list[int]:
+    """Live processes that carry an attempt's mark; never this one."""
+    mark = f"{_KEY}={key}".encode()
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    marked = [pid for pid in pids if pid != os.getpid() and mark in _read(pid, "environ").split(b"\0")]
+    return sorted(pid for pid in marked if (stat := read_stat(pid)) is not None and stat[0] != "Z")
+
+
+def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
+    """End all marked processes; how many there were.
+
+    With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
+    others end with their ranks. Without grace writers may still commit what is staged. Then SIGKILL until none is left.
+    """
+    first = find_marked(key)
+    if first and grace_s > 0:
+        send(find_ranks(first), signal.SIGTERM)
+        _wait(lambda: bool(find_marked(key)), grace_s, hurry)
+    elif first:
+        writers = [pid for pid in first if variables_of(pid).get(_ROLE) == b"writer"]
+        send([pid for pid in first if pid not in writers], signal.SIGKILL)
+        _wait(lambda: any(read_stat(pid) for pid in writers), _COMMIT_S if writers else 0.0, hurry)
+    while left := find_marked(key):
+        send(left, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    return len(first)
+
+
+def read_stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process; None when it is gone."""
+    text = _read(pid, "stat").decode(errors="replace")
+    fields = text[text.rfind(")") + 2 :].split()
+    return (fields[0], int(fields[19])) if len(fields) > 19 else None
+
+
+def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and not hurry() and busy():
+        time.sleep(_POLL_S)
 
 
 # -- which processes train

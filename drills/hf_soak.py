@@ -1,0 +1,267 @@
+"""Random faults on an unchanged Hugging Face training, under Prism and beside it under torchrun's own restarts.
+
+    python -m drills.hf_soak [--faults 200] [--seed 0] [--peer]
+
+Prints the seed, every fault, what it cost, and whether the weights at the end equal those of an undisturbed run.
+"""
+
+# ruff: noqa: T201 (a program of its own)
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
+from drills.stage import DrillError
+from prism.recover.catalog import Catalog
+from prism.recover.supervise.goodput import LOST, RESTART, read_goodput, total_hours
+from prism.recover.supervise.launchers.node import find_ranks, find_tree
+
+_STEPS_PER_FAULT = 12
+_SAVE_STEPS = 5
+_STEP_S = "0.1"
+_SCRIPT = str(TRAINERS / "hf_trainer.py")
+_WEIGHTS = re.compile(r"weights (\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is done, so many steps after the run got over the last one."""
+
+    name: str
+    ahead: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What the harness itself saw, by its own clock."""
+
+    finished: bool = False
+    weights: str = ""
+    wall_s: float = 0.0
+    faults: int = 0
+    lost_s: float = 0.0  # work that was done again
+    restart_s: float = 0.0
+    seen: dict[int, float] = field(default_factory=dict)  # when a step was first seen in the present attempt
+
+
+FAULTS = ("kill a rank", "crash a rank", "terminate the launcher", "kill the tree", "kill the supervisor", "corrupt")
+
+
+def draw(count: int, seed: int) -> list[Fault]:
+    """The faults of a seed."""
+    lot = random.Random(seed)
+    return [Fault(name=lot.choice(FAULTS), ahead=lot.randint(3, _STEPS_PER_FAULT - 2)) for _ in range(count)]
+
+
+def undisturbed(folder: Path, steps: int) -> str:
+    """The weights of a run that nothing is done to."""
+    command = [
+        *TORCHRUN,
+        "--nproc-per-node",
+        "1",
+        "--master-port",
+        "29671",
+        _SCRIPT,
+        str(folder / "reference"),
+        str(steps),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "STEP_S": "0"})
+    found = _WEIGHTS.search(done.stdout)
+    if found is None:
+        raise DrillError(f"the undisturbed run failed: {done.stderr[-500:]}")
+    return found[1]
+
+
+def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
+    """The run under `prism supervise --checkpoint auto`; every setting but the interval of saves is the default."""
+    (folder / "run.yaml").write_text(f"checkpoint: {{interval_steps: {_SAVE_STEPS}}}\n")
+    stage = PlainStage(
+        folder=folder / "prism",
+        command=(*TORCHRUN, "--nproc-per-node", "1", _SCRIPT, "out", str(steps)),
+        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        variables={"STEP_S": _STEP_S},
+        timeout_s=600.0,
+    )
+    tally, started = Tally(), time.time()
+    stage.start()
+    try:
+        for fault in faults:
+            _watch_until(stage, tally, max(tally.seen, default=0) + fault.ahead, steps)
+            _harm(stage, fault)
+            tally.faults += 1
+            _note_recovery(stage, tally, fault)
+        state = stage.wait_end()
+        tally.wall_s = time.time() - started
+        tally.finished = state.outcome == "done"
+        found = _WEIGHTS.search(stage.log(state.attempt))
+        tally.weights = found[1] if found else f"none: {state.outcome_text}"
+        _print_goodput(stage, tally)
+        return tally
+    finally:
+        stage.close()
+
+
+def _watch_until(stage: PlainStage, tally: Tally, step: int, steps: int) -> None:
+    def reached() -> bool:
+        now, attempt = time.time(), stage.state().attempt
+        for report in stage.reports(attempt):
+            if report["kind"] == "step":
+                tally.seen.setdefault(int(report["step"]), now)
+        return max(tally.seen, default=0) >= min(step, steps - 2)
+
+    stage.wait_for(f"step {step}", reached)
+
+
+def _harm(stage: PlainStage, fault: Fault) -> None:
+    attempt = stage.state().attempt
+    ranks = stage.ranks(attempt)
+    match fault.name:
+        case "kill a rank":
+            os.kill(ranks[0], signal.SIGKILL)
+        case "crash a rank":
+            os.kill(ranks[0], signal.SIGSEGV)
+        case "terminate the launcher":
+            os.kill(stage.launcher(attempt), signal.SIGTERM)
+        case "kill the tree":
+            for pid in stage.processes(attempt):
+                os.kill(pid, signal.SIGKILL)
+        case "kill the supervisor":
+            assert stage.supervisor is not None
+            stage.supervisor.kill()
+            stage.supervisor.wait()
+            os.kill(ranks[0], signal.SIGKILL)
+            stage.start()
+        case _:
+            for entry in Catalog(stage.run_dir / "checkpoints").entries()[-1:]:
+                for path in entry.path.glob("*.distcp"):
+                    with path.open("r+b") as handle:
+                        handle.write(b"\0" * 16)
+            os.kill(ranks[0], signal.SIGKILL)
+
+
+def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault) -> None:
+    """Wait for the first step of the next attempt, and note by our own clock what the fault cost."""
+    attempt, hurt_s = stage.state().attempt, time.time()
+    stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
+    again = stage.reports(stage.state().attempt)
+    restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
+    reached, at = max(tally.seen, default=0), tally.seen
+    lost_s = hurt_s - at[restored] if restored in at else hurt_s - min(at.values(), default=hurt_s)
+    tally.lost_s += max(0.0, lost_s)
+    tally.restart_s += time.time() - hurt_s
+    tally.seen = {step: moment for step, moment in at.items() if step <= restored}
+    print(
+        f"{tally.faults:4} {fault.name:24} at {reached:5}: back to {restored}, {time.time() - hurt_s:.1f} s", flush=True
+    )
+
+
+def _stepped(stage: PlainStage, attempt: int) -> bool:
+    now = stage.state()
+    if now.over:
+        raise DrillError(f"a wrong stop: {now.outcome_text}")
+    return now.attempt >= attempt and any(r["kind"] == "step" for r in stage.reports(now.attempt))
+
+
+def _print_goodput(stage: PlainStage, tally: Tally) -> None:
+    hours = {
+        row["kind"]: row["gpu_hours"] * 3600.0 for row in total_hours(read_goodput([stage.run_dir]), "kind").to_dicts()
+    }
+    told, truth = hours.get(LOST, 0.0) + hours.get(RESTART, 0.0), tally.lost_s + tally.restart_s
+    error = abs(told - truth) / tally.wall_s
+    print(f"goodput: {', '.join(f'{kind} {value:.1f} s' for kind, value in hours.items())}")
+    print(f"lost work and restarts: told {told:.1f} s, seen {truth:.1f} s; {error:.2%} of the run apart")
+
+
+def soak_torchrun(folder: Path, faults: list[Fault], steps: int) -> Tally:
+    """The peer: the same script with the Trainer's own saves and resume, under `torchrun --max-restarts`."""
+    command = [*TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1000", "--master-port", "29672", _SCRIPT]
+    environment = {**os.environ, "STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS)}
+    log, tally, started = folder / "torchrun.log", Tally(), time.time()
+    with log.open("wb") as output:
+        job = subprocess.Popen(
+            [*command, str(folder / "peer"), str(steps)], stdout=output, stderr=output, env=environment
+        )
+    try:
+        position = 0
+        for fault in faults:
+            begun = log.stat().st_size
+            position += fault.ahead
+            if not _peer_wait(job, log, begun, min(position, steps - 2)):
+                break
+            _peer_harm(job, fault)
+            tally.faults += 1
+            time.sleep(2.0)
+        job.wait(600.0)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for pid in find_tree(job.pid):
+            os.kill(pid, signal.SIGKILL)
+        job.wait()
+    tally.wall_s = time.time() - started
+    found = _WEIGHTS.search(log.read_text(errors="replace"))
+    tally.finished, tally.weights = found is not None, found[1] if found else "none"
+    return tally
+
+
+def _peer_wait(job: subprocess.Popen[bytes], log: Path, begun: int, step: int) -> bool:
+    deadline = time.monotonic() + 300.0
+    while job.poll() is None and time.monotonic() < deadline:
+        text = log.read_bytes()[begun:].decode(errors="replace")
+        if any(int(found) >= step for found in re.findall(r"\| (\d+)/\d+ \[", text)):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _peer_harm(job: subprocess.Popen[bytes], fault: Fault) -> None:
+    tree = find_tree(job.pid)
+    ranks = find_ranks(tree)
+    if fault.name in ("kill the tree", "kill the supervisor"):
+        for pid in tree if fault.name == "kill the tree" else [job.pid]:
+            os.kill(pid, signal.SIGKILL)
+    elif fault.name == "terminate the launcher":
+        os.kill(job.pid, signal.SIGTERM)
+    elif ranks:
+        os.kill(ranks[0], signal.SIGSEGV if fault.name == "crash a rank" else signal.SIGKILL)
+
+
+def main() -> int:
+    """Run the soak and print what it cost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peer", action="store_true", help="the same faults under torchrun --max-restarts as well")
+    options = parser.parse_args()
+    steps = options.faults * _STEPS_PER_FAULT + 20
+    faults = draw(options.faults, options.seed)
+    print(f"seed {options.seed}: {options.faults} faults on {steps} steps of an unchanged Hugging Face script")
+    with tempfile.TemporaryDirectory(prefix="prism-soak-") as name:
+        folder = Path(name)
+        expected = undisturbed(folder, steps)
+        try:
+            tally = soak_prism(folder, faults, steps)
+        except DrillError as error:
+            print(f"soak FAILED: {error}")
+            return 1
+        equal = "equal to the bit" if tally.weights == expected else f"NOT equal ({tally.weights}, {expected})"
+        print(f"Prism: {tally.faults} faults, finished {tally.finished}, {tally.wall_s:.0f} s, weights {equal}")
+        if options.peer:
+            peer = soak_torchrun(folder, faults, steps)
+            equal = "equal to the bit" if peer.weights == expected else f"not equal ({peer.weights})"
+            print(f"torchrun: {peer.faults} faults, finished {peer.finished}, {peer.wall_s:.0f} s, weights {equal}")
+    return 0 if tally.finished and tally.weights == expected else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Where every GPU-second of supervised runs went: run folders in, a table of time spans out, which add up to the whole.
+
+Between two steps lies the work of the second one. It was training if the run still stands on it at the end, and lost
+work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from prism.errors import BadFileError
+from prism.recover.progress import BEATS, STEPS_FILE, attempt_dir
+from prism.recover.supervise.journal import DECISIONS_JSON_FILE
+
+TRAINING, LOST, RESTART, STALL = "training", "lost work", "restart", "checkpoint stall"
+HANG, SLOW, STARTUP, PAUSE, OTHER = "hang", "slow host", "startup", "evaluation", "not reported"
+KINDS = (TRAINING, LOST, RESTART, STALL, HANG, SLOW, STARTUP, PAUSE, OTHER)
+SPANS = pl.Schema(
+    {
+        "run": pl.String,
+        "attempt": pl.Int64,
+        "kind": pl.String,
+        "cause": pl.String,
+        "start_s": pl.Float64,
+        "end_s": pl.Float64,
+        "gpu_seconds": pl.Float64,
+    }
+)
+_USUAL_STEPS = 31  # around a step, to tell what a step usually takes
+_SLOW = {"Slow"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """What one attempt left behind; times are Unix seconds."""
+
+    number: int
+    launched_s: float
+    ended_s: float | None = None
+    reason: str = ""  # of its end; empty while it runs or when it finished
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def resumed_step(self) -> int | None:
+        """The step it continued from; None when it made no step."""
+        restored = [int(r["step"]) for r in self.reports if r["kind"] == "restored"]
+        steps = [int(r["step"]) for r in self.reports if r["kind"] == "step"]
+        return restored[0] if restored else steps[0] - 1 if steps else None
+
+
+def read_goodput(run_dirs: Iterable[Path], gpus: int | None = None) -> pl.DataFrame:
+    """The spans of all runs; `gpus` of a run are its ranks unless given."""
+    rows = [row for run_dir in run_dirs for row in _read_run(run_dir, gpus)]
+    return pl.DataFrame(rows, schema=SPANS, orient="row")
+
+
+def total_hours(spans: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """GPU-hours and their share, by any of run, week, kind and cause."""
+    week = pl.from_epoch(pl.col("start_s").cast(pl.Int64), time_unit="s").dt.strftime("%G-W%V").alias("week")
+    hours = spans.with_columns(week).group_by(keys, maintain_order=True).agg(pl.col("gpu_seconds").sum() / 3600.0)
+    whole = float(spans["gpu_seconds"].sum()) / 3600.0
+    named = hours.rename({"gpu_seconds": "gpu_hours"})
+    share = pl.col("gpu_hours") / whole if whole else pl.lit(0.0)
+    return named.with_columns(share.alias("share")).sort(keys)
+
+
+def write_metrics(spans: pl.DataFrame) -> str:
+    """The totals as Prometheus text, for a textfile collector."""
+    lines = [
+        "# HELP prism_gpu_seconds GPU time of supervised runs, by what it went into and why.",
+        "# TYPE prism_gpu_seconds gauge",
+    ]
+    for row in spans.group_by("run", "kind", "cause", maintain_order=True).agg(pl.col("gpu_seconds").sum()).to_dicts():
+        labels = ",".join(f'{name}="{_escape(str(row[name]))}"' for name in ("run", "kind", "cause"))
+        lines.append(f"prism_gpu_seconds{{{labels}}} {row['gpu_seconds']:.3f}")
+    return "\n".join(lines) + "\n"
+
+
+def _read_run(run_dir: Path, gpus: int | None) -> Iterator[tuple[Any, ...]]:
+    attempts, end_s = _read_attempts(run_dir)
+    count = gpus or max(1, *(len(list(attempt_dir(run_dir, a.number).glob(BEATS))) for a in attempts))
+    for place, attempt in enumerate(attempts):
+        later = attempts[place + 1 :]
+        next_s = later[0].launched_s if later else end_s
+        kept = min((a.resumed_step for a in later if a.resumed_step is not None), default=None)
+        before = attempts[place - 1].reason if place else ""
+        for kind, cause, start, end in _spans_of(attempt, next_s, kept, before):
+            if end > start:
+                yield (str(run_dir), attempt.number, kind, cause, start, end, (end - start) * count)
+
+
+def _spans_of(
+    attempt: Attempt, next_s: float, kept_step: int | None, before: str
+) -> Iterator[tuple[str, str, float, float]]:
+    """Kind, cause, start, end: without gaps from the launch to the next one."""
+    ended_s = min(next_s, attempt.ended_s if attempt.ended_s is not None else next_s)
+    marks = [r for r in _first_of_each(attempt.reports) if attempt.launched_s <= r["time"] <= ended_s]
+    first_s = marks[0]["time"] if marks else ended_s
+    if not attempt.reports and attempt.reason in ("", "Preempted"):
+        yield OTHER, "", attempt.launched_s, ended_s
+    else:
+        yield (RESTART, before, attempt.launched_s, first_s) if before else (STARTUP, "", attempt.launched_s, first_s)
+    yield from _work(attempt, marks, kept_step)
+    if marks:
+        last = {"Hang": HANG}.get(attempt.reason, LOST if attempt.reason else TRAINING)
+        yield last, attempt.reason if last != TRAINING else "", marks[-1]["time"], ended_s
+    if next_s > ended_s:
+        yield RESTART, attempt.reason, ended_s, next_s
+
+
+def _work(
+    attempt: Attempt, marks: list[dict[str, Any]], kept_step: int | None
+) -> Iterator[tuple[str, str, float, float]]:
+    """The time between steps: what was kept, lost, stalled by a save, evaluated, or slower than usual."""
+    gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(marks)]
+    pauses = _pauses(attempt.reports)
+    saved = {int(r["step"]) for r in attempt.reports if r["kind"] == "saved"}
+    whole = statistics.median(gaps) if gaps else 0.0
+    for place, (a, b) in enumerate(itertools.pairwise(marks)):
+        start, end = a["time"], b["time"]
+        for pause_start, pause_end in pauses:
+            if start <= pause_start and pause_end <= end:
+                yield PAUSE, "", pause_start, pause_end
+                end -= pause_end - pause_start  # the rest of the gap, laid end to end
+        lost = kept_step is not None and int(b["step"]) > kept_step
+        kind, cause = (LOST, attempt.reason) if lost else (TRAINING, "")
+        usual = statistics.median(gaps[max(0, place - _USUAL_STEPS // 2) : place + _USUAL_STEPS // 2 + 1])
+        extra = max(0.0, (end - start) - usual)
+        if int(a["step"]) in saved and extra > 0.1 * usual:
+            yield STALL, "", start, start + extra
+            start += extra
+        elif attempt.reason in _SLOW and (end - start) > whole:
+            yield SLOW, attempt.reason, start, start + (end - start) - whole
+            start = end - whole
+        yield kind, cause, start, end
+
+
+def _first_of_each(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One report per step: some trainers tell the loss of a step in a second one."""
+    steps = [report for report in reports if report["kind"] == "step"]
+    before = [None, *(report["step"] for report in steps)]
+    return [report for report, last in zip(steps, before, strict=False) if report["step"] != last]
+
+
+def _pauses(reports: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    found, since = [], None
+    for report in reports:
+        if report["kind"] == "paused":
+            since = float(report["time"])
+        elif report["kind"] == "resumed" and since is not None:
+            found.append((since, float(report["time"])))
+            since = None
+    return found
+
+
+def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
+    """The attempts of a run from its decisions, and when the run ended, or was last heard of."""
+    path = run_dir / DECISIONS_JSON_FILE
+    if not path.exists():
+        raise BadFileError(f"{path}: not there; name the folder of a supervised run, as given to --run-dir")
+    attempts: list[Attempt] = []
+    end_s = 0.0
+    for line in _json_lines(path):
+        moment = float(line["time"])
+        end_s = max(end_s, moment)
+        event, names = line["event"], [action["action"] for action in line["actions"]]
+        if attempts:
+            _note_end(attempts[-1], event, names, moment)
+        launches = [action for action in line["actions"] if action["action"] == "Launch"]
+        attempts += [Attempt(number=int(launch["attempt"]), launched_s=moment) for launch in launches]
+    for attempt in attempts:
+        steps = attempt_dir(run_dir, attempt.number) / STEPS_FILE
+        attempt.reports = list(_json_lines(steps)) if steps.exists() else []
+        end_s = max([end_s, *(float(report["time"]) for report in attempt.reports[-1:])])
+    return attempts, end_s
+
+
+def _note_end(attempt: Attempt, event: dict[str, Any], actions: list[str], moment: float) -> None:
+    match event["kind"]:
+        case "Exited":
+            attempt.ended_s = moment
+            if not attempt.reason and "Finish" not in actions:
+                attempt.reason = "Preempted" if "Launch" in actions else "Unknown"
+        case "Explained" if attempt.reason in ("", "Unknown"):
+            attempt.reason = str(event["verdict"]["reason"])
+        case "Tick" if "TakeStacks" in actions:
+            attempt.reason = "Hang"
+        case "StepDone" if "Kill" in actions:
+            attempt.reason = "LossSpike"
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # a line that a full disk or a kill cut off
+            if isinstance(found, dict):
+                yield found
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
