@@ -32,7 +32,7 @@ from machine import describe_machine
 from prism.evaluate.evaluation import EvaluateConfig, evaluate
 from prism.evaluate.run.adapters.adapter import Bench
 from prism.evaluate.run.adapters.opening import open_adapter
-from prism.evaluate.run.checkpoint_folder import inspect_folder
+from prism.evaluate.run.checkpoints.folder import inspect_folder
 from prism.evaluate.run.engines.local import LocalEngine
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 

@@ -23,7 +23,7 @@ _MARKER = f"prism-marker-{os.getpid()}"
 def _walls_here() -> list[Walls]:
     """All kinds that hold on this machine, the one that is used first."""
     names: tuple[Walls, ...] = ("own", "bubblewrap")
-    return sorted((n for n in names if sandbox._why_not(n) is None), key=lambda n: n != sandbox._choose_walls())
+    return sorted((n for n in names if sandbox.why_not(n) is None), key=lambda n: n != sandbox._choose_walls())
 
 
 WALLS = _walls_here()

@@ -46,7 +46,8 @@ if os.path.exists("hang"):
 for row in rows:
     if row["sample"] == 3 and os.path.exists("bad-metric"):
         sys.exit("ValueError: sample 3 has no answer")
-json.dump({"samples": [{"acc": row["sample"] % 2} for row in rows]}, open(metrics, "w"))
+more = (lambda n: {"len": float("nan") if n == 5 else 1.0}) if os.path.exists("bad-number") else (lambda n: {})
+json.dump({"samples": [{"acc": row["sample"] % 2, **more(row["sample"])} for row in rows]}, open(metrics, "w"))
 """
 
 
@@ -144,6 +145,18 @@ def test_a_metric_that_raises_for_one_sample_costs_no_inference(project: Path, p
     assert code == 0, told
     assert json.loads(out)["results"]["step-1"]["own"] == {"acc": 0.5}
     assert (project / "inferred.log").read_text() == inferred
+
+
+def test_a_value_that_is_no_number_is_a_failure_with_its_sample(project: Path, prism: Prism) -> None:
+    (project / "bad-number").touch()
+    plan = write_plan(project, [command()])
+    code, out, told = prism(plan, "--output", project / "run", "--engine", "local", "--json")
+    document = json.loads(out)
+    assert code == 1
+    (failure,) = document["failures"]
+    assert failure["samples"] == [5] and "len is nan: samples 5 gave no finite value" in failure["text"]
+    assert failure["part"] == "step-1/own" and document["results"]["step-1"]["own"] == {"acc": 0.5}, "acc stays"
+    assert "nan" not in (project / "run" / "leaderboard.csv").read_text() and "1 parts were given up" in told
 
 
 def test_a_metric_that_hangs_is_stopped_and_reported(project: Path, prism: Prism) -> None:
@@ -406,3 +419,20 @@ def test_watching_scores_what_appears_and_waits_for_what_is_half_written(project
     writer.wait()
     assert code == 0, told
     assert set(json.loads(out)["results"]) == {"step-10", "step-20"}
+
+
+def test_a_watch_beside_what_it_cannot_read_ends_and_says_why(project: Path, prism: Prism) -> None:
+    (project / "runs" / "global_step5").mkdir(parents=True)
+    (project / "runs" / "global_step5" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").write_bytes(b"x")
+    (project / "runs" / "step-6").mkdir()
+    (project / "runs" / "step-6" / "__0_0.distcp").write_bytes(b"x")
+    plan = write_plan(project, ["order"])
+    flags = ("--plan", plan, "-o", project / "run", "--engine", "local", "--settle", "0", "--idle", "1", "--json")
+    code, out, told = prism("watch", project / "runs", *flags)
+    assert code == 0, told
+    assert "DeepSpeed's; run its zero_to_fp32.py" in told and "no .metadata yet, which is saved last" in told
+    assert (
+        "nothing new for 1 s, so the watch ends; left out: global_step5 is unsupported, step-6 is half written" in told
+    )
+    watched = json.loads(out)["watched"]
+    assert (watched["global_step5"]["state"], watched["step-6"]["state"]) == ("unsupported", "half written")

@@ -107,10 +107,28 @@ def test_results_are_ordered_by_step_and_errors_stay_with_their_metric(board: ob
 
 def test_the_csv_has_one_row_per_score(board: object) -> None:
     rows = list(csv.DictReader(io.StringIO(write_csv(board))))  # type: ignore[arg-type]
-    assert [tuple(row.values()) for row in rows] == [
-        ("step-100", "100", "arc", "acc,none", "0.8"),
-        ("step-200", "200", "arc", "acc,none", "0.5"),
+    assert [tuple(row.values())[:7] for row in rows] == [
+        ("step-100", "100", "arc", "acc,none", "0.8", "0.012", "1000"),
+        ("step-200", "200", "arc", "acc,none", "0.5", "0.015", "1000"),
     ]
+
+
+def test_the_direction_is_the_tasks_and_versions_stand_beside_the_score() -> None:
+    """A task's `rouge_error` may be better high, and its `acc` better low: the name does not decide."""
+    dataset = Dataset(
+        name="d", adapter="lm-eval", task="d", samples=1000, version="2.0", identity="data" * 9,
+        directions={"rouge_error": True, "acc": False},
+    )  # fmt: skip
+    checkpoints = [Checkpoint(name=f"step-{s}", path="", bytes=1, parameters=1, step=s) for s in (1, 2)]
+    metrics = {
+        ("step-1", "d"): {"rouge_error,none": 0.9, "acc,none": 0.1},
+        ("step-2", "d"): {"rouge_error,none": 0.1, "acc,none": 0.9},
+    }
+    board = make_leaderboard(checkpoints, [dataset], metrics)
+    assert {(r.metric, r.step) for r in board.regressions} == {("rouge_error,none", 2), ("acc,none", 2)}
+    rows = list(csv.DictReader(io.StringIO(write_csv(board, [dataset], {"step-1": "m" * 20}))))
+    assert rows[0]["higher_is_better"] == "true" and rows[1]["higher_is_better"] == "false"
+    assert (rows[0]["task_version"], rows[0]["data"], rows[0]["model"]) == ("2.0", "datadatadata", "m" * 12)
 
 
 def test_the_table_marks_what_fell(board: object) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prism.errors import InputError
 from prism.evaluate.plan_file import EvaluationPlan, parse_plan, read_plan
-from prism.evaluate.run.checkpoint_folder import find_step, inspect_folder
+from prism.evaluate.run.checkpoints.folder import find_step, inspect_folder
 from prism.evaluate.schedule.trials import Dataset
 
 KNOWN = {name: Dataset(name=name, adapter="builtin", task=name, samples=10) for name in ("addition", "copying")}

@@ -12,6 +12,7 @@ from prism.evaluate.schedule.actions import (
     CancelInference,
     LoadCheckpoint,
     ReleaseCheckpoint,
+    ReportFailure,
     StartInference,
     StartScore,
 )
@@ -352,3 +353,56 @@ def test_hardware_decides_how_nodes_load() -> None:
     assert config.transfers == TransferPolicy(storage_readers=2, pass_on=True)
     assert config.storage_bytes_per_s == pytest.approx(25e9 / 8)
     assert SchedulerConfig.from_hardware(Hardware()).transfers == TransferPolicy()
+
+
+def _fail_scores(scheduler: Scheduler, *, hung: bool, limit: int = 200) -> tuple[int, list[Action]]:
+    """Let every score fail until nothing is left; how many were started, and all answers."""
+    answers = start(scheduler, load=False)
+    num_scores, now_s = 0, 10.0
+    for action in answers:  # grows while it is gone through
+        now_s += 1
+        if isinstance(action, LoadCheckpoint):
+            loaded = events.CheckpointLoaded(now_s=now_s, node=action.node, checkpoint=action.checkpoint, seconds=1)
+            answers += scheduler.handle(loaded)
+        elif isinstance(action, StartInference):
+            for part in action.trial.parts:
+                answers += scheduler.handle(
+                    events.PartInferred(now_s=now_s, trial=action.trial.id, part=part, seconds=1)
+                )
+            answers += scheduler.handle(events.InferenceFinished(now_s=now_s, trial=action.trial.id))
+        elif isinstance(action, StartScore):
+            num_scores += 1
+            assert num_scores < limit
+            answers += scheduler.handle(events.ScoreFailed(now_s=now_s, part=action.part, text="no end", hung=hung))
+    return num_scores, answers
+
+
+def test_a_metric_that_hangs_stops_its_dataset_for_all_checkpoints() -> None:
+    models = [Checkpoint(name=f"step-{i}", path="", bytes=1_000, parameters=10, step=i) for i in range(6)]
+    datasets = [make_dataset("d", 1000)]
+    scheduler = Scheduler(models, datasets, make_priors(1.0, "d"))
+    num_scores, answers = _fail_scores(scheduler, hung=True)
+    # Scores that were under way when it was stopped (4 CPUs) end as they do; nothing else is tried.
+    assert num_scores <= 2 + 4
+    told = of(ReportFailure, answers)
+    assert {f.part.checkpoint for f in told} == {model.name for model in models}
+    assert any("dataset stopped: its metric hung 2 times" in f.text for f in told) and scheduler.over
+    later = Checkpoint(name="step-99", path="", bytes=1_000, parameters=10, step=99)
+    more = scheduler.handle(events.CheckpointAdded(now_s=999, checkpoint=later))
+    assert not of(StartInference, more) and [f.part.checkpoint for f in of(ReportFailure, more)] == ["step-99"]
+
+
+def test_a_dataset_whose_parts_fail_in_a_row_is_stopped_and_others_are_not() -> None:
+    models = [Checkpoint(name=f"step-{i}", path="", bytes=1_000, parameters=10, step=i) for i in range(12)]
+    scheduler = Scheduler(models, [make_dataset("d", 10)], make_priors(0.1, "d"), SchedulerConfig(max_failed_parts=3))
+    num_scores, answers = _fail_scores(scheduler, hung=False)
+    assert num_scores <= 3 * 3 + 4 * 3
+    assert any("3 of its parts failed in a row" in f.text for f in of(ReportFailure, answers)) and scheduler.over
+
+
+def test_what_is_planned_is_never_less_than_what_is_best() -> None:
+    """Scores that take longer than all inference are part of both."""
+    slow = Priors([Record(dataset="d", parameters=10, infer_s=0.001, setup_s=0.1, start_s=0.1, score_s=5.0)])
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], slow)
+    start(scheduler, cpus=1)
+    assert scheduler.progress(1.0).time_left_s + 1.0 >= scheduler.lower_bound_s() * 0.99

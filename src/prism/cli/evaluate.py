@@ -30,6 +30,10 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of this eva
 EngineName = Annotated[
     Literal["ray", "local"] | None, typer.Option("--engine", help="Where trials run; Ray where it is installed.")
 ]
+Consent = Annotated[
+    bool,
+    typer.Option("--confirm-run-unsafe-code", help="Let tasks run code that models write; it runs in the sandbox."),
+]
 Address = Annotated[str | None, typer.Option(help="A running Ray cluster, as HOST:PORT or auto; else one is embedded.")]
 
 
@@ -46,6 +50,7 @@ def run(
     plan: Annotated[Path | None, typer.Argument(help="Checkpoints, datasets, hardware; see docs/evaluate.md.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Small random models on built-in tasks; no download.")] = False,
     output: Output = Path("prism-evaluation"),
+    confirm_run_unsafe_code: Consent = False,
     engine: EngineName = None,
     address: Address = None,
     json: JsonFlag = False,
@@ -60,7 +65,7 @@ def run(
     if (plan is None) == (not demo):
         raise typer.BadParameter("give a plan, or --demo")
     path = write_demo(output) if plan is None else plan
-    chosen = _settle_paths(read_plan(path, BUILTIN_DATASETS), path)
+    chosen = _settle(read_plan(path, BUILTIN_DATASETS), path, consent=confirm_run_unsafe_code)
     if demo and engine is None and address is None:
         engine = "local"  # starting Ray takes longer than the demo
     with _live(json) as draw:
@@ -85,6 +90,7 @@ def watch(
     idle: Annotated[
         float | None, typer.Option(help="End after so many seconds without a new checkpoint; else on Ctrl-C.")
     ] = None,
+    confirm_run_unsafe_code: Consent = False,
     engine: EngineName = None,
     address: Address = None,
     json: JsonFlag = False,
@@ -98,33 +104,36 @@ def watch(
     from prism.evaluate.run.adapters import BUILTIN_DATASETS
     from prism.evaluate.run.watching import CheckpointWatch
 
-    chosen = _settle_paths(read_plan(plan, BUILTIN_DATASETS, watching=True), plan)
-    look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle)
+    chosen = _settle(read_plan(plan, BUILTIN_DATASETS, watching=True), plan, consent=confirm_run_unsafe_code)
+    look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle, say=note)
     own = {Path(checkpoint.path).resolve() for checkpoint in chosen.checkpoints}
     first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
     chosen = replace(chosen, checkpoints=(*chosen.checkpoints, *first))
     with _live(json) as draw:
-        done = _evaluate(chosen, engine, address, replace(_configure(chosen, output, draw), arrivals=look.look))
+        config = replace(_configure(chosen, output, draw), arrivals=look.look, watched=look.states)
+        done = _evaluate(chosen, engine, address, config)
     _finish(done, output, json)
 
 
-def _settle_paths(plan: EvaluationPlan, path: Path) -> EvaluationPlan:
-    """Let datasets know the folder of the plan, from which their paths count."""
+def _settle(plan: EvaluationPlan, path: Path, *, consent: bool) -> EvaluationPlan:
+    """Let datasets know the folder of the plan, from which their paths count, and whether code may be run."""
     from dataclasses import replace
 
+    from prism.evaluate.plan_file import share_settings
+
     where = str(path.parent.resolve())
-    return replace(plan, datasets=tuple(replace(d, settings={**d.settings, "folder": where}) for d in plan.datasets))
+    datasets = share_settings(plan.datasets, {"confirm_run_unsafe_code": True}) if consent else plan.datasets
+    return replace(plan, datasets=tuple(replace(d, settings={**d.settings, "folder": where}) for d in datasets))
 
 
 def _configure(plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any]], None]) -> EvaluateConfig:
     """Results are written as they come, so that a run that is stopped has shown what it found."""
     from prism.evaluate.evaluation import EvaluateConfig
-    from prism.evaluate.results import write_results
+    from prism.evaluate.publishing import Publisher
 
     priors = Path(plan.priors) if plan.priors else None
-    return EvaluateConfig(
-        folder=output, say=note, show=draw, priors=priors, publish=lambda now: write_results(now, output)
-    )
+    publish = Publisher(output, plan.push, note).publish
+    return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publish)
 
 
 def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:
@@ -141,7 +150,7 @@ def _finish(done: Evaluation, output: Path, json: bool) -> None:
     from prism.evaluate.leaderboard import make_table
     from prism.evaluate.results import describe_evaluation, make_board, write_results
 
-    write_results(done, output)
+    write_results(done, output)  # once more: failures may have come after the last result
     if json:
         show_json(describe_evaluation(done))
     else:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism.errors import BadConfigError, PrismError
+from prism.errors import BadConfigError, BadFileError, PrismError
 from prism.evaluate.run.assignments import Assignments, Model, RunConfig
+from prism.evaluate.run.checkpoints.convert import make_readable
 from prism.evaluate.run.coordinator import Arrival, Coordinator
 from prism.evaluate.run.engines import Engine, EngineNode
 from prism.evaluate.run.failures import is_disk_full
@@ -21,15 +22,16 @@ from prism.evaluate.run.jobs import WarmUpJob
 from prism.evaluate.run.loading.opening import open_source
 from prism.evaluate.run.loading.source import identify
 from prism.evaluate.run.models.model import is_tiny
-from prism.evaluate.run.outcomes import Findings
+from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
 from prism.evaluate.run.stations import Layout
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.surveying import Surveyed, survey_datasets
+from prism.evaluate.run.watching import Seen
 from prism.evaluate.run.workers import Crew
 from prism.evaluate.schedule.priors import Priors, read_priors, write_priors
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Group, Kept
 
 if TYPE_CHECKING:
     from prism.evaluate.plan_file import EvaluationPlan
@@ -49,6 +51,7 @@ class EvaluateConfig:
     show: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
     arrivals: Callable[[], Iterable[Checkpoint] | None] = field(default=lambda: None)
     publish: Callable[[Evaluation], None] = field(default=lambda evaluation: None)  # gets results as they come
+    watched: Mapping[str, Seen] = field(default_factory=dict)  # entries of a watched folder, as they are now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +63,15 @@ class Evaluation:
     found: Findings
     makespan_s: float  # from the moment the engine was there
     lower_bound_s: float
+    groups: tuple[Group, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)  # by checkpoint: a word for its files
+    watched: Mapping[str, Seen] = field(default_factory=dict)
 
 
 def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: EvaluateConfig) -> Evaluation:
     """Score every checkpoint of a plan on every dataset; what an earlier run finished in the same folder is kept."""
     with Store(config.folder).lock():
-        models = {checkpoint.name: find_model(checkpoint) for checkpoint in plan.checkpoints}
+        models = {c.name: find_model(c, plan, config.folder) for c in plan.checkpoints}
         engine = open_engine()
         try:
             return _evaluate(plan, models, engine, config)
@@ -104,11 +110,28 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
             makespan_s=coordinator.now_s,
             # The bound follows from run times, some of them estimates: one that was beaten was too high.
             lower_bound_s=min(coordinator.now_s, scheduler.lower_bound_s()),
+            groups=looked.groups,
+            models={name: model.key for name, model in models.items()},
+            watched=dict(config.watched),
         )
 
     def arrive() -> list[Arrival] | None:
         news = config.arrivals()
-        return None if news is None else [_receive(c, layout, book, models, checkpoints, config) for c in news]
+        if news is None:
+            return None
+        received = []
+        for checkpoint in news:
+            try:
+                models[checkpoint.name] = find_model(checkpoint, plan, config.folder)
+            except BadFileError as error:  # it looked whole, and cannot be converted
+                problem = Problem(checkpoint=checkpoint.name, dataset="", phase="convert", text=str(error))
+                coordinator.report(problem)
+                continue
+            checkpoints.append(_measured(_on_device(checkpoint, layout), models[checkpoint.name]))
+            config.say(f"{checkpoint.name}: found, {checkpoints[-1].bytes / 1e6:,.1f} MB")
+            kept = book.find_kept(config.folder, checkpoint.name)
+            received.append(Arrival(checkpoint=checkpoints[-1], kept=kept))
+        return received
 
     try:
         found = coordinator.run(arrive, lambda found: config.publish(describe(found)))
@@ -134,22 +157,6 @@ def _make_scheduler(
     )
 
 
-def _receive(
-    checkpoint: Checkpoint,
-    layout: Layout,
-    book: Fingerprints,
-    models: dict[str, Model],
-    checkpoints: list[Checkpoint],
-    config: EvaluateConfig,
-) -> Arrival:
-    """A checkpoint that appeared while the run went on, made known to everyone who must know."""
-    model = models[checkpoint.name] = find_model(checkpoint)
-    ready = _measured(_on_device(checkpoint, layout), model)
-    checkpoints.append(ready)
-    config.say(f"{checkpoint.name}: found, {ready.bytes / 1e6:,.1f} MB")
-    return Arrival(checkpoint=ready, kept=book.find_kept(config.folder, checkpoint.name))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprints:
     """The fingerprint of every checkpoint on every dataset."""
@@ -172,7 +179,7 @@ class Fingerprints:
         """What the results of a checkpoint on a dataset follow from."""
         chosen = self.surveyed.dataset(dataset)
         return make_fingerprint(
-            self.models[checkpoint].key, chosen.adapter, chosen.task, self.surveyed.identity(dataset), chosen.settings
+            self.models[checkpoint].key, chosen.adapter, chosen.task, chosen.identity, chosen.settings
         )
 
 
@@ -200,7 +207,8 @@ def choose_imports(checkpoints: Sequence[Checkpoint], datasets: Sequence[Dataset
     """Modules that take seconds to import and that inference will need."""
     adapters = {dataset.adapter for dataset in datasets}
     found = ["lm_eval.models.huggingface", "lm_eval.evaluator_utils"] if "lm-eval" in adapters else []
-    if "builtin" in adapters and not all(is_tiny(Path(checkpoint.path)) for checkpoint in checkpoints):
+    local = [c.path for c in checkpoints if not c.path.startswith("endpoint:")]
+    if "builtin" in adapters and not all(is_tiny(Path(path)) for path in local):
         found.append("prism.evaluate.run.models.pretrained")
     return tuple(found)
 
@@ -212,10 +220,17 @@ def count_slots(hardware: Hardware) -> int:
     return workers + (hardware.score_cpus or max(1, cores - workers))
 
 
-def find_model(checkpoint: Checkpoint) -> Model:
-    """Ask the source of a checkpoint for its files."""
-    files = open_source(checkpoint.path).files()
-    return Model(name=checkpoint.name, address=checkpoint.path, key=identify(files)[:KEY_LETTERS], files=files)
+def find_model(checkpoint: Checkpoint, plan: EvaluationPlan, folder: Path) -> Model:
+    """Ask the source of a checkpoint for its files; one that lies here is converted first where it has to be."""
+    address = checkpoint.path
+    if "://" not in address and not address.startswith("endpoint:"):
+        assets, base = checkpoint.assets or plan.assets, checkpoint.base or plan.base
+        cache = folder / "converted"
+        address = str(
+            make_readable(Path(address), Path(assets) if assets else None, Path(base) if base else None, cache)
+        )
+    files = open_source(address).files()
+    return Model(name=checkpoint.name, address=address, key=identify(files)[:KEY_LETTERS], files=files)
 
 
 def _on_device(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:

@@ -14,7 +14,20 @@ from prism.evaluate.regressions import Regression, Score, find_regressions, lowe
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 SCHEMA = "prism.evaluation/1"
-COLUMNS = ("checkpoint", "step", "dataset", "metric", "value")
+COLUMNS = (
+    "checkpoint",
+    "step",
+    "dataset",
+    "metric",
+    "value",
+    "stderr",
+    "samples",
+    "higher_is_better",
+    "task_version",
+    "data",
+    "model",
+)
+_WORD_LETTERS = 12  # of a hash, in the table
 _STDERR = "_stderr"  # lm-evaluation-harness names the error of metric,filter so: metric_stderr,filter
 
 
@@ -45,7 +58,7 @@ def make_leaderboard(
                     value=value,
                     stderr=values.get(_error_name(name)),
                     samples=dataset.samples,
-                    higher_is_better=not lower_is_better(name),
+                    higher_is_better=_direction(dataset, name),
                 )
                 for name, value in values.items()
                 if _STDERR not in name
@@ -53,19 +66,32 @@ def make_leaderboard(
     return Leaderboard(scores=tuple(scores), regressions=find_regressions(scores))
 
 
+def _direction(dataset: Dataset, metric: str) -> bool:
+    """As the task says; where it says nothing, by the metric's usual name."""
+    said = dataset.directions.get(metric, dataset.directions.get(metric.partition(",")[0]))
+    return not lower_is_better(metric) if said is None else said
+
+
 def _error_name(metric: str) -> str:
     name, comma, rest = metric.partition(",")
     return f"{name}{_STDERR}{comma}{rest}"
 
 
-def write_csv(board: Leaderboard) -> str:
-    """The text of `leaderboard.csv`."""
+def write_csv(board: Leaderboard, datasets: Sequence[Dataset] = (), models: Mapping[str, str] | None = None) -> str:
+    """The text of `leaderboard.csv`; `datasets` tell the versions of tasks and data, `models` those of checkpoints."""
+    known = {dataset.name: dataset for dataset in datasets}
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
     for score in board.scores:
         step = "" if score.step is None else score.step
-        rows.writerow((score.checkpoint, step, score.dataset, score.metric, repr(score.value)))
+        stderr = "" if score.stderr is None else repr(score.stderr)
+        better = str(score.higher_is_better).lower()
+        task = known.get(score.dataset)
+        words = (task.version, task.identity[:_WORD_LETTERS]) if task else ("", "")
+        model = (models or {}).get(score.checkpoint, "")[:_WORD_LETTERS]
+        row = (score.checkpoint, step, score.dataset, score.metric, repr(score.value), stderr, score.samples, better)
+        rows.writerow((*row, *words, model))
     return text.getvalue()
 
 

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from prism.errors import BadConfigError, BadFileError
-from prism.evaluate.run.checkpoint_folder import find_step, inspect_folder
+from prism.evaluate.push import Push, read_pushes
+from prism.evaluate.run.checkpoints.folder import find_step, inspect_folder
+from prism.evaluate.run.loading.endpoint_source import make_address
+from prism.evaluate.run.models.endpoint import Endpoint
 from prism.evaluate.schedule.hardware import Hardware
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 from prism.records.settings import Checked, build, describe, nearest, number, one_of, parse_mapping, read_text
 
-Adapter = Literal["builtin", "lm-eval", "command"]
+Adapter = Literal["builtin", "lm-eval", "command", "inspect", "opencompass"]
 ADAPTERS: tuple[str, ...] = get_args(Adapter)
+_FILE_ENDS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _REMOTE = ("s3://", "http://", "https://")
 
 
@@ -29,11 +33,17 @@ class EvaluationPlan:
     hardware: Hardware
     ray_address: str | None = None  # None: an embedded Ray
     priors: str | None = None  # a file of run times from earlier evaluations
+    assets: str | None = None  # a folder with config.json and tokenizer, for checkpoints that have none
+    base: str | None = None  # the model of adapters that do not name one that is here
+    push: tuple[Push, ...] = ()  # where results are sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckpointEntry(Checked):
-    path: str
+    path: str | None = None
+    endpoint: Endpoint | None = None
+    assets: str | None = None
+    base: str | None = None
     name: str | None = None
     step: int | None = number(None, 0, 2**62)
     priority: int = number(0, -1000, 1000)
@@ -56,9 +66,12 @@ class _PlanDocument:
     hardware: Hardware = field(default_factory=Hardware)
     ray_address: str | None = None
     priors: str | None = None
+    assets: str | None = None
+    base: str | None = None
+    confirm_run_unsafe_code: bool = False
 
 
-_KEYS = ("checkpoints", "datasets", *(spec.name for spec in dataclasses.fields(_PlanDocument)))
+_KEYS = ("checkpoints", "datasets", "inference", "push", *(spec.name for spec in dataclasses.fields(_PlanDocument)))
 
 
 def read_plan(path: Path, known: Mapping[str, Dataset], *, watching: bool = False) -> EvaluationPlan:
@@ -82,13 +95,27 @@ def parse_plan(
     for key in ("datasets",) if watching else ("checkpoints", "datasets"):
         if not document.get(key):
             raise BadConfigError(f"{where}: '{key}' is missing; name at least one")
-    rest: _PlanDocument = build(_PlanDocument, {k: v for k, v in document.items() if k in _KEYS[2:]}, where)
+    rest: _PlanDocument = build(_PlanDocument, {k: v for k, v in document.items() if k in _KEYS[4:]}, where)
+    datasets = _read_datasets(document["datasets"], where, known)
+    shared = {"inference": document["inference"]} if "inference" in document else {}
+    if rest.confirm_run_unsafe_code:
+        shared["confirm_run_unsafe_code"] = True
     return EvaluationPlan(
         checkpoints=_read_checkpoints(document.get("checkpoints") or [], where, folder, rest.hardware),
-        datasets=_read_datasets(document["datasets"], where, known),
+        datasets=share_settings(datasets, shared),
         hardware=rest.hardware,
         ray_address=rest.ray_address,
         priors=str(folder / rest.priors) if rest.priors else None,
+        assets=str(folder / rest.assets) if rest.assets else None,
+        base=str(folder / rest.base) if rest.base else None,
+        push=read_pushes(document.get("push", []), where),
+    )
+
+
+def share_settings(datasets: Sequence[Dataset], shared: Mapping[str, Any]) -> tuple[Dataset, ...]:
+    """Give what a plan says for all tasks of the harness to those that say nothing else."""
+    return tuple(
+        dataclasses.replace(d, settings={**shared, **d.settings}) if d.adapter == "lm-eval" else d for d in datasets
     )
 
 
@@ -104,7 +131,7 @@ def _read_checkpoints(document: Any, where: str, folder: Path, hardware: Hardwar
             raise BadConfigError(
                 f"{where}: '{key}.gpus' is {gpus}, 'hardware.gpus_per_worker' is {hardware.gpus_per_worker}; raise it"
             )
-        matches = _match(entry.path, folder, f"{where}: '{key}'")
+        matches = _find(entry, folder, f"{where}: '{key}'")
         if entry.name is not None and len(matches) > 1:
             raise BadConfigError(f"{where}: '{key}.name' is one name for {len(matches)} checkpoints; leave it out")
         found.extend(
@@ -115,10 +142,26 @@ def _read_checkpoints(document: Any, where: str, folder: Path, hardware: Hardwar
                 gpus=gpus,
                 priority=entry.priority,
                 weight=entry.weight,
+                assets=str(folder / entry.assets) if entry.assets else None,
+                base=str(folder / entry.base) if entry.base else None,
             )
             for checkpoint in matches
         )
     return tell_apart(found, where)
+
+
+def _find(entry: _CheckpointEntry, folder: Path, where: str) -> list[Checkpoint]:
+    """The checkpoints that an entry means: files, or a served model."""
+    if (entry.path is None) == (entry.endpoint is None):
+        raise BadConfigError(f"{where}: give 'path' or 'endpoint', one of them")
+    if entry.path is not None:
+        return _match(entry.path, folder, where)
+    assert entry.endpoint is not None
+    name = entry.endpoint.model.rstrip("/").rsplit("/", 1)[-1]
+    end = entry.endpoint
+    if end.tokenizer is not None:
+        end = dataclasses.replace(end, tokenizer=str(folder / end.tokenizer))
+    return [Checkpoint(name=name, path=make_address(end), bytes=0, parameters=0, step=find_step(name))]
 
 
 def _match(path: str, folder: Path, where: str) -> list[Checkpoint]:
@@ -128,12 +171,12 @@ def _match(path: str, folder: Path, where: str) -> list[Checkpoint]:
         return [Checkpoint(name=name, path=path, bytes=0, parameters=0, step=find_step(name))]
     full = folder / path
     if not glob.has_magic(path):
-        if not full.is_dir() and not (full.is_file() and full.suffix == ".safetensors"):
+        if not full.is_dir() and not (full.is_file() and full.suffix in _FILE_ENDS):
             siblings = [p.name for p in full.parent.glob("*/")] if full.parent.is_dir() else []
             raise BadFileError(f"{where}: {full} is no checkpoint folder{nearest(full.name, siblings)}; check the path")
         return [_inspect(full, where)]
     root = Path(full.anchor)
-    folders = [p for p in root.glob(str(full.relative_to(root))) if p.is_dir()]
+    folders = [p for p in root.glob(str(full.relative_to(root))) if p.is_dir() or p.suffix in _FILE_ENDS]
     if not folders:
         raise BadFileError(f"{where}: no folder matches {full}; check the pattern")
     return sorted((_inspect(p, where) for p in folders), key=lambda c: (c.step is None, c.step or 0, c.name))

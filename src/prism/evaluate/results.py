@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from prism.evaluate.evaluation import Evaluation
 from prism.evaluate.files import replace_file
+from prism.evaluate.groups import average_groups, describe_group
 from prism.evaluate.leaderboard import Leaderboard, draw_leaderboard, make_document, make_leaderboard, write_csv
+from prism.evaluate.schedule.trials import Dataset
+from prism.version import __version__
 
 
 def make_board(evaluation: Evaluation) -> Leaderboard:
-    """Every finite score of an evaluation."""
-    metrics = {
-        key: {name: value for name, value in values.items() if math.isfinite(value)}
-        for key, values in evaluation.found.metrics.items()
-    }
-    return make_leaderboard(evaluation.checkpoints, evaluation.datasets, metrics)
+    """Every score of an evaluation, groups behind their datasets."""
+    names = [checkpoint.name for checkpoint in evaluation.checkpoints]
+    found = evaluation.found.metrics
+    averaged = average_groups(evaluation.groups, evaluation.datasets, names, found)
+    return make_leaderboard(evaluation.checkpoints, _all_datasets(evaluation), {**found, **averaged})
+
+
+def _all_datasets(evaluation: Evaluation) -> list[Dataset]:
+    groups = [describe_group(group, evaluation.datasets) for group in evaluation.groups if group.metrics]
+    return [*evaluation.datasets, *groups]
 
 
 def describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
@@ -30,13 +37,48 @@ def describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
         num_trials=evaluation.found.num_trials,
     )
     found = evaluation.found
-    failed = [{"part": str(f.part), "phase": f.phase, "text": f.text} for f in found.failures]
-    return {**document, "failures": failed + [{"part": "", "phase": "combine", "text": t} for t in found.problems]}
+    failures: list[dict[str, Any]] = [{"part": str(f.part), "phase": f.phase, "text": f.text} for f in found.failures]
+    failures += [
+        {
+            "part": "/".join(filter(None, (p.checkpoint, p.dataset))),
+            "phase": p.phase,
+            "text": p.text,
+            **({"samples": list(p.samples)} if p.samples else {}),
+        }
+        for p in found.problems
+    ]
+    return {
+        **document,
+        "failures": failures,
+        "prism": __version__,
+        "datasets": {d.name: _describe_dataset(d) for d in _all_datasets(evaluation)},
+        "checkpoints": {
+            c.name: {"step": c.step, "path": c.path, "bytes": c.bytes, "hash": evaluation.models.get(c.name, "")}
+            for c in evaluation.checkpoints
+        },
+        "groups": {group.name: list(group.datasets) for group in evaluation.groups},
+        **({"usage": found.usage} if found.usage else {}),
+        **(
+            {"watched": {name: asdict(seen) for name, seen in evaluation.watched.items()}} if evaluation.watched else {}
+        ),
+    }
+
+
+def _describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "task": dataset.task,
+        "adapter": dataset.adapter,
+        "samples": dataset.samples,
+        "version": dataset.version,
+        "data": dataset.identity,
+        "higher_is_better": dict(dataset.directions),
+    }
 
 
 def write_results(evaluation: Evaluation, folder: Path) -> None:
     """Put the files in place, each whole."""
     board = make_board(evaluation)
+    text = write_csv(board, _all_datasets(evaluation), evaluation.models)
     replace_file(folder / "results.json", json.dumps(describe_evaluation(evaluation), allow_nan=False) + "\n")
-    replace_file(folder / "leaderboard.csv", write_csv(board))
+    replace_file(folder / "leaderboard.csv", text)
     replace_file(folder / "leaderboard.html", draw_leaderboard(board))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from prism.evaluate.run.assignments import Assignments
 from prism.evaluate.run.engines.engine import Outcome
-from prism.evaluate.run.jobs import Inferred, Pulled
-from prism.evaluate.run.outcomes import Findings
+from prism.evaluate.run.jobs import Combined, Inferred, Pulled
+from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
 from prism.evaluate.run.stations import Duty
 from prism.evaluate.run.store import Store
@@ -216,7 +216,8 @@ class Coordinator:
             case "score" if duty.part is not None:
                 if outcome.failure is None:
                     return [events.ScoreFinished(now_s=now, part=duty.part, seconds=outcome.value)]
-                return [events.ScoreFailed(now_s=now, part=duty.part, text=outcome.text)]
+                hung = outcome.failure is Failure.HUNG
+                return [events.ScoreFailed(now_s=now, part=duty.part, text=outcome.text, hung=hung)]
             case "combine" if duty.part is not None:
                 self._end_combining((duty.part.checkpoint, duty.part.dataset), outcome)
         return []
@@ -233,6 +234,9 @@ class Coordinator:
             failure = outcome.failure or Failure.OTHER
             return [events.InferenceFailed(now_s=self.now_s, trial=run.trial.id, failure=failure, text=outcome.text)]
         spent = outcome.value
+        total = self.found.usage.setdefault(duty.part.checkpoint, {}) if spent.usage else {}
+        for name, value in spent.usage.items():
+            total[name] = total.get(name, 0) + value
         part_done = events.PartInferred(
             now_s=self.now_s,
             trial=run.trial.id,
@@ -249,11 +253,21 @@ class Coordinator:
 
     def _end_combining(self, key: tuple[str, str], outcome: Outcome) -> None:
         self._combining.discard(key)
-        if outcome.failure is None:
-            self.found.metrics[key] = outcome.value
+        text = outcome.text
+        samples: tuple[int, ...] = ()
+        if isinstance(outcome.value, Combined):
+            text, samples = outcome.value.problem, outcome.value.samples
+            if outcome.value.metrics:
+                self.found.metrics[key] = outcome.value.metrics
         else:
-            self.found.problems.append(f"{key[0]}/{key[1]}: its scores cannot be combined: {outcome.text}")
-            self._log.say(self.found.problems[-1])
+            text = f"its scores cannot be combined: {text}"
+        if text:
+            self.report(Problem(checkpoint=key[0], dataset=key[1], phase="combine", text=text, samples=samples))
+
+    def report(self, problem: Problem) -> None:
+        """Keep why a result is missing, and tell it."""
+        self.found.problems.append(problem)
+        self._log.say(str(problem))
 
 
 def read_wanted(path: Path) -> int:

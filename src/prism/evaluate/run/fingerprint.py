@@ -11,7 +11,9 @@ from typing import Any
 from prism.version import __version__
 
 # Settings that change how fast a trial runs and not what it gives.
-_SPEED_ONLY = frozenset({"batch_size", "score_timeout_s", "folder"})
+_SPEED_ONLY = frozenset(
+    {"batch_size", "score_timeout_s", "folder", "confirm_run_unsafe_code", "lower_is_better", "higher_is_better"}
+)
 
 
 def make_fingerprint(model: str, adapter: str, task: str, data: str, settings: Mapping[str, Any]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prism.errors import InputError
 from prism.evaluate.run.adapters.adapter import Survey
@@ -104,6 +106,7 @@ class Inferred:
     start_s: float
     setup_s: float
     seconds: float
+    usage: dict[str, float] = field(default_factory=dict)  # of an endpoint, since it was last told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,7 @@ class InferJob:
             start_s=place.bench.take_spent_s("model"),
             setup_s=place.bench.take_spent_s("dataset"),
             seconds=time.monotonic() - start,
+            usage=place.bench.take_usage(),
         )
 
 
@@ -159,6 +163,15 @@ class ScoreJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Combined:
+    """The finite metrics of a dataset; `problem` tells of the others, `samples` which samples they come from."""
+
+    metrics: dict[str, float]
+    problem: str = ""
+    samples: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CombineJob:
     """Make a dataset's metrics of the scores of its parts."""
 
@@ -167,13 +180,30 @@ class CombineJob:
     folder: Path
     fingerprint: str
 
-    def run(self, place: Workplace) -> dict[str, float]:
-        """The metrics, which are kept too."""
+    def run(self, place: Workplace) -> Combined:
+        """The metrics, which are kept too unless one of them is no number."""
         store = Store(self.folder)
         scores = [score for part in self.parts for score in store.read("scores", part)]
         metrics = open_adapter(self.dataset.adapter).combine(self.dataset, scores)
-        store.write_metrics(self.parts[0].checkpoint, self.dataset.name, self.fingerprint, metrics)
-        return metrics
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        bad = [name for name in metrics if name not in finite and "_stderr" not in name]
+        if not bad:
+            store.write_metrics(self.parts[0].checkpoint, self.dataset.name, self.fingerprint, finite)
+            return Combined(metrics=finite)
+        samples = tuple(i for i, score in enumerate(scores) if any(not is_finite(score.get(name)) for name in bad))
+        told = ", ".join(map(str, samples[:10])) + (" ..." if len(samples) > 10 else "")
+        which = f"samples {told}" if samples else "no sample by itself"
+        values = ", ".join(f"{name} is {metrics[name]}" for name in bad)
+        return Combined(metrics=finite, problem=f"{values}: {which} gave no finite value", samples=samples)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a score holds only finite numbers; {"float": "nan"} is how adapters write one that JSON cannot hold."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return "float" not in value and all(map(is_finite, value.values()))
+    return all(map(is_finite, value)) if isinstance(value, list) else True
 
 
 def _keep_verdicts(dataset: Dataset, folder: Path) -> Dataset:

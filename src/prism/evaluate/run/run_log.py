@@ -67,12 +67,17 @@ class RunLog:
             self.say(f"{line['trial'] or checkpoint}: {duty.kind} failed: {outcome.text}")
 
     def write_plan(self, progress: Progress, lower_bound_s: float) -> None:
-        """Tell what is planned, beside the shortest that any plan could take."""
+        """Tell what is planned, beside the shortest that any plan could take.
+
+        The bound knows of work that a plan of inferences leaves out, such as the last scores: what is planned is no
+        less. A bound that is longer than a plan by rounding alone is told as the plan.
+        """
+        planned_s = max(progress.time_left_s, lower_bound_s)
         gpus = f" with {_count(progress.gpus, 'GPU')}" if progress.gpus else ""
         self.say(
             f"{_count(len(self.steps), 'checkpoint')} x {_count(self._num_datasets, 'dataset')} on "
             f"{_count(progress.workers, 'worker')}{gpus}: "
-            f"planned to end in {progress.time_left_s:.0f} s, at best in {lower_bound_s:.0f} s"
+            f"planned to end in {planned_s:.0f} s, at best in {lower_bound_s:.0f} s"
         )
 
     def write_progress(self, progress: Progress, found: Findings, state: str = "running") -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import urllib.parse
 from collections.abc import Iterable
@@ -95,8 +96,9 @@ class Store:
         """A dataset's metrics if they were made of the same model, data, prompt, settings and code."""
         try:
             document = json.loads(self._metrics_path(checkpoint, dataset).read_text())
-            valid = document["fingerprint"] == fingerprint
-            return {str(k): float(v) for k, v in document["metrics"].items()} if valid else None
+            found = {str(k): float(v) for k, v in document["metrics"].items()}
+            valid = document["fingerprint"] == fingerprint and all(map(math.isfinite, found.values()))
+            return found if valid else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

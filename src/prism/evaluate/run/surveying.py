@@ -11,7 +11,7 @@ from prism.evaluate.run.adapters.adapter import Survey
 from prism.evaluate.run.adapters.opening import open_adapter
 from prism.evaluate.run.engines.engine import Engine, Gone, WorkerSpec
 from prism.evaluate.run.jobs import SurveyJob
-from prism.evaluate.schedule.trials import Dataset
+from prism.evaluate.schedule.trials import Dataset, Group
 
 _WORKER = "surveyor"
 _LIMIT_S = 1800.0  # building the prompts of a large task takes minutes
@@ -22,17 +22,13 @@ class Surveyed:
     """Datasets with their samples counted, and the worker that counted them, if one did."""
 
     datasets: tuple[Dataset, ...]
-    surveys: tuple[Survey, ...]
+    groups: tuple[Group, ...] = ()
     worker: str | None = None
     node: str = ""
 
     def dataset(self, name: str) -> Dataset:
         """A dataset by its name."""
         return next(dataset for dataset in self.datasets if dataset.name == name)
-
-    def identity(self, name: str) -> str:
-        """What identifies a dataset's content."""
-        return next(s.identity for d, s in zip(self.datasets, self.surveys, strict=True) if d.name == name)
 
 
 def survey_datasets(datasets: Sequence[Dataset], engine: Engine) -> Surveyed:
@@ -43,10 +39,18 @@ def survey_datasets(datasets: Sequence[Dataset], engine: Engine) -> Surveyed:
     for dataset in datasets:
         if dataset.name not in found:
             found[dataset.name] = open_adapter(dataset.adapter).survey(dataset)
-    counted = [_count(dataset, found[dataset.name]) for dataset in datasets]
+    counted: dict[str, Dataset] = {}
+    for dataset in datasets:
+        for member, survey in found[dataset.name].members or ((dataset, found[dataset.name]),):
+            known, one = counted.get(member.name), _count(member, survey)
+            if known is not None and known.settings != one.settings:
+                raise BadConfigError(
+                    f"dataset '{member.name}' comes twice, with other settings in '{dataset.name}'; rename one"
+                )
+            counted[member.name] = one
     return Surveyed(
-        datasets=tuple(counted),
-        surveys=tuple(found[dataset.name] for dataset in datasets),
+        datasets=tuple(counted.values()),
+        groups=tuple(group for dataset in datasets for group in found[dataset.name].groups),
         worker=_WORKER if heavy else None,
         node=node,
     )
@@ -78,4 +82,11 @@ def _count(dataset: Dataset, survey: Survey) -> Dataset:
         raise BadConfigError(
             f"dataset '{dataset.name}': the plan says {dataset.samples} samples, it has {survey.samples}; leave it out"
         )
-    return dataclasses.replace(dataset, samples=survey.samples, tokens=dataset.tokens or survey.tokens)
+    return dataclasses.replace(
+        dataset,
+        samples=survey.samples,
+        tokens=dataset.tokens or survey.tokens,
+        version=survey.version,
+        identity=survey.identity,
+        directions=dict(survey.directions),
+    )

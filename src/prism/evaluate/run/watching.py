@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoint_folder import MANIFEST_NAME, inspect_folder
+from prism.evaluate.run.checkpoints.folder import inspect_folder
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, UnsupportedCheckpoint
 from prism.evaluate.schedule.trials import Checkpoint
 
 # Writers put what is not finished under names like these (Prism, Hugging Face, orbax, cp and rsync).
 _UNFINISHED = (".", "tmp", "discarded-", "broken-")
 _UNFINISHED_ENDS = (".tmp", ".incomplete", ".partial")
+_FILE_ENDS = (".ckpt", ".safetensors")
+
+State = Literal["whole", "settling", "half written", "unsupported"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Where one entry of the folder stands, and why."""
+
+    state: State
+    reason: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,57 +39,88 @@ class CheckpointWatch:
 
     folder: Path
     settle_s: float = 5.0
-    idle_s: float | None = None  # give up after so long without a new checkpoint; None: watch for ever
+    idle_s: float | None = None  # give up after so long without a change; None: watch for ever
+    say: Callable[[str], None] = lambda text: None
     seen: dict[str, Checkpoint] = field(default_factory=dict)
-    waiting: dict[str, str] = field(default_factory=dict)  # why each of the others is not taken yet
+    states: dict[str, Seen] = field(default_factory=dict)
     _looks: dict[str, tuple[tuple[object, ...], float]] = field(default_factory=dict)
     _last_news_s: float = field(default_factory=time.monotonic)
+    _ended: bool = False
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
             raise BadFileError(f"{self.folder}: no such folder; name the one that training writes checkpoints into")
 
+    @property
+    def waiting(self) -> dict[str, str]:
+        """Why each of those that were not taken was not."""
+        return {name: seen.reason for name, seen in self.states.items() if seen.state != "whole"}
+
     def look(self) -> list[Checkpoint] | None:
-        """Checkpoints that have become whole since the last look, by step; None when it was idle for too long."""
+        """Checkpoints that have become whole since the last look, by step; None when nothing changed for too long."""
         found = []
-        self.waiting.clear()
         for path in sorted(self.folder.iterdir()):
             if _may_be_checkpoint(path) and path.name not in self.seen:
-                checkpoint = self._inspect(path)
+                checkpoint, state = self._inspect(path)
                 if checkpoint is not None:
                     self.seen[path.name] = checkpoint
                     found.append(checkpoint)
+                self._note(path.name, state)
         now_s = time.monotonic()
-        if found or self.waiting:
+        if found:
             self._last_news_s = now_s
         elif self.idle_s is not None and now_s - self._last_news_s > self.idle_s:
+            self._tell_end()
             return None
         return sorted(found, key=lambda c: (c.step is None, c.step or 0, c.name))
 
-    def _inspect(self, path: Path) -> Checkpoint | None:
+    def _inspect(self, path: Path) -> tuple[Checkpoint | None, Seen]:
         try:
+            changed = self._has_changed(path)
             checkpoint = inspect_folder(path)
-            state = _state_of(path)
+        except UnsupportedCheckpoint as error:
+            return None, Seen(state="unsupported", reason=str(error))
         except (BadFileError, OSError) as error:
-            self.waiting[path.name] = str(error)
-            return None
-        if (path / MANIFEST_NAME).is_file():
-            return checkpoint
-        before, since_s = self._looks.get(path.name, ((), 0.0))
-        if before != state:
-            self._looks[path.name] = (state, time.monotonic())
-        elif time.monotonic() - since_s >= self.settle_s:
-            return checkpoint
-        self.waiting[path.name] = f"{path}: changed a moment ago"
-        return None
+            return None, Seen(state="half written", reason=str(error))
+        since_s = time.monotonic() - self._looks[path.name][1]
+        if (path / MANIFEST_NAME).is_file() or (not changed and since_s >= self.settle_s):
+            return checkpoint, Seen(state="whole")
+        return None, Seen(state="settling", reason=f"{path}: changed a moment ago")
+
+    def _has_changed(self, path: Path) -> bool:
+        """Whether anything of an entry is new since the last look; that is news, and somebody is at work."""
+        state = _state_of(path)
+        if path.name in self._looks and self._looks[path.name][0] == state:
+            return False
+        self._looks[path.name] = (state, time.monotonic())
+        self._last_news_s = time.monotonic()
+        return True
+
+    def _note(self, name: str, seen: Seen) -> None:
+        """Tell what is not taken, once for each reason."""
+        before = self.states.get(name)
+        self.states[name] = seen
+        if seen.state in ("half written", "unsupported") and (before is None or before.state != seen.state):
+            self.say(f"{name}: {seen.state}, not scored: {seen.reason}")
+
+    def _tell_end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        left = [f"{name} is {seen.state}" for name, seen in self.states.items() if seen.state != "whole"]
+        more = f"; left out: {', '.join(left)}" if left else ""
+        self.say(f"{self.folder}: nothing new for {self.idle_s:g} s, so the watch ends{more}")
 
 
 def _may_be_checkpoint(path: Path) -> bool:
     name = path.name
-    return path.is_dir() and not name.startswith(_UNFINISHED) and not name.endswith(_UNFINISHED_ENDS)
+    if name.startswith(_UNFINISHED) or name.endswith(_UNFINISHED_ENDS):
+        return False
+    return path.is_dir() or name.endswith(_FILE_ENDS)
 
 
-def _state_of(folder: Path) -> tuple[object, ...]:
+def _state_of(path: Path) -> tuple[object, ...]:
     """Sizes and times of all files, which change while something is written."""
-    stats = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = [(str(entry), entry.stat()) for entry in paths]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
+from prism.errors import PrismError
 from prism.evaluate.run.engines.engine import Engine, EngineNode, Gone, Job, Outcome, Returned, WorkerSpec
 from prism.evaluate.run.stations import Duty, Layout, Station
 from prism.evaluate.schedule import events
@@ -152,9 +153,11 @@ class Crew:
         for worker in late:
             duty = self._duties.pop(worker)
             self._engine.stop(worker)
-            yield from self._lose(worker, duty, f"no end after {duty.limit_s:g} s; stopped")
+            yield from self._lose(worker, duty, f"no end after {duty.limit_s:g} s; stopped", Failure.HUNG)
 
-    def _lose(self, worker: str, duty: Duty | None, text: str) -> Iterator[tuple[Duty, Outcome]]:
+    def _lose(
+        self, worker: str, duty: Duty | None, text: str, failure: Failure = Failure.OTHER
+    ) -> Iterator[tuple[Duty, Outcome]]:
         """A process ended with what it did; another takes its place."""
         job = self._combining.pop(worker, None)
         if worker in self._held:
@@ -162,7 +165,7 @@ class Crew:
         if job is not None and duty is not None and duty.attempt < _MAX_ATTEMPTS:
             self._orphans.append((job, replace(duty, attempt=duty.attempt + 1)))
         elif duty is not None:
-            yield replace(duty, lost=True), Outcome(failure=Failure.OTHER, text=text)
+            yield replace(duty, lost=True), Outcome(failure=failure, text=text)
         if (spec := self._workers.pop(worker, None)) is not None:
             self._news.append(events.WorkerLost(now_s=0.0, worker=worker))
             place = (spec.node, spec.gpus)
@@ -172,6 +175,12 @@ class Crew:
             return
         for station in self._stations.values():
             if worker == station.loader:
+                place = (station.node.id, ())
+                self._replacements[place] = self._replacements.get(place, 0) + 1
+                if self._replacements[place] > _MAX_REPLACEMENTS:
+                    raise PrismError(
+                        f"{station.node.id}: the process that loads checkpoints dies again and again: {text}"
+                    )
                 # Its copies went with its leases: the node has to load again.
                 self._news.append(events.NodeLost(now_s=0.0, node=station.node.id))
                 self._close_station(station.node.id)

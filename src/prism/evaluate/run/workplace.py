@@ -9,6 +9,7 @@ from pathlib import Path
 from prism.evaluate.run.adapters.adapter import Bench
 from prism.evaluate.run.loading.neighbour import Neighbour
 from prism.evaluate.run.loading.shelf import Lease, Shelf, ShelfConfig
+from prism.evaluate.run.models.adapted import ADAPTER_FILE
 
 # Read by libraries: no bars are drawn into the log, and no library forks this process to use more of its cores than
 # it was given. A fork of a Ray worker can hang for ever, on a lock that another of its threads held at that moment
@@ -64,7 +65,8 @@ class Workplace:
             return held.folder
         shelf = self.shelf(roots)
         lease = shelf.hold(key)
-        self.bench.clear()  # the model before is not needed, and its memory is
+        if not (lease.folder / ADAPTER_FILE).exists():  # an adapter's model may be on the bench already
+            self.bench.clear()  # the model before is not needed, and its memory is
         for other in list(self._leases):
             self.let_go(other)
         self.keep(shelf, lease)

@@ -14,6 +14,7 @@ class Failure(StrEnum):
     MEMORY = "memory"  # retried with half the batch
     DISK = "disk"  # the worker is set aside, the trial goes elsewhere
     LOAD = "load"  # the checkpoint could not be mapped on this worker
+    HUNG = "hung"  # it was stopped after its time limit
     OTHER = "other"
 
 
@@ -131,3 +132,4 @@ class ScoreFailed(Event):
 
     part: Part
     text: str
+    hung: bool = False

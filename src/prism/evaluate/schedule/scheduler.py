@@ -36,6 +36,8 @@ class SchedulerConfig:
     storage_bytes_per_s: float | None = None  # into one node
     max_attempts: int = 3  # of a part's inference, of a node's load
     max_score_attempts: int = 3
+    max_hangs: int = 2  # of one part's score, each as long as its limit; then its dataset is stopped
+    max_failed_parts: int = 5  # of one dataset in a row, over all checkpoints; then it is stopped
     max_losses: int = 5  # workers in a row that die over one dataset
     max_strikes: int = 4  # trials in a row that fail on one worker before it gets no more
 
@@ -95,6 +97,9 @@ class Scheduler:
         self._loads_s: dict[str, float] = {}  # the shortest load of each checkpoint
         self._load_errors: dict[str, str] = {}  # by checkpoint
         self._finished = False
+        self._hangs: dict[Part, int] = {}
+        self._failed_parts: dict[str, int] = {}  # in a row, by dataset
+        self._stopped: dict[str, str] = {}  # datasets, and why
         for checkpoint in checkpoints:
             self._add_checkpoint(checkpoint)
 
@@ -171,6 +176,8 @@ class Scheduler:
         for pool in self._ledger.add(checkpoint):
             for part in sorted(pool.outputs):
                 self._queue_score(pool, part, None)
+            if (reason := self._stopped.get(pool.dataset.name)) is not None:
+                self._give_up_pool(pool, reason)
         self._finished = self._finished and self.over
         self._planner.regroup()
 
@@ -235,6 +242,8 @@ class Scheduler:
         )
         self._planner.check_prior(pool)
         self._queue_score(pool, event.part, desk.worker.node)
+        if (reason := self._stopped.get(pool.dataset.name)) is not None:
+            self._give_up_pool(pool, reason)
 
     def _on_trial_over(self, event: events.InferenceFinished | events.InferenceFailed) -> None:
         desk = self._roster.trials.get(event.trial)
@@ -281,6 +290,7 @@ class Scheduler:
         self._ledger.give_up(pool, part, "infer", event.text)
         if not pool.outputs and not pool.scored:  # nothing of this dataset has ever worked
             self._ledger.give_up_waiting(pool, "infer", event.text)
+        self._count_failure(pool, event.text)
 
     def _on_score(self, event: events.ScoreFinished | events.ScoreFailed) -> None:
         scoring = self._scores.end(event.part)
@@ -290,12 +300,42 @@ class Scheduler:
         if isinstance(event, events.ScoreFinished):
             pool.outputs.discard(event.part)
             pool.scored.add(event.part)
+            self._failed_parts.pop(pool.dataset.name, None)
             self._ledger.touch(pool)
             self.priors.observe_score(pool.dataset, pool.checkpoint, samples=event.part.samples, seconds=event.seconds)
+            return
+        hangs = self._hangs[event.part] = self._hangs.get(event.part, 0) + event.hung
+        if pool.dataset.name in self._stopped:
+            self._ledger.give_up(pool, event.part, "score", self._stopped[pool.dataset.name])
+        elif hangs >= self.config.max_hangs:
+            self._ledger.give_up(pool, event.part, "score", event.text)
+            self._stop(pool.dataset.name, f"its metric hung {hangs} times ({event.text})")
         elif scoring.attempt < self.config.max_score_attempts:
             self._queue_score(pool, event.part, scoring.node)
         else:
             self._ledger.give_up(pool, event.part, "score", event.text)
+            self._count_failure(pool, event.text)
+
+    def _count_failure(self, pool: Pool, text: str) -> None:
+        """Stop a dataset of which nothing works any more, whatever the checkpoint."""
+        name = pool.dataset.name
+        self._failed_parts[name] = self._failed_parts.get(name, 0) + 1
+        if self._failed_parts[name] >= self.config.max_failed_parts and name not in self._stopped:
+            self._stop(name, f"{self._failed_parts[name]} of its parts failed in a row (the last: {text})")
+
+    def _stop(self, dataset: str, why: str) -> None:
+        """Give a dataset up for all checkpoints, those to come included; what is scored stays."""
+        self._stopped[dataset] = f"dataset stopped: {why}; mend it and run again"
+        for pools in self._ledger.pools.values():
+            self._give_up_pool(pools[dataset], self._stopped[dataset])
+        self._planner.regroup()
+
+    def _give_up_pool(self, pool: Pool, reason: str) -> None:
+        """What runs is left to end: its worker or scorer is not killed for it."""
+        self._ledger.give_up_waiting(pool, "score", reason)
+        for part in [part for part in pool.outputs if part not in self._scores.running]:
+            self._scores.waiting.pop(part, None)
+            self._ledger.give_up(pool, part, "score", reason)
 
     def _queue_score(self, pool: Pool, part: Part, home: str | None) -> None:
         self._scores.add(part, part.samples * pool.prior.score_s, home)

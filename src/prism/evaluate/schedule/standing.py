@@ -36,6 +36,10 @@ def measure_progress(
     """Count what the books say; `left_s` is until all should be inferred."""
     desks = roster.desks.values()
     pools = list(ledger)
+    unscored_s = sum(
+        part.samples * pool.prior.score_s for pool in pools for part in (*pool.waiting, *pool.running, *pool.retrying)
+    )
+    scoring_s = scores.expected_s + unscored_s / max(1, sum(scores.cpus.values()))
     return Progress(
         samples=sum(pool.dataset.samples for pool in pools),
         inferred=sum(part.samples for pool in pools for part in pool.outputs | pool.scored),
@@ -47,7 +51,7 @@ def measure_progress(
         workers=len(desks),
         gpus=sum(len(desk.worker.gpus) for desk in desks),
         gpus_busy=sum(len(desk.worker.gpus) for desk in desks if desk.running is not None),
-        time_left_s=max(0.0, left_s, scores.expected_s) if ledger.num_open else 0.0,
+        time_left_s=max(0.0, left_s, scoring_s) if ledger.num_open else 0.0,
     )
 
 

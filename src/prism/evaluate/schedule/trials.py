@@ -19,6 +19,8 @@ class Checkpoint:
     gpus: int = 1  # that one worker needs to hold it; 0: it runs on the CPU
     priority: int = 0  # higher runs first
     weight: float = 1.0  # its share of the workers beside others of the same priority
+    assets: str | None = None  # a folder with config.json and tokenizer, where they are not beside the weights
+    base: str | None = None  # the folder of the model that an adapter changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,28 @@ class Dataset:
     tokens: int = 0  # read and written per sample, 0: not known
     splittable: bool = True  # parts may be inferred and scored apart
     settings: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""  # of the task, as its author counts; empty: not said
+    identity: str = ""  # of data, prompts and the code that reads them, in one word
+    directions: Mapping[str, bool] = field(default_factory=dict)  # by metric: whether higher is better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetric:
+    """A metric that a group takes from its tasks."""
+
+    metric: str
+    filters: tuple[str, ...] | None = None  # None: all that its tasks have
+    by_size: bool = True  # tasks count by their samples, else all alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Datasets whose metrics are averaged under one name."""
+
+    name: str
+    datasets: tuple[str, ...]
+    metrics: tuple[GroupMetric, ...] = ()
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

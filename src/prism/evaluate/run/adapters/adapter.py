@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.schedule.trials import Dataset
+from prism.evaluate.schedule.trials import Dataset, Group
 
 Record = dict[str, Any]
 
@@ -18,7 +18,8 @@ class SampleError(PrismError):
     """A metric that failed on one sample."""
 
     def __init__(self, sample: int, error: Exception) -> None:
-        super().__init__(f"sample {sample}: {type(error).__name__}: {error}")
+        self.sample, self.reason = sample, f"{type(error).__name__}: {error}"
+        super().__init__(f"sample {sample}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class Survey:
     samples: int
     identity: str  # changes when the data, its prompt or the code that reads it does
     tokens: int = 0  # per sample, 0: not known
+    version: str = ""
+    directions: Mapping[str, bool] = field(default_factory=dict)  # by metric: whether higher is better
+    members: tuple[tuple[Dataset, Survey], ...] = ()  # of a group: what is run in its place
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,6 +57,12 @@ class Bench:
     def take_spent_s(self, slot: str) -> float:
         """Seconds spent on a slot since they were last taken."""
         return self.spent_s.pop(slot, 0.0)
+
+    def take_usage(self) -> dict[str, float]:
+        """What the model on the bench has asked of a server since this was last called; else empty."""
+        held = self._kept.get("model")
+        client = getattr(held[1], "client", None) if held else None
+        return client.take_usage() if client is not None else {}
 
     def clear(self) -> None:
         """Let go of everything, after memory ran out."""

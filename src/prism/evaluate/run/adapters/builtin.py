@@ -13,6 +13,7 @@ from typing import Any
 from prism.errors import BadConfigError
 from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, batch_of
 from prism.evaluate.run.models import Continuation, LanguageModel, open_model
+from prism.evaluate.run.models.adapted import split_adapter
 from prism.evaluate.run.scoring.judge import judge_answer
 from prism.evaluate.run.scoring.sandbox import SandboxConfig, run_sandboxed
 from prism.evaluate.schedule.trials import Dataset
@@ -95,7 +96,13 @@ class BuiltinAdapter:
     def survey(self, dataset: Dataset) -> Survey:
         """Their samples are made, so there are as many as asked for."""
         task = _task_of(dataset)
-        return Survey(samples=dataset.samples or task.samples, identity=f"{dataset.task}/{_VERSION}", tokens=64)
+        return Survey(
+            samples=dataset.samples or task.samples,
+            identity=f"{dataset.task}/{_VERSION}",
+            tokens=64,
+            version=_VERSION,
+            directions={name: name != "bits_per_byte" for name in (*task.metrics, "judged")},
+        )
 
     def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
         """Put the model on the bench."""
@@ -161,7 +168,10 @@ def _task_of(dataset: Dataset) -> _Task:
 
 
 def _model_on(bench: Bench, folder: Path) -> LanguageModel:
-    model: Any = bench.keep("model", ("builtin", folder), lambda: open_model(folder, bench.device))
+    base, adapter = split_adapter(folder)
+    model: Any = bench.keep("model", ("builtin", base), lambda: open_model(base, bench.device))
+    if hasattr(model, "wear"):
+        model.wear(adapter)
     return model  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Surv
 from prism.evaluate.run.fingerprint import identify_file
 from prism.evaluate.schedule.trials import Dataset
 
-_KNOWN = ("infer", "score", "data", "folder", "score_timeout_s", "version")
+_KNOWN = ("infer", "score", "data", "folder", "lower_is_better", "higher_is_better", "score_timeout_s", "version")
 # A program must not go on and hold a GPU when its worker is stopped: it is bound to it (PR_SET_PDEATHSIG), then begun.
 _BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "MemoryError")
@@ -45,13 +45,17 @@ class CommandAdapter:
         path = self._data_path(dataset)
         if path is None and not dataset.samples:
             raise BadConfigError(f"dataset '{dataset.name}': give 'samples', or 'settings.data' with a line per sample")
+        directions = _directions(dataset)
+        version = str(dataset.settings.get("version", ""))
         if path is None:
-            return Survey(samples=dataset.samples, identity="no data file")
+            identity = "no data file"
+            return Survey(samples=dataset.samples, identity=identity, version=version, directions=directions)
         if not path.is_file():
             raise BadFileError(f"dataset '{dataset.name}': {path}: no such data file; check 'settings.data'")
         with path.open("rb") as handle:
             lines = sum(1 for line in handle if line.strip())
-        return Survey(samples=dataset.samples or lines, identity=identify_file(path))
+        samples = dataset.samples or lines
+        return Survey(samples=samples, identity=identify_file(path), version=version, directions=directions)
 
     def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
         """Nothing stays between commands: each loads for itself, from shared memory."""
@@ -115,14 +119,28 @@ class CommandAdapter:
             )
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _BOUND, *command],
-            cwd=folder, capture_output=True, text=True, errors="replace",
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
             env=os.environ | {"PRISM_SHRINK": str(words.get("shrink", 0))},
-        )  # fmt: skip
+        )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             if done.returncode == -9 or any(word in done.stderr for word in _OUT_OF_MEMORY):
                 raise MemoryError(last)
             raise PrismError(f"dataset '{dataset.name}': the {key} command ended with {done.returncode}: {last}")
+
+
+def _directions(dataset: Dataset) -> dict[str, bool]:
+    """Which way each metric is better, where the settings say it."""
+    found: dict[str, bool] = {}
+    for key, better in (("higher_is_better", True), ("lower_is_better", False)):
+        names = dataset.settings.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' is {names!r}, expected a list of metrics")
+        found |= dict.fromkeys(names, better)
+    return found
 
 
 def _read_lines(path: Path) -> list[Record]:

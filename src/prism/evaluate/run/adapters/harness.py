@@ -7,56 +7,46 @@ from the task's `process_results`, metrics from the harness's aggregation over a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prism.errors import BadConfigError, BadFileError, MissingExtraError
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, batch_of
-from prism.evaluate.run.failures import first_line
+from prism.errors import PrismError
+from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey
+from prism.evaluate.run.adapters.harness_models import open_harness_model
+from prism.evaluate.run.adapters.harness_tasks import (
+    build_requests,
+    check_settings,
+    is_unsafe,
+    open_task,
+    seed_everything,
+    survey_task,
+)
 from prism.evaluate.schedule.trials import Dataset
-from prism.version import __version__
-
-_KNOWN = (
-    "batch_size", "bootstrap_iters", "folder", "gen_kwargs", "include_path", "limit", "model_args", "num_fewshot",
-    "score_timeout_s",
-)  # fmt: skip
-_SEED = 1234  # the harness's own default for few-shot examples (lm_eval.defaults.DEFAULT_OTHER_SEED)
 
 
 class HarnessAdapter:
-    """Runs a harness task on a local checkpoint."""
+    """Runs a harness task on a checkpoint."""
 
     def survey(self, dataset: Dataset) -> Survey:
-        """Open the task and count its documents."""
-        unknown = sorted(set(dataset.settings) - set(_KNOWN))
-        if unknown:
-            raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_KNOWN)}")
-        task = open_task(dataset)
-        import lm_eval
-
-        requests = _requests(task, dataset)
-        prompts = [[r.request_type, r.doc_id, r.idx, r.arguments] for r in requests]
-        digest = hashlib.sha256(json.dumps([prompts, task.dump_config()], default=str, sort_keys=True).encode())
-        samples = len({r.doc_id for r in requests})
-        words = sum(len(str(r.args[0])) for r in requests) // 4  # about four letters to a token
-        identity = f"{digest.hexdigest()}/lm_eval {lm_eval.__version__}/{__version__}"
-        return Survey(samples=samples, identity=identity, tokens=max(1, words // max(1, samples)))
+        """Open the task, or all tasks of the group, and count the documents."""
+        check_settings(dataset)
+        return survey_task(dataset)
 
     def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
         """Put the model on the device and build the task's requests."""
-        self._model(dataset, model, bench, shrink)
-        self._requests(dataset, bench)
+        lm = open_harness_model(dataset, model, bench, shrink)
+        self._requests(dataset, bench, lm, model)
 
     def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
         """Run the requests of some documents through the harness's own model."""
-        lm = self._model(dataset, model, bench, shrink)
-        chosen = [r for r in self._requests(dataset, bench) if first <= r.doc_id < last]
-        _seed()
+        lm = open_harness_model(dataset, model, bench, shrink)
+        chosen = [r for r in self._requests(dataset, bench, lm, model) if first <= r.doc_id < last]
+        seed_everything()
         replies: dict[int, list[list[Any]]] = {number: [] for number in range(first, last)}
         by_kind = defaultdict(list)
         for request in chosen:
@@ -65,27 +55,17 @@ class HarnessAdapter:
             cloned = [request for request in requests for _ in range(request.repeats)]
             for request, reply in zip(cloned, getattr(lm, kind)(cloned, disable_tqdm=True), strict=True):
                 replies[request.doc_id].append([kind, request.idx, reply])
+        _check_finite(replies)
         return [{"replies": replies[number]} for number in range(first, last)]
 
     def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
-        """Filter the replies and let the task score each document."""
+        """Filter the replies and let the task score each document; behind walls where it runs the model's code."""
         task, requests = bench.keep("scoring", _key(dataset), lambda: _open_with_requests(dataset))
-        _seed()
-        _give_replies(task, requests, outputs, first)
-        task.apply_filters()
-        by_document = defaultdict(list)
-        for request in task.instances:
-            by_document[request.doc_id].append(request)
-        scores: list[Record] = [{} for _ in outputs]
-        for filtered in task.instances[0].filtered_resps if task.instances else ():
-            for number, mine in sorted(by_document.items()):
-                mine.sort(key=lambda r: r.idx)
-                try:
-                    found = task.process_results(mine[0].doc, [r.filtered_resps[filtered] for r in mine])
-                except Exception as error:  # whatever a task's own metric raises
-                    raise SampleError(number, error) from None
-                scores[number - first] |= {f"{metric},{filtered}": _plain(v) for metric, v in found.items()}
-        return scores
+        if is_unsafe(task):
+            from prism.evaluate.run.adapters.harness_code import score_behind_walls
+
+            return score_behind_walls(dataset, outputs, first)
+        return _score(task, requests, outputs, first, lambda work: work())
 
     def combine(self, dataset: Dataset, scores: Sequence[Record]) -> dict[str, float]:
         """Aggregate as the harness does, standard errors included."""
@@ -106,20 +86,56 @@ class HarnessAdapter:
             if isinstance(value, int | float) and not isinstance(value, bool) and name != "sample_len"
         }
 
-    def _model(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> Any:
-        from lm_eval.models.huggingface import HFLM
+    def _requests(self, dataset: Dataset, bench: Bench, lm: Any, model: Path) -> Any:
+        chat = bool(dataset.settings.get("apply_chat_template"))
+        key = (*_key(dataset), str(model) if chat else "")  # a template comes with the model
+        return bench.keep("dataset", key, lambda: build_requests(open_task(dataset), dataset, lm))
 
-        settings = dict(dataset.settings.get("model_args", {}))
-        lm = bench.keep(
-            "model",
-            ("lm-eval", model, json.dumps(settings, sort_keys=True)),
-            lambda: HFLM(pretrained=str(model), device=bench.device, batch_size=1, **settings),
-        )
-        lm.batch_size_per_gpu = batch_of(dataset, shrink)
-        return lm
 
-    def _requests(self, dataset: Dataset, bench: Bench) -> Any:
-        return bench.keep("dataset", _key(dataset), lambda: _open_with_requests(dataset)[1])
+def score_documents(
+    dataset: Dataset, outputs: Sequence[Record], first: int, call: Callable[[Callable[[], Any]], Any]
+) -> list[Record]:
+    """Score documents of a task, its own code called through `call`."""
+    task, requests = _open_with_requests(dataset)
+    return _score(task, requests, outputs, first, call)
+
+
+def _score(
+    task: Any, requests: Any, outputs: Sequence[Record], first: int, call: Callable[[Callable[[], Any]], Any]
+) -> list[Record]:
+    seed_everything()
+    _give_replies(task, requests, outputs, first)
+    task.apply_filters()
+    by_document = defaultdict(list)
+    for request in task.instances:
+        by_document[request.doc_id].append(request)
+    scores: list[Record] = [{} for _ in outputs]
+    for filtered in task.instances[0].filtered_resps if task.instances else ():
+        for number, mine in sorted(by_document.items()):
+            mine.sort(key=lambda r: r.idx)
+            replies = [r.filtered_resps[filtered] for r in mine]
+            try:
+                found = call(partial(_measure, task, mine[0].doc, replies))
+            except Exception as error:  # whatever a task's own metric raises
+                raise SampleError(number, error) from None
+            scores[number - first] |= {f"{metric},{filtered}": value for metric, value in found.items()}
+    return scores
+
+
+def _measure(task: Any, document: Any, replies: list[Any]) -> dict[str, Any]:
+    return {metric: _plain(value) for metric, value in task.process_results(document, replies).items()}
+
+
+def _check_finite(replies: dict[int, list[list[Any]]]) -> None:
+    """A log probability that is no number picks an answer by chance: it must not become a score."""
+    bad = []
+    for number, found in replies.items():
+        values = [reply[0] if isinstance(reply, list | tuple) else reply for kind, _, reply in found if "log" in kind]
+        if any(isinstance(v, float) and (math.isnan(v) or v == math.inf) for v in values):
+            bad.append(number)
+    if bad:
+        told = ", ".join(map(str, bad[:10])) + (" ..." if len(bad) > 10 else "")
+        raise PrismError(f"the model gave no finite log probability for {len(bad)} samples: {told}")
 
 
 def _key(dataset: Dataset) -> tuple[str, str]:
@@ -127,56 +143,9 @@ def _key(dataset: Dataset) -> tuple[str, str]:
 
 
 def _open_with_requests(dataset: Dataset) -> tuple[Any, Any]:
+    """Without a chat template: scores follow from documents and replies, not from prompts."""
     task = open_task(dataset)
-    return task, _requests(task, dataset)
-
-
-def open_task(dataset: Dataset) -> Any:
-    """The harness's task, set up as `simple_evaluate` does it."""
-    try:
-        from lm_eval.tasks import TaskManager
-    except ImportError:
-        raise MissingExtraError(f"dataset '{dataset.name}' (adapter lm-eval)", "harness") from None
-    settings = dataset.settings
-    include = settings.get("include_path")
-    folder = None if include is None else Path(settings.get("folder", ".")) / str(include)
-    if folder is not None and not folder.is_dir():
-        raise BadFileError(f"dataset '{dataset.name}': {folder}: no such folder of tasks; check 'include_path'")
-    manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=folder is None)
-    if dataset.task not in manager.all_tasks:
-        from prism.records.settings import nearest
-
-        hint = nearest(dataset.task, manager.all_tasks)
-        raise BadConfigError(f"dataset '{dataset.name}': the harness has no task '{dataset.task}'{hint}")
-    if dataset.task not in manager.all_subtasks:
-        raise BadConfigError(f"dataset '{dataset.name}': '{dataset.task}' is a group; name its tasks one by one")
-    try:
-        task = manager.load([dataset.task])["tasks"][dataset.task]
-    except Exception as error:  # datasets raises its own kinds: files missing, hub not reachable
-        why = first_line(error)
-        raise BadFileError(f"dataset '{dataset.name}': its data cannot be opened ({why}); check the task") from None
-    _configure(task, settings)
-    return task
-
-
-def _configure(task: Any, settings: Any) -> None:
-    if task.get_config("output_type") == "generate_until" and settings.get("gen_kwargs"):
-        task.set_config(key="generation_kwargs", value=dict(settings["gen_kwargs"]), update=True)
-    default = task.get_config("num_fewshot")
-    if settings.get("num_fewshot") is not None and default != 0:
-        task.set_config(key="num_fewshot", value=settings["num_fewshot"])
-    elif default is None:
-        task.set_config(key="num_fewshot", value=0)
-    task.set_fewshot_seed(seed=_SEED)
-
-
-def _requests(task: Any, dataset: Dataset) -> Any:
-    """All requests of a task; the harness draws few-shot examples from seeds that must be set before."""
-    from lm_eval.evaluator_utils import get_sample_size
-
-    _seed()
-    task.build_all_requests(limit=get_sample_size(task, dataset.settings.get("limit")), rank=0, world_size=1)
-    return task.instances
+    return task, build_requests(task, dataset)
 
 
 def _give_replies(task: Any, requests: Any, outputs: Sequence[Record], first: int) -> None:
@@ -194,18 +163,6 @@ def _give_replies(task: Any, requests: Any, outputs: Sequence[Record], first: in
         if len(request.resps) != request.repeats:
             raise SampleError(request.doc_id, ValueError("the kept outputs do not fit the task; has it changed?"))
     task._instances = kept
-
-
-def _seed() -> None:
-    """The seeds of `simple_evaluate`."""
-    import random
-
-    import numpy as np
-    import torch
-
-    random.seed(0)
-    np.random.seed(_SEED)  # noqa: NPY002  the harness reads the global generator
-    torch.manual_seed(_SEED)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
 from prism.evaluate.run.loading.source import SourceFile, read_sums
 
 
@@ -22,7 +22,7 @@ class FolderSource:
             raise BadFileError(f"{self._path}: no such checkpoint; check the path")
         if self._path.is_file():
             return (_describe(self._path),)
-        found = {p.name: _describe(p) for p in sorted(self._path.iterdir()) if p.is_file() and p.name[0] != "."}
+        found = {p.name: _describe(p) for p in sorted(self._path.iterdir()) if p.is_file() and not _is_state(p.name)}
         if not found:
             raise BadFileError(f"{self._path}: the folder holds no files; is the checkpoint being written?")
         if MANIFEST_NAME in found:
@@ -42,6 +42,11 @@ class FolderSource:
                 if not count:
                     raise OSError(f"{path}: ends {len(buffer)} bytes early; is the checkpoint being written?")
                 buffer = buffer[count:]
+
+
+def _is_state(name: str) -> bool:
+    """Files that a trainer goes on from and a model does not need, often larger than the model itself."""
+    return name[0] == "." or name.startswith(("rng_state", "optimizer.", "scheduler.", "training_args.", "scaler."))
 
 
 def _describe(path: Path) -> SourceFile:

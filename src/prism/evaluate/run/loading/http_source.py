@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoint_folder import INDEX_NAME, MANIFEST_NAME
+from prism.evaluate.run.checkpoints.folder import INDEX_NAME
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
 from prism.evaluate.run.loading.source import (
     SIDE_FILES,
     SINGLE_NAME,

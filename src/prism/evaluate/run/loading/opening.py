@@ -8,7 +8,11 @@ from prism.evaluate.run.loading.source import Source
 
 
 def open_source(address: str) -> Source:
-    """The source an address means: `s3://bucket/prefix`, `http(s)://host/folder`, else a folder or a file."""
+    """The source an address means: `endpoint:{...}`, `s3://bucket/prefix`, `http(s)://host/folder`, else a folder."""
+    if address.startswith("endpoint:"):
+        from prism.evaluate.run.loading.endpoint_source import EndpointSource
+
+        return EndpointSource(address)
     if address.startswith("s3://"):
         from prism.evaluate.run.loading.s3_source import S3Source
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoint_folder import inspect_folder
+from prism.evaluate.run.checkpoints.folder import inspect_folder
 from prism.evaluate.run.loading.source import Source, SourceFile
 
 _HASH_BYTES = 8 << 20

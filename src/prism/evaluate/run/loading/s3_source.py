@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prism.errors import BadFileError, MissingExtraError
-from prism.evaluate.run.checkpoint_folder import MANIFEST_NAME
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
 from prism.evaluate.run.failures import first_line
 from prism.evaluate.run.loading.source import SourceFile, read_small, read_sums
 

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 from prism.errors import BadFileError, MissingExtraError
+from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, EndpointModel
 from prism.evaluate.run.models.model import LanguageModel, is_tiny
 
 
 def open_model(folder: Path, device: str) -> LanguageModel:
-    """Map a checkpoint's weights and put them on a device; `cpu`, `cuda:0`."""
+    """Map a checkpoint's weights and put them on a device; `cpu`, `cuda:0`. Or the server that it names."""
+    if (folder / ENDPOINT_FILE).is_file():
+        return EndpointModel(folder)
     try:
         json.loads((folder / "config.json").read_text())
     except FileNotFoundError:

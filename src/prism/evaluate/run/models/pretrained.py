@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 import transformers
 
+from prism.evaluate.run.models.adapted import Wearer
 from prism.evaluate.run.models.model import Continuation, Likelihood
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -25,6 +26,11 @@ class PretrainedModel:
         if any((folder / name).exists() for name in _TOKENIZER_FILES):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         self._max_tokens = int(getattr(self.model.config, "max_position_embeddings", 2048))
+        self._wearer = Wearer(self.model)
+
+    def wear(self, adapter: Path | None) -> None:
+        """Put an adapter on, or take it off."""
+        self.model = self._wearer.wear(adapter)
 
     @torch.inference_mode()
     def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
@@ -51,9 +57,12 @@ class PretrainedModel:
                 ids[row, longest - len(tokens[place]) :] = torch.tensor(tokens[place])
                 mask[row, longest - len(tokens[place]) :] = 1
             made = self.model.generate(
-                ids.to(self.device), attention_mask=mask.to(self.device), do_sample=False,
-                max_new_tokens=max_tokens, pad_token_id=0,
-            )  # fmt: skip
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                pad_token_id=0,
+            )
             for place, row in zip(chunk, made[:, longest:].tolist(), strict=True):
                 out[place] = self._text(row)
         return out

@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Any
 
-sys.argv = ["program"]
 _PLAIN = (bool, int, float, str, type(None))
 _MAX_DEPTH = 60
 
@@ -97,6 +96,7 @@ def take() -> str | None:
 
 def main() -> None:
     """Run the program on stdin; then end it, or answer its test over the pipes 3 and 4."""
+    sys.argv = ["program"]
     space: dict[str, Any] = {"__name__": "__main__"}
     lines = None
     with contextlib.suppress(OSError):  # it runs alone

@@ -69,7 +69,7 @@ def why_no_isolation() -> str | None:
     """Why no walls hold here, or None; found out by building them once."""
     if _choose_walls() is not None:
         return None
-    return "; ".join(f"{name}: {_why_not(name)}" for name in ("bubblewrap", "own"))
+    return "; ".join(f"{name}: {why_not(name)}" for name in ("bubblewrap", "own"))
 
 
 @cache
@@ -77,11 +77,12 @@ def _choose_walls() -> Walls | None:
     """Bubblewrap first, unless it would have to go without our interpreter; it is run as nobody where we are root."""
     has_interpreter = os.getuid() != 0 or _open_to_all(Path(sys.executable).resolve())
     order: tuple[Walls, ...] = ("bubblewrap", "own") if has_interpreter else ("own", "bubblewrap")
-    return next((name for name in order if _why_not(name) is None), None)
+    return next((name for name in order if why_not(name) is None), None)
 
 
 @cache
-def _why_not(name: Walls) -> str | None:
+def why_not(name: Walls) -> str | None:
+    """Why one kind of walls does not hold here, or None."""
     if sys.platform != "linux":
         return "it needs Linux namespaces"
     if name == "bubblewrap" and shutil.which("bwrap") is None:

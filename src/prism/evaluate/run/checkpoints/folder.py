@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadFileError
+from prism.evaluate.run.checkpoints.dcp import check_whole, read_metadata
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, Kind, find_kind
 from prism.evaluate.schedule.trials import Checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
-MANIFEST_NAME = "manifest.json"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_]?(\d+)$|^(\d+)$", re.IGNORECASE)
+_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d+)(?:-v\d+)?$|^(\d+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +27,37 @@ class _Shard:
 
 
 def inspect_folder(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder (or one safetensors file); raises when a file is missing or not written to its end.
+    """The checkpoint in a folder (or one file); raises when a file is missing or not written to its end.
 
-    Weights are safetensors files, or whatever the manifest of Prism's own checkpointer names.
+    UnsupportedCheckpoint is raised for one of a kind that is not read, BadFileError for one that is not whole (yet).
     """
-    if folder.is_file():
-        shards = [_inspect_shard(folder)]
-        return _describe(folder, shards, find_step(folder.stem))
-    if not folder.is_dir():
+    if not folder.exists():
         raise BadFileError(f"{folder}: no such checkpoint folder; check the path")
-    manifest = folder / MANIFEST_NAME
-    if manifest.is_file() and not any(folder.glob("*.safetensors")):
-        return _inspect_committed(folder, manifest)
-    shards = [_inspect_shard(path) for path in _shard_paths(folder)]
-    return _describe(folder, shards, find_step(folder.resolve().name))
+    kind, weights = find_kind(folder)
+    step = find_step(folder.stem if folder.is_file() else folder.resolve().name)
+    if kind is Kind.COMMITTED:
+        return _inspect_committed(folder, folder / MANIFEST_NAME)
+    if kind in (Kind.DCP, Kind.MEGATRON):
+        size = check_whole(weights, read_metadata(weights))
+        return _describe(folder, [_Shard(num_bytes=size, parameters=0)], step)
+    if kind is Kind.TORCH:
+        return _describe(folder, [_inspect_saved(path) for path in _saved_paths(weights)], step)
+    paths = [folder] if folder.is_file() else _shard_paths(folder)
+    return _describe(folder, [_inspect_shard(path) for path in paths], step)
+
+
+def _saved_paths(weights: Path) -> list[Path]:
+    if weights.is_file():
+        return [weights]
+    index = weights / "pytorch_model.bin.index.json"
+    return _listed(weights, index) if index.is_file() else [weights / "pytorch_model.bin"]
+
+
+def _inspect_saved(path: Path) -> _Shard:
+    """A file of torch.save ends with the directory of its zip archive."""
+    if not zipfile.is_zipfile(path):
+        raise BadFileError(f"{path}: half written, or no file of torch.save; wait until it is whole or leave it out")
+    return _Shard(num_bytes=path.stat().st_size, parameters=0)
 
 
 def _describe(path: Path, shards: list[_Shard], step: int | None) -> Checkpoint:
@@ -81,6 +100,11 @@ def _shard_paths(folder: Path) -> list[Path]:
         if not paths:
             raise BadFileError(f"{folder}: holds no *.safetensors file; is the checkpoint still being written?")
         return paths
+    return _listed(folder, index)
+
+
+def _listed(folder: Path, index: Path) -> list[Path]:
+    """The files that an index names, all of them there."""
     names = _read_index(index)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

@@ -1,0 +1,157 @@
+"""Tensors of files that `torch.save` wrote, mapped and not copied; nothing in those files is run."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.errors import BadFileError
+from prism.evaluate.run.checkpoints.pickles import PLAIN, Reader, Standin
+
+Array = NDArray[Any]
+
+# By torch's name: numpy's type of the same size (bfloat16 and float8 as plain bits) and safetensors' name.
+DTYPES: dict[str, tuple[str, str]] = {
+    "float32": ("<f4", "F32"), "float64": ("<f8", "F64"), "float16": ("<f2", "F16"), "bfloat16": ("<u2", "BF16"),
+    "int64": ("<i8", "I64"), "int32": ("<i4", "I32"), "int16": ("<i2", "I16"), "int8": ("i1", "I8"),
+    "uint8": ("u1", "U8"), "bool": ("?", "BOOL"), "float8_e4m3fn": ("u1", "F8_E4M3"), "float8_e5m2": ("u1", "F8_E5M2"),
+}  # fmt: skip
+_STORAGES = {
+    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "BoolStorage": "bool",
+}  # fmt: skip
+_LOCAL_HEADER = 30  # bytes before the name and the extra field of a zip entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """Values at rest: `array` reads them."""
+
+    path: Path
+    start: int  # of the storage, in bytes of the file
+    dtype: str  # torch's name
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0  # in values
+
+    def array(self) -> Array:
+        """The values, mapped from the file."""
+        kind = np.dtype(DTYPES[self.dtype][0])
+        if 0 in self.shape:
+            return np.empty(self.shape, kind)
+        reach = sum((extent - 1) * step for extent, step in zip(self.shape, self.stride, strict=True)) + 1
+        start = self.start + self.offset * kind.itemsize
+        flat = np.memmap(self.path, np.uint8, "r", offset=start, shape=(reach * kind.itemsize,)).view(kind)
+        strides = [step * kind.itemsize for step in self.stride]
+        return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    start: int
+    dtype: str
+
+
+class _Window(io.RawIOBase):
+    """A stretch of a file as a file."""
+
+    def __init__(self, path: Path, start: int, length: int) -> None:
+        self._handle = path.open("rb")
+        self._start, self._length, self._at = start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = {0: 0, 1: self._at, 2: self._length}[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._length - self._at)
+        self._handle.seek(self._start + self._at)
+        data = self._handle.read(left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        self._handle.close()
+        super().close()
+
+
+def read_saved(path: Path, start: int = 0, length: int | None = None) -> Any:
+    """What `torch.save` put into a file, or into a stretch of it; tensors as `Tensor`, unknown classes as stand-ins."""
+    size = path.stat().st_size - start if length is None else length
+    window = _Window(path, start, size)
+    try:
+        with window, zipfile.ZipFile(window) as archive:
+            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            folder = pickled.removesuffix("data.pkl")
+            starts = {i.filename: i.header_offset for i in archive.infolist() if i.compress_type == zipfile.ZIP_STORED}
+
+            def open_storage(pid: Any) -> _Storage:
+                _, kind, key, *_ = pid
+                name = kind if isinstance(kind, str) else kind.kind.rsplit(".", 1)[-1]
+                return _Storage(_data_start(path, start + starts[f"{folder}data/{key}"]), _STORAGES.get(name, ""))
+
+            with archive.open(pickled) as handle:
+                return Reader(handle, _known(path), open_storage).load()
+    except (zipfile.BadZipFile, StopIteration, EOFError):
+        raise BadFileError(f"{path}: half written, or written by a torch before 1.6; wait or save it again") from None
+    except (pickle.UnpicklingError, KeyError, ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
+        raise BadFileError(f"{path}: cannot be read as torch.save writes ({error}); save it again") from None
+
+
+def _known(path: Path) -> dict[str, Any]:
+    def rebuild(storage: _Storage, offset: int, shape: Any, stride: Any, *more: Any) -> Tensor:
+        dtype = next((word for word in more if isinstance(word, str) and word in DTYPES), storage.dtype)
+        if dtype not in DTYPES:
+            raise ValueError(f"tensors of type '{dtype or 'unknown'}'")
+        return Tensor(
+            path=path, start=storage.start, dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset
+        )
+
+    def unwrap(tensor: Any, *more: Any) -> Any:
+        return tensor
+
+    return PLAIN | {
+        "torch._utils._rebuild_tensor_v2": rebuild,
+        "torch._utils._rebuild_tensor_v3": rebuild,
+        "torch._utils._rebuild_parameter": unwrap,
+        "torch._utils._rebuild_parameter_with_state": unwrap,
+        "torch._tensor._rebuild_from_type_v2": lambda make, kind, args, state: make(*args),
+    }
+
+
+def _data_start(path: Path, header: int) -> int:
+    """Where the bytes of a stored zip entry begin."""
+    with path.open("rb") as handle:
+        handle.seek(header)
+        head = handle.read(_LOCAL_HEADER)
+    name_length, extra_length = struct.unpack("<HH", head[26:30])
+    return header + _LOCAL_HEADER + int(name_length) + int(extra_length)
+
+
+def find_tensors(document: Any, prefix: str = "") -> dict[str, Tensor]:
+    """All tensors of nested mappings, by their path."""
+    if isinstance(document, Tensor):
+        return {prefix: document}
+    held = document.fields if isinstance(document, Standin) else document
+    found: dict[str, Tensor] = {}
+    for key, value in held.items() if isinstance(held, dict) else ():
+        found |= find_tensors(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
