@@ -1,6 +1,6 @@
 """Risks of parts on published fault histories, beside the plain rules people use.
 
-    python benchmarks/predict.py --data ../shared/data
+python benchmarks/predict.py --data ../shared/data
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ def main() -> int:
         if node.name.startswith("test_") and not _checks(node, checking) and path.name.startswith("test_")
     ]
     for path, node in idle:
-        print(
-            f"{path.relative_to(ROOT)} line {node.lineno}: {node.name} asserts nothing"
-        )
+        print(f"{path.relative_to(ROOT)} line {node.lineno}: {node.name} asserts nothing")
     return 1 if idle else 0
 
 
