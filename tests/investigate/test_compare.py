@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from prism.cli.main import app
 from prism.errors import InputError
 from prism.investigate import compare_timelines
 from prism.records.spans import SPANS
@@ -67,3 +72,13 @@ def test_a_timeline_without_steps_is_one_clear_line() -> None:
     empty = make_timeline().with_columns(step=pl.lit(None, pl.Int32))
     with pytest.raises(InputError, match="expected: no span belongs to a step"):
         compare_timelines(empty, make_timeline())
+
+
+def test_the_command_takes_files_and_folders_and_prints_the_contract(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    make_timeline().write_parquet(tmp_path / "before" / "timeline.parquet")
+    make_timeline(slow_rank=2).write_parquet(tmp_path / "after.parquet")
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "before"), str(tmp_path / "after.parquet"), "--json"])
+    document = json.loads(done.stdout)
+    assert done.exit_code == 0 and document["parts"][0]["rank"] == 2
+    assert sum(p["ms"] for p in document["parts"]) == pytest.approx(document["difference_ms"])

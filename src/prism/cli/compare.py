@@ -9,15 +9,19 @@ import typer
 
 from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import show, show_json, table
+from prism.errors import BadFileError
 
 EPILOG = examples(
-    "prism compare yesterday/timeline.parquet today/timeline.parquet",
+    "prism compare yesterday/ today/",
     "prism compare emulated/timeline.parquet observed/timeline.parquet --json",
 )
 
 
 def run_compare(
-    expected: Annotated[Path, typer.Argument(help="Timeline (SPANS) of how it should be, or was: a Parquet file.")],
+    expected: Annotated[
+        Path,
+        typer.Argument(help="Timeline of how it should be, or was: a file of spans, or a folder that a command wrote."),
+    ],
     observed: Annotated[Path, typer.Argument(help="Timeline of how it is.")],
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -27,7 +31,7 @@ def run_compare(
     from prism.investigate import compare_timelines
     from prism.records import SPANS, read_table
 
-    found = compare_timelines(read_table(expected, SPANS), read_table(observed, SPANS))
+    found = compare_timelines(read_table(_find_timeline(expected), SPANS), read_table(_find_timeline(observed), SPANS))
     if json:
         show_json(found.to_json())
         return
@@ -43,3 +47,13 @@ def run_compare(
         for p in found.parts[:20]
     ]
     show(table("Where it went", ["kind", "rank", "step", ">ms a step"], rows))
+
+
+def _find_timeline(path: Path) -> Path:
+    """The timeline in the folder of a command, or the file itself."""
+    if not path.is_dir():
+        return path
+    for name in ("timeline.parquet", "spans.parquet"):
+        if (path / name).is_file():
+            return path / name
+    raise BadFileError(f"{path}: holds neither timeline.parquet nor spans.parquet; give a folder written with --output")
