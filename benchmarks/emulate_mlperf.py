@@ -29,7 +29,7 @@ from prism.scenarios.sizes import size_up  # noqa: E402
 from prism.simulate.cluster_file import load_cluster  # noqa: E402
 from prism.simulate.costs import ClusterCosts  # noqa: E402
 from prism.simulate.graph import Graph, repeat_graph  # noqa: E402
-from prism.simulate.solve.solver import solve  # noqa: E402
+from prism.simulate.solving.solver import solve  # noqa: E402
 
 KEYS = [
     "benchmark", "round", "submitter", "accelerator", "tensor_parallel", "pipeline_parallel", "virtual_pipeline",
