@@ -88,7 +88,10 @@ def measure_norm(tensors: Sequence[torch.Tensor]) -> float:
     local = [one for one in map(_local, tensors) if one.numel()]
     if not local:
         return 0.0
-    return float(torch.stack([one.float() for one in torch._foreach_norm(local)]).norm())
+    # Optimizers keep some of their state (step counts) on the host though the weights are on a GPU.
+    device = max((one.device for one in local), key=lambda d: d.type != "cpu")
+    norms = [one.float().to(device, non_blocking=True) for one in torch._foreach_norm(local)]
+    return float(torch.stack(norms).norm())
 
 
 def sketch(tensors: Iterable[torch.Tensor]) -> Sketch:
@@ -97,7 +100,7 @@ def sketch(tensors: Iterable[torch.Tensor]) -> Sketch:
     if not filled:
         return Sketch(norm=0.0, bits=0)
     norm = measure_norm([one for one in filled if one.is_floating_point()])
-    device = filled[0].device
+    device = max((one.device for one in filled), key=lambda d: d.type != "cpu")
     sums = torch.stack([_sum_bits(one).to(device, non_blocking=True) for one in filled])
     mixed = sum((2 * number + 1) * _ODD * value for number, value in enumerate(sums.tolist()))
     return Sketch(norm=norm, bits=mixed & _MASK)
