@@ -135,7 +135,7 @@ class ExchangeServer:
         elif verb == "key":
             key, where = values
             box.get_key(Waiting(rank, "key", key, 0, (), where, main, reply))
-        elif verb in ("set", "add", "check", "delete"):
+        elif verb in ("set", "add", "check", "delete", "count"):
             reply(self._use_store(rank, verb, values))
         elif verb == "bye":
             reply(("ok", None))
@@ -148,6 +148,8 @@ class ExchangeServer:
             return self.mailbox.set_key(*values)
         if verb == "add":
             return self.mailbox.add_key(rank, *values)
+        if verb == "count":
+            return "ok", sum(key.startswith(values[0]) for key in self.mailbox.recording.keys)
         return "ok", self.mailbox.has_keys(*values) if verb == "check" else self.mailbox.delete_key(*values)
 
     def _ask_peers(self, reply: Callable[[Answer], None], rank: int, verb: str, values: list[Any]) -> None:

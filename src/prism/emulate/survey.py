@@ -26,6 +26,10 @@ _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
 EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _AUDITED = 8
+_SMALL_WORLD, _LARGE_WORLD_STEPS = (
+    32,
+    5,
+)  # iterations of many ranks are dear, and few of them differ from the first ones
 _GPU_PROBES = 6
 
 
@@ -97,8 +101,9 @@ class Surveyor:
         walls = probe.step_walls_ns
         step_s = (walls[1] - walls[0]) / 1e9 if len(walls) > 1 else 0.05
         start_s = max(probe.cpu_s - step_s, 0.02)
-        left_s = 0.7 * config.budget_s * self._cores - world * start_s
-        return min(config.steps, int(left_s / (world * max(step_s, 1e-4))))
+        left_s = config.budget_s * self._cores - world * start_s
+        most = config.steps if world <= _SMALL_WORLD else min(config.steps, _LARGE_WORLD_STEPS)
+        return min(most, int(left_s / (world * max(step_s, 1e-4))))
 
     def _run_all(self, steps: int) -> Survey | None:
         world = self._launch.world_size
