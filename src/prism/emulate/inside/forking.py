@@ -151,8 +151,12 @@ def _serve(control: Connection) -> RunPlan:
             order = control.recv() if control.poll(0.02) else None
         except (EOFError, OSError):
             os._exit(0)  # the launcher is gone; children end with this process
-        if order is not None:
-            path, log = order
+        if order is not None and order[0] == "kill":
+            # Only this process knows for sure that the number is still its child's.
+            if order[1] in children:
+                os.kill(order[1], signal.SIGKILL)
+        elif order is not None:
+            _, path, log = order
             sys.stdout.flush()
             sys.stderr.flush()
             pid = os.fork()
