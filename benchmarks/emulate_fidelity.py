@@ -156,7 +156,7 @@ def run_emulated(one: RankSet, port: int) -> None:
     config = LaunchConfig(script=one.script, world_size=one.num, gpus_per_node=one.num, folder=one.out)
     plan = RunPlan(
         rank=0, world_size=one.num, gpus_per_node=one.num, output="", warmup=0, iterations=1_000_000,
-        live_ranks=tuple(range(one.num)), in_step=True, track_memory=False, exchange_timeout_s=600,
+        live_ranks=tuple(range(one.num)), in_step=True, track_memory=False,
     )  # fmt: skip
     run_ranks(config, plan, tuple(range(one.num)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -81,8 +82,13 @@ class Boot:
         if self.why_not or self._process.poll() is not None:
             return self._start_alone(plan, log)
         with self._lock:
-            self._control.send((str(plan), str(log)))
+            self._control.send(("start", str(plan), str(log)))
             return Forked(self._pids.get(), self)
+
+    def kill(self, pid: int) -> None:
+        """End a forked rank now."""
+        with self._lock, contextlib.suppress(OSError):
+            self._control.send(("kill", pid))
 
     def close(self) -> None:
         """End the process that forks; children end with it."""
@@ -152,8 +158,7 @@ class Forked:
 
     def kill(self) -> None:
         """End it now."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self._boot.kill(self.pid)
 
     def wait(self) -> int | None:
         """Its parent reaps it; nobody has to wait."""

@@ -111,7 +111,8 @@ def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     if not any(cut.values()):
         return {rank: _cut_by_period(capture) for rank, capture in captures.items()}
     known = _note_iterations(captures, cut)
-    return {rank: parts or _cut_by_others(captures[rank], known) for rank, parts in cut.items()}
+    count = min(len(parts) for parts in cut.values() if parts)
+    return {rank: parts or _cut_by_others(captures[rank], known, count) for rank, parts in cut.items()}
 
 
 def _nothing_to_emulate(capture: Capture) -> PrismError:
@@ -168,7 +169,7 @@ def _note_iterations(captures: Mapping[int, Capture], cut: Mapping[int, Iteratio
     return known
 
 
-def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int]) -> Iterations:
+def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int], count: int) -> Iterations:
     """A rank without an optimizer: an evaluator, or a server of parameters. Its calls are in its peers' iterations."""
     parts: dict[int, list[CapturedEntry]] = {}
     at, begun = 0, 0
@@ -177,7 +178,7 @@ def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int]) -> Iteration
         parts.setdefault(at, []).extend(capture.entries[begun : i + 1])
         begun = i + 1
     parts.setdefault(at, []).extend(capture.entries[begun:])
-    return [tuple(parts.get(number, ())) for number in range(max(parts) + 1)]
+    return [tuple(parts.get(number, ())) for number in range(max(count, max(parts) + 1))]
 
 
 def _cut_by_period(capture: Capture) -> Iterations:

@@ -48,6 +48,8 @@ class ExchangeServer:
         self._arrived: Counter[str] = Counter()
         self._joining: list[tuple[str, int, float, Callable[[Answer], None]]] = []
         self._meeting: dict[int, list[Callable[[Answer], None]]] = {}
+        self._steppers: set[int] = set()
+        self._has_met = False
         self._last_request = time.monotonic()
         self._ranks: dict[Connection, tuple[int, bool]] = {}
         self._listener = Listener(self.address, backlog=1024, authkey=self.token.encode())
@@ -127,27 +129,31 @@ class ExchangeServer:
         elif verb == "give":
             reply(box.give(rank, *values))
         elif verb == "get":
-            channel, number, owner, where = values
-            box.get(Waiting(rank, "get", channel, number, (owner,), where, main, reply))
+            channel, number, owner, where, needed = values
+            box.get(Waiting(rank, "get", channel, number, (owner,), where, main, reply), needed=needed)
         elif verb == "collect":
             channel, number, members, where = values
             box.collect(Waiting(rank, "collect", channel, number, members, where, main, reply))
         elif verb == "key":
             key, where = values
             box.get_key(Waiting(rank, "key", key, 0, (), where, main, reply))
-        elif verb in ("set", "add", "check", "delete"):
+        elif verb in ("set", "add", "check", "delete", "count"):
             reply(self._use_store(rank, verb, values))
+        elif verb == "still":
+            reply(("over" if box.was_stopped() else "ok", None))
         elif verb == "bye":
             reply(("ok", None))
             box.ended(rank, values[0])
         else:
-            self._keep_step(reply, verb, values)
+            self._keep_step(reply, rank, verb, values)
 
     def _use_store(self, rank: int, verb: str, values: list[Any]) -> Answer:
         if verb == "set":
             return self.mailbox.set_key(*values)
         if verb == "add":
             return self.mailbox.add_key(rank, *values)
+        if verb == "count":
+            return "ok", sum(key.startswith(values[0]) for key in self.mailbox.recording.keys)
         return "ok", self.mailbox.has_keys(*values) if verb == "check" else self.mailbox.delete_key(*values)
 
     def _ask_peers(self, reply: Callable[[Answer], None], rank: int, verb: str, values: list[Any]) -> None:
@@ -155,7 +161,7 @@ class ExchangeServer:
 
     # Ranks that run in step.
 
-    def _keep_step(self, reply: Callable[[Answer], None], verb: str, values: list[Any]) -> None:
+    def _keep_step(self, reply: Callable[[Answer], None], rank: int, verb: str, values: list[Any]) -> None:
         if verb == "arrive":
             self._arrived[values[0]] += 1
             reply(("ok", None))
@@ -166,6 +172,7 @@ class ExchangeServer:
         elif verb == "meet":
             step, sign = values
             self._steps.note(step, sign)
+            self._steppers.add(rank)
             self._meeting.setdefault(step, []).append(reply)
             self._settle_meetings()
 
@@ -180,9 +187,12 @@ class ExchangeServer:
 
     def _settle_meetings(self, at_least: int | None = None) -> None:
         """A rank that has ended is not waited for: scripts may stop at different steps."""
-        needed = self.mailbox.num_running if at_least is None else at_least
+        # Whoever takes no step at all, such as an evaluator, is found out at the first meeting.
+        expected = self.mailbox.num_running if not self._has_met else self.mailbox.count_running(self._steppers)
+        needed = expected if at_least is None else at_least
         for step in list(self._meeting):
             if len(self._meeting[step]) >= needed:
+                self._has_met = True
                 goes_on = self._steps.goes_on(step)
                 for reply in self._meeting.pop(step):
                     reply(("ok", goes_on))

@@ -80,6 +80,14 @@ class Mailbox:
         """Ranks that have not ended."""
         return len(self._running)
 
+    def count_running(self, ranks: Iterable[int]) -> int:
+        """How many of these have not ended."""
+        return len(self._running & set(ranks))
+
+    def was_stopped(self) -> bool:
+        """Whether a rank was stopped because enough iterations were seen."""
+        return "done" in self._over.values()
+
     def standing(self) -> set[int]:
         """Ranks whose main thread waits."""
         return {waiting.rank for waiting in self._waiting if waiting.main}
@@ -97,13 +105,14 @@ class Mailbox:
         self._settle()
         return "ok", None
 
-    def get(self, waiting: Waiting) -> None:
+    def get(self, waiting: Waiting, *, needed: bool = True) -> None:
         """The message of that number; a rank that does not run in this run is answered for."""
         owner = waiting.members[0]
-        if owner not in self.together and self._grows and self._recorded_post(waiting) is None:
+        if owner not in self.together and needed and self._grows and self._recorded_post(waiting) is None:
             self.together.add(owner)
         if owner not in self.together:
-            waiting.reply(("needs", owner) if self._lone else ("ok", self._recorded_post(waiting)))
+            alone = self._lone and needed
+            waiting.reply(("needs", owner) if alone else ("ok", self._recorded_post(waiting)))
             return
         self._wait(waiting)
 

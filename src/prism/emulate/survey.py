@@ -26,7 +26,13 @@ _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
 EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _AUDITED = 8
+_SMALL_WORLD, _LARGE_WORLD_STEPS = (
+    32,
+    5,
+)  # iterations of many ranks are dear, and few of them differ from the first ones
 _GPU_PROBES = 6
+_BATCH = 8
+_CALL_S = 0.0003  # what a call that ranks exchange values in costs, here and in the exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +100,19 @@ class Surveyor:
             return 0
         if probe.private_bytes * world > _SPARE_MEMORY * _free_bytes():
             return 0
-        walls = probe.step_walls_ns
-        step_s = (walls[1] - walls[0]) / 1e9 if len(walls) > 1 else 0.05
+        ends = [i for i, entry in enumerate(probe.entries) if entry.what == "step"]
+        second = probe.entries[ends[0] + 1 : ends[1] + 1] if len(ends) > 1 else ()
+        step_s = sum(entry.gap_ns for entry in second) / 1e9 + _CALL_S * len(second) if second else 0.05
         start_s = max(probe.cpu_s - step_s, 0.02)
-        left_s = 0.7 * config.budget_s * self._cores - world * start_s
-        return min(config.steps, int(left_s / (world * max(step_s, 1e-4))))
+        left_s = config.budget_s * self._cores - world * start_s
+        most = config.steps if world <= _SMALL_WORLD else min(config.steps, _LARGE_WORLD_STEPS)
+        return min(most, int(left_s / (world * max(step_s, 1e-4))))
 
     def _run_all(self, steps: int) -> Survey | None:
         world = self._launch.world_size
         plan = replace(self._base, live_ranks=tuple(range(world)), steps=steps)
-        limits = RunLimits(at_once=2 * self._cores, budget_s=2 * self._config.budget_s)
+        # What it takes was estimated from processor time; a busy machine may take longer.
+        limits = RunLimits(at_once=2 * self._cores, budget_s=5 * self._config.budget_s)
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
         captures = launcher.run(range(world))
         if launcher.gave_up:
@@ -162,8 +171,9 @@ class Surveyor:
         """Run more ranks, and those that they need; earlier ones are answered for from the recording."""
         if not ranks:
             return captures
-        if len(ranks) > self._config.max_live:
-            ranks = ranks[: self._config.max_live]
+        if len(ranks) > _BATCH:  # each may need others, and few may run at once
+            captures = self.extend(captures, recording, ranks[:-_BATCH])
+            return self.extend(captures, recording, [r for r in ranks[-_BATCH:] if r not in captures])
         steps = 1 if self._on_gpu else 2
         plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
         limits = RunLimits(at_once=1 if self._on_gpu else 2 * self._cores)

@@ -33,12 +33,12 @@ class Exchange:
         """Leave a message in a channel."""
         self.ask("post", channel, number, payload)
 
-    def get(self, channel: str, number: int, owner: int, where: str) -> bytes | None:
-        """Wait for a message of rank `owner`; None where a recording has none.
+    def get(self, channel: str, number: int, owner: int, where: str, *, needed: bool = True) -> bytes | None:
+        """Wait for a message of rank `owner`; None where that one does not run and nothing was recorded of it.
 
-        `where` is told to the user if it never comes.
+        `where` is told to the user if it never comes. Only for bytes that are needed is another rank started.
         """
-        payload: bytes | None = self.ask("get", channel, number, owner, where)
+        payload: bytes | None = self.ask("get", channel, number, owner, where, needed)
         return payload
 
     def give(self, channel: str, number: int, payload: bytes) -> None:

@@ -26,6 +26,7 @@ _EARLY_READERS = frozenset(
     {"torchmetrics", "lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning"}
 )
 _PR_SET_PDEATHSIG = 1
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 _LIBRARY_FOLDERS = tuple({str(Path(os.__file__).parent), str(Path(torch.__file__).parents[1])})
 
 Become = Callable[[RunPlan], None]
@@ -127,9 +128,18 @@ def _why_not() -> str:
     others = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     if others:
         return f"the script started threads before it asked for its rank ({', '.join(others[:3])})"
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available() and _driver_is_in_use():
         return "CUDA is in use before the script asked for its rank"
     return ""
+
+
+def _driver_is_in_use() -> bool:
+    """CUDA's driver does not survive a fork once it was initialised, by whoever."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return torch.cuda.is_initialized()  # type: ignore[no-untyped-call,no-any-return]
+    return bool(driver.cuCtxGetCurrent(ctypes.byref(ctypes.c_void_p())) != _NOT_INITIALIZED)
 
 
 def _serve(control: Connection) -> RunPlan:
@@ -141,8 +151,12 @@ def _serve(control: Connection) -> RunPlan:
             order = control.recv() if control.poll(0.02) else None
         except (EOFError, OSError):
             os._exit(0)  # the launcher is gone; children end with this process
-        if order is not None:
-            path, log = order
+        if order is not None and order[0] == "kill":
+            # Only this process knows for sure that the number is still its child's.
+            if order[1] in children:
+                os.kill(order[1], signal.SIGKILL)
+        elif order is not None:
+            _, path, log = order
             sys.stdout.flush()
             sys.stderr.flush()
             pid = os.fork()

@@ -18,6 +18,8 @@ from prism.emulate.inside.session import Session, UnsupportedError
 from prism.emulate.inside.shared_store import SharedStore
 
 BACKEND = "prism"
+_STORES: list[SharedStore] = []
+"""C++ holds the stores by their C++ half alone, so the Python half has to be kept alive here."""
 
 
 def intercept(session: Session) -> None:
@@ -69,7 +71,9 @@ def _make_rendezvous(session: Session) -> Callable[..., Iterator[tuple[Any, int,
 def _make_store(session: Session, prefix: str = "") -> Any:
     if session.exchange is None:
         return dist.HashStore()  # type: ignore[attr-defined]
-    return SharedStore(session.exchange, prefix)
+    store = SharedStore(session.exchange, prefix)
+    _STORES.append(store)
+    return store
 
 
 def _wrap_creation(session: Session, create: Callable[..., Any]) -> Callable[..., Any]:

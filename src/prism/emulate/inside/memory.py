@@ -45,12 +45,13 @@ class StorageCounter(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(t is not torch.Tensor and t is not torch.nn.Parameter for t in types):
-            return NotImplemented  # a distributed tensor first turns the op into ops on its shards, which come here
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
-            if isinstance(leaf, torch.Tensor) and type(leaf) in (torch.Tensor, torch.nn.Parameter):
-                self._count(leaf)
+            # A distributed tensor holds its shard; ops on shards that it makes inside are not seen.
+            held = getattr(leaf, "_local_tensor", leaf)
+            held = getattr(held, "elem", held)
+            if isinstance(held, torch.Tensor) and type(held) in (torch.Tensor, torch.nn.Parameter):
+                self._count(held)
         return result
 
     def _count(self, tensor: torch.Tensor) -> None:

@@ -149,9 +149,10 @@ class Peers:
     # Messages.
 
     def send(self, tensor: Tensor, target: int, tag: int) -> None:
-        """Leave a message for one member."""
-        raw = _dump(tensor)
-        self._last_sent[len(raw)] = raw
+        """Leave a message for one member: real bytes where they may be read, else the mere fact that it was sent."""
+        raw = _dump(tensor) if contents.is_control(tensor) else b""
+        if raw:
+            self._last_sent[len(raw)] = raw
         if self._session.exchange is not None:
             channel = self._channel(self._position, target, tag)
             self._session.exchange.post(channel, self._session.number(channel), raw)
@@ -170,7 +171,10 @@ class Peers:
 
     def _fetch(self, channel: str, number: int, owner: int, where: str, tensor: Tensor) -> None:
         assert self._session.exchange is not None
-        raw = self._session.exchange.get(channel, number, owner, where)
+        read = contents.is_control(tensor)
+        raw = self._session.exchange.get(channel, number, owner, where, needed=read)
+        if not read:
+            return
         if raw is None:
             raw = self._last_sent.get(contents.size_of(tensor))
         if raw is None:

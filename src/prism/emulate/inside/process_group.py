@@ -30,6 +30,7 @@ from prism.emulate.inside.streams import join_streams
 from prism.emulate.inside.work import VirtualWork
 
 _GRACE_S = 60.0
+_ASK_EVERY = 64  # calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,18 +225,24 @@ class VirtualGroup(NamedGroup):
     def send(self, tensors: list[Tensor], target: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the receiver may read them."""
         tag = self._tag(tag)
-        meet = (lambda: self._peers.send(tensors[0], target, tag)) if is_control(tensors[0]) else None
+        meet = (lambda: self._peers.send(tensors[0], target, tag)) if self._passes(tensors[0]) else None
         return self._run("send", tensors, size_of(tensors[0]), None, peer=target, meet=meet, tag=tag)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the program may read them; else a pattern of finite values."""
         tensor, tag = tensors[0], self._tag(tag)
-        meets = is_control(tensor)
-        meet = (lambda: self._peers.receive(tensor, source, tag)) if meets else None
-        apply = None if meets else lambda: contents.fill_pattern(tensor)
+        meet = (lambda: self._peers.receive(tensor, source, tag)) if self._passes(tensor) else None
+        apply = None if is_control(tensor) else lambda: contents.fill_pattern(tensor)
         work = self._run("recv", tensors, size_of(tensor), None, apply=apply, meet=meet, peer=source, tag=tag)
         work.source = source
         return work
+
+    def _passes(self, tensor: Tensor) -> bool:
+        """Whether a message goes through the exchange: its bytes, or on CPUs that it was sent, to keep ranks in order.
+
+        On a GPU the host must not wait for a message that only the device needs.
+        """
+        return is_control(tensor) or not (tensor.is_cuda or self._session.pacer is not None)
 
     def _tag(self, tag: int) -> int:
         """NCCL knows no tags: its messages match in the order they are issued."""
@@ -278,6 +285,8 @@ class VirtualGroup(NamedGroup):
         )  # fmt: skip
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
+        if session.exchange is not None and session.step == 0 and entry.op % _ASK_EVERY == _ASK_EVERY - 1:
+            session.exchange.ask("still")  # a rank without an optimizer ends when the others have
         self._calls += 1
         kept = request.outputs if request.outputs is not None else request.tensors
         # Only asynchronous ops keep their inputs alive; NCCL's group has done so since torch 2.8.
@@ -291,7 +300,7 @@ class VirtualGroup(NamedGroup):
             self._pace(request, entry)
             if request.apply is not None and (self.size() > 1 or request.kind in _COPYING):
                 request.apply()
-            if request.kind == "recv" and request.meet is not None and settle is None:
+            if request.kind == "recv" and request.apply is None and settle is None:
                 contents.fill_pattern(request.tensors[0])
             if on_gpu:
                 work.note_end()

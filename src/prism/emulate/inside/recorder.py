@@ -70,6 +70,10 @@ class Recorder:
         runs = [call for i, call in enumerate(calls) if i == 0 or call != calls[i - 1]]
         return hashlib.blake2b(repr(runs).encode(), digest_size=8).hexdigest()
 
+    def drop(self, entry: Entry) -> None:
+        """Forget a call that never came to its end."""
+        self.entries = [kept for kept in self.entries if kept is not entry]
+
     def note_backward(self) -> None:
         """A backward pass begins; it tells iterations apart where there is no optimizer."""
         mark = self.clock.mark()

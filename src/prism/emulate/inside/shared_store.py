@@ -49,6 +49,19 @@ class SharedStore(dist.Store):  # type: ignore[name-defined]
         found: bool = self._exchange.ask("delete", self._prefix + key)
         return found
 
+    deleteKey = delete_key  # the name C++ asks for
+
+    def num_keys(self) -> int:
+        """Keys written so far."""
+        count: int = self._exchange.ask("count", self._prefix)
+        return count
+
+    getNumKeys = num_keys
+
+    def clone(self) -> SharedStore:
+        """Every thread has its own connection already."""
+        return self
+
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         """Write a key where it has the expected value, or is absent and nothing is expected."""
         if not self.check([key]):

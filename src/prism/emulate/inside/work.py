@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from prism.emulate.inside.exchange import CaptureDone
 from prism.emulate.inside.pacing import Pacer
 from prism.emulate.inside.recorder import Entry
 from prism.emulate.inside.session import Session
@@ -46,9 +47,7 @@ class VirtualWork(dist.Work):
         """Make the current stream, or on CPU the caller, wait for the op."""
         session = self._session
         begin = session.clock.mark()
-        if self._settle is not None:
-            settle, self._settle = self._settle, None
-            settle()
+        self._fetch()
         self._meet()
         if self._event is not None:
             wait_event(self._event, torch.cuda.current_stream())
@@ -68,9 +67,7 @@ class VirtualWork(dist.Work):
         if self._future is not None:
             return self._future
         outputs = list(self._outputs)
-        if self._settle is not None:
-            settle, self._settle = self._settle, None
-            settle()
+        self._fetch()
         devices: list[Any] | None = [outputs[0].device] if outputs and outputs[0].is_cuda else None
         self._future = torch.futures.Future(devices=devices) if devices else torch.futures.Future()
         pacer = self._session.pacer
@@ -109,6 +106,18 @@ class VirtualWork(dist.Work):
         return self.source
 
     _source_rank = source_rank
+
+    def _fetch(self) -> None:
+        """Get the real bytes, once."""
+        settle, self._settle = self._settle, None
+        if settle is None:
+            return
+        try:
+            settle()
+        except CaptureDone:
+            # The others were stopped before they came to this call, so it is in no iteration.
+            self._session.recorder.drop(self._entry)
+            raise
 
     def _meet(self) -> None:
         others, self.others = self.others, None
