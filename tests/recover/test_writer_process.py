@@ -67,7 +67,7 @@ class Program:
                 [sys.executable, "train.py"], cwd=folder, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait_for(self, text: str, limit_s: float = 120.0) -> None:
+    def wait_for(self, text: str, limit_s: float = 200.0) -> None:
         deadline = time.monotonic() + limit_s
         while text not in self.log.read_text():
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()
@@ -86,7 +86,7 @@ class Program:
                     found.append(int(entry.name))
         return found
 
-    def wait_for_writers(self, limit_s: float = 120.0) -> None:
+    def wait_for_writers(self, limit_s: float = 200.0) -> None:
         deadline = time.monotonic() + limit_s
         while self.writers():
             assert time.monotonic() < deadline
@@ -128,7 +128,7 @@ def test_a_warning_to_every_process_ends_in_a_committed_save(start):
     os.killpg(program.process.pid, signal.SIGTERM)
     for pid in program.writers():
         os.kill(pid, signal.SIGTERM)
-    assert program.process.wait(120) == 0, program.log.read_text()
+    assert program.process.wait(200) == 0, program.log.read_text()
     text = program.log.read_text()
     assert "left in order" in text and "Traceback" not in text, text
     last = max(int(line.split()[1]) for line in text.splitlines() if line.startswith("saving"))
@@ -141,7 +141,7 @@ def test_memory_that_is_removed_during_the_first_write_is_written_all_the_same(s
     program.wait_for("saved 1")
     for folder in (program.folder / "m").iterdir():
         shutil.rmtree(folder)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while program.catalog().last_good() is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)

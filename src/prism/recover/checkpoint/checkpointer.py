@@ -12,11 +12,13 @@ checkpointer.close()
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,7 @@ from prism.recover.progress import Progress, RunOrders
 
 SaveReason = Literal["interval", "preemption"]
 _log = logging.getLogger("prism.recover")
+_NUMBERS = itertools.count(1)  # of orders, over all checkpointers of this process: they may share a writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ class Checkpointer:
         self._restored: tuple[Restore, Restored | None] | None = None
         self._tolerated: frozenset[str] = frozenset()
         self._next_save: int | None = None
-        self._num_saves = 0
+        _LIVING.add(self)
         if self.ranks.rank == 0 and not config.read_only:
             folders = {"folder": str(config.folder.resolve()), "memory": str(self.memory.run_folder)}
             self.progress.event("opened", **folders)
@@ -108,6 +111,8 @@ class Checkpointer:
             self.preempted = True
             return "preemption"
         if self._next_save is None:
+            self._hold_memory()
+            self._uploads.warm_up()  # so that the process is there when the first save comes
             own = self.config.interval_steps or self.clock.interval_steps
             self._next_save = step + self.ranks.from_first(own) - 1
         return "interval" if step >= self._next_save else None
@@ -201,19 +206,30 @@ class Checkpointer:
         else:
             self.memory.remove()
         self.ranks.close()
+        _LIVING.discard(self)
+
+    def abandon(self) -> None:
+        """Let go without a word to other ranks, who may be gone: staged states stay, the writer finishes by itself."""
+        self._uploads.abandon()
+        self.memory.release()
+        if self.notice is not None:
+            self.notice.close()
 
     def _open_session(self) -> _Session:
         """Before the first save: own the folder, and settle what a restore left behind."""
         if self.config.read_only:
             raise BadConfigError("this checkpointer is read_only; make one without it to save")
-        trouble = self.memory.hold()
-        if trouble is not None:
-            _log.warning("%s; staged states are kept in %s instead", trouble, self.memory.run_folder)
+        self._hold_memory()
         session = _Session(epoch=self.ranks.on_first(self._take_over))
         if self.ranks.rank == 0 or os.environ.get("LOCAL_RANK") == "0":
             sweep_memory(self.config.memory_dir)
         self._session = session
         return session
+
+    def _hold_memory(self) -> None:
+        trouble = self.memory.hold()
+        if trouble is not None:
+            _log.warning("%s; staged states are kept in %s instead", trouble, self.memory.run_folder)
 
     def _take_over(self) -> int:
         if self._restored is not None:
@@ -236,7 +252,6 @@ class Checkpointer:
         return token, interval
 
     def _order(self, header: SlotHeader, slot: Slot) -> WriteOrder:
-        self._num_saves += 1
         manifest = Manifest(
             step=header.step,
             attempt=self.orders.attempt,
@@ -248,7 +263,7 @@ class Checkpointer:
             token=header.token,
         )
         return WriteOrder(
-            number=self._num_saves,
+            number=next(_NUMBERS),
             rank=self.ranks.rank,
             folder=self.catalog.folder.resolve(),
             written=self.catalog.writing_path(header.step, header.epoch, header.token).resolve(),
@@ -284,6 +299,16 @@ class Checkpointer:
         health = written.health or Health()
         found = {"healthy": health.good, "doubtful": health.doubtful, "worst": health.worst}
         self.progress.event("saved", step=written.step, **found, seconds=round(written.seconds, 3))
+
+
+_LIVING: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+def abandon_checkpointers() -> None:
+    """Let go of every checkpointer of this process, before its training begins again."""
+    for one in list(_LIVING):
+        one.abandon()
+        _LIVING.discard(one)
 
 
 class _StagingThread(threading.Thread):

@@ -81,6 +81,12 @@ class Uploads:
         self._sent_plan: SharePlan | None = None
         atexit.register(self._finish_at_exit)
 
+    def warm_up(self) -> None:
+        """Start the writer process before there is something to write."""
+        with self._changed:
+            if self.mode == "process" and self._process is None:
+                self._start_process()
+
     def add(self, job: WriteJob, slot: Slot) -> None:
         """Hand a staged state over."""
         with self._changed:
@@ -114,12 +120,21 @@ class Uploads:
             self._changed.wait_for(lambda: not self._open, limit_s)
 
     def close(self) -> None:
-        """Let the writer go; all is written."""
+        """Let the writer go; all is written, or given up."""
         atexit.unregister(self._finish_at_exit)
         if self._process is not None:
             self._process.end()
         if self._queue is not None:
             self._queue.put(None)
+
+    def abandon(self) -> None:
+        """Let the writer finish by itself, without waiting for it."""
+        atexit.unregister(self._finish_at_exit)
+        with self._changed:
+            process, self._process = self._process, None
+        if process is not None:
+            process.listen(lambda **answer: None, lambda why: None)
+            _IDLE.append(process)
 
     def _finish_at_exit(self) -> None:
         """A program that ends without close(): what is handed over gets some time, a process even more after that."""
@@ -129,21 +144,11 @@ class Uploads:
 
     def _start_process(self) -> None:
         try:
-            self._process = WriterProcess.start(self._log_path())
+            self._process = _take_idle() or WriterProcess.start(self._log_path(), self._start_limit_s)
         except (OSError, ValueError) as error:
             self._become_thread(f"the writer process cannot be started ({error})")
             return
-        threading.Thread(target=self._read_answers, args=(self._process,), name="prism-writer", daemon=True).start()
-
-    def _read_answers(self, process: WriterProcess) -> None:
-        answer = process.receive(self._start_limit_s)
-        if answer is None:
-            self._fall_back(f"the writer process did not start within {self._start_limit_s:g} s; see {process.log}")
-            return
-        while (answer := process.receive(None)) is not None:
-            self._take(**answer)
-        if not process.ended:
-            self._fall_back("the writer process has ended")
+        self._process.listen(self._take, self._fall_back)
 
     def _fall_back(self, why: str) -> None:
         """Saves must go on without the process: a thread writes what is open, and all that comes."""
@@ -202,17 +207,56 @@ class Uploads:
             self._changed.notify_all()
 
 
+_IDLE: list[WriterProcess] = []  # of trainings that ended in this process; booting another takes seconds
+
+
+def _take_idle() -> WriterProcess | None:
+    while _IDLE:
+        process = _IDLE.pop()
+        if process.alive:
+            return process
+    return None
+
+
 class WriterProcess:
     """The process that writes for this rank, and the socket to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, log: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], connection: socket.socket, log: Path, start_limit_s: float
+    ) -> None:
+        self._reader = threading.Thread(
+            target=self._read_answers, args=(start_limit_s,), name="prism-writer", daemon=True
+        )
         self._process = process
         self._connection = connection
-        self.log = log
+        self._log = log
+        self._answered: Callable[..., None] = lambda **answer: None
+        self._lost: Callable[[str], None] = lambda why: None
         self.ended = False
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be used."""
+        return not self.ended and self._process.poll() is None
+
+    def listen(self, answered: Callable[..., None], lost: Callable[[str], None]) -> None:
+        """Say who gets the answers from now on, and who is told when there will be none."""
+        self._answered, self._lost = answered, lost
+        if not self._reader.is_alive() and not self.ended:
+            with contextlib.suppress(RuntimeError):  # it has run before
+                self._reader.start()
+
+    def _read_answers(self, start_limit_s: float) -> None:
+        if self._receive(start_limit_s) is None:
+            self._lost(f"the writer process did not start within {start_limit_s:g} s; see {self._log}")
+            return
+        while (answer := self._receive(None)) is not None:
+            self._answered(**answer)
+        if not self.ended:
+            self._lost("the writer process has ended")
+
     @classmethod
-    def start(cls, log: Path) -> WriterProcess:
+    def start(cls, log: Path, start_limit_s: float) -> WriterProcess:
         """Start it without the user's program, apart from the trainer's terminal, session and signals."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
@@ -242,7 +286,7 @@ class WriterProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(output)
             there.close()
-        return cls(process, here, log)
+        return cls(process, here, log, start_limit_s)
 
     def send(self, job: WriteJob, slot: Slot, *, with_plan: bool) -> bool:
         """Hand over an order with its staged bytes as open files; False if the process is gone."""
@@ -259,7 +303,7 @@ class WriterProcess:
             os.close(order)
         return True
 
-    def receive(self, limit_s: float | None) -> dict[str, Any] | None:
+    def _receive(self, limit_s: float | None) -> dict[str, Any] | None:
         """The next answer; None if the process is gone, or silent for too long."""
         try:
             self._connection.settimeout(limit_s)
