@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from drills.outcome import Outcome, require
@@ -56,6 +59,32 @@ def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options
         require(state.attempt == 2, f"one restart, not {state.attempt - 1}")
         weights = stage.log(state.attempt).rsplit("weights", 1)[1].strip()
         return _outcome(stage, f"kill {script}", note=f"weights {weights}")
+    finally:
+        stage.close()
+
+
+def resume_exactly(folder: Path, script: str, launcher: tuple[str, ...]) -> Outcome:
+    """kill -9 of an unchanged script under `--checkpoint auto`: it ends with the weights of an undisturbed run."""
+    words = (*launcher, str(TRAINERS / script))
+    alone = subprocess.run((*words, str(folder / "alone"), "40"), capture_output=True, text=True)
+    (folder / "run.yaml").write_text("checkpoint: {interval_steps: 5}\n")
+    stage = PlainStage(
+        folder=folder / "prism",
+        command=(*words, "out", "40"),
+        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        variables={"STEP_S": "0.2"},
+    )
+    stage.start()
+    try:
+        stage.wait_report(1, "step", 12)
+        os.kill(stage.ranks(1)[0], signal.SIGKILL)
+        state = stage.wait_end()
+        require(state.outcome == "done", f"the run to be done, not {state.outcome_text}: {stage.said()}")
+        restored = next(r for r in stage.reports(2) if r["kind"] == "restored")
+        weights = [text.rsplit("weights", 1)[-1].strip() for text in (alone.stdout, stage.log(2))]
+        require(weights[0] == weights[1], f"equal weights, not {weights}")
+        found = _outcome(stage, f"resume {script}", lost_steps=max(0, 12 - restored["step"]), source=restored["source"])
+        return replace(found, equal=True)
     finally:
         stage.close()
 
@@ -118,3 +147,12 @@ def _outcome(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str =
 
 
 PYTHON = (sys.executable,)
+DRILLS: dict[str, Callable[[Path], Outcome]] = {
+    "kill-example": kill_rank_of_the_example,
+    "kill-hugging-face": lambda folder: kill_unchanged(folder, "hf_trainer.py", TORCHRUN),
+    "kill-lightning": lambda folder: kill_unchanged(folder, "lightning_fit.py", PYTHON),
+    "resume-hugging-face": lambda folder: resume_exactly(folder, "hf_trainer.py", TORCHRUN),
+    "resume-lightning": lambda folder: resume_exactly(folder, "lightning_fit.py", PYTHON),
+    "stop-with-loaders": stop_with_loaders,
+    "terminate-torchrun": terminate_torchrun,
+}
