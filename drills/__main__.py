@@ -46,7 +46,7 @@ DRILLS: dict[str, Drill] = {
     **{name: partial(_in_folder, name) for name in default_drills.DRILLS},
 }
 HEADER = f"{'drill':32} {'end':8} {'attempts':>8} {'lost':>5} {'recovery':>9} {'from':8} {'losses':14} note"
-NEED_ROOT = {"full-disk", "cut-network", "slow-link"}
+NEED_ROOT = {"full-disk", "full-run-folder", "cut-network", "slow-link"}
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,41 @@ def _outcome(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str =
     )
 
 
+TALKING = """\
+import sys, time
+for step in range(1, 100000):
+    print(f"step {step} loss {1 / step:.4f}", "x" * 2000, flush=True)
+    time.sleep(0.02)
+"""
+
+
+def fill_run_folder(folder: Path) -> Outcome:
+    """A run folder of 4 MB that its own log fills: neither job nor supervisor dies of it, and a kill is mended later."""
+    script = folder / "train.py"
+    script.write_text(TALKING)
+    stage = PlainStage(folder=folder, command=(sys.executable, str(script)))
+    stage.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(stage.run_dir)], check=True)
+    try:
+        stage.start()
+        room = stage.run_dir / "room"
+        stage.wait_for("the first steps", lambda: "step 5 " in stage.log(1))
+        room.write_bytes(b"\0" * 3_000_000)
+        stage.wait_for("a full disk", lambda: shutil.disk_usage(stage.run_dir).free == 0)
+        time.sleep(5.0)
+        require(stage.supervisor is not None and stage.supervisor.poll() is None, f"a supervisor: {stage.said()}")
+        (rank,) = stage.ranks(1)  # still there, with nowhere to write to
+        os.kill(rank, signal.SIGKILL)
+        stage.wait_for("a complaint", lambda: "No space left" in stage.said())
+        require(stage.supervisor.poll() is None, f"a supervisor: {stage.said()}")
+        room.unlink()
+        stage.wait_for("a second attempt", lambda: "step 5 " in stage.log(2))
+        return _outcome(stage, "full-run-folder", note="started again when there was room")
+    finally:
+        stage.close()
+        subprocess.run(["umount", str(stage.run_dir)], check=False)
+
+
 PYTHON = (sys.executable,)
 DRILLS: dict[str, Callable[[Path], Outcome]] = {
     "kill-example": kill_rank_of_the_example,
@@ -155,4 +191,5 @@ DRILLS: dict[str, Callable[[Path], Outcome]] = {
     "resume-lightning": lambda folder: resume_exactly(folder, "lightning_fit.py", PYTHON),
     "stop-with-loaders": stop_with_loaders,
     "terminate-torchrun": terminate_torchrun,
+    "full-run-folder": fill_run_folder,
 }
