@@ -9,15 +9,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from drills import network_drills, process_drills
+from drills import default_drills, network_drills, process_drills
 from drills.outcome import Outcome
 from drills.process_drills import Script
 from drills.stage import DrillError
 from prism.testbed.namespaces import why_no_namespaces
 
 Drill = Callable[[Script], Outcome]
+
+
+def _in_folder(name: str, script: Script) -> Outcome:
+    """A drill on a script as users write it, in a folder of its own."""
+    folder = script.folder / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return default_drills.DRILLS[name](folder)
+
 
 DRILLS: dict[str, Drill] = {
     "kill-rank": process_drills.kill_rank,
@@ -33,9 +43,10 @@ DRILLS: dict[str, Drill] = {
     "bug-at-start": process_drills.bug_at_start,
     "bug-at-step-50": process_drills.bug_at_step_50,
     "bad-node": network_drills.bad_node,
+    **{name: partial(_in_folder, name) for name in default_drills.DRILLS},
 }
 HEADER = f"{'drill':32} {'end':8} {'attempts':>8} {'lost':>5} {'recovery':>9} {'from':8} {'losses':14} note"
-NEED_ROOT = {"full-disk", "cut-network", "slow-link"}
+NEED_ROOT = {"full-disk", "full-run-folder", "cut-network", "slow-link"}
 
 
 def main() -> int:

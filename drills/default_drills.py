@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from drills.outcome import Outcome, require
@@ -56,6 +60,32 @@ def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options
         require(state.attempt == 2, f"one restart, not {state.attempt - 1}")
         weights = stage.log(state.attempt).rsplit("weights", 1)[1].strip()
         return _outcome(stage, f"kill {script}", note=f"weights {weights}")
+    finally:
+        stage.close()
+
+
+def resume_exactly(folder: Path, script: str, launcher: tuple[str, ...]) -> Outcome:
+    """kill -9 of an unchanged script under `--checkpoint auto`: it ends with the weights of an undisturbed run."""
+    words = (*launcher, str(TRAINERS / script))
+    alone = subprocess.run((*words, str(folder / "alone"), "40"), capture_output=True, text=True)
+    (folder / "run.yaml").write_text("checkpoint: {interval_steps: 5}\n")
+    stage = PlainStage(
+        folder=folder / "prism",
+        command=(*words, "out", "40"),
+        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        variables={"STEP_S": "0.2"},
+    )
+    stage.start()
+    try:
+        stage.wait_report(1, "step", 12)
+        os.kill(stage.ranks(1)[0], signal.SIGKILL)
+        state = stage.wait_end()
+        require(state.outcome == "done", f"the run to be done, not {state.outcome_text}: {stage.said()}")
+        restored = next(r for r in stage.reports(2) if r["kind"] == "restored")
+        weights = [text.rsplit("weights", 1)[-1].strip() for text in (alone.stdout, stage.log(2))]
+        require(weights[0] == weights[1], f"equal weights, not {weights}")
+        found = _outcome(stage, f"resume {script}", lost_steps=max(0, 12 - restored["step"]), source=restored["source"])
+        return replace(found, equal=True)
     finally:
         stage.close()
 
@@ -117,4 +147,49 @@ def _outcome(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str =
     )
 
 
+TALKING = """\
+import sys, time
+for step in range(1, 100000):
+    print(f"step {step} loss {1 / step:.4f}", "x" * 2000, flush=True)
+    time.sleep(0.02)
+"""
+
+
+def fill_run_folder(folder: Path) -> Outcome:
+    """A run folder that its own log fills: neither job nor supervisor dies of it, and a kill is mended when it can be."""
+    script = folder / "train.py"
+    script.write_text(TALKING)
+    stage = PlainStage(folder=folder, command=(sys.executable, str(script)))
+    stage.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(stage.run_dir)], check=True)
+    try:
+        stage.start()
+        room = stage.run_dir / "room"
+        stage.wait_for("the first steps", lambda: "step 5 " in stage.log(1))
+        room.write_bytes(b"\0" * 3_000_000)
+        stage.wait_for("a full disk", lambda: shutil.disk_usage(stage.run_dir).free == 0)
+        time.sleep(5.0)
+        require(stage.supervised, f"a supervisor: {stage.said()}")
+        (rank,) = stage.ranks(1)  # still there, with nowhere to write to
+        os.kill(rank, signal.SIGKILL)
+        stage.wait_for("a complaint", lambda: "No space left" in stage.said())
+        require(stage.supervised, f"a supervisor: {stage.said()}")
+        room.unlink()
+        stage.wait_for("a second attempt", lambda: "step 5 " in stage.log(2))
+        return _outcome(stage, "full-run-folder", note="started again when there was room")
+    finally:
+        stage.close()
+        subprocess.run(["umount", str(stage.run_dir)], check=False)
+
+
 PYTHON = (sys.executable,)
+DRILLS: dict[str, Callable[[Path], Outcome]] = {
+    "kill-example": kill_rank_of_the_example,
+    "kill-hugging-face": lambda folder: kill_unchanged(folder, "hf_trainer.py", TORCHRUN),
+    "kill-lightning": lambda folder: kill_unchanged(folder, "lightning_fit.py", PYTHON),
+    "resume-hugging-face": lambda folder: resume_exactly(folder, "hf_trainer.py", TORCHRUN),
+    "resume-lightning": lambda folder: resume_exactly(folder, "lightning_fit.py", PYTHON),
+    "stop-with-loaders": stop_with_loaders,
+    "terminate-torchrun": terminate_torchrun,
+    "full-run-folder": fill_run_folder,
+}

@@ -53,6 +53,11 @@ class PlainStage:
         with (self.folder / "supervisor.log").open("ab") as log:
             self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
 
+    @property
+    def supervised(self) -> bool:
+        """Whether the supervisor is at work."""
+        return self.supervisor is not None and self.supervisor.poll() is None
+
     def state(self) -> JobState:
         """The state on disk."""
         found = read_snapshot(self.run_dir, SuperviseConfig())

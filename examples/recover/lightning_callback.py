@@ -1,13 +1,14 @@
-"""A Lightning callback: restores at the start, reports every step, saves when it pays, leaves when told to go.
+"""A Lightning script with Prism's callback: restores at the start, reports every step, saves when it pays.
 
-trainer = lightning.Trainer(callbacks=[PrismCallback(Path("checkpoints"))], enable_checkpointing=False)
+trainer = lightning.Trainer(callbacks=[make_callback(lightning.Callback, Path("checkpoints"))])
 
 prism supervise -- python examples/recover/lightning_callback.py
+
+Without a line in the script the same is had by `prism supervise --checkpoint auto -- python train.py`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,54 +16,9 @@ from typing import Any
 
 import lightning
 import torch
-from torch.distributed.checkpoint.stateful import Stateful
 
 from prism.recover import Progress
-from prism.recover.checkpoint import CheckpointConfig, Checkpointer, Health, TrainState
-
-
-class LoopState(Stateful):
-    """Lightning's account of steps, epochs and data, as one value: a fresh trainer does not have all its keys yet."""
-
-    def __init__(self, trainer: lightning.Trainer) -> None:
-        self.trainer = trainer
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"loops": json.dumps(self.trainer.fit_loop.state_dict())}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.trainer.fit_loop.load_state_dict(json.loads(state_dict["loops"]))
-
-
-class PrismCallback(lightning.Callback):
-    """For automatic optimization with one optimizer."""
-
-    def __init__(self, folder: Path, interval_steps: int | None = None) -> None:
-        self.config = CheckpointConfig(folder=folder, interval_steps=interval_steps)
-        self.checkpointer: Checkpointer | None = None
-
-    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self.progress = Progress.from_environment(trainer.global_rank)
-        self.checkpointer = Checkpointer(self.config, self.progress)
-        self.state = {"train": TrainState(pl_module, trainer.optimizers[0]), "trainer": LoopState(trainer)}
-        self.checkpointer.restore(self.state)
-
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert self.checkpointer is not None
-        step = trainer.global_step
-        loss = float(outputs["loss"] if isinstance(outputs, dict) else outputs)
-        self.progress.step(step, loss=loss, batch=batch_idx)
-        reason = self.checkpointer.should_save(step)
-        if reason:
-            self.checkpointer.save(step, self.state, Health(loss=loss))
-        if reason == "preemption":
-            trainer.should_stop = True
-
-    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.close()
+from prism.recover.checkpoint.integrations.lightning_trainer import make_callback
 
 
 class Batches:
@@ -110,7 +66,7 @@ def main(folder: Path, steps: int, interval_steps: int | None = None) -> Regress
     trainer = lightning.Trainer(
         max_steps=steps,
         accelerator="cpu",
-        callbacks=[PrismCallback(folder, interval_steps)],
+        callbacks=[make_callback(lightning.Callback, folder, interval_steps)],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -11,6 +11,7 @@ does, too. A full disk must not end training: output that cannot be written is d
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -118,7 +119,7 @@ def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: Fal
     """
     first = find_marked(key)
     if first and grace_s > 0:
-        send(find_ranks(first), signal.SIGTERM)
+        send(find_reported(first, Path(key)) or find_ranks(first), signal.SIGTERM)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
     elif first:
         writers = [pid for pid in first if variables_of(pid).get(_ROLE) == b"writer"]
@@ -144,6 +145,20 @@ def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -
 
 
 # -- which processes train
+
+
+def find_reported(pids: list[int], folder: Path) -> list[int]:
+    """Those of an attempt's processes that report to its folder as ranks."""
+    found = []
+    for path in folder.glob("beat-*.json"):
+        try:
+            beat = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        pid, host = beat.get("pid"), str(beat.get("host", "")).encode()
+        if pid in pids and variables_of(pid).get(b"PRISM_HOST", host) == host:
+            found.append(pid)
+    return found
 
 
 def find_ranks(pids: list[int]) -> list[int]:
