@@ -4,9 +4,9 @@
     python benchmarks/in_process_restart.py --methods spare,torchrun --ranks 4
 
 The same training (`examples/recover/in_place.py`, gloo, a checkpoint every 20 steps in memory and on storage) runs
-under each method; when it has reached step 60, rank 1 is killed with SIGKILL. The time runs until a step is printed again. A
-spare is booted before the kill; a full restart boots everything after it. `nvrx` runs if nvidia-resiliency-ext can be
-imported, with one inactive rank as its spare and its own defaults.
+under each method; when it has reached step 60, rank 1 is killed with SIGKILL. The time runs until a step is printed
+again. A spare is booted before the kill; a full restart boots everything after it. `nvrx` runs if
+nvidia-resiliency-ext can be imported, with one inactive rank as its spare and its own defaults.
 """
 
 from __future__ import annotations
