@@ -152,7 +152,7 @@ class Replicas:
             return self.probe(step) if step % self.config.every_steps == 0 else None
         repeated = {rank: self.compute(rank, self.batch(step, rank)).norm for rank in suspects}
         guilty = [rank for rank in suspects if self.history.is_usual(rank, norms, repeated[rank])]
-        return Alarm(kind="gradient", ranks=tuple(guilty)) if guilty else None
+        return Alarm(kind="gradient", ranks=tuple(guilty)) if guilty else self.check_replicas()
 
     def probe(self, step: int) -> Alarm | None:
         turn = step // self.config.every_steps % len(self.models)

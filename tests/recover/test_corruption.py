@@ -170,3 +170,15 @@ def test_a_rank_whose_result_of_a_shared_batch_differs_is_named(wrong: bool):
     training.loss_of(batch).backward()
     found = training.guard.after_backward(5, training.loss_of, batch)
     assert (found.kind, found.ranks) == ("probe", (2,)) if wrong else found is None
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_damaged_weights_are_found_before_the_average_spreads_them(wrong: bool):
+    # The gradient stands out, and again when it is repeated, since the weights themselves are damaged.
+    training = Training(ThreeRanks(wrong))
+    for _ in range(10):
+        training.guard._history.add([1e-6] * 3)
+    batch = torch.full((16, 8), float("inf"))
+    training.loss_of(batch).backward()
+    found = training.guard.after_backward(13, training.loss_of, batch)
+    assert (found.kind, found.ranks) == ("replica", (2,)) if wrong else found is None

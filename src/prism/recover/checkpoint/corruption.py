@@ -225,8 +225,9 @@ class CorruptionGuard:
 
     def after_step(self, step: int) -> Corruption | None:
         """Compare replicas where a comparison is due; needs no batch, so any callback can call it."""
-        if not self._due(step) or self.ranks.world_size == 1:
-            return None
+        return self._compare(step) if self._due(step) and self.ranks.world_size > 1 else None
+
+    def _compare(self, step: int) -> Corruption | None:
         told = self.ranks.gather(sketch(state_of(self.model, self.optimizer)))
         odd = find_odd_bits(told)
         if not odd:
@@ -259,7 +260,9 @@ class CorruptionGuard:
         guilty = own in suspects and self._history.is_usual(own, norms, self._compute(loss_of, batch).norm)
         odd = tuple(rank for rank, flag in enumerate(self.ranks.gather(guilty)) if flag)
         if not odd:
-            return None
+            # It stands out again: odd data, or weights that are damaged on this rank alone. The averaged gradient would
+            # carry the damage to every replica and hide who had it, so replicas are compared before the step is taken.
+            return self._compare(step)
         return self._tell(step, "gradient", odd, "its gradient cannot be reproduced from the same weights and data")
 
     def _probe(self, step: int, loss_of: Callable[[Any], torch.Tensor], batch: Any) -> Corruption | None:
