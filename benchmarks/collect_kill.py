@@ -38,7 +38,7 @@ def wait_until_read(process: subprocess.Popen[bytes], state: Path, num_files: in
     while time.monotonic() < end and read < num_files:
         time.sleep(1.0)
         read = len(json.loads((state / "state.json").read_text())["position"]) if (state / "state.json").exists() else 0
-    time.sleep(15.0)
+    time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     process.wait(120)
     return len(json.loads((state / "state.json").read_text())["position"])
