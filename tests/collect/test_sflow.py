@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -227,3 +230,22 @@ def test_a_capture_of_datagrams_is_read_as_what_they_say(tmp_path: Path) -> None
     read = load_inputs(tmp_path / "sflow.pcap")
     assert read.flows["bytes"].sum() == 40 * 4096 * 1000 and set(read.flows["src"]) == {"10.0.0.1"}
     assert any("packet samples" in line for line in read.report.notes)
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ovs-vswitchd") is None, reason="needs root and Open vSwitch")
+def test_a_real_switch_is_understood_tags_and_counters_too(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "open_vswitch.py"
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    kinds = [row[:4] for row in answer["flows"]]
+    assert kinds == [["10.0.0.1", 77, 1024, "127.0.0.1"], ["2001:db8::1", None, 900, "127.0.0.1"]]
+    assert all(15 <= row[4] <= 20 for row in answer["flows"]), "the switch may pass its first packets before it samples"
+    assert answer["ports"] >= 2 and answer["octets"] > 15 * 1000 and answer["malformed"] == answer["lost"] == 0
