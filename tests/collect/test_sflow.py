@@ -20,7 +20,7 @@ from packet_bytes import ethernet, ip4, ip6, pcap, roce, tcp, udp
 from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
 
 from prism.collect import Collector, load_inputs, open_source
-from prism.records.flow_samples import find_samples, put_together, rebuild_transfers
+from prism.records.flow_samples import are_sparse, find_samples, put_together, rebuild_transfers
 from prism.watch.port_counters import PortCounters
 
 T = 1_700_000_000 * 10**9
@@ -99,6 +99,25 @@ def test_a_transfer_sampled_at_three_switches_is_counted_once() -> None:
     )
     made = rebuild_transfers(samples)
     assert made["bytes"].sum() == 300 * 4096 * 1000, "1 in 3,000 at three places is 1 in 1,000"
+
+
+@pytest.mark.parametrize(("per_burst", "sparse"), [(3, True), (60, False)])
+def test_a_handful_of_samples_is_known_to_be_one(per_burst: int, sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    moments = [T + burst * 10**9 + int(m) for burst in range(40) for m in rng.uniform(0, 30 * MS, per_burst)]
+    samples = pl.DataFrame({"start_ns": moments}).with_columns(
+        end_ns=pl.col("start_ns"),
+        src=pl.lit("a"),
+        dst=pl.lit("b"),
+        bytes=pl.lit(4096 * 10),
+        packets=pl.lit(10),
+        sampling_rate=pl.lit(10),
+    )
+    transfers, notes = put_together(samples)
+    assert are_sparse(transfers, notes) == sparse and transfers.height == 40
+    assert not are_sparse(transfers, ()), (
+        "records that an exporter sampled and put together itself are left to the diagnosis"
+    )
 
 
 def test_sflow_among_other_exporters_is_told_apart() -> None:
