@@ -38,16 +38,22 @@ def wait_until_read(process: subprocess.Popen[bytes], state: Path, num_files: in
     while time.monotonic() < end and read < num_files:
         time.sleep(1.0)
         read = len(json.loads((state / "state.json").read_text())["position"]) if (state / "state.json").exists() else 0
-    time.sleep(15.0)
+    time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     process.wait(120)
     return len(json.loads((state / "state.json").read_text())["position"])
 
 
-def told(out: Path) -> list[tuple[str, str, str]]:
-    """Findings told, each once: what and who."""
+def told(out: Path, last_ns: int) -> list[tuple[str, str, str]]:
+    """Findings told, each once: what and who; not what the silence after the last flow makes."""
     lines = [json.loads(line) for line in out.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
-    return sorted({(d["kind"], d["culprit"]["type"], d["culprit"]["id"]) for d in lines if d["status"] == "firing"})
+    return sorted(
+        {
+            (d["kind"], d["culprit"]["type"], d["culprit"]["id"])
+            for d in lines
+            if d["status"] == "firing" and d["end_ns"] <= last_ns
+        }
+    )
 
 
 def main() -> None:
@@ -84,7 +90,8 @@ def main() -> None:
         read = wait_until_read(process, folder / "broken", len(pieces), 120.0)
         whole = start(folder / "in", folder / "unbroken", folder / "topology.csv", folder / "unbroken.jsonl")
         read_whole = wait_until_read(whole, folder / "unbroken", len(pieces), 300.0)
-        one, other = told(folder / "broken.jsonl"), told(folder / "unbroken.jsonl")
+        last_ns = int(flows.select(pl.col("end_ns").max()).item())
+        one, other = (told(folder / f"{name}.jsonl", last_ns) for name in ("broken", "unbroken"))
         print(f"{kills} kills; files read {read} and {read_whole} of {len(pieces)}")
         print(f"planted:  {[(f['kind'], f['culprit']['type'], f['culprit']['id']) for f in run.truth['faults']]}")
         print(f"killed:   {one}\nunbroken: {other}\n{'equal' if one == other else 'DIFFERENT'}")

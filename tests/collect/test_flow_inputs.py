@@ -373,6 +373,25 @@ def test_what_pmacct_prints_is_read(tmp_path: Path) -> None:
     assert {"10.0.0.1", "2001:db8::1"} <= set(table["src"]) and table["start_ns"].min() == T
 
 
+def test_the_check_says_what_records_can_show_and_what_to_change(tmp_path: Path) -> None:
+    def check(table: pl.DataFrame, *more: str) -> dict[str, object]:
+        table.write_parquet(tmp_path / "f.parquet")
+        run = CliRunner().invoke(app, ["flows", "check", str(tmp_path / "f.parquet"), "--json", *more])
+        assert run.exit_code == 0, run.output
+        document: dict[str, object] = json.loads(run.stdout)
+        return document
+
+    starts = [T + i * 500 * MS for i in range(200)]
+    table = pl.DataFrame({"start_ns": starts, "src": "10.0.0.1", "dst": "10.0.0.2", "bytes": 1000, "exporter": "a"})
+    cut = check(table.with_columns(end_ns=pl.col("start_ns") + 60 * 10**9), "--exporter", "softflowd")
+    assert cut["active_timeout_ms"] == 60_000 and cut["resolution"] == "100 ms" and "shorter_records" in cut["change"]
+    assert "maxlife=1" in str(cut["settings"])
+    both = pl.concat([table, table.with_columns(exporter=pl.lit("b"))]).with_columns(end_ns=pl.col("start_ns") + 1)
+    assert check(both)["double_export_pct"] == 100.0
+    fine = check(table.with_columns(start_ns=pl.col("start_ns") + 7, end_ns=pl.col("start_ns") + 30 * MS))
+    assert fine["problems"] == [] and fine["settings"] == {} and fine["active_timeout_ms"] is None
+
+
 def test_a_capture_can_be_diagnosed(tmp_path: Path) -> None:
     run = CliRunner().invoke(app, ["diagnose", str(capture_of_flows(tmp_path / "t.pcap")), "--json"])
     assert run.exit_code == 0, run.output

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from packet_bytes import ethernet, ip4, ip6, pcap, roce, tcp, udp
 from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
 
 from prism.collect import Collector, load_inputs, open_source
-from prism.records.flow_samples import find_samples, put_together, rebuild_transfers
+from prism.records.flow_samples import are_sparse, find_samples, put_together, rebuild_transfers
 from prism.watch.port_counters import PortCounters
 
 T = 1_700_000_000 * 10**9
@@ -96,6 +99,25 @@ def test_a_transfer_sampled_at_three_switches_is_counted_once() -> None:
     )
     made = rebuild_transfers(samples)
     assert made["bytes"].sum() == 300 * 4096 * 1000, "1 in 3,000 at three places is 1 in 1,000"
+
+
+@pytest.mark.parametrize(("per_burst", "sparse"), [(3, True), (60, False)])
+def test_a_handful_of_samples_is_known_to_be_one(per_burst: int, sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    moments = [T + burst * 10**9 + int(m) for burst in range(40) for m in rng.uniform(0, 30 * MS, per_burst)]
+    samples = pl.DataFrame({"start_ns": moments}).with_columns(
+        end_ns=pl.col("start_ns"),
+        src=pl.lit("a"),
+        dst=pl.lit("b"),
+        bytes=pl.lit(4096 * 10),
+        packets=pl.lit(10),
+        sampling_rate=pl.lit(10),
+    )
+    transfers, notes = put_together(samples)
+    assert are_sparse(transfers, notes) == sparse and transfers.height == 40
+    assert not are_sparse(transfers, ()), (
+        "records that an exporter sampled and put together itself are left to the diagnosis"
+    )
 
 
 def test_sflow_among_other_exporters_is_told_apart() -> None:
@@ -227,3 +249,22 @@ def test_a_capture_of_datagrams_is_read_as_what_they_say(tmp_path: Path) -> None
     read = load_inputs(tmp_path / "sflow.pcap")
     assert read.flows["bytes"].sum() == 40 * 4096 * 1000 and set(read.flows["src"]) == {"10.0.0.1"}
     assert any("packet samples" in line for line in read.report.notes)
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ovs-vswitchd") is None, reason="needs root and Open vSwitch")
+def test_a_real_switch_is_understood_tags_and_counters_too(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "open_vswitch.py"
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    kinds = [row[:4] for row in answer["flows"]]
+    assert kinds == [["10.0.0.1", 77, 1024, "127.0.0.1"], ["2001:db8::1", None, 900, "127.0.0.1"]]
+    assert all(15 <= row[4] <= 20 for row in answer["flows"]), "the switch may pass its first packets before it samples"
+    assert answer["ports"] >= 2 and answer["octets"] > 15 * 1000 and answer["malformed"] == answer["lost"] == 0

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -255,6 +256,20 @@ def test_the_table_of_akvorado_is_read_with_its_dates_and_addresses(clickhouse: 
     assert source.is_finished and flows.height == 90 and flows["bytes"].sum() == 90 * 1500 * 100
     assert flows.select("src", "dst", "exporter").unique().rows() == [("10.0.0.1", "2001:db8::2", "10.9.9.9")]
     assert flows["start_ns"].min() == T
+
+
+def test_a_server_that_is_away_for_a_while_costs_nothing(clickhouse: tuple[str, Any, list[str]]) -> None:
+    base, session, _ = clickhouse
+    session.query(
+        "CREATE TABLE default.plain (start_s UInt64, src String, dst String, bytes UInt64) ENGINE = MergeTree ORDER BY start_s"
+    )
+    session.query("INSERT INTO default.plain SELECT 1700000000 + number, 'a', 'b', 5 FROM numbers(60)")
+    source = open_source(f"{base}/default/plain?from=1700000000&to=1700000060")
+    there = source._table
+    source._table = replace(there, url="http://127.0.0.1:9/")
+    assert source.poll(0.01).height == 0 and not source.is_finished and "does not answer" in source.notes[0]
+    source._table = there
+    assert source.poll(0.01).height == 60 and source.is_finished
 
 
 def test_columns_of_any_table_can_be_named(clickhouse: tuple[str, Any, list[str]]) -> None:

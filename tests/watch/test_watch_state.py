@@ -224,3 +224,22 @@ def test_a_shorter_look_takes_the_end_of_the_window():
         (1_700_000_000 + i) * S for i in range(29, 40)
     ]
     assert window.held_ns == 39 * S
+
+
+def test_the_window_keeps_what_samples_are_put_together_by():
+    window = FlowWindow(60 * S, 1000)
+    samples = make_flows([1, 2, 3]).with_columns(
+        qp=pl.lit(7, pl.Int64),
+        packets=pl.lit(100, pl.Int64),
+        sampling_rate=pl.lit(100, pl.Int64),
+        exporter=pl.lit("leaf-1"),
+    )
+    window.add(samples)
+    window.add(make_flows([4]))
+    window.seal()
+    held = window.flows((1_700_000_000 + 10) * S)
+    assert held.height == 4 and held["qp"].to_list() == [7, 7, 7, None]
+    counted = FlowWindow(60 * S, 1000)
+    counted.add(make_flows([1]).with_columns(qp=pl.lit(7, pl.Int64), packets=pl.lit(3, pl.Int64)))
+    counted.seal()
+    assert counted.flows((1_700_000_000 + 10) * S).columns == ["start_ns", "end_ns", "src", "dst", "bytes"]

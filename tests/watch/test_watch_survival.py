@@ -189,7 +189,8 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
         folder = tmp_path / f"in-{start_s}"
         folder.mkdir()
         looks.clear()
-        make_flows(ends, start_s=start_s).write_parquet(folder / "a.parquet")
+        for number, end in enumerate(ends):
+            make_flows([end], start_s=start_s).write_parquet(folder / f"{number}.parquet")
         end = time.monotonic() + 1.5
         watch = Watch(
             FolderSource(folder), None, WatchConfig(every_s=0.1), lambda d: None, analyst=ScriptedAnalyst(answer)
@@ -197,8 +198,9 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
         watch.run(lambda: time.monotonic() > end)
         return max(looks, default=0) - int((start_s + ends[-1]) * S)
 
-    assert run([0.0, 0.1], time.time()) > 0.3 * S, "the looks go on beyond the last flow"
-    assert run([0.0, 0.1], time.time() - 86_400) <= 0, "an archive is not silent, it is over"
+    assert run([0.0, 0.1, 0.2], time.time()) > 0.3 * S, "the looks go on beyond the last flow"
+    assert run([0.0, 0.1], time.time()) <= 0, "two files do not tell when the next is due"
+    assert run([0.0, 0.1, 0.2], time.time() - 86_400) <= 0, "an archive is not silent, it is over"
 
 
 def test_a_finding_that_is_not_seen_any_more_is_told_as_resolved_once():

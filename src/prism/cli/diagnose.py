@@ -101,13 +101,16 @@ def _guess_topology(read: FlowsRead) -> pl.DataFrame:
 
 
 def _add_notes(diagnosis: Diagnosis, read: FlowsRead) -> Diagnosis:
-    """What reading the records found; where they are a handful of samples each, no finding is drawn from them."""
+    """What reading the records found; transfers of a handful of samples each tell only who talks to whom."""
     from dataclasses import replace
 
     from prism.records.flow_samples import are_sparse
+    from prism.records.layout import Layout
 
-    findings = () if are_sparse(read.flows, read.report.notes) else diagnosis.findings
-    return replace(diagnosis, findings=findings, notes=(*read.report.notes, *diagnosis.notes))
+    diagnosis = replace(diagnosis, notes=(*read.report.notes, *diagnosis.notes))
+    if not are_sparse(read.flows, read.report.notes):
+        return diagnosis
+    return replace(diagnosis, findings=(), jobs=tuple(replace(job, layout=Layout()) for job in diagnosis.jobs))
 
 
 def diagnose_by(

@@ -143,7 +143,13 @@ class ClickHouseSource:
         if end <= self._next_ns or (self._end_ns is None and end - self._next_ns < _LEAST_WINDOW_S * 1e9):
             time.sleep(timeout_s)
             return FLOWS.empty()
-        flows = self._read(self._next_ns, end)
+        try:
+            flows = self._read(self._next_ns, end)
+        except BadConfigError as error:  # A server that restarts is asked again; nothing is skipped meanwhile.
+            self.counts.events["queries that failed"] += 1
+            self._notes[str(error)] = None
+            time.sleep(min(timeout_s, 1.0))
+            return FLOWS.empty()
         self._next_ns = end
         return flows
 

@@ -57,7 +57,7 @@ def check_flows(flows: pl.DataFrame) -> FlowCheck:
         sampling_rate=rate,
         samples_per_record=per_record,
         double_export_pct=round(100 * double, 2),
-        shortest_step_ms=_STEPS_NEED * blur_ns / 1e6 if flows.height else None,
+        shortest_step_ms=None if resolution == "unknown" else _STEPS_NEED * blur_ns / 1e6,
         problems=problems,
         change=change,
     )

@@ -33,7 +33,7 @@ def _read_capture(path: Path, options: FlowOptions) -> FlowsRead:
 
 def _read_sflowtool(path: Path, options: FlowOptions) -> FlowsRead:
     counts = SourceCounts()
-    flows, notes = put_together(read_sflowtool(path, read_text(path), counts))
+    flows, notes = _finish_samples(read_sflowtool(path, read_text(path), counts), options)
     return _finish(flows, counts, notes)
 
 
@@ -41,10 +41,14 @@ def _read_goflow(path: Path, options: FlowOptions) -> FlowsRead:
     data = read_content(path)
     counts = SourceCounts()
     places, rest = cut_delimited(data)
-    flows, notes = put_together(decode_messages(data, places, counts))
+    flows, notes = _finish_samples(decode_messages(data, places, counts), options)
     if rest:
         notes = (*notes, f"{path}: the last {rest:,} bytes are no whole message; what is before them was read")
     return _finish(flows, counts, notes)
+
+
+def _finish_samples(flows: pl.DataFrame, options: FlowOptions) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    return (flows, ()) if options.samples else put_together(flows)
 
 
 def _finish(flows: pl.DataFrame, counts: SourceCounts, notes: tuple[str, ...]) -> FlowsRead:

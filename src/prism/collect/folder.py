@@ -35,7 +35,7 @@ class FolderSource:
     ) -> None:
         self.counts = SourceCounts()
         self._folder = folder
-        self._options = options or FlowOptions(skip_bad_rows=True)
+        self._options = options or FlowOptions(skip_bad_rows=True, samples=True)
         self._read: dict[str, list[int]] = dict(position or {})  # name -> size, time of change
         self._seen: dict[str, list[int]] = {}
         self._notes: list[str] = []
@@ -86,7 +86,8 @@ class FolderSource:
         self._add_note(f"{self._folder / name}: neither its name nor its content is that of flow records; left out")
 
     def _add_note(self, line: str) -> None:
-        self._notes = [*self._notes, line][-_MAX_NOTES:]
+        if line not in self._notes:
+            self._notes = [*self._notes, line][-_MAX_NOTES:]
 
     def _load(self, path: Path) -> pl.DataFrame:
         self._read[path.name] = self._seen[path.name]
@@ -101,6 +102,6 @@ class FolderSource:
         for reason, num in found.report.skipped_rows.items():
             self.counts.dropped[f"rows: {reason}"] += num
         for line in found.report.notes:
-            self._add_note(f"{path.name}: {line}")
+            self._add_note(line)
         self.counts.flows += found.flows.height
         return found.flows

@@ -90,7 +90,10 @@ class KafkaSource:
     def poll(self, timeout_s: float) -> pl.DataFrame:
         """FLOWS of the messages that have come."""
         if time.monotonic() >= self._look_at:
-            self._assign("earliest")  # A partition that is new has been written to since it was made.
+            try:
+                self._assign("earliest")  # A partition that is new has been written to since it was made.
+            except self._kafka.KafkaException as error:  # Brokers that are away are asked again.
+                self._note_error(error.args[0])
         values: list[bytes] = []
         end = time.monotonic() + timeout_s
         for message in self._consumer.consume(_BATCH, timeout_s):

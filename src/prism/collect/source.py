@@ -86,7 +86,7 @@ def open_source(words: str, config: SourceConfig | None = None) -> Source:
             f"{words}: no such folder; give one, or ipfix://HOST:PORT, netflow://HOST:PORT, sflow://HOST:PORT, "
             "kafka://HOST:PORT/TOPIC, clickhouse://HOST:PORT/DATABASE/TABLE or pcap:FILE-or-interface"
         )
-    return FolderSource(folder, config.position, FlowOptions(skip_bad_rows=True, columns=config.columns))
+    return FolderSource(folder, config.position, FlowOptions(skip_bad_rows=True, columns=config.columns, samples=True))
 
 
 def _open_listener(words: str, config: SourceConfig) -> Source:

@@ -67,8 +67,9 @@ ALIASES: tuple[Alias, ...] = (
     *_names("bytes", "jsonPayload.bytes_sent bytes_sent"),
     *_names("packets", "packets ipkt in_packets packetDeltaCount packetTotalCount orig_pkts jsonPayload.packets_sent"),
     *_names("packets", "packets_sent"),
-    *_names("reverse_bytes", "resp_ip_bytes resp_bytes out_bytes obyt reverseOctetDeltaCount"),
-    *_names("reverse_packets", "resp_pkts out_packets opkt reversePacketDeltaCount"),
+    # Not nfdump's obyt and out_bytes: what left in the same direction stands there as well.
+    *_names("reverse_bytes", "resp_ip_bytes resp_bytes reverseOctetDeltaCount"),
+    *_names("reverse_packets", "resp_pkts reversePacketDeltaCount"),
     *_names("src_port", "src_port SrcPort srcPort sp sourceTransportPort port_src id.orig_p sPort"),
     *_names("src_port", "jsonPayload.connection.src_port connection.src_port"),
     *_names("dst_port", "dst_port DstPort dstPort dp destinationTransportPort port_dst id.resp_p dPort"),

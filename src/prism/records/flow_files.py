@@ -14,8 +14,8 @@ from prism.records import files
 from prism.records.addresses import MAPPED_V4, first_bad_address, is_address, numbers_to_text
 from prism.records.files import Format
 from prism.records.flow_aliases import Alias
-from prism.records.flow_plan import LOST, REVERSE, SAMPLE, FlowPlan, explain_row, plan_flows, typed_csv_columns
-from prism.records.flow_samples import put_together
+from prism.records.flow_finishing import are_whole_seconds, finish_table
+from prism.records.flow_plan import LOST, FlowPlan, explain_row, plan_flows, typed_csv_columns
 from prism.records.flows import FLOWS
 from prism.records.json_tables import read_json_lines
 from prism.records.times import unit_by_size
@@ -25,7 +25,6 @@ from prism.records.times import unit_by_size
 _CHECK_EVERY_ADDRESS_BELOW = 2_000_000
 _EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
 _LEAST_IPV4 = 1 << 24  # 1.0.0.0 as a number
-_LEAST_ROWS = 20  # that must agree before a table is judged by them
 _ROW = "_row"  # where a row stands in the frame
 _PLACE = "_place"  # where it stands in the file
 
@@ -145,7 +144,7 @@ def _load_any(
         read = readers[fmt](path, options)
         return read.flows, Counter(read.report.skipped_rows), read.report.notes
     frame, bad_rows, notes = _load_file(path, fmt, options)
-    frame, more = _finish_table(frame, path, options)
+    frame, more = finish_table(frame, samples=options.samples)
     return frame, bad_rows, (*notes, *more)
 
 
@@ -158,60 +157,15 @@ def make_flows(table: pl.DataFrame, where: str, options: FlowOptions | None = No
     if bad.any() and not options.skip_bad_rows:
         raise BadRowError(f"{where}: {int(bad.sum()):,} of {made.height:,} rows are not flows; pass --skip-bad-rows")
     kept = made.filter(~bad).drop(LOST, strict=False)
-    flows, more = _finish_table(kept.cast({c: FLOWS.columns[c] for c in plan.expressions}), Path(where), options)
+    flows, more = finish_table(kept.cast({c: FLOWS.columns[c] for c in plan.expressions}), samples=options.samples)
     skipped = {"rows that are not flows": int(bad.sum())} if bad.any() else {}
     report = ReadReport(files=1, rows=flows.height, skipped_rows=skipped, notes=(*plan.notes, *more))
     return FlowsRead(flows=flows, report=report)
 
 
-def _finish_table(frame: pl.DataFrame, path: Path, options: FlowOptions) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Both directions of two-way records, samples put together, and a word on times that cannot show steps."""
-    notes: list[str] = []
-    if set(REVERSE[:1]) <= set(frame.columns):
-        frame = _split_two_ways(frame)
-        notes.append("two-way records: each became a flow in either direction")
-    sampled = frame[SAMPLE] if SAMPLE in frame.columns else None
-    frame = frame.drop(*REVERSE, SAMPLE, strict=False)
-    if sampled is not None and sampled.any() and len(sampled) == frame.height:
-        rate = pl.col("sampling_rate") if "sampling_rate" in frame.columns else pl.lit(1, pl.Int64)
-        frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
-    else:
-        sampled = None
-    if options.samples:
-        return frame, tuple(notes)
-    frame, said = put_together(frame, sampled)
-    notes += said
-    if not said and _are_whole_seconds(frame):
-        notes.append(
-            "all times are whole seconds: who talks to whom can be told, steps below ten seconds and what slows "
-            "them cannot"
-        )
-    return frame, tuple(notes)
-
-
-def _split_two_ways(frame: pl.DataFrame) -> pl.DataFrame:
-    """A two-way record is two flows; what carries nothing in a direction is none."""
-    swapped = {"src": "dst", "dst": "src", "src_port": "dst_port", "dst_port": "src_port"}
-    sizes = {"_reverse_bytes": "bytes", "_reverse_packets": "packets"}
-    back = frame.filter(pl.col("_reverse_bytes") > 0).select(
-        *(pl.col(b).alias(a) for a, b in swapped.items() if b in frame.columns),
-        *(pl.col(a).alias(b) for a, b in sizes.items() if a in frame.columns),
-        *(c for c in ("start_ns", "end_ns", "sampling_rate", "exporter", "path") if c in frame.columns),
-    )
-    forth = frame.filter((pl.col("bytes") > 0) | (pl.col("_reverse_bytes").fill_null(0) == 0))
-    return pl.concat([forth.drop(*REVERSE, strict=False), back], how="diagonal")
-
-
-def _are_whole_seconds(frame: pl.DataFrame) -> bool:
-    if frame.height < _LEAST_ROWS:
-        return False
-    times = frame.select(pl.col("start_ns"), pl.col("end_ns").fill_null(0))
-    return not bool(times.select(((pl.col("start_ns") % 10**9 != 0) | (pl.col("end_ns") % 10**9 != 0)).any()).item())
-
-
 def _refuse_cut_times(frame: pl.DataFrame, columns: list[str], path: Path, options: FlowOptions) -> None:
     """nfdump 1.7 cuts the times of its CSV to whole seconds, while the file it read has milliseconds."""
-    if options.keep_cut_times or not {"ts", "te", "td", "sa", "da"} <= set(columns) or not _are_whole_seconds(frame):
+    if options.keep_cut_times or not {"ts", "te", "td", "sa", "da"} <= set(columns) or not are_whole_seconds(frame):
         return
     raise BadRowError(
         f"{path}: nfdump cut the times of this CSV to whole seconds, which hides every training step; "

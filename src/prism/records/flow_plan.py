@@ -106,8 +106,8 @@ class _Planner:
             if name not in self.found:
                 known = ", ".join(dict.fromkeys(a.name for a in ALIASES if a.gives == name))
                 raise BadRowError(
-                    f"{self.where}: no column for '{name}'; name it one of: {known}; "
-                    f"or pass --map {name.removesuffix('_ns')}=COLUMN (it has {', '.join(self.schema.names()[:40])})"
+                    f"{self.where}: no column for '{name}' (it has {', '.join(self.schema.names()[:40])}); pass "
+                    f"--map {name.removesuffix('_ns')}=COLUMN, or name it one of: {known}"
                 )
         if "bytes" not in self.found and "packets" not in self.found and not set(H3C_PACKETS) <= set(self.schema):
             raise BadRowError(f"{self.where}: no column for 'bytes' or 'packets'; a flow needs a size")

@@ -20,6 +20,7 @@ _MAX_REMEMBERED = 10_000
 # A job has one of these at a time, whoever is blamed for it at the moment.
 _ONE_AT_A_TIME = frozenset({"hang", "slow_step", "drift", "restart"})
 _CERTAIN = frozenset({"hang"})  # Silence needs no second look.
+_ENOUGH_ARRIVALS = 3
 _SCHEMA = "prism.watch-state/1"
 
 
@@ -121,6 +122,21 @@ class KnownFinding:
 
 
 @dataclass(slots=True, kw_only=True)
+class Arrivals:
+    """How files, messages or windows usually follow each other; a restart must not forget it."""
+
+    num: int = 0
+    longest_pause_s: float = 0.0  # by the clock
+    longest_batch_s: float = 0.0  # of the flows' own time that one added
+
+    def due_s(self, every_s: float) -> float | None:
+        """Seconds within which the next is due; None before enough have come to tell."""
+        if self.num < _ENOUGH_ARRIVALS:
+            return None
+        return max(self.longest_pause_s, self.longest_batch_s, every_s)
+
+
+@dataclass(slots=True, kw_only=True)
 class WatchState:
     """Takes reports, returns what to tell; no I/O but `save` and `load_state`."""
 
@@ -137,6 +153,7 @@ class WatchState:
     position: dict[str, Any] = field(default_factory=dict)  # of the source, before what it is reading
     looked_until_ns: int = 0  # Looks that a restart repeats are not counted twice.
     segment: int = 0  # of the window, from which flows are not part of this state
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals())
     judge_from_ns: int = 0  # Nothing is told before: the watch has looked for too short a time.
     _next_job: int = 1
     _next_finding: int = 1
@@ -200,6 +217,7 @@ class WatchState:
             "position": self.position,
             "looked_until_ns": self.looked_until_ns,
             "segment": self.segment,
+            "arrivals": asdict(self.arrivals),
             "judge_from_ns": self.judge_from_ns,
             "next_job": self._next_job,
             "next_finding": self._next_finding,
@@ -301,6 +319,7 @@ def load_state(path: Path) -> WatchState:
             position=document["position"],
             looked_until_ns=document.get("looked_until_ns", 0),
             segment=document.get("segment", 0),
+            arrivals=Arrivals(**document.get("arrivals", {})),
             judge_from_ns=document.get("judge_from_ns", 0),
             _next_job=document["next_job"],
             _next_finding=document["next_finding"],

@@ -76,7 +76,6 @@ class Watch:
         # Files: how far the source had been read, and the first segment not written, before what is being read now.
         self._before: tuple[dict[str, Any], int | None] = {}, None
         self._current = False  # the flows that wait are those of now
-        self._longest_batch_s = 0.0  # of the flows' own time that a file added to the window
         self._findings: Counter[str] = Counter()
         self._said: set[str] = set()
         self._said_late = False
@@ -104,7 +103,8 @@ class Watch:
     def status(self) -> WatchStatus:
         """How the watch stands, for metrics."""
         counts = self._source.counts
-        lag = time.time() - self._window.newest_ns / 1e9 if self._source.is_live and self._window.newest_ns else None
+        follows = self._source.is_live or self._current
+        lag = time.time() - self._window.newest_ns / 1e9 if follows and self._window.newest_ns else None
         return WatchStatus(
             received=counts.received,
             received_bytes=counts.received_bytes,
@@ -173,14 +173,13 @@ class Watch:
     def _note_arrival(self, flows: pl.DataFrame, now: float) -> None:
         """Files: how they usually follow each other, by the clock and in their own time."""
         newest = int(flows.select(pl.coalesce("end_ns", "start_ns").max()).item())
-        if self._current and self._window.newest_ns:
-            self._longest_pause_s = max(self._longest_pause_s, now - self._arrived_at)
-        if self._window.newest_ns:
-            self._longest_batch_s = max(self._longest_batch_s, (newest - self._window.newest_ns) / 1e9)
-        else:
-            span = newest - int(flows.select(pl.col("start_ns").min()).item())
-            self._longest_batch_s = max(self._longest_batch_s, span / 1e9)
-        self._current = abs(time.time() - newest / 1e9) < max(_CURRENT_S, 5 * self._longest_batch_s)
+        usual = self._state.arrivals
+        if self._current:
+            usual.longest_pause_s = max(usual.longest_pause_s, now - self._arrived_at)
+        before = self._window.newest_ns or int(flows.select(pl.col("start_ns").min()).item())
+        usual.longest_batch_s = max(usual.longest_batch_s, (newest - before) / 1e9)
+        usual.num += 1
+        self._current = abs(time.time() - newest / 1e9) < max(_CURRENT_S, 5 * usual.longest_batch_s)
         self._arrived_at = now
 
     def _is_due(self) -> bool:
@@ -198,8 +197,8 @@ class Watch:
             if not self._current or self._source.is_finished:
                 return 0.0
             # A file holds what came before it, so the next is due after as long a time as the longest so far.
-            usual = max(self._longest_pause_s, self._longest_batch_s, self._config.every_s)
-            return silent - usual if silent > _SILENCE * usual + _LEAST_SILENCE_S else 0.0
+            due = self._state.arrivals.due_s(self._config.every_s)
+            return silent - due if due is not None and silent > _SILENCE * due + _LEAST_SILENCE_S else 0.0
         return silent if silent > max(_LEAST_SILENCE_S, _SILENCE * self._longest_pause_s) else 0.0
 
     def _begin_look(self) -> None:

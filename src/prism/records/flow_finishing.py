@@ -1,0 +1,59 @@
+"""What is left to do once a table's columns are FLOWS: directions, samples, and what its times cannot show."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from prism.records.flow_plan import REVERSE, SAMPLE
+from prism.records.flow_samples import put_together
+
+_LEAST_ROWS = 20  # that must agree before a table is judged by them
+
+
+def finish_table(frame: pl.DataFrame, *, samples: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Both directions of two-way records, samples put together, and a word on times that cannot show steps.
+
+    `samples` leaves packet samples as they are, for a stream that puts them together over its window.
+    """
+    notes: list[str] = []
+    if set(REVERSE[:1]) <= set(frame.columns):
+        frame = _split_two_ways(frame)
+        notes.append("two-way records: each became a flow in either direction")
+    sampled = frame[SAMPLE] if SAMPLE in frame.columns else None
+    frame = frame.drop(*REVERSE, SAMPLE, strict=False)
+    if sampled is not None and sampled.any() and len(sampled) == frame.height:
+        rate = pl.col("sampling_rate") if "sampling_rate" in frame.columns else pl.lit(1, pl.Int64)
+        frame = frame.with_columns(sampling_rate=rate, packets=pl.when(sampled).then(rate).otherwise(pl.col("packets")))
+    else:
+        sampled = None
+    if samples:
+        return frame, tuple(notes)
+    frame, said = put_together(frame, sampled)
+    notes += said
+    if not said and are_whole_seconds(frame):
+        notes.append(
+            "all times are whole seconds: who talks to whom can be told, steps below ten seconds and what slows "
+            "them cannot"
+        )
+    return frame, tuple(notes)
+
+
+def _split_two_ways(frame: pl.DataFrame) -> pl.DataFrame:
+    """A two-way record is two flows; what carries nothing in a direction is none."""
+    swapped = {"src": "dst", "dst": "src", "src_port": "dst_port", "dst_port": "src_port"}
+    sizes = {"_reverse_bytes": "bytes", "_reverse_packets": "packets"}
+    back = frame.filter(pl.col("_reverse_bytes") > 0).select(
+        *(pl.col(b).alias(a) for a, b in swapped.items() if b in frame.columns),
+        *(pl.col(a).alias(b) for a, b in sizes.items() if a in frame.columns),
+        *(c for c in ("start_ns", "end_ns", "sampling_rate", "exporter", "path") if c in frame.columns),
+    )
+    forth = frame.filter((pl.col("bytes") > 0) | (pl.col("_reverse_bytes").fill_null(0) == 0))
+    return pl.concat([forth.drop(*REVERSE, strict=False), back], how="diagonal")
+
+
+def are_whole_seconds(frame: pl.DataFrame) -> bool:
+    """Whether every time of a table is a whole second."""
+    if frame.height < _LEAST_ROWS:
+        return False
+    times = frame.select(pl.col("start_ns"), pl.col("end_ns").fill_null(0))
+    return not bool(times.select(((pl.col("start_ns") % 10**9 != 0) | (pl.col("end_ns") % 10**9 != 0)).any()).item())
