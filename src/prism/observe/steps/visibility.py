@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe.steps.gradient_overlap import size_up
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import Degree, Layout
 
@@ -14,6 +15,7 @@ _LIKE_TIMEOUT = 0.15  # relative difference
 _COARSE_NS = 1_000_000  # times in milliseconds are common
 _TICKS = 20  # of a clock that a step lasts at least
 _LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
+_QUICK = 0.2  # of a record that lasts long
 _UNSEEN = 0.6  # confidence of a degree that follows from what is usual, not from what was seen
 
 
@@ -74,9 +76,16 @@ def judge_visibility(
 
 
 def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
-    """The share of pairs most of whose bytes are in records that last long."""
+    """The share of pairs most of whose bytes are in records that last long.
+
+    Not those of a size that others send quickly: these are hops that wait for a late rank.
+    """
     load = pl.col("bytes") * pl.col("num")
-    pairs = streams.group_by("pair").agg((load * (pl.col("duration_ns") > long_ns)).sum() > 0.5 * load.sum())
+    size = pl.Series("size", size_up(streams["bytes"].to_numpy()))
+    quick = size.filter(streams["duration_ns"] < _QUICK * long_ns).unique()
+    waits = size.is_in(quick.implode()).alias("waits")
+    several = (pl.col("duration_ns") > long_ns) & ~pl.col("waits")
+    pairs = streams.with_columns(waits).group_by("pair").agg((load * several).sum() > 0.5 * load.sum())
     return float(pairs.to_series(1).mean() or 0.0)  # type: ignore[arg-type]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from prism.observe.traffic.numbering import group_by_number
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -15,26 +18,46 @@ Flags = NDArray[np.bool_]
 class ExportConfig:
     """When many records end at one length because an active timeout cut them."""
 
-    sampled: int = 100_000
     near: float = 0.93  # of the longest record
     share: float = 0.15  # of all bytes that are in records of about that length
     least: int = 8  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter
+    at_once: float = 0.15  # of the timeout: the next record of a connection follows so soon where traffic goes on
     cut_share: float = 0.15  # of the bytes of a connection that are in such records
 
 
-def find_active_timeout(start: Ints, end: Ints, size: Ints, config: ExportConfig | None = None) -> int:
-    """The length at which an exporter cuts records of traffic that goes on, in nanoseconds; 0 where it cuts none."""
+def find_active_timeout(
+    connection: Ints, start: Ints, end: Ints, size: Ints, config: ExportConfig | None = None
+) -> int:
+    """The length at which an exporter cuts records of traffic that goes on, in nanoseconds; 0 where it cuts none.
+
+    Many bytes are then in records of one length, the longest, and most of these are followed by another at once. A hop
+    that waits for a late rank may last as long again and again, but silence follows it. Records are in order of start.
+    """
     config = config or ExportConfig()
     if not len(size):
         return 0
     longest = int((end - start).max())
     if longest < config.shortest_ns:
         return 0
-    step = max(1, len(size) // config.sampled)
-    took, weight = (end - start)[::step], size[::step].astype(np.float64)
-    near = took >= config.near * longest
-    return longest if near.sum() >= config.least and weight[near].sum() >= config.share * weight.sum() else 0
+    near = (end - start) >= config.near * longest
+    if near.sum() < config.least or float(size[near].sum()) < config.share * float(size.sum()):
+        return 0
+    order, begin = group_by_number(connection, int(connection.max()) + 1)
+    after = _measure_gaps(order, begin, start, end)[near]
+    known = after[after < 2**62]
+    goes_on = len(known) > 0 and float(np.mean(known <= config.at_once * longest)) >= 0.5
+    return longest if goes_on else 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Ints:
+    """From the end of each record to the start of the next one of its connection; endless after the last."""
+    gaps = np.full(len(order), 2**62, np.int64)
+    for g in range(len(begin) - 1):
+        for i in range(begin[g], begin[g + 1] - 1):
+            gaps[order[i]] = start[order[i + 1]] - end[order[i]]
+    return gaps
 
 
 def mark_cut(

@@ -151,7 +151,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     if connected:
         records = _leave_second_exports(records, num_connections, notes)
     quantum = _find_quantum(records.size, _read_rate(flows))
-    active_ns = find_active_timeout(records.start, records.end, records.size)
+    active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
         records = _join_torn(_split_merged(records, notes), notes)
     grouped, begin = group_by_number(records.connection, num_connections)
