@@ -22,6 +22,7 @@ class ExportConfig:
     share: float = 0.15  # of all bytes that are in records of about that length
     least: int = 8  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter
+    most_of_all: float = 0.3  # of the observation
     at_once: float = 0.15  # of the timeout: the next record of a connection follows so soon where traffic goes on
     cut_share: float = 0.15  # of the bytes of a connection that are in such records
 
@@ -43,6 +44,8 @@ def find_active_timeout(
     near = (end - start) >= config.near * longest
     if near.sum() < config.least or float(size[near].sum()) < config.share * float(size.sum()):
         return 0
+    if longest > config.most_of_all * int(end.max() - start.min()):
+        return longest  # A record for most of the observation shows no time at all.
     order, begin = group_by_number(connection, int(connection.max()) + 1)
     after = _measure_gaps(order, begin, start, end)[near]
     known = after[after < 2**62]
