@@ -147,11 +147,22 @@ def show_diagnosis(diagnosis: Diagnosis) -> None:
         for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], start=1):
             show(_finding_text(number, finding))
     elif diagnosis.jobs:
-        show("Nothing is out of the ordinary.")
+        show(_say_nothing_found(diagnosis))
     if len(diagnosis.findings) > _MOST_FINDINGS:
         show(f"{len(diagnosis.findings) - _MOST_FINDINGS:,} more findings in --json.")
     for line in diagnosis.notes:
         note(f"note: {line}")
+
+
+def _say_nothing_found(diagnosis: Diagnosis) -> str:
+    """A clean bill of the jobs whose steps were seen, and of those alone."""
+    unseen = [job.id for job in diagnosis.jobs if not job.steps.height]
+    coarse = [job.id for job in diagnosis.jobs if job.steps.height and not job.visible.inside]
+    if not unseen and not coarse:
+        return "Nothing is out of the ordinary."
+    parts = [f"steps of {', '.join(unseen)} cannot be seen"] if unseen else []
+    parts += [f"inside the steps of {', '.join(coarse)} nothing can be seen"] if coarse else []
+    return f"Nothing was found, but {'; '.join(parts)}: see the notes."
 
 
 def write_diagnosis(
@@ -175,13 +186,14 @@ def _jobs_table(diagnosis: Diagnosis) -> Table:
             f"{len(job.hosts):,}",
             f"{len(job.endpoints):,}",
             describe_layout(job),
+            job.life.state,
             f"{job.steps.height:,}",
             describe_step(job),
             sparkline(step_seconds(job)),
         )
         for job in diagnosis.jobs[:_MOST_JOBS]
     ]
-    return table("Jobs", ("job", ">hosts", ">NICs", "layout", ">steps", ">step time", "over time"), rows)
+    return table("Jobs", ("job", ">hosts", ">NICs", "layout", "state", ">steps", ">step time", "over time"), rows)
 
 
 def _finding_text(number: int, finding: Finding) -> RenderableType:

@@ -21,6 +21,7 @@ from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, Watched, judge_life
+from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_rings
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.table import Traffic, prepare_traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
@@ -76,8 +77,9 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
     since = int(traffic.pairs["first_ns"].min() or 0)  # type: ignore[arg-type]
     return make_case(
-        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since
-    )
+        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since,
+        transfers_visible=job.visible.inside,
+    )  # fmt: skip
 
 
 def study_job(
@@ -129,11 +131,22 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     streams = relabel_ties(streams, stages)
     layout = known.layout if known is not None else infer_layout(traffic, job, streams, stages, gpus_per_host)
     pairs = known.name_pairs(traffic, job) if known is not None else None
+    visible = judge_visibility(traffic, streams, steps)
+    steps = steps if visible.steps else steps.clear()
+    if not visible.layout and form_rings(traffic, job.pairs):
+        layout, pairs = lay_out_rings(layout, len(job.endpoints)), None
+    elif not visible.layout:
+        # Without messages of a known size and rate, what a pair carries and how ranks are laid out would be a guess.
+        visible = replace(visible, notes=(*visible.notes, "how it is laid out cannot be seen either"))
+        streams = streams.with_columns(kind=pl.lit("unknown"))
+        stages, layout, pairs = NO_STAGES, Layout(), None
     own = traffic.endpoints[job.endpoints]
     return JobDiagnosis(
         id=job.id,
         endpoints=tuple(own["address"]),
         hosts=tuple(own["host"].unique(maintain_order=True)),
+        notes=visible.notes,
+        visible=visible,
         layout=layout,
         pairs=_name_pairs(traffic, job, choose_kind(streams)) if pairs is None else pairs,
         steps=steps,
@@ -151,11 +164,30 @@ def _find_steps(
     if job.period_ns is None:
         return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
+    streams = choose_step_streams(streams)
     if known is not None and known.clock is not None:
         steps, clock = cut_steps(messages, streams, job.period_ns, saves, known.clock)
         if is_steady(steps):
             return steps, clock
     return cut_steps(messages, streams, job.period_ns, saves)
+
+
+def choose_step_streams(streams: pl.DataFrame) -> pl.DataFrame:
+    """The streams that may tell where steps begin: not those whose records an active timeout cut.
+
+    Small messages of every step, such as norms, count where nothing else is left.
+    """
+    if not streams["cut"].any():
+        return streams
+    whole = ~pl.col("cut")
+    if streams.select((whole & (pl.col("role") != "rare")).any()).item():
+        regular = pl.lit(False)
+    else:
+        regular = whole & (pl.col("presence") >= 0.5)
+    return streams.with_columns(
+        role=pl.when(regular).then(pl.lit("oneway")).when("cut").then(pl.lit("rare")).otherwise("role"),
+        kind=pl.when(regular).then(pl.lit("dp")).otherwise("kind"),
+    )
 
 
 def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import polars as pl
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.life import Life
+from prism.observe.steps.visibility import Visibility
 from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
 from prism.records.layout import Layout
@@ -30,6 +31,7 @@ class JobDiagnosis:
     observed: ObservedJob
     clock: str | None = None  # that its steps go by
     life: Life = field(default_factory=Life)
+    visible: Visibility = field(default_factory=Visibility)
     notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be studied
 
     @property

@@ -1,5 +1,6 @@
 """The shapes that cross packages, and how they are read and written."""
 
+from prism.records.calls import CALLS
 from prism.records.chrome import write_chrome_trace
 from prism.records.findings import FINDINGS, Culprit, Finding, findings_from_frame, findings_to_frame
 from prism.records.flow_files import (
@@ -25,6 +26,7 @@ from prism.records.verdict import CATEGORY_OF_REASON, EvidenceLine, Verdict
 
 __all__ = [
     "ARROWS",
+    "CALLS",
     "CATEGORY_OF_REASON",
     "COLLECTIVES",
     "FINDINGS",

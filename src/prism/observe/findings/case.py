@@ -42,6 +42,7 @@ class Case:
     streams: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
     observed_since_ns: int = 0  # its first moment
+    transfers_visible: bool = True  # whether single transfers can be timed
 
     @cached_property
     def length_s(self) -> Floats:
@@ -170,6 +171,7 @@ def culprit(kind: CulpritType, name: str) -> Culprit:
 def make_case(
     job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, streams: pl.DataFrame,
     messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int, since_ns: int = 0,
+    transfers_visible: bool = True,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
     row = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
@@ -196,6 +198,7 @@ def make_case(
         streams=streams,
         observed_until_ns=until_ns,
         observed_since_ns=since_ns,
+        transfers_visible=transfers_visible,
     )
 
 

@@ -47,6 +47,8 @@ def find_all(
     felt = [scene for scene in scenes.values() if scene is not None]
 
     def explain(case: Case) -> list[Finding]:
+        if not case.transfers_visible:
+            return find_slow_steps(case)
         job = case.job.id
         _, slow = measured[job]
         scene = scenes[job]
@@ -79,7 +81,7 @@ def _name(case: Case) -> str:
 
 
 def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:
-    transfers = measure_transfers(case)
+    transfers = measure_transfers(case) if case.transfers_visible else None
     return transfers, find_slow_pairs(case, transfers)
 
 

@@ -31,6 +31,8 @@ _LISTENED_PAIRS = 96
 _HEAVY = 0.01  # of the bytes of the heaviest stream
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
+_LEAST_TICKS = 20  # of a clock in a step
+_MUCH = 0.1  # of the bytes of the heaviest pair of either end
 _MOST_VOTES = 5  # of clusters on whether two families are one
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
@@ -80,7 +82,14 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
     busiest = np.zeros(traffic.endpoints.height)
     np.maximum.at(busiest, src, num)
     np.maximum.at(busiest, dst, num)
-    return num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+    steady: NDArray[np.bool_] = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+    if traffic.active_ns:  # One record may stand for a minute.
+        load = traffic.pairs["bytes"].to_numpy().astype(np.float64)
+        heaviest = np.zeros(traffic.endpoints.height)
+        np.maximum.at(heaviest, src, load)
+        np.maximum.at(heaviest, dst, load)
+        steady |= load >= _MUCH * np.maximum(heaviest[src], heaviest[dst])
+    return steady
 
 
 @numba.njit(cache=True)
@@ -191,7 +200,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
     pairs = np.sort(pairs)
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
-    stream = traffic.streams_of(chosen)
+    stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
     candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
     if candidates.is_empty():
@@ -213,7 +222,21 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
     single = [StreamStarts(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
     heavy = _heavy_streams(traffic, candidates)
-    return choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
+    period = choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
+    # Times that are rounded to a good part of a step make any length repeat.
+    return period if period is None or period >= _LEAST_TICKS * traffic.resolution_ns else None
+
+
+def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
+    """The streams whose records no active timeout cut: where cut ones begin says nothing about steps."""
+    if not traffic.active_ns:
+        return streams
+    cut = traffic.streams["cut"].to_numpy()
+    whole: Ints = streams[~cut[streams]]
+    if not len(whole):
+        every = traffic.streams_of(pairs)
+        whole = every[~cut[every]][:_LISTENED_PAIRS]
+    return whole
 
 
 def _starts_of(traffic: Traffic, stream: int) -> Times:

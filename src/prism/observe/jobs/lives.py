@@ -289,6 +289,7 @@ def _renumber(traffic: Traffic, cuts: Ints) -> Traffic:
                 "pair": stream_pair.astype(np.uint32),
                 "size_class": size_class.astype(np.uint32),
                 "connection": traffic.connection_of[present // most] * most + present % most,
+                "cut": traffic.streams["cut"].to_numpy()[present // most],
             }
         ),
         begin=begin,

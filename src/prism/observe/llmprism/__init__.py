@@ -2,7 +2,7 @@
 
 The paper (Jiang et al., "LLMPrism: Black-box Performance Diagnosis for Production LLM Training Platforms", DSN 2025)
 is closed source, so this is a reading of what is public about it, with its open choices made in its favour.
-`docs/observe.md` lists what is known and what was chosen.
+`docs/observe-method.md` lists what is known and what was chosen.
 """
 
 from prism.observe.llmprism.diagnosis import diagnose_as_published, draw_published_timeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -93,7 +94,8 @@ def infer_layout(
         and waits_for_senders_alone(traffic, streams)
     ):
         cp = int(inside / gradient_groups.dense)
-    dp = max(1, ranks.total // (pp * tp * cp))
+    pp, tp, cp = fit_degrees(ranks.total, pp, tp, cp)
+    dp = ranks.total // (pp * tp * cp)
     if (
         ep == 1
         and gradient_groups.expert > gradient_groups.dense > 0
@@ -115,6 +117,23 @@ def infer_layout(
         ),
         stages={address[e]: s for e, s in staged.items()},
     )
+
+
+def fit_degrees(total: int, pp: int, tp: int, cp: int) -> tuple[int, int, int]:
+    """The degrees nearest to those measured whose product divides the number of ranks.
+
+    Stages are seen one by one, so they give way last; ranks in lockstep are counted by how alike they are.
+    """
+    if total % (pp * tp * cp) == 0:
+        return pp, tp, cp
+    divisors = [d for d in range(1, total + 1) if total % d == 0]
+    fitting = [(p, t, c) for p in divisors for t in divisors for c in divisors if total % (p * t * c) == 0]
+    weights = ((pp, 4.0), (tp, 1.0), (cp, 1.5))
+
+    def distance(degrees: tuple[int, int, int]) -> float:
+        return sum(w * abs(math.log(found / wanted)) for found, (wanted, w) in zip(degrees, weights, strict=True))
+
+    return min(fitting, key=distance)
 
 
 def _part_experts(gradient_groups: GradientGroups, per_host: float) -> GradientGroups:

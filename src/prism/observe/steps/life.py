@@ -28,8 +28,11 @@ class LifeConfig:
     regular: float = 0.6  # messages for each step that a stream needs to be counted
     missing: float = 0.03  # share of a step's messages that may be missing in a whole one
     templates: int = 9  # steps before a silence that tell what a step sends
+    hiding: float = 0.2  # of a step: silences inside records that last longer are not seen
     restful: float = 0.4  # of a step's longest silence: a step may end in any silence that is usually as long
+    disagreeing: float = 0.15  # share of the streams, at least, that have sent more or less than others like them
     deviations: float = 3.0  # by which ranks must disagree more than lost records make them
+    gone: float = 0.2  # share of the observation without a message, where steps are not seen
     as_before: float = 1.5  # times the longest earlier pause: a silence that is no longer is a pause
 
 
@@ -51,6 +54,7 @@ class StepTemplate:
     row: Ints  # the stream of each message
     alike: Ints  # by stream a number that streams of one kind, size and rate share
     usual: Ints  # by stream the messages of a step
+    longest_ns: float  # that messages of a stream usually last
     differing: float  # share of streams and steps that have another number: lost records, boundaries that wander
     begin: Ints  # of steps
     until: Ints
@@ -68,7 +72,7 @@ def make_template(
     if not steps.height or messages.is_empty():
         return None
     number = np.full(int(streams["stream"].max()) + 1, -1, np.int64)  # type: ignore[arg-type]
-    regular = streams.filter(pl.col("num") >= config.regular * steps.height)
+    regular = streams.filter((pl.col("num") >= config.regular * steps.height) & ~pl.col("cut"))
     number[regular["stream"].to_numpy()] = np.arange(regular.height)
     row = number[messages["stream"].to_numpy()]
     own = np.flatnonzero(row >= 0)
@@ -90,6 +94,7 @@ def make_template(
         row=row,
         alike=np.unique(keys, axis=0, return_inverse=True)[1].ravel(),
         usual=usual,
+        longest_ns=float(regular["duration_ns"].max() or 0.0),  # type: ignore[arg-type]
         differing=float((counts != usual).mean()),
         begin=begin,
         until=until,
@@ -98,6 +103,7 @@ def make_template(
 
 def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config: LifeConfig) -> bool:
     """Whether the job had sent whole steps only when it fell silent at a moment."""
+    usual = float(np.median(template.until - template.begin))
     step = int(np.searchsorted(template.begin, at_ns, side="right")) - 1
     total = float(template.usual.sum())
     if step < 0 or total <= 0:
@@ -110,7 +116,10 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
         return True
     if start_seen and _sent_whole_steps(template, at_ns):
         return True
-    return not _ranks_disagree(template, sent, config) and _may_end_at(template, int(sent.sum()), step, config)
+    if _ranks_disagree(template, sent, config):
+        return False
+    # A record that lasts for a good part of a step may hide the silence that the step ends with.
+    return template.longest_ns > config.hiding * usual or _may_end_at(template, int(sent.sum()), step, config)
 
 
 def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
@@ -129,7 +138,7 @@ def _ranks_disagree(template: StepTemplate, sent: Ints, config: LifeConfig) -> b
     share = float(np.mean(sent != middle[template.alike]))
     chance = template.differing
     limit = chance + config.deviations * np.sqrt(max(chance * (1 - chance), 1 / len(sent)) / len(sent))
-    return bool(share > limit)
+    return bool(share > max(limit, config.disagreeing))
 
 
 def _may_end_at(template: StepTemplate, place: int, step: int, config: LifeConfig) -> bool:
@@ -166,7 +175,9 @@ def judge_life(
     first, last = int(messages["start_ns"].min()), int(messages["end_ns"].max())  # type: ignore[arg-type]
     running = Life(started_ns=first)
     if not steps.height:
-        return running
+        # How it ended cannot be told without steps; that nothing has come for long can.
+        over = watched.until_ns - last > config.gone * (watched.until_ns - watched.begin_ns)
+        return Life(state="ended", started_ns=first, ended_ns=last) if over else running
     usual = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
     silent = watched.until_ns - last
     if silent < config.silent_steps * usual:

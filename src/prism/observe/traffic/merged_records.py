@@ -62,15 +62,17 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
 
 def _list_multiples(took: Ints, size: Ints, config: MergedConfig) -> list[tuple[int, int, int, int]]:
     """Size of a message, of a record of several, how many these are, and how long a message usually takes."""
-    step = max(1, len(size) // config.sampled)
-    some, long = size[::step], took[::step]
+    # At random: every so many records of a job may all be of one size.
+    chosen = np.random.default_rng(0).integers(0, max(len(size), 1), min(len(size), config.sampled))
+    some, long = size[chosen], took[chosen]
     found, inverse, count = np.unique(some, return_inverse=True, return_counts=True)
     often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
     often = np.sort(often[np.argsort(-count[often], kind="stable")][: config.most_sizes])
-    usual = {int(found[k]): float(np.median(long[inverse == k])) for k in often.tolist()}
+    # Single messages may be of the same size as several merged ones, so the longest of a size are looked at.
+    usual = {int(found[k]): tuple(np.quantile(long[inverse == k], (0.5, 0.98))) for k in often.tolist()}
     listed = []
-    for whole, lasts in usual.items():
-        for base, single in usual.items():
+    for whole, (_, lasts) in usual.items():
+        for base, (single, _) in usual.items():
             times = round(whole / base) if base else 0
             if (
                 2 <= times <= config.most_messages

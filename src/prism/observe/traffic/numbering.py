@@ -147,6 +147,23 @@ def mark_repeated(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints)
 
 
 @numba.njit(cache=True, nogil=True)
+def mark_exported_twice(
+    numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, tolerance: float, apart_ns: int
+) -> NDArray[np.bool_]:
+    """Records that almost equal the one before on the same connection: a second exporter's, whose clock is another."""
+    before = np.full(count, _FREE, np.int64)
+    twice = np.zeros(len(numbers), np.bool_)
+    for i in range(len(numbers)):
+        k = before[numbers[i]]
+        if k >= 0 and abs(size[k] - size[i]) <= tolerance * size[k]:
+            apart = max(abs(start[i] - start[k]), abs(end[i] - end[k]))
+            twice[i] = 0 < apart <= max(apart_ns, 0.05 * (end[k] - start[k]))
+        if not twice[i]:
+            before[numbers[i]] = i
+    return twice
+
+
+@numba.njit(cache=True, nogil=True)
 def _scatter(key: int) -> int:
     """A multiplicative hash; neighbouring keys land far apart."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)

@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.traffic.exports import find_active_timeout, mark_cut
 from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
     classify_sizes,
     group_by_number,
+    mark_exported_twice,
     mark_repeated,
     number_again,
     number_keys,
@@ -32,6 +34,9 @@ _CHANCE = 3.0  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
 _MIN_PER_CONNECTION = 3.0
+_SEEN_TWICE = 0.002  # by which two exporters' counts of one message may differ
+_CLOCKS_APART_NS = 20_000  # by which two exporters' clocks may differ
+_MOSTLY_TWICE = 0.3  # share of all records that repeat another, where two exporters see the same traffic
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 
@@ -42,7 +47,8 @@ class Traffic:
     `messages`: pair start_ns end_ns bytes size_class stream, ordered by pair and start; `pairs`: pair src dst num bytes
     first_ns last_ns; `endpoints`: endpoint address host_id host rail switch known. A stream is what one pair sends over
     one connection in messages of one size; `size_class` numbers the streams of a pair, `stream` those of all pairs.
-    `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair size_class connection.
+    `begin[p]:begin[p + 1]` are the rows of pair p; `streams`: stream pair size_class connection cut, the last where an
+    active timeout cut the connection's records.
     """
 
     messages: pl.DataFrame
@@ -52,6 +58,7 @@ class Traffic:
     streams: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
     begin: Ints = field(default_factory=lambda: np.zeros(1, np.int64), repr=False)
     resolution_ns: int = 1  # times are multiples of this
+    active_ns: int = 0  # length at which the exporter cuts records of traffic that goes on; 0 where it cuts none
     sample_bytes: float = 0.0  # that one sampled packet stands for; 0 where every packet was counted
     connected: bool = False  # whether connections (queue pairs or ports) are told apart
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
@@ -141,7 +148,10 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     if repeated.any():
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
+    if connected:
+        records = _leave_second_exports(records, num_connections, notes)
     quantum = _find_quantum(records.size, _read_rate(flows))
+    active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
         records = _join_torn(_split_merged(records, notes), notes)
     grouped, begin = group_by_number(records.connection, num_connections)
@@ -151,7 +161,21 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         classes, owners = _split_parallel(classes, owners, records)
     stream, found = number_again(classes, len(owners))
     traffic = _assemble(records, stream, owners[found], keys, endpoints, tuple(notes), topology, connected)
-    return replace(traffic, sample_bytes=quantum)
+    cut = mark_cut(
+        traffic.columns["stream"], traffic.connection_of, records.end - records.start, records.size, active_ns
+    )
+    streams = traffic.streams.with_columns(pl.Series("cut", cut))
+    return replace(traffic, sample_bytes=quantum, active_ns=active_ns, streams=streams)
+
+
+def _leave_second_exports(records: Records, num_connections: int, notes: list[str]) -> Records:
+    """The records without those of a second exporter, where most of the traffic was exported twice."""
+    columns = (records.connection, num_connections, records.start, records.end, records.size)
+    twice = mark_exported_twice(*columns, _SEEN_TWICE, _CLOCKS_APART_NS)
+    if twice.sum() < _MOSTLY_TWICE * len(twice):
+        return records
+    notes.append(f"{int(twice.sum()):,} flows were exported twice, by the switches at both ends, and count once")
+    return records.take(np.flatnonzero(~twice))
 
 
 def _join_torn(records: Records, notes: list[str]) -> Records:

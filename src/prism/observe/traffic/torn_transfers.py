@@ -73,7 +73,8 @@ def _go_with(heads: Ints, tails: Ints, hops: Ints, start: Ints, end: Ints, apart
 
 def _list_sizes(size: Ints, config: TornConfig) -> Ints:
     """The most frequent sizes, the smallest first."""
-    some = size[:: max(1, len(size) // config.sampled)]
+    # At random: every so many records of a job may all be of one size.
+    some = size[np.random.default_rng(0).integers(0, len(size), min(len(size), config.sampled))] if len(size) else size
     found, count = np.unique(some, return_counts=True)
     often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
     often = often[np.argsort(-count[often], kind="stable")][: config.most_sizes]

@@ -1,0 +1,164 @@
+"""How right `prism diagnose` is on captures with truth that others made: one folder each, or a folder of such folders.
+
+A capture is `flows.parquet`, `topology.csv` and `truth.json`: jobs with endpoints, dp, pp, pairs with the kinds that
+count as right, steps (start_ns, duration_ns), the planted culprit or null, and start_ns and end_ns where jobs follow
+each other. A culprit is found where the first finding of its job has its kind and names it; every other finding is
+false. Steps count where their mean error is at most 0.1 %.
+
+    python benchmarks/observe_captures.py FOLDER [--explain]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+STEP_ERROR = 0.001
+FIGURES = ("jobs exact", "pair labels", "degrees", "steps within 0.1 %", "culprit first", "false findings", "crashes")
+
+
+@dataclass
+class Board:
+    """What is added up over the jobs of all captures."""
+
+    jobs: int = 0
+    exact: int = 0
+    pairs: list[float] = field(default_factory=list)
+    degrees: int = 0
+    steps_right: int = 0
+    faults: int = 0
+    first: int = 0
+    false: int = 0
+    crashes: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def figures(self) -> list[str]:
+        """The values of FIGURES, in their order."""
+        num = max(self.jobs, 1)
+        pairs = sum(self.pairs) / max(len(self.pairs), 1)
+        shares = [f"{value:.2f}" for value in (self.exact / num, pairs, self.degrees / num, self.steps_right / num)]
+        return [*shares, f"{self.first} of {self.faults}", str(self.false), str(self.crashes)]
+
+
+def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any], name: str) -> None:
+    """Add the jobs of one capture."""
+    taken: set[str] = set()
+    for job in truth["jobs"]:
+        board.jobs += 1
+        board.faults += job.get("culprit") is not None
+        found = max(document["jobs"], key=lambda j: _likeness(job, j), default=None)
+        if found is None or not set(job["endpoints"]) & set(found["endpoints"]):
+            board.wrong.append(f"{name} {job['name']}: not found")
+            board.pairs.append(0.0)
+            continue
+        exact = set(found["endpoints"]) == set(job["endpoints"]) and found["id"] not in taken
+        taken.add(found["id"])
+        pairs, degrees, steps = _share_of_pairs(job, found), _same_degrees(job, found), _step_error(job, found)
+        board.exact += exact
+        board.pairs.append(pairs)
+        board.degrees += degrees
+        board.steps_right += steps <= STEP_ERROR
+        first, false = _judge_findings(job, found, document["findings"])
+        board.first += first
+        board.false += false
+        if not (exact and pairs > 0.99 and degrees and steps <= STEP_ERROR and first == bool(job["culprit"])) or false:
+            board.wrong.append(
+                f"{name} {job['name']}: exact {exact}, pairs {pairs:.2f}, degrees {degrees}, "
+                f"step error {100 * steps:.3f} %, culprit first {first}, false findings {false}"
+            )
+
+
+def _likeness(job: dict[str, Any], found: dict[str, Any]) -> float:
+    """Endpoints that both have, and half of the time; jobs may follow each other on the same hosts."""
+    wanted, got = set(job["endpoints"]), set(found["endpoints"])
+    likeness = len(wanted & got) / len(wanted | got)
+    if not found["steps"] or not job.get("end_ns"):
+        return likeness
+    begin, end = found["steps"][0]["start_ns"], found["steps"][-1]["end_ns"]
+    both = max(0, min(end, job["end_ns"]) - max(begin, job["start_ns"]))
+    return likeness + 0.5 * both / max(1, max(end, job["end_ns"]) - min(begin, job["start_ns"]))
+
+
+def _share_of_pairs(job: dict[str, Any], found: dict[str, Any]) -> float:
+    kinds = {(p["dst"], p["src"]): p["kind"] for p in found["pairs"]}
+    kinds |= {(p["src"], p["dst"]): p["kind"] for p in found["pairs"]}
+    right = sum(kinds.get((p["src"], p["dst"])) in p["kinds"] for p in job["pairs"])
+    return right / max(1, len(job["pairs"]))
+
+
+def _same_degrees(job: dict[str, Any], found: dict[str, Any]) -> bool:
+    return all(found["layout"][degree] == job[degree] for degree in ("dp", "pp"))
+
+
+def _step_error(job: dict[str, Any], found: dict[str, Any]) -> float:
+    """The mean relative error of step lengths; a step that nothing overlaps counts as wholly wrong."""
+    errors = []
+    for step in job["steps"][1:-1]:
+        begin, length = step["start_ns"], step["duration_ns"]
+        over, got = max(
+            ((min(begin + length, s["end_ns"]) - max(begin, s["start_ns"]), s["end_ns"] - s["start_ns"])
+             for s in found["steps"]), default=(0, 0),
+        )  # fmt: skip
+        errors.append(abs(got - length) / length if over > 0 else 1.0)
+    return sum(errors) / max(1, len(errors))
+
+
+def _judge_findings(job: dict[str, Any], found: dict[str, Any], findings: list[dict[str, Any]]) -> tuple[bool, int]:
+    """Whether the first finding of a job is the planted one, and how many others there are."""
+    own = [f for f in findings if f["job"] == found["id"]]
+    planted = job.get("culprit")
+    if planted is None:
+        return False, len(own)
+    hits = [_is_hit(planted, finding) for finding in own]
+    return bool(hits and hits[0]), len(hits) - sum(hits)
+
+
+def _is_hit(planted: dict[str, Any], finding: dict[str, Any]) -> bool:
+    if finding["kind"] not in planted["kind"].split("|"):
+        return False
+    name = str(finding["culprit"]["id"])
+    if planted["kind"] == "stage_imbalance":
+        return (re.findall(r"\d+", name) or [""])[-1] == str(planted["id"])
+    addresses, own = set(re.findall(r"\d+\.\d+\.\d+\.\d+", name)), set(planted.get("endpoints") or [])
+    near = bool(addresses & own) if planted["kind"] == "slow_link" else bool(addresses) and addresses <= own
+    return name == planted["id"] or near
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--explain", action="store_true", help="print what was wrong")
+    arguments = parser.parse_args()
+    from prism.observe import diagnose
+    from prism.records import TOPOLOGY, read_table
+
+    board, begin, flows = Board(), time.monotonic(), 0
+    folders = sorted(file.parent for file in arguments.folder.glob("**/truth.json"))
+    for folder in folders:
+        records = pl.read_parquet(folder / "flows.parquet")
+        flows += records.height
+        truth = json.loads((folder / "truth.json").read_text())
+        try:
+            document = diagnose(records, read_table(folder / "topology.csv", TOPOLOGY)).to_json()
+        except Exception as error:
+            board.crashes += 1
+            board.wrong.append(f"{folder.name}: {type(error).__name__}: {error}")
+            document = {"jobs": [], "findings": [], "notes": []}
+        board.crashes += sum("could not be studied" in note for note in document["notes"])
+        score_capture(board, document, truth, folder.name)
+    print(f"{len(folders)} captures, {board.jobs} jobs, {flows:,} flows, {time.monotonic() - begin:.0f} s")
+    for name, value in zip(FIGURES, board.figures(), strict=True):
+        print(f"{name:22}{value:>12}")
+    if arguments.explain:
+        print(*board.wrong, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

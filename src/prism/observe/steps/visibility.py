@@ -1,0 +1,114 @@
+"""What the records of a job can show; what they cannot is said, and nothing is drawn from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from prism.observe.steps.gradient_overlap import size_up
+from prism.observe.traffic.table import Traffic
+from prism.records.layout import Degree, Layout
+
+_LIKE_TIMEOUT = 0.15  # relative difference
+_COARSE_NS = 1_000_000  # times in milliseconds are common
+_TICKS = 20  # of a clock that a step lasts at least
+_LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
+_QUICK = 0.2  # of a record that lasts long
+_UNSEEN = 0.6  # confidence of a degree that follows from what is usual, not from what was seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibilityConfig:
+    """When records are too coarse to time single transfers."""
+
+    cut: float = 0.05  # share of the bytes in records that an active timeout cut
+    coarse: float = 0.02  # of a step: times that are rounded to more do not show who is late
+    packets: float = 4.0  # of a message that are seen where packets are sampled
+    long: float = 0.25  # of a step: records that mostly last longer hold several messages
+    merged: float = 0.2  # share of the pairs that send such records
+    even: float = 0.1  # by which pairs of a ring may differ in bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visibility:
+    """Whether steps, and what happens inside a step, show in a job's records; `notes` say what does not and why."""
+
+    steps: bool = True
+    inside: bool = True
+    layout: bool = True  # whether single messages show, which tell what a pair carries
+    notes: tuple[str, ...] = ()
+
+
+def judge_visibility(
+    traffic: Traffic, streams: pl.DataFrame, steps: pl.DataFrame, config: VisibilityConfig | None = None
+) -> Visibility:
+    """What can be read from the records of one job, given its streams and the steps that were found."""
+    config = config or VisibilityConfig()
+    load = (streams["bytes"] * streams["num"]).to_numpy()
+    cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
+    steps = drop_timeouts(traffic, steps, cut >= config.cut)
+    usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
+    steps = steps if usual >= _TICKS * traffic.resolution_ns else steps.clear()
+    reasons = []
+    if cut >= config.cut:
+        reasons.append(f"records are cut after {traffic.active_ns / 1e9:.3g} s of traffic (active timeout)")
+    if traffic.resolution_ns > max(config.coarse * usual, _COARSE_NS):
+        reasons.append(f"times are rounded to {traffic.resolution_ns / 1e6:,.0f} ms")
+    large = streams.filter(pl.col("role") != "rare")
+    if usual and _hold_several(large, config.long * usual) > config.merged:
+        reasons.append("records last for a good part of a step (idle timeout)")
+    if traffic.sample_bytes and large.height and float(large["bytes"].median()) < config.packets * traffic.sample_bytes:  # type: ignore[arg-type]
+        reasons.append(f"one packet in {traffic.sample_bytes / 4096:,.0f} or so is seen (sampling)")
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    if not steps.height:
+        return Visibility(
+            steps=False,
+            inside=False,
+            layout=False,
+            notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
+        )
+    if reasons:
+        note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found, only slow steps and stops"
+        return Visibility(inside=False, layout="timeout)" not in why, notes=(note,))
+    return Visibility()
+
+
+def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
+    """The share of pairs most of whose bytes are in records that last long.
+
+    Not those of a size that others send quickly: these are hops that wait for a late rank.
+    """
+    load = pl.col("bytes") * pl.col("num")
+    size = pl.Series("size", size_up(streams["bytes"].to_numpy()))
+    quick = size.filter(streams["duration_ns"] < _QUICK * long_ns).unique()
+    waits = size.is_in(quick.implode()).alias("waits")
+    several = (pl.col("duration_ns") > long_ns) & ~pl.col("waits")
+    pairs = streams.with_columns(waits).group_by("pair").agg((load * several).sum() > 0.5 * load.sum())
+    return float(pairs.to_series(1).mean() or 0.0)  # type: ignore[arg-type]
+
+
+def drop_timeouts(traffic: Traffic, steps: pl.DataFrame, mostly_cut: bool) -> pl.DataFrame:
+    """The steps; none where they are as long as what an active timeout makes of steady traffic."""
+    if not mostly_cut or not steps.height:
+        return steps
+    usual = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
+    return steps.clear() if abs(usual / traffic.active_ns - 1) < _LIKE_TIMEOUT else steps
+
+
+def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | None = None) -> bool:
+    """Whether every endpoint sends to one other and receives from one, all as much: data parallelism, steps or not."""
+    config = config or VisibilityConfig()
+    own = traffic.pairs[pairs]
+    load = own["bytes"].to_numpy().astype(np.float64)
+    heavy = load >= _LIGHT * load.max()
+    single = all(own.filter(pl.Series(heavy))[c].n_unique() == int(heavy.sum()) for c in ("src", "dst"))
+    middle = float(np.median(load[heavy]))
+    return bool(single and np.mean(np.abs(load[heavy] / middle - 1) <= config.even) > 0.9)
+
+
+def lay_out_rings(layout: Layout, ranks: int) -> Layout:
+    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer."""
+    one = Degree(1, _UNSEEN)
+    return replace(layout, dp=Degree(ranks, _UNSEEN), pp=one, tp=one, cp=one, ep=one)

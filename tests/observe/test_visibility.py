@@ -1,0 +1,97 @@
+"""What records cannot show is said of each job, and nothing is found in it; doubly exported flows count once."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from plain_jobs import Made, PlainJob, make_jobs
+from typer.testing import CliRunner
+
+from prism.cli.main import app
+from prism.observe import diagnose
+from prism.observe.parallelism.layout import fit_degrees
+
+MS, SECOND = 10**6, 10**9
+
+
+def export(flows: pl.DataFrame, idle_ns: int, active_ns: int) -> pl.DataFrame:
+    """What an exporter with timeouts makes of messages: one record while traffic goes on, cut at the active timeout."""
+    flows = flows.sort("src", "dst", "src_port", "start_ns")
+    rows: list[tuple[int, int, int, int]] = []
+    for (_, _, _), part in flows.with_row_index("row").group_by("src", "dst", "src_port", maintain_order=True):
+        row, begin, until, size = -1, 0, 0, 0
+        for at, start, end, sent in part.select("row", "start_ns", "end_ns", "bytes").iter_rows():
+            if row < 0 or start - until > idle_ns or end - begin > active_ns:
+                rows += [(row, begin, until, size)] if row >= 0 else []
+                row, begin, size = at, start, 0
+            until, size = max(until, end) if size else end, size + sent
+        rows.append((row, begin, until, size))
+    kept, begin_ns, until_ns, total = (list(column) for column in zip(*rows, strict=True))
+    columns = {"start_ns": begin_ns, "end_ns": until_ns, "bytes": total}
+    return flows[kept].with_columns(pl.Series(name, values) for name, values in columns.items()).sort("start_ns")
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    pipe = PlainJob(dp=2, pp=4, gpus_per_host=1, microbatches=8, steps=60, queue_pairs=1, seed=4)
+    ring = PlainJob(dp=8, gpus_per_host=1, microbatches=1, forward_s=0.1, buckets=4, steps=150, first_host=40,
+                    queue_pairs=1, seed=5)  # fmt: skip
+    return make_jobs(pipe, ring)
+
+
+def whole_seconds(flows: pl.DataFrame) -> pl.DataFrame:
+    return flows.with_columns(pl.col("start_ns", "end_ns") // SECOND * SECOND).sort("start_ns")
+
+
+@pytest.mark.parametrize(
+    "coarse",
+    [lambda f: export(f, 15 * SECOND, 15 * SECOND), lambda f: export(f, 60 * SECOND, 60 * SECOND), whole_seconds],
+    ids=["15 s", "60 s", "whole seconds"],
+)
+def test_steps_that_cannot_be_seen_are_not_guessed(made: Made, coarse: object) -> None:
+    found = diagnose(coarse(made.flows), made.topology)  # type: ignore[operator]
+    assert len(found.jobs) == 2
+    assert [job.steps.height for job in found.jobs] == [0, 0]
+    assert found.findings == ()
+    for job in found.jobs:
+        assert any(note.startswith(f"{job.id}: steps cannot be seen") for note in found.notes)
+    pipe = next(job for job in found.jobs if "10.0.0.1" in job.endpoints)
+    assert pipe.layout.dp.value is None and set(pipe.pairs["kind"]) == {"unknown"}
+
+
+def test_a_clean_bill_needs_steps(made: Made, tmp_path: object) -> None:
+    folder = tmp_path  # type: ignore[assignment]
+    export(made.flows, 60 * SECOND, 60 * SECOND).write_parquet(folder / "flows.parquet")  # type: ignore[operator]
+    made.topology.write_csv(folder / "topology.csv")  # type: ignore[operator]
+    told = CliRunner().invoke(app, ["diagnose", f"{folder}/flows.parquet", "--topology", f"{folder}/topology.csv"])
+    assert "out of the ordinary" not in told.stdout
+    assert "cannot be seen" in told.stdout
+
+
+def test_messages_that_an_idle_timeout_merges_leave_pairs_and_steps_right(made: Made) -> None:
+    # Warm-up micro-batches follow each other in less than the timeout, the others do not.
+    merged = export(made.flows, 30 * MS, SECOND)
+    assert merged.height < made.flows.height
+    sound, found = diagnose(made.flows, made.topology), diagnose(merged, made.topology)
+    assert found.findings == ()
+    for before, after in zip(sound.jobs, found.jobs, strict=True):
+        assert abs(before.steps.height - after.steps.height) <= 1
+
+
+def test_flows_that_two_switches_export_count_once(made: Made) -> None:
+    rng = np.random.default_rng(2)
+    late = [pl.Series(rng.integers(1_000, 9_000, made.flows.height)) for _ in range(2)]
+    second = made.flows.with_columns(start_ns=pl.col("start_ns") + late[0], end_ns=pl.col("end_ns") + late[1])
+    sound = diagnose(made.flows, made.topology)
+    found = diagnose(pl.concat([made.flows, second]).sort("start_ns"), made.topology)
+    assert any("exported twice" in note for note in found.notes)
+    assert [job.layout.to_json() for job in found.jobs] == [job.layout.to_json() for job in sound.jobs]
+    assert [job.steps.height for job in found.jobs] == [job.steps.height for job in sound.jobs]
+
+
+@pytest.mark.parametrize("total, degrees", [(16, (1, 3, 1)), (48, (4, 5, 1)), (64, (3, 8, 2)), (24, (1, 16, 1))])
+def test_degrees_multiply_to_the_number_of_ranks(total: int, degrees: tuple[int, int, int]) -> None:
+    fitted = fit_degrees(total, *degrees)
+    assert total % int(np.prod(fitted)) == 0
+    assert fit_degrees(total, *fitted) == fitted
