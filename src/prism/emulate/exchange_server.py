@@ -20,6 +20,7 @@ from prism.emulate.units import find_unit
 _JOIN_S = 5.0  # ranks in step that have not met after this long never will
 _QUIET_S = 2.0  # no request for this long while every rank waits: nothing will change any more
 _TICK_S = 0.1
+_MANY_POLLS = 20
 
 
 class Timekeeper(Protocol):
@@ -49,6 +50,7 @@ class ExchangeServer:
         self._joining: list[tuple[str, int, float, Callable[[Answer], None]]] = []
         self._meeting: dict[int, list[Callable[[Answer], None]]] = {}
         self._steppers: set[int] = set()
+        self._polls: Counter[int] = Counter()
         self._has_met = False
         self._last_request = time.monotonic()
         self._ranks: dict[Connection, tuple[int, bool]] = {}
@@ -64,13 +66,15 @@ class ExchangeServer:
     def ended(self, rank: int) -> None:
         """A live rank is over."""
         with self.lock:
+            self._polls.pop(rank, None)
             self.mailbox.ended(rank, "gone")
             self._settle_meetings()
 
     def num_moving(self) -> int:
-        """Ranks that run and do not wait."""
+        """Ranks that run and neither wait nor ask the store the same again and again."""
         with self.lock:
-            return self.mailbox.num_running - len(self.mailbox.standing())
+            polling = {rank for rank, polls in self._polls.items() if polls > _MANY_POLLS}
+            return self.mailbox.num_running - len(self.mailbox.standing() | polling)
 
     def wanted(self) -> list[int]:
         """Ranks that somebody waits for and that have not been started."""
@@ -120,6 +124,7 @@ class ExchangeServer:
     def _answer(self, connection: Connection, verb: str, values: list[Any]) -> None:
         rank, main = self._ranks[connection]
         reply = partial(_reply, connection)
+        self._polls[rank] = self._polls[rank] + 1 if verb == "check" or (verb == "add" and values[1] == 0) else 0
         box = self.mailbox
         if verb in ("begin", "issue", "due"):
             # The virtual ranks may make the caller wait, which must not hold up the others.

@@ -19,7 +19,6 @@ from prism.emulate.inside.plan import RunPlan
 from prism.emulate.mailbox import Mailbox, Recording
 from prism.errors import BadConfigError
 
-_STALLED_S = 1.0
 _SCARCE_MEMORY = 0.12  # of this machine; below it a survey of all ranks is given up
 
 
@@ -79,7 +78,6 @@ class Launcher:
         self._live: dict[int, _Live] = {}
         self._ended: set[int] = set()
         self._waiting: deque[int] = deque()
-        self._last_start = time.monotonic()
         self.gave_up = False
         self.refused: int | None = None  # a rank that was needed beyond the most that may run
         self._most_live = most_live
@@ -158,17 +156,12 @@ class Launcher:
             if new and len(self._live) + len(self._waiting) + len(new) > self._most_live:
                 self.refused = new[0]
             self._waiting.extend(new)
-        while self._waiting and (self._server.num_moving() < self._limits.at_once or self._is_stalled()):
-            self._last_start = time.monotonic()
+        while self._waiting and self._server.num_moving() < self._limits.at_once:
             wanted = next((r for r in self._server.wanted() if r in self._waiting), None)
             if wanted is None:
                 wanted = self._waiting[0]
             self._waiting.remove(wanted)
             self._start(wanted)
-
-    def _is_stalled(self) -> bool:
-        """Ranks that look busy may be polling for one that has not been started."""
-        return time.monotonic() - self._last_start > _STALLED_S
 
     def _wait_for_all(self) -> None:
         began = time.monotonic()

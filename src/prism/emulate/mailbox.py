@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 Answer = tuple[str, Any]
+_Key = tuple[str, str, int]
 Reply = Callable[[Answer], None]
 
 
@@ -58,7 +60,8 @@ class Mailbox:
         self._grows = grows  # a rank that another needs is started too
         self._running: set[int] = set()
         self._over: dict[int, str] = {}  # how a rank ended
-        self._waiting: list[Waiting] = []
+        self._waiting: dict[_Key, list[Waiting]] = {}  # by what they wait for, so that one event looks at few of them
+        self._needed: dict[tuple[str, int], int] = {}  # parts that complete a collective of a channel
         self._added: Counter[tuple[int, str]] = Counter()
 
     # Ranks come and go.
@@ -72,8 +75,9 @@ class Mailbox:
         """A rank is over; whoever waits for it learns so."""
         self._over.setdefault(rank, status)
         self._running.discard(rank)
-        self._drop(lambda waiting: waiting.rank == rank)
-        self._settle()
+        for key, waiting in list(self._waiting.items()):
+            self._waiting[key] = [w for w in waiting if w.rank != rank]
+            self._settle(key)
 
     @property
     def num_running(self) -> int:
@@ -90,19 +94,22 @@ class Mailbox:
 
     def standing(self) -> set[int]:
         """Ranks whose main thread waits."""
-        return {waiting.rank for waiting in self._waiting if waiting.main}
+        return {waiting.rank for waiting in self._everyone() if waiting.main}
 
     def wanted(self) -> list[int]:
         """Ranks that somebody waits for and that never ran."""
-        missing = (r for waiting in self._waiting for r in self._missing(waiting))
-        return sorted({r for r in missing if r in self.together and r not in self._running and r not in self._over})
+        absent = self.together - self._running - set(self._over)
+        if not absent:
+            return []
+        first = [waiting[0] for waiting in self._waiting.values() if waiting]
+        return sorted({r for waiting in first for r in self._missing(waiting) if r in absent})
 
     # Requests.
 
     def post(self, channel: str, number: int, payload: bytes) -> Answer:
         """A message for one receiver, or a root's tensor."""
         self.recording.posts.setdefault(channel, {})[number] = payload
-        self._settle()
+        self._settle(("get", channel, number))
         return "ok", None
 
     def get(self, waiting: Waiting, *, needed: bool = True) -> None:
@@ -119,7 +126,7 @@ class Mailbox:
     def give(self, rank: int, channel: str, number: int, payload: bytes) -> Answer:
         """A rank's part of a small collective."""
         self.recording.parts.setdefault(channel, {}).setdefault(number, {})[rank] = payload
-        self._settle()
+        self._settle(("collect", channel, number))
         return "ok", None
 
     def collect(self, waiting: Waiting) -> None:
@@ -129,7 +136,7 @@ class Mailbox:
     def set_key(self, key: str, value: bytes) -> Answer:
         """Write a key of the store."""
         self.recording.keys[key] = value
-        self._settle()
+        self._settle(("key", key, 0))
         return "ok", None
 
     def add_key(self, rank: int, key: str, amount: int) -> Answer:
@@ -142,7 +149,7 @@ class Mailbox:
             total = before[number]
         self.recording.keys[key] = str(total).encode()
         self.recording.sums.setdefault((rank, key), []).append(total)
-        self._settle()
+        self._settle(("key", key, 0))
         return "ok", total
 
     def has_keys(self, keys: Sequence[str]) -> bool:
@@ -168,32 +175,34 @@ class Mailbox:
 
     def break_deadlock(self) -> None:
         """Tell every waiting rank why it waits in vain."""
-        told = "; ".join(self._describe(waiting) for waiting in self._waiting[:4])
-        stuck, self._waiting = self._waiting, []
+        stuck = list(self._everyone())
+        told = "; ".join(self._describe(waiting) for waiting in stuck[:4])
+        self._waiting = {}
         for waiting in stuck:
             own = self._describe(waiting)
             waiting.reply(("error", own if len(stuck) == 1 else f"{own} ({told})"))
 
+    def _everyone(self) -> Iterator[Waiting]:
+        return chain.from_iterable(self._waiting.values())
+
     def _wait(self, waiting: Waiting) -> None:
-        self._waiting.append(waiting)
         answer = self._answer(waiting)
-        if answer is not None:
-            self._waiting.pop()
+        if answer is None:
+            self._waiting.setdefault((waiting.verb, waiting.channel, waiting.number), []).append(waiting)
+        else:
             waiting.reply(answer)
 
-    def _settle(self) -> None:
-        """Answer every request that can be answered now."""
+    def _settle(self, key: _Key) -> None:
+        """Answer the requests for this that can be answered now."""
         left = []
-        for waiting in self._waiting:
+        for waiting in self._waiting.pop(key, ()):
             answer = self._answer(waiting)
             if answer is None:
                 left.append(waiting)
             else:
                 waiting.reply(answer)
-        self._waiting = left
-
-    def _drop(self, which: Callable[[Waiting], bool]) -> None:
-        self._waiting = [waiting for waiting in self._waiting if not which(waiting)]
+        if left:
+            self._waiting[key] = left
 
     def _answer(self, waiting: Waiting) -> Answer | None:
         if waiting.verb == "key":
@@ -204,13 +213,20 @@ class Mailbox:
             posted = self.recording.posts.get(waiting.channel, {})
             if waiting.number in posted:
                 return "ok", posted[waiting.number]
-        elif not self._missing(waiting):
+        elif self._is_complete(waiting):
             return "ok", self._gathered(waiting)
         return self._give_up(waiting)
 
+    def _is_complete(self, waiting: Waiting) -> bool:
+        """Whether all members that run together gave their part; counted once per group, as it may have many."""
+        key = (waiting.channel, len(self.together))
+        if key not in self._needed:
+            self._needed[key] = sum(rank in self.together for rank in waiting.members)
+        return len(self.recording.parts.get(waiting.channel, {}).get(waiting.number, ())) >= self._needed[key]
+
     def _give_up(self, waiting: Waiting) -> Answer | None:
         """A rank that has ended will not come any more."""
-        gone = [r for r in self._missing(waiting) if r in self._over]
+        gone = [r for r in self._missing(waiting) if r in self._over] if self._over else []
         if not gone:
             return None
         if any(self._over[r] == "done" for r in gone):
