@@ -166,7 +166,9 @@ if __name__ == "__main__":
     write_forty(base / "tasks", write_model(base / "step-7"))
     add_template(base / "step-7")
     listed = json.loads((base / "tasks" / "names.json").read_text())
-    plain = evaluate_plainly(base / "step-7", base / "tasks", [*listed, "mm", "mm_plain", "sums", "sums_zero", "programs"])
+    plain = evaluate_plainly(
+        base / "step-7", base / "tasks", [*listed, "mm", "mm_plain", "sums", "sums_zero", "programs"]
+    )
     chat = {"apply_chat_template": True, "system_instruction": "Be short.", "fewshot_as_multiturn": True}
     templated = evaluate_plainly(base / "step-7", base / "tasks", ["mm_stem_0", "sums"], **chat)
     print("RESULT" + json.dumps([plain, templated]))

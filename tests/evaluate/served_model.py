@@ -35,7 +35,9 @@ class Served:
             prompts = [prompts]
         choices, read, written = [], 0, 0
         for i, prompt in enumerate(prompts):
-            tokens = self.tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else list(prompt)
+            tokens = (
+                self.tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else list(prompt)
+            )
             made, stopped = self._continue(tokens, int(body.get("max_tokens", 16)), body.get("stop") or [])
             read, written = read + len(tokens), written + len(made)
             shown = [*tokens, *made] if body.get("echo") else made
@@ -82,7 +84,12 @@ class Served:
         for i in range(1, len(whole)):
             best = int(rows[i - 1].argmax())
             values.append(float(rows[i - 1][whole[i]]))
-            tops.append({words[i]: values[-1], self.tokenizer.decode([best]) + ("" if best == whole[i] else "*"): float(rows[i - 1][best])})
+            tops.append(
+                {
+                    words[i]: values[-1],
+                    self.tokenizer.decode([best]) + ("" if best == whole[i] else "*"): float(rows[i - 1][best]),
+                }
+            )
         first = 0 if echo else len(tokens)
         keys = {"tokens": words, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
         return {name: held[first:] for name, held in keys.items()}

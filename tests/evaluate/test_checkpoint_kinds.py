@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import harness_parts
+import torch
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.convert import make_readable
@@ -93,7 +94,13 @@ def to_megatron(weights: dict[str, Any], heads: int = 4, groups: int = 2, layers
         q, k, v = (layer(i, f"self_attn.{x}_proj") for x in "qkv")
         size = q.shape[0] // heads
         parts = [
-            torch.cat([q.view(groups, heads // groups, size, -1)[g].reshape(-1, q.shape[1]), k.view(groups, size, -1)[g], v.view(groups, size, -1)[g]])
+            torch.cat(
+                [
+                    q.view(groups, heads // groups, size, -1)[g].reshape(-1, q.shape[1]),
+                    k.view(groups, size, -1)[g],
+                    v.view(groups, size, -1)[g],
+                ]
+            )
             for g in range(groups)
         ]
         return torch.cat(parts)
@@ -101,7 +108,9 @@ def to_megatron(weights: dict[str, Any], heads: int = 4, groups: int = 2, layers
     def stack(name: str) -> Any:
         return torch.stack([layer(i, name) for i in range(layers)])
 
-    pad = torch.zeros(384 - weights["model.embed_tokens.weight"].shape[0], weights["model.embed_tokens.weight"].shape[1])
+    pad = torch.zeros(
+        384 - weights["model.embed_tokens.weight"].shape[0], weights["model.embed_tokens.weight"].shape[1]
+    )
     start = "decoder.layers."
     return {
         "embedding.word_embeddings.weight": torch.cat([weights["model.embed_tokens.weight"], pad]),
@@ -140,7 +149,14 @@ def test_a_checkpoint_of_a_framework_gives_the_same_weights(
         torch.save(weights, path / "pytorch_model.bin")
     elif kind == "lightning":
         path = tmp_path / "epoch=1-step=40.ckpt"
-        torch.save({"state_dict": {f"model._orig_mod.{n}": v for n, v in weights.items()}, "global_step": 40, "hyper_parameters": {"path": Path("x")}}, path)
+        torch.save(
+            {
+                "state_dict": {f"model._orig_mod.{n}": v for n, v in weights.items()},
+                "global_step": 40,
+                "hyper_parameters": {"path": Path("x")},
+            },
+            path,
+        )
     else:
         save_dcp({"model": weights}, path / "pytorch_model_fsdp_0")
         (path / "trainer_state.json").write_text("{}")
@@ -152,9 +168,12 @@ def test_a_checkpoint_of_a_framework_gives_the_same_weights(
     assert again == converted and (again / "model.safetensors").stat().st_mtime_ns == written, "it is kept"
 
 
+@pytest.mark.slow
 def test_shards_of_two_ranks_are_joined(model: Path, weights: dict[str, Any], assets: Path, tmp_path: Path) -> None:
     """As FSDP2 writes them: every rank has rows of every tensor, in a file of its own."""
-    torch.multiprocessing.spawn(_save_shards, args=(str(model), str(tmp_path / "step-8"), str(tmp_path / "store")), nprocs=2)
+    torch.multiprocessing.spawn(
+        _save_shards, args=(str(model), str(tmp_path / "step-8"), str(tmp_path / "store")), nprocs=2
+    )
     assert len(list((tmp_path / "step-8").glob("*.distcp"))) == 2
     check_same(make_readable(tmp_path / "step-8", assets, None, tmp_path / "cache"), weights)
 

@@ -17,10 +17,7 @@ pytest.importorskip("transformers")
 import forty_tasks
 from command_runs import LIMIT_S, finish, start
 
-from prism.errors import BadConfigError
-from prism.evaluate.run.adapters import Bench, open_adapter
 from prism.evaluate.run.scoring.sandbox import why_not
-from prism.evaluate.schedule.trials import Dataset
 
 pytestmark = [pytest.mark.timeout(2 * LIMIT_S), pytest.mark.slow]
 CHAT = {"apply_chat_template": True, "system_instruction": "Be short.", "fewshot_as_multiturn": True}
@@ -47,16 +44,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return base, plain, templated
 
 
-def make_dataset(base: Path, task: str, **settings: Any) -> Dataset:
-    common = {"include_path": "tasks", "bootstrap_iters": 100, "folder": str(base)}
-    return Dataset(name=task, adapter="lm-eval", task=task, samples=0, settings={**common, **settings})
-
-
-def test_code_is_not_run_without_consent(parts: Any) -> None:
-    with pytest.raises(BadConfigError, match="task 'programs' runs code that the model writes.*confirm_run_unsafe_code"):
-        open_adapter("lm-eval").survey(make_dataset(parts[0], "programs"))
-
-
 @pytest.mark.skipif(why_not("own") is not None, reason="no walls here")
 def test_all_metrics_of_forty_six_tasks_are_the_harnesss(parts: Any, tmp_path: Path) -> None:
     base, plain, templated = parts
@@ -80,27 +67,6 @@ def test_all_metrics_of_forty_six_tasks_are_the_harnesss(parts: Any, tmp_path: P
     assert len([name for name in plain if document["datasets"][name]["adapter"] == "lm-eval"]) >= 44
     assert {name: found[name] for name in plain} == plain
     assert {name: found[f"chat_{name}"] for name in templated} == templated
-    assert templated["sums"] != plain["sums"] or templated["mm_stem_0"] != plain["mm_stem_0"]
     assert set(plain) | {f"chat_{name}" for name in templated} == set(found)
     assert document["datasets"]["mm"]["version"] == "2" and document["datasets"]["sums"]["version"] == "3.0"
     assert 0 < found["programs"]["passes,made"] < 1
-
-
-@pytest.mark.skipif(why_not("own") is not None, reason="no walls here")
-def test_a_harness_task_cannot_read_our_files_or_open_sockets(parts: Any, tmp_path: Path) -> None:
-    """The program of a model reads a file and opens a socket: outside the walls it would pass its test."""
-    base = parts[0]
-    secret = tmp_path / "secret"
-    secret.write_text("42")
-    dataset = make_dataset(base, "programs", confirm_run_unsafe_code=True)
-    adapter = open_adapter("lm-eval")
-    adapter.survey(dataset)
-    rows = [json.loads(line) for line in (base / "tasks" / "code-test.jsonl").read_text().splitlines()]
-    bad = {"start": "", "end": f"1\nopen({str(secret)!r}).read()", "test": "assert x == 1"}
-    text = "".join(json.dumps(row) + "\n" for row in [bad, *rows[1:]])
-    (base / "tasks" / "code-test.jsonl").write_text(text)
-    outputs = [{"replies": [["generate_until", 0, ""]]}]
-    assert adapter.score(dataset, Bench(), outputs, 0) == [{"passes,made": 0.0}]
-    harmless = {**bad, "end": "1"}
-    (base / "tasks" / "code-test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [harmless, *rows[1:]]))
-    assert adapter.score(dataset, Bench(), outputs, 0) == [{"passes,made": 1.0}]

@@ -29,7 +29,8 @@ _COMMANDS = {
     "opencompass": "opencompass --datasets {task} --hf-type base --hf-path {model} --work-dir {output}",
 }
 _SERVED = {
-    "inspect": "inspect eval {task} --model openai-api/served/{name} -M base_url={url} --log-format json --log-dir {output}",
+    "inspect": "inspect eval {task} --model openai-api/served/{name} --model-base-url {url} "
+    "--log-format json --log-dir {output}",
     "opencompass": "",
 }
 
@@ -47,7 +48,9 @@ class BridgeAdapter:
             raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_KNOWN)}")
         program = shlex.split(str(dataset.settings.get("command", _COMMANDS[self._tool])))[0]
         if shutil.which(program) is None:
-            raise BadConfigError(f"dataset '{dataset.name}': no program '{program}' can be run here; install {self._tool}")
+            raise BadConfigError(
+                f"dataset '{dataset.name}': no program '{program}' can be run here; install {self._tool}"
+            )
         settings = dataset.settings
         directions = {str(n): True for n in settings.get("higher_is_better", [])}
         directions |= {str(n): False for n in settings.get("lower_is_better", [])}
@@ -96,12 +99,14 @@ class BridgeAdapter:
         try:
             filled = [part.format_map(words) for part in shlex.split(chosen)]
         except (KeyError, ValueError, IndexError) as error:
-            raise BadConfigError(f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})") from None
+            raise BadConfigError(
+                f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})"
+            ) from None
         return [*filled, *shlex.split(str(dataset.settings.get("args", "")))]
 
 
 def read_inspect(folder: Path) -> dict[str, float]:
-    """The metrics of Inspect's JSON logs, as scorer/metric; `stderr` becomes the error of the mean or accuracy beside it."""
+    """The metrics of Inspect's JSON logs, as scorer/metric; `stderr` is the error of the accuracy or mean beside it."""
     found: dict[str, float] = {}
     for path in sorted(folder.rglob("*.json")):
         try:
