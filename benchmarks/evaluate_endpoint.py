@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
+
 TESTS = Path(__file__).parent.parent / "tests" / "evaluate"
 sys.path.insert(0, str(TESTS))
-
-from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
 
 
 async def ask_plainly(url: str, bodies: list[dict[str, Any]], concurrency: int) -> None:
