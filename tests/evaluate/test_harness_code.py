@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,8 +96,3 @@ def test_a_chat_template_and_a_system_prompt_are_in_the_requests(base: Path) -> 
     dataset = make_dataset(base, **settings)
     requests = build_requests(open_task(dataset), dataset, Model())
     assert requests[0].args[0].startswith("<system>Be short.<user>x = ")
-
-
-def test_rows_of_the_task_are_json(base: Path) -> None:
-    rows = (base / "tasks" / "code-test.jsonl").read_text().splitlines()
-    assert len([json.loads(row) for row in rows]) == 5
