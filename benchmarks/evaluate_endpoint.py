@@ -82,8 +82,8 @@ def main() -> None:
         try:
             plain, ours = measure(url, bodies, options)
         finally:
-            server.stdin.close()
-            server.wait(10)
+            server.kill()
+            server.communicate()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     print(f"{options.requests} requests, {options.concurrency} at once, {options.rounds} rounds ({machine})")
     print(f"server's own (aiohttp)  {statistics.median(plain):8.1f} requests/s")
