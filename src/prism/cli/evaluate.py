@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from prism.evaluate.evaluation import EvaluateConfig, Evaluation
     from prism.evaluate.plan_file import EvaluationPlan
+    from prism.evaluate.schedule.trials import Checkpoint
 
 app = typer.Typer(
     cls=RunByDefault,
@@ -107,10 +108,13 @@ def watch(
     chosen = _settle(read_plan(plan, BUILTIN_DATASETS, watching=True), plan, consent=confirm_run_unsafe_code)
     look = CheckpointWatch(folder=folder, settle_s=settle, idle_s=idle, say=note)
     own = {Path(checkpoint.path).resolve() for checkpoint in chosen.checkpoints}
-    first = [c for c in look.look() or () if Path(c.path).resolve() not in own]
-    chosen = replace(chosen, checkpoints=(*chosen.checkpoints, *first))
+
+    def arrive() -> list[Checkpoint] | None:
+        found = look.look()
+        return None if found is None else [c for c in found if Path(c.path).resolve() not in own]
+
     with _live(json) as draw:
-        config = replace(_configure(chosen, output, draw), arrivals=look.look, watched=look.states)
+        config = replace(_configure(chosen, output, draw), arrivals=arrive, watched=look.states)
         done = _evaluate(chosen, engine, address, config)
     _finish(done, output, json)
 

@@ -225,7 +225,7 @@ def _read_dataset(given: Any, where: str, key: str, known: Mapping[str, Dataset]
             return known[given]
         adapter, colon, task = given.partition(":")
         if colon and adapter in ADAPTERS and adapter != "command" and task:
-            return Dataset(name=task, adapter=adapter, task=task, samples=0)
+            return Dataset(name=task, adapter=adapter, task=task, samples=0, splittable=adapter == "lm-eval")
         hint = nearest(adapter, ADAPTERS) if colon else nearest(given, known)
         raise BadConfigError(
             f"{where}: '{key}' is '{given}', no known dataset{hint}; known: {', '.join(known) or 'none'}, "
@@ -255,6 +255,6 @@ def _read_dataset(given: Any, where: str, key: str, known: Mapping[str, Dataset]
         task=task,
         samples=entry.samples,
         tokens=entry.tokens,
-        splittable=entry.splittable,
+        splittable=entry.splittable and entry.adapter not in ("inspect", "opencompass"),
         settings=dict(settings),
     )

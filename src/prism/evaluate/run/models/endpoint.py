@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import http.client
@@ -87,7 +86,7 @@ class EndpointClient:
         self._where = urllib.parse.urlsplit(endpoint.url.rstrip("/"))
         if self._where.scheme not in ("http", "https") or not self._where.netloc:
             raise BadConfigError(f"'endpoint.url' is '{endpoint.url}', expected an address as http://host:8000/v1")
-        self._local = threading.local()
+        self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._pace = _Pace(endpoint)
 
@@ -113,7 +112,6 @@ class EndpointClient:
             try:
                 status, headers, text = self._send(body)
             except (OSError, http.client.HTTPException) as error:
-                self._drop()
                 said, wait_s = f"{type(error).__name__}: {error}", None
             else:
                 if status == 200:
@@ -149,22 +147,24 @@ class EndpointClient:
         if key := os.environ.get(self.endpoint.key_variable):
             headers["Authorization"] = f"Bearer {key}"
         path = "chat/completions" if "messages" in body else "completions"
-        line = self._connect()
-        line.request("POST", f"{self._where.path}/{path}", json.dumps(body), headers)
-        answer = line.getresponse()
-        return answer.status, answer.headers, answer.read()
+        line = self._idle.pop() if self._idle else self._connect()
+        try:
+            line.request("POST", f"{self._where.path}/{path}", json.dumps(body), headers)
+            answer = line.getresponse()
+            text = answer.read()
+        except BaseException:
+            line.close()
+            raise
+        self._idle.append(line)
+        return answer.status, answer.headers, text
 
     def _connect(self) -> http.client.HTTPConnection:
-        line: http.client.HTTPConnection | None = getattr(self._local, "line", None)
-        if line is None:
-            kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
-            line = self._local.line = kind(self._where.netloc, timeout=self.endpoint.timeout_s)
-        return line
+        kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
+        return kind(self._where.netloc, timeout=self.endpoint.timeout_s)
 
-    def _drop(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connect().close()
-        self._local.line = None
+    def __del__(self) -> None:
+        for line in getattr(self, "_idle", ()):
+            line.close()
 
 
 class _Pace:

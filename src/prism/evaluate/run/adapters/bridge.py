@@ -1,0 +1,145 @@
+"""Inspect and OpenCompass as commands: they run their own tasks, and what they measured is taken in.
+
+Their task definitions are Python that only they can run, so nothing of them is read here. One run of the tool is one
+dataset that cannot be split; its samples are not seen, and its scores are the tool's own.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadConfigError, PrismError
+from prism.evaluate.run.adapters.adapter import Bench, Record, Survey
+from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
+from prism.evaluate.schedule.trials import Dataset
+
+_KNOWN = ("args", "command", "data", "folder", "higher_is_better", "lower_is_better", "score_timeout_s", "version")
+# {model} is the checkpoint's folder, {task} the plan's task, {output} an empty folder for what the tool writes.
+_COMMANDS = {
+    "inspect": "inspect eval {task} --model hf/local -M model_path={model} --log-format json --log-dir {output}",
+    "opencompass": "opencompass --datasets {task} --hf-type base --hf-path {model} --work-dir {output}",
+}
+_SERVED = {
+    "inspect": "inspect eval {task} --model openai-api/served/{name} --model-base-url {url} "
+    "--log-format json --log-dir {output}",
+    "opencompass": "",
+}
+
+
+class BridgeAdapter:
+    """Runs one tool for a whole dataset."""
+
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
+
+    def survey(self, dataset: Dataset) -> Survey:
+        """One sample stands for all: the tool counts them itself."""
+        unknown = sorted(set(dataset.settings) - set(_KNOWN))
+        if unknown:
+            raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_KNOWN)}")
+        program = shlex.split(str(dataset.settings.get("command", _COMMANDS[self._tool])))[0]
+        if shutil.which(program) is None:
+            raise BadConfigError(
+                f"dataset '{dataset.name}': no program '{program}' can be run here; install {self._tool}"
+            )
+        settings = dataset.settings
+        directions = {str(n): True for n in settings.get("higher_is_better", [])}
+        directions |= {str(n): False for n in settings.get("lower_is_better", [])}
+        version = str(settings.get("version", ""))
+        return Survey(samples=1, identity=f"{self._tool}/{dataset.task}", version=version, directions=directions)
+
+    def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
+        """The tool loads the model itself."""
+
+    def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
+        """Run the tool and read what it wrote."""
+        with tempfile.TemporaryDirectory(prefix="prism-bridge-") as folder:
+            done = subprocess.run(
+                self._command(dataset, model, folder),
+                cwd=dataset.settings.get("folder", "."),
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
+            if done.returncode:
+                last_line = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+                raise PrismError(f"dataset '{dataset.name}': {self._tool} ended with {done.returncode}: {last_line}")
+            read = read_inspect if self._tool == "inspect" else read_opencompass
+            found = read(Path(folder))
+        if not found:
+            raise PrismError(f"dataset '{dataset.name}': {self._tool} wrote no scores into {{output}}")
+        return [{"metrics": found}]
+
+    def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
+        """The tool has scored already."""
+        return list(outputs)
+
+    def combine(self, dataset: Dataset, scores: Sequence[Record]) -> dict[str, float]:
+        """As the tool says."""
+        return {str(name): float(value) for name, value in scores[0]["metrics"].items()}
+
+    def _command(self, dataset: Dataset, model: Path, output: str) -> list[str]:
+        words: dict[str, Any] = {"model": model, "task": dataset.task, "output": output}
+        chosen = str(dataset.settings.get("command", _COMMANDS[self._tool]))
+        if (model / ENDPOINT_FILE).is_file():
+            end = read_endpoint(model)
+            words |= {"url": end.url, "name": end.model}
+            chosen = str(dataset.settings.get("command", _SERVED[self._tool]))
+        if not chosen:
+            raise BadConfigError(f"dataset '{dataset.name}': write the 'command' that asks an endpoint")
+        try:
+            filled = [part.format_map(words) for part in shlex.split(chosen)]
+        except (KeyError, ValueError, IndexError) as error:
+            raise BadConfigError(
+                f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})"
+            ) from None
+        return [*filled, *shlex.split(str(dataset.settings.get("args", "")))]
+
+
+def read_inspect(folder: Path) -> dict[str, float]:
+    """The metrics of Inspect's JSON logs, as scorer/metric; `stderr` is the error of the accuracy or mean beside it."""
+    found: dict[str, float] = {}
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            log = json.loads(path.read_text())
+            status, scores = log["status"], log["results"]["scores"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if status != "success":
+            raise PrismError(f"inspect's log says '{status}': {str(log.get('error'))[:200]}")
+        for score in scores:
+            values = {name: float(entry["value"]) for name, entry in score["metrics"].items()}
+            error = values.pop("stderr", None)
+            for name, value in values.items():
+                found[f"{score['name']}/{name}"] = value
+            main = next((name for name in ("accuracy", "mean") if name in values), None)
+            if error is not None and main is not None:
+                found[f"{score['name']}/{main}_stderr"] = error
+    return found
+
+
+def read_opencompass(folder: Path) -> dict[str, float]:
+    """The last summary's rows, as dataset/metric; the model's column is the last one."""
+    summaries = sorted(folder.rglob("summary_*.csv"))
+    if not summaries:
+        return {}
+    found: dict[str, float] = {}
+    with summaries[-1].open(newline="") as handle:
+        for row in csv.DictReader(handle):
+            value = list(row.values())[-1]
+            try:
+                number = float(value or "")
+            except ValueError:
+                continue  # a dash: not measured
+            if math.isfinite(number):
+                found[f"{row['dataset']}/{row['metric']}"] = number
+    return found
