@@ -104,7 +104,7 @@ def make_job(folder: Path) -> pl.DataFrame:
 @contextmanager
 def run_service(folder: Path) -> Iterator[Service]:
     """Start `prism serve`, and stop it."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0"]
+    command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--no-token"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -17,7 +17,7 @@ PROGRAM = "import typer; from prism.cli.serve import run_serve; typer.run(run_se
 WITH_PATIENCE = """
 import sys; from pathlib import Path; from prism.serve import ServeConfig, serve
 request_s, answer_s = float(sys.argv[2]), float(sys.argv[3])
-config = ServeConfig(folder=Path(sys.argv[1]), port=0, request_s=request_s, answer_s=answer_s)
+config = ServeConfig(folder=Path(sys.argv[1]), port=0, request_s=request_s, answer_s=answer_s, ask_token=False)
 serve(config, lambda line: print(line, file=sys.stderr))
 """
 
@@ -59,6 +59,8 @@ def run_service(folder: Path, *options: str, patience: tuple[float, float] | Non
     `patience`: seconds that it waits for a request, and for an answer to be taken.
     """
     command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--every", "0.3", *options]
+    if "--host" not in options and not any("token" in option for option in options):
+        command.append("--no-token")
     if patience is not None:
         command = [sys.executable, "-c", WITH_PATIENCE, str(folder), *map(str, patience)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -10,6 +10,7 @@ import pytest
 from served_folder import SCRIPT
 from starlette.testclient import TestClient
 
+from prism.errors import BadConfigError
 from prism.serve.start import ServeConfig, choose_token, is_loopback
 from prism.serve.web.app import AppConfig, create_app
 from prism.serve.web.guard import GuardConfig, name_of_host
@@ -23,7 +24,7 @@ def test_every_page_is_the_same_document_and_everything_it_loads_is_served(clien
     for page in PAGES:
         answer = client.get(page)
         assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
-    for name in [*re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text), "/static/plotly.min.js"]:
+    for name in re.findall(r'(?:src|href)="(static/[^"]+)"', answer.text):
         found = client.get(name)
         assert found.status_code == 200 and found.content, name
     assert "http" not in re.sub(r"<noscript>.*</noscript>", "", answer.text), "nothing comes from elsewhere"
@@ -200,14 +201,18 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
     assert (
         not is_loopback("0.0.0.0") and not is_loopback("::") and not is_loopback("10.0.0.1") and not is_loopback("host")
     )
-    assert choose_token(ServeConfig(folder=Path())) is None
+    assert choose_token(ServeConfig(folder=Path(), ask_token=False)) is None
+    with pytest.raises(BadConfigError, match="--no-token"):
+        choose_token(ServeConfig(folder=Path(), host="0.0.0.0", ask_token=False))
     made = {choose_token(ServeConfig(folder=Path(), host="0.0.0.0")) for _ in range(3)}
     assert len(made) == 3 and all(token and len(token) >= 32 for token in made)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    config = AppConfig(folder=tmp_path_factory.mktemp("guarded"), guard=GuardConfig(token=TOKEN, hosts=None))
+    config = AppConfig(
+        folder=tmp_path_factory.mktemp("guarded"), guard=GuardConfig(token=TOKEN, hosts=None, most_wrong_tries=99)
+    )
     return TestClient(create_app(config), base_url="http://prism.example.com")
 
 
@@ -217,19 +222,19 @@ def test_without_the_token_nothing_is_shown(guarded: TestClient) -> None:
         assert answer.status_code == 401 and answer.json()["error"]["code"] == "token_needed"
     for given in ("wrong", TOKEN[:-1], TOKEN + "x", "", "é"):
         assert guarded.get("/api/version", headers={"Authorization": f"Bearer {given}".encode()}).status_code == 401
-        assert guarded.get("/api/version", headers={"Cookie": f"prism_token={given}".encode()}).status_code == 401
+        assert guarded.get("/api/version", headers={"Cookie": f"prism_session={given}".encode()}).status_code == 401
     assert guarded.get("/healthz").status_code == 200, "probes need no token"
 
 
 def test_with_the_token_everything_is(guarded: TestClient) -> None:
     assert guarded.get("/api/version", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
     first = guarded.get(f"/job?key=a~b&token={TOKEN}", follow_redirects=False)
-    assert first.status_code == 303 and first.headers["location"] == "/job?key=a~b", "the token leaves the address"
+    assert first.status_code == 303 and first.headers["location"] == "./job?key=a~b", "the token leaves the address"
     guarded.cookies.clear()
     away = guarded.get(f"http://prism.example.com//evil.example.com/?token={TOKEN}", follow_redirects=False)
-    assert away.headers["location"] == "/evil.example.com/", "and never leads to another host"
+    assert away.headers["location"] == "./", "and never leads to another host"
     cookie = first.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN not in cookie
     assert guarded.get("/api/version", headers={"Cookie": cookie.partition(";")[0]}).status_code == 200
     guarded.cookies.clear()
 

@@ -31,6 +31,14 @@ def run_serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name that a reverse proxy is reached by; may be given again.")
     ] = None,
+    prefix: Annotated[str, typer.Option(help="Path that every page lies below, such as /prism behind a proxy.")] = "",
+    ask_token: Annotated[
+        bool | None,
+        typer.Option(
+            "--ask-token/--no-token", help="On loopback: ask for a token; by default where others log in too."
+        ),
+    ] = None,
+    most_files: Annotated[int, typer.Option(help="Files to look at; more are said, not read.", min=1)] = 200_000,
     every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 1.0,
     depth: Annotated[int, typer.Option(help="Folders below the folder to look into.", min=0, max=32)] = 6,
     verbose: VerboseFlag = False,
@@ -53,6 +61,9 @@ def run_serve(
         port=port,
         token=token,
         allow_hosts=tuple(allow_host or ()),
+        prefix=prefix,
+        ask_token=ask_token,
+        most_files=most_files,
         look_every_s=every,
         depth=depth,
     )

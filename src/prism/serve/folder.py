@@ -43,7 +43,7 @@ class ScanLimits:
     """How much of a folder is looked at."""
 
     depth: int = 6
-    files: int = 20_000
+    files: int = 200_000
 
 
 class Folder:
@@ -57,9 +57,13 @@ class Folder:
 
     def scan(self) -> list[FoundFile]:
         """Every plain file up to the depth and number allowed, in order of path; links are not followed."""
+        return self.scan_all()[0]
+
+    def scan_all(self) -> tuple[list[FoundFile], bool]:
+        """The files of `scan`, and whether there are more of them than are allowed."""
         found: list[FoundFile] = []
         waiting = [(".", 0)]
-        while waiting and len(found) < self.limits.files:
+        while waiting and len(found) <= self.limits.files:
             place, depth = waiting.pop()
             for entry in self._list(place):
                 relative = entry.name if place == "." else f"{place}/{entry.name}"
@@ -72,7 +76,8 @@ class Folder:
                     with suppress(OSError):  # It may have gone since it was listed.
                         status = entry.stat(follow_symlinks=False)
                         found.append(FoundFile(path=relative, num_bytes=status.st_size, mtime_ns=status.st_mtime_ns))
-        return sorted(found[: self.limits.files], key=lambda file: file.path)
+        left_out = len(found) > self.limits.files
+        return sorted(found[: self.limits.files], key=lambda file: file.path), left_out
 
     def _list(self, place: str) -> list[os.DirEntry[str]]:
         with suppress(OSError), os.scandir(self.root / place) as entries:

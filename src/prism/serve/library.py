@@ -8,24 +8,38 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from prism.errors import PrismError
 from prism.serve.folder import Folder, FoundFile
-from prism.serve.sources import characterized, diagnosed, evaluated, predicted, verdicts, watched
+from prism.serve.sources import characterized, diagnosed, evaluated, predicted, printed, verdicts, watched
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.place import Place, read_object, schema_of
 from prism.serve.sources.predicted import Predicted
+from prism.serve.sources.printed import Printed
 from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
 
-Source = Diagnosed | Watched | ToldFindings | Supervised | VerdictFile | Evaluated | Predicted | Characterized
+Source = Diagnosed | Watched | ToldFindings | Supervised | VerdictFile | Evaluated | Predicted | Characterized | Printed
 T = TypeVar("T")
 _SNIFF_BYTES = 1 << 16
 _KNOWN_LINES = frozenset({"steps.jsonl", "decisions.jsonl", "trials.jsonl", "cases.jsonl"})
+_KNOWN_JSON = frozenset({"diagnosis.json", "emulation.json", "truth.json", "report.json", "results.json",
+                         "progress.json", "state.json", predicted.SIMULATION_FILE})  # fmt: skip
+_BROKEN = "broken"  # in place of a schema, where a file is not JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookConfig:
+    """When what is shown counts as old, and how long something gone is named."""
+
+    stale_s: float = 300.0  # without a write, for what is written to as long as it runs
+    settle_s: float = 2.0  # a file that changed within this time may still be being written
+    name_gone_s: float = 86_400.0
+    most_gone: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +47,17 @@ class Problem:
     """A file that looked like one of ours and could not be read."""
 
     path: str
+    message: str
+    since_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """A file whose picture is not what is true now: gone, broken, or not written to any more."""
+
+    path: str
+    state: Literal["gone", "broken", "stale"]
+    since_ns: int
     message: str
 
 
@@ -44,12 +69,25 @@ class Snapshot:
     looked_ns: int = 0
     sources: tuple[Source, ...] = ()
     problems: tuple[Problem, ...] = ()
+    states: tuple[FileState, ...] = ()
     num_files: int = 0
+    files_left_out: bool = False  # more files are in the folder than are looked at
     files: Mapping[str, FoundFile] = field(default_factory=dict)
+    _made: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def all_of(self, kind: type[T]) -> list[T]:
         """The sources of one kind, in order of place."""
         return [source for source in self.sources if isinstance(source, kind)]
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Something that views derive from this snapshot, made when it is first asked for."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast(T, self._made[name])
+
+    def is_stale(self, path: str) -> bool:
+        """Whether a file that should be written to has not been for long."""
+        return any(state.path == path and state.state == "stale" for state in self.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +104,42 @@ class Library:
     """Keeps a snapshot of the folder up to date."""
 
     folder: Folder
+    config: LookConfig = field(default_factory=LookConfig)
+    clock: Callable[[], int] = time.time_ns
     snapshot: Snapshot = field(default_factory=Snapshot)
     _runs: SupervisedReader = field(default_factory=SupervisedReader)
     _known: dict[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]] = field(default_factory=dict)
     _schemas: dict[str, tuple[FoundFile, str]] = field(default_factory=dict)
+    _starts: dict[str, tuple[FoundFile, str]] = field(default_factory=dict)
+    _gone: dict[str, FileState] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self) -> Snapshot:
         """Look at the folder, read what changed; the same snapshot where nothing did."""
         with self._lock:
-            found = self.folder.scan()
+            found, left_out = self.folder.scan_all()
+            paths = {file.path: file for file in found}
             before = self._known
             self._known = {}
             for reading in self._recognise(found):
                 old = before.get(reading.key)
                 same = old is not None and old[0] == reading.files
-                self._known[reading.key] = old if same and old is not None else (reading.files, self._read(reading))
-            if self.snapshot.version == 0 or self._differs(before):
+                self._known[reading.key] = old if same and old is not None else self._read(reading, old)
+            self._forget(paths)
+            self._note_gone(before, paths)
+            states = tuple(self._list_states())
+            changed = self._differs(before) or states != self.snapshot.states
+            if self.snapshot.version == 0 or changed or left_out != self.snapshot.files_left_out:
                 results = [result for _, result in self._known.values()]
                 self.snapshot = Snapshot(
                     version=self.snapshot.version + 1,
-                    looked_ns=time.time_ns(),
+                    looked_ns=self.clock(),
                     sources=tuple(result for result in results if not isinstance(result, Problem)),
                     problems=tuple(result for result in results if isinstance(result, Problem)),
+                    states=states,
                     num_files=len(found),
-                    files={file.path: file for file in found},
+                    files_left_out=left_out,
+                    files=paths,
                 )
             return self.snapshot
 
@@ -100,25 +149,65 @@ class Library:
             return True
         return any(before[key][1] is not result for key, (_, result) in self._known.items())
 
-    def _read(self, reading: Reading) -> Source | Problem:
+    def _read(
+        self, reading: Reading, old: tuple[tuple[FoundFile, ...], Source | Problem] | None
+    ) -> tuple[tuple[FoundFile, ...], Source | Problem]:
         try:
-            return reading.read()
+            return reading.files, reading.read()
         except PrismError as error:
-            return Problem(path=reading.key[1], message=str(error))
+            changed_ns = max((file.mtime_ns for file in reading.files), default=0)
+            fresh = 0 <= self.clock() - changed_ns < self.config.settle_s * 1e9
+            if fresh and old is not None and not isinstance(old[1], Problem):
+                return (), old[1]  # perhaps being written just now: the next look reads it again
+            since_ns = old[1].since_ns if old is not None and isinstance(old[1], Problem) else changed_ns
+            return reading.files, Problem(path=reading.key[1], message=str(error), since_ns=since_ns)
+
+    def _forget(self, paths: Mapping[str, FoundFile]) -> None:
+        """Drop what was remembered of files that are not there any more."""
+        for memory in (self._schemas, self._starts):
+            for path in [path for path in memory if path not in paths]:
+                del memory[path]
+
+    def _note_gone(
+        self,
+        before: Mapping[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]],
+        paths: Mapping[str, FoundFile],
+    ) -> None:
+        now = self.clock()
+        for _, path in before.keys() - self._known.keys():
+            if path not in paths:
+                message = f"{path}: was here and is gone; what it told is not shown any more"
+                self._gone[path] = FileState(path=path, state="gone", since_ns=now, message=message)
+        oldest = now - self.config.name_gone_s * 1e9
+        kept = [state for path, state in self._gone.items() if path not in paths and state.since_ns >= oldest]
+        self._gone = {state.path: state for state in kept[-self.config.most_gone :]}
+
+    def _list_states(self) -> Iterator[FileState]:
+        yield from self._gone.values()
+        for (_, path), (_, result) in self._known.items():
+            if isinstance(result, Problem):
+                yield FileState(path=path, state="broken", since_ns=result.since_ns, message=result.message)
+            elif isinstance(result, Evaluated) and result.broken:
+                yield FileState(path=path, state="broken", since_ns=result.updated_ns, message=result.broken)
+            elif _is_live(result) and self.clock() - result.updated_ns > self.config.stale_s * 1e9:
+                message = f"{path}: still at work by its own word, and not written to for long"
+                yield FileState(path=path, state="stale", since_ns=result.updated_ns, message=message)
 
     def _recognise(self, found: list[FoundFile]) -> Iterator[Reading]:
         places: dict[str, dict[str, FoundFile]] = {}
         for file in found:
             places.setdefault(file.place, {})[file.name] = file
-        by_path = {file.path: file for file in found}
+        attempts = find_attempts(found)
         for path, files in places.items():
             place = Place(path=path, files=files)
-            yield from self._recognise_place(place, by_path)
+            yield from self._recognise_place(place, attempts.get(path, {}))
             for name, file in files.items():
                 if name.endswith(".jsonl") and name not in _KNOWN_LINES:
                     yield from self._recognise_lines(file)
+                elif name.endswith(".json") and name not in _KNOWN_JSON:
+                    yield from self._recognise_printed(file)
 
-    def _recognise_place(self, place: Place, by_path: Mapping[str, FoundFile]) -> Iterator[Reading]:
+    def _recognise_place(self, place: Place, attempts: Mapping[int, FoundFile]) -> Iterator[Reading]:
         folder, files = self.folder, place.files
 
         def reading(name: str, read: Callable[[], Source], *beside: str) -> Reading:
@@ -133,7 +222,7 @@ class Library:
             yield reading("truth.json", partial(predicted.read_scenario, folder, place), "spans.parquet")
         if predicted.SIMULATION_FILE in files and "spans.parquet" in files:
             yield reading(predicted.SIMULATION_FILE, partial(predicted.read_simulation, folder, place), "spans.parquet")
-        if "report.json" in files and self._schema(files["report.json"]) == "prism.characterization":
+        if "report.json" in files and self._schema(files["report.json"]) in ("prism.characterization", _BROKEN):
             yield reading("report.json", partial(characterized.read_characterized, folder, place), "report.html")
         if self._is_evaluation(place):
             name = next(n for n in evaluated.BESIDE if n in files)
@@ -141,7 +230,6 @@ class Library:
         if "state.json" in files:
             match self._schema(files["state.json"]):
                 case "prism.supervise":
-                    attempts = find_attempts(by_path, place.path)
                     run = partial(self._runs.read, folder, place, attempts)
                     yield Reading(
                         key=("state.json", place.path_of("state.json")),
@@ -151,12 +239,12 @@ class Library:
                         ),
                         read=run,
                     )
-                case "prism.watch-state":
+                case "prism.watch-state" | "broken":
                     yield reading("state.json", partial(watched.read_watched, folder, place))
 
     def _is_evaluation(self, place: Place) -> bool:
         if evaluated.RESULTS_FILE in place.files:
-            return self._schema(place.files[evaluated.RESULTS_FILE]) == "prism.evaluation"
+            return self._schema(place.files[evaluated.RESULTS_FILE]) in ("prism.evaluation", _BROKEN)
         return evaluated.PROGRESS_FILE in place.files and any(n in place.files for n in evaluated.BESIDE[2:])
 
     def _schema(self, file: FoundFile) -> str:
@@ -165,17 +253,34 @@ class Library:
             try:
                 schema = schema_of(read_object(self.folder, file.path))
             except PrismError:
-                schema = known[1] if known else ""  # being written just now: it is still what it was
+                # A file that is being written just now, or was damaged, is still what it was.
+                schema = known[1] if known and known[1] else _BROKEN
             known = self._schemas[file.path] = (file, schema)
+        return known[1]
+
+    def _recognise_printed(self, file: FoundFile) -> Iterator[Reading]:
+        kind = self._start(file, lambda: printed.kind_of_start(self.folder.read(file.path, most=printed.SNIFF_BYTES)))
+        if kind:
+            read = partial(printed.read_printed, self.folder, file, kind)
+            yield Reading(key=(kind, file.path), files=(file,), read=read)
+
+    def _start(self, file: FoundFile, sniff: Callable[[], str]) -> str:
+        """What a file's beginning says it is, read once for each state of the file; what it was where it says none."""
+        known = self._starts.get(file.path)
+        if known is None or known[0] != file:
+            try:
+                kind = sniff()
+            except (PrismError, ValueError, RecursionError):
+                kind = ""
+            known = self._starts[file.path] = (file, kind or (known[1] if known else ""))
         return known[1]
 
     def _recognise_lines(self, file: FoundFile) -> Iterator[Reading]:
         """JSON Lines are told apart by their first line."""
-        try:
-            first = json.loads(self.folder.read(file.path, most=_SNIFF_BYTES).partition(b"\n")[0])
-        except (PrismError, ValueError, RecursionError):
-            return
-        kind = _kind_of_line(first)
+        kind = self._start(
+            file,
+            lambda: _kind_of_line(json.loads(self.folder.read(file.path, most=_SNIFF_BYTES).partition(b"\n")[0])),
+        )
         if kind == "verdict":
             read: Callable[[], Source] = partial(verdicts.read_verdicts, self.folder, file.path, file.mtime_ns)
         elif kind == "finding":
@@ -191,3 +296,8 @@ def _kind_of_line(first: Any) -> str:
     if {"log", "reason", "action"} <= first.keys():
         return "verdict"
     return "finding" if {"culprit", "lost_gpu_seconds", "evidence"} <= first.keys() else ""
+
+
+def _is_live(source: Source) -> bool:
+    """Whether something writes to it as long as it runs."""
+    return isinstance(source, Watched) or (isinstance(source, Evaluated) and source.progress.state == "running")

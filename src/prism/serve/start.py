@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import pwd
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -15,6 +18,8 @@ from urllib.parse import quote
 from prism.errors import BadConfigError, MissingExtraError
 
 _LEAST_TOKEN = 16
+_FIRST_PERSON, _NOBODY = 1_000, 60_000  # user ids of people, by the custom of Linux distributions
+_NO_SHELLS = frozenset({"nologin", "false", "sync", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,10 @@ class ServeConfig:
     folder: Path
     host: str = "127.0.0.1"
     port: int = 8042
-    token: str | None = None  # made up where the address is not loopback and none is given
+    token: str | None = None  # made up where others reach the address and none is given
+    ask_token: bool | None = None  # None: where others reach the address, or share this machine; False: never here
+    prefix: str = ""  # of every path, where a reverse proxy passes it on
+    most_files: int = 200_000
     allow_hosts: tuple[str, ...] = ()  # names that a reverse proxy passes on in Host
     look_every_s: float = 1.0
     depth: int = 6
@@ -41,18 +49,34 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def has_other_users() -> bool:
+    """Whether people besides us may log in to this machine: they reach its loopback address too."""
+    me = os.getuid()
+    people = {user.pw_uid for user in pwd.getpwall() if user.pw_shell.rpartition("/")[2] not in _NO_SHELLS}
+    # A directory service may list nobody, so whoever has a home or a process here counts too.
+    for path in (*Path("/home").glob("*"), *Path("/proc").glob("[0-9]*")):
+        with suppress(OSError):
+            people.add(path.stat().st_uid)
+    return any(_FIRST_PERSON <= user < _NOBODY and user != me for user in people)
+
+
 def choose_token(config: ServeConfig) -> str | None:
-    """The token that is asked for: as given, a new one on an address that others reach, none on loopback."""
+    """The token that is asked for: as given, or a new one where others can reach the address."""
     if config.token is not None:
         if len(config.token) < _LEAST_TOKEN:
             raise BadConfigError(f"--token has {len(config.token)} characters, {_LEAST_TOKEN} are the least")
         return config.token
-    return None if is_loopback(config.host) else secrets.token_urlsafe(24)
+    if not is_loopback(config.host):
+        if config.ask_token is False:
+            raise BadConfigError(f"--no-token: {config.host} is reached from other machines; listen on 127.0.0.1")
+        return secrets.token_urlsafe(24)
+    asked = has_other_users() if config.ask_token is None else config.ask_token
+    return secrets.token_urlsafe(24) if asked else None
 
 
 def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     """Serve a folder until stopped; `say` gets the address to open."""
-    for name in ("fastapi", "uvicorn", "plotly"):
+    for name in ("fastapi", "uvicorn"):
         if find_spec(name) is None:
             raise MissingExtraError("prism serve", "serve")
     import uvicorn
@@ -68,17 +92,18 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
         AppConfig(
             folder=config.folder,
             look_every_s=config.look_every_s,
-            limits=ScanLimits(depth=config.depth),
+            limits=ScanLimits(depth=config.depth, files=config.most_files),
             guard=GuardConfig(
                 token=token,
                 hosts=frozenset(names) if names is not None else None,
                 most_seconds=config.answer_s,
+                prefix=check_prefix(config.prefix),
             ),
         )
     )
     listener = open_socket(config.host, config.port)
     logging.getLogger("prism.serve").addHandler(logging.StreamHandler())
-    say(f"serving {config.folder} on {describe_address(config.host, listener, token)}")
+    say(f"serving {config.folder} on {describe_address(config, listener, token)}")
     if token is not None and config.token is None:
         say("whoever has this address can read the folder; the token is new at every start unless --token is given")
     server = uvicorn.Server(
@@ -115,10 +140,20 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def describe_address(host: str, listener: socket.socket, token: str | None) -> str:
+def check_prefix(text: str) -> str:
+    """A prefix with a slash before and none after; "" for none."""
+    prefix = text.strip("/")
+    odd = any(part in ("", ".", "..") for part in prefix.split("/"))
+    if prefix and (odd or "?" in prefix or not prefix.isprintable()):
+        raise BadConfigError(f"--prefix {text}: not a path; write it like /prism")
+    return f"/{prefix}" if prefix else ""
+
+
+def describe_address(config: ServeConfig, listener: socket.socket, token: str | None) -> str:
     """The address to open."""
+    host = config.host
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     if shown in ("0.0.0.0", "[::]"):
         shown = socket.gethostname()
-    address = f"http://{shown}:{listener.getsockname()[1]}/"
+    address = f"http://{shown}:{listener.getsockname()[1]}{check_prefix(config.prefix)}/"
     return address if token is None else f"{address}?token={quote(token)}"

@@ -33,6 +33,13 @@ class Timeline:
     steps: pl.DataFrame
     source: TimelineSource | None
 
+    @property
+    def range_ns(self) -> tuple[int, int]:
+        """From the first to the last moment to be shown: of spans, and of findings that lie outside them."""
+        first, last = self.index.window_ns
+        more = self.source.shown_ns if self.source is not None else None
+        return (first, last) if more is None else (min(first, more[0]), max(last, more[1]))
+
 
 @dataclass(slots=True)
 class Timelines:

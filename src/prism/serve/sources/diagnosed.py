@@ -33,6 +33,10 @@ class DiagnosedJob:
     hosts: tuple[str, ...]
     layout: Layout
     steps: pl.DataFrame  # STEPS
+    state: str = "unknown"  # running, ended, stopped or paused; diagnoses of earlier versions do not say
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,14 @@ class Diagnosed:
     links: pl.DataFrame | None = None
     timeline: str | None = None  # path of its SPANS
     updated_ns: int = 0
+
+    @property
+    def until_ns(self) -> int:
+        """The last moment that the diagnosed records tell of; when the file was written where they tell none."""
+        ends = [job.ended_ns or 0 for job in self.jobs]
+        ends += [int(job.steps["end_ns"][-1]) for job in self.jobs if len(job.steps)]
+        ends += [finding.end_ns for finding in self.findings]
+        return max(ends, default=0) or self.updated_ns
 
 
 def read_diagnosed(folder: Folder, place: Place) -> Diagnosed:
@@ -118,4 +130,12 @@ def _read_job(document: Mapping[str, Any], where: str) -> DiagnosedJob:
         hosts=tuple(map(str, document["hosts"])),
         layout=Layout.from_json({**document["layout"], **parts}, where),
         steps=pl.DataFrame(steps, schema=STEPS, orient="row"),
+        state=str(document.get("state") or "unknown"),
+        started_ns=_moment(document.get("started_ns")),
+        ended_ns=_moment(document.get("ended_ns")),
+        notes=tuple(str(note) for note in document.get("notes", ())),
     )
+
+
+def _moment(value: Any) -> int | None:
+    return None if value is None else int(value)

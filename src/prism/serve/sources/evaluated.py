@@ -54,6 +54,7 @@ LEADERBOARD = Shape(
     ),
     nullable=frozenset({"step", "value"}),
 )
+SCORES = pl.Schema({**LEADERBOARD.required, "higher_is_better": pl.Boolean()})  # null where nothing says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +80,17 @@ class Evaluated:
     place: str
     progress: Progress
     phases: pl.DataFrame  # PHASES
-    scores: pl.DataFrame  # LEADERBOARD
+    scores: pl.DataFrame  # SCORES
     regressions: tuple[str, ...]
     makespan_s: float | None
     lower_bound_s: float | None
     updated_ns: int
+    broken: str = ""  # why its results cannot be read, where the rest of it can
 
 
 def read_evaluated(folder: Folder, place: Place) -> Evaluated:
     """Read whatever of an evaluation is there yet."""
-    results = read_object(folder, place.path_of(RESULTS_FILE)) if RESULTS_FILE in place.files else {}
+    results, broken = _read_results(folder, place)
     progress = read_object(folder, place.path_of(PROGRESS_FILE)) if PROGRESS_FILE in place.files else {}
     phases = _read_phases(folder, place)
     try:
@@ -102,9 +104,22 @@ def read_evaluated(folder: Folder, place: Place) -> Evaluated:
             makespan_s=_number(results.get("makespan_s")),
             lower_bound_s=_number(results.get("lower_bound_s")),
             updated_ns=max(file.mtime_ns for name, file in place.files.items() if name in BESIDE),
+            broken=broken,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFileError(f"{place.path_of(RESULTS_FILE)}: not an evaluation ({error!r})") from None
+
+
+def _read_results(folder: Folder, place: Place) -> tuple[dict[str, Any], str]:
+    """The results, and why they cannot be read where other files still tell of the evaluation."""
+    if RESULTS_FILE not in place.files:
+        return {}, ""
+    try:
+        return read_object(folder, place.path_of(RESULTS_FILE)), ""
+    except BadFileError as error:
+        if not any(name in place.files for name in BESIDE[1:]):
+            raise
+        return {}, str(error)
 
 
 def _read_progress(document: Mapping[str, Any]) -> Progress:
@@ -160,7 +175,9 @@ def _read_scores(folder: Folder, place: Place, results: Mapping[str, Any]) -> pl
         data = folder.read_whole(path, most=_MOST_BYTES)
         try:
             frame = pl.read_csv(data, infer_schema=False) if data.strip() else LEADERBOARD.empty()
-            return LEADERBOARD.conform(frame, path, row_word="line", first_row=2)
+            scores = LEADERBOARD.conform(frame, path, row_word="line", first_row=2)
+            said = frame["higher_is_better"] if "higher_is_better" in frame.columns else None
+            return _add_directions(scores, results, said)
         except pl.exceptions.PolarsError as error:
             raise BadFileError(f"{path}: not a CSV table ({str(error).splitlines()[0]})") from None
     rows = [
@@ -169,7 +186,26 @@ def _read_scores(folder: Folder, place: Place, results: Mapping[str, Any]) -> pl
         for dataset, metrics in datasets.items()
         for metric, value in metrics.items()
     ]
-    return pl.DataFrame(rows, schema=LEADERBOARD.required, orient="row")
+    return _add_directions(pl.DataFrame(rows, schema=LEADERBOARD.required, orient="row"), results, None)
+
+
+def _add_directions(scores: pl.DataFrame, results: Mapping[str, Any], said: pl.Series | None) -> pl.DataFrame:
+    """Whether more is better, as the leaderboard or the results say; null where neither does."""
+    if said is not None and len(said) == len(scores):
+        words = [{"true": True, "false": False}.get(str(word).lower()) for word in said]
+    else:
+        datasets = results.get("datasets")
+        known = datasets if isinstance(datasets, Mapping) else {}
+        words = [_direction(known.get(d), m) for d, m in scores.select("dataset", "metric").iter_rows()]
+    return scores.select(*LEADERBOARD.required).with_columns(pl.Series("higher_is_better", words, dtype=pl.Boolean()))
+
+
+def _direction(dataset: object, metric: str) -> bool | None:
+    directions = dataset.get("higher_is_better") if isinstance(dataset, Mapping) else None
+    if not isinstance(directions, Mapping):
+        return None
+    said = directions.get(metric, directions.get(metric.partition(",")[0]))
+    return said if isinstance(said, bool) else None
 
 
 def _number(value: object) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,14 @@ class SupervisedReader:
         return known.reports
 
 
-def find_attempts(files: Mapping[str, FoundFile], place: str) -> dict[int, FoundFile]:
-    """The report files of a run's attempts, out of all files by path."""
-    before = "attempts/" if place == "." else f"{place}/attempts/"
-    names = ((path.removeprefix(before).split("/"), file) for path, file in files.items() if path.startswith(before))
-    return {int(parts[0]): file for parts, file in names if parts[0].isdecimal() and parts[1:] == [STEPS_FILE]}
+def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]:
+    """The report files of attempts, by the place of their run and their number."""
+    found: dict[str, dict[int, FoundFile]] = {}
+    for file in files:
+        *run, folder, number, name = ("", "", *file.path.split("/"))
+        if name == STEPS_FILE and folder == "attempts" and number.isdecimal():
+            found.setdefault("/".join(part for part in run if part) or ".", {})[int(number)] = file
+    return found
 
 
 def _read_report(line: bytes, attempt: int) -> Report | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -71,15 +72,18 @@ def read_context(folder: Folder, verdict: Verdict, place: str, around: int = 3) 
 def find_log(folder: Folder, log: str, name: str | None, place: str) -> str | None:
     """The path in the folder of a log that a verdict names by the path it was read from, or None."""
     given = PurePosixPath(log) / name if name else PurePosixPath(log)
+    # A command that ran elsewhere names its log through the served folder, or the folder has moved since.
+    tails = [
+        PurePosixPath(*given.parts[i + 1 :]) for i, part in enumerate(given.parts[:-1]) if part == folder.root.name
+    ]
+    starts = [PurePosixPath(".")]
     if given.is_absolute():
-        try:
-            tails = [given.relative_to(folder.root)]
-        except ValueError:
-            return None
-        starts = [PurePosixPath(".")]
+        with suppress(ValueError):
+            tails.insert(0, given.relative_to(folder.root))
     else:
         # Commands are often run from the folder that is served, or from the one beside their output.
-        tails, starts = [given], [PurePosixPath(place), PurePosixPath("."), *PurePosixPath(place).parents]
+        tails.insert(0, given)
+        starts = [PurePosixPath(place), *starts, *PurePosixPath(place).parents]
     for start in dict.fromkeys(starts):
         for tail in tails:
             path = str(start / tail)
@@ -96,8 +100,19 @@ def _read_around(folder: Folder, path: str, cited: dict[int, str], around: int) 
         lines = folder.read(path, most=_MOST_LOG_BYTES).split(b"\n")
     except NotInFolderError:
         return
+    if not all(_holds(lines, number, text) for number, text in cited.items()):
+        return  # another file of that name, or it was written anew since
     wanted = sorted({n for line in cited for n in range(line - around, line + around + 1) if 1 <= n <= len(lines)})
     for number in wanted:
         text = lines[number - 1].decode(errors="replace").rstrip("\r")[:_MOST_LINE_CHARACTERS]
         if text or number in cited:
             yield ContextLine(line=number, text=mask(text), cited=number in cited)
+
+
+def _holds(lines: list[bytes], number: int, text: str) -> bool:
+    """Whether a file has the cited line where the verdict says; ends may be cut off and secrets masked."""
+    if not 1 <= number <= len(lines):
+        return False
+    found = mask(lines[number - 1].decode(errors="replace")).strip()
+    given = mask(text).strip()
+    return given in found or found in given or found[:40] == given[:40]

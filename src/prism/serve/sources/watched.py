@@ -27,12 +27,22 @@ class WatchedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedFinding:
+    """A finding that a watch follows from look to look; `over` once its job does not show it any more."""
+
+    id: str
+    finding: Finding
+    over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """How a watch stood when it last saved its state."""
 
     place: str
     jobs: tuple[WatchedJob, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[FollowedFinding, ...]
+    until_ns: int  # the end of the newest records it has looked at
     updated_ns: int
 
 
@@ -41,7 +51,7 @@ class ToldFindings:
     """The lines that a watch printed into a file, the newest of each finding."""
 
     path: str
-    findings: tuple[Finding, ...]
+    findings: tuple[FollowedFinding, ...]
     updated_ns: int
 
 
@@ -61,32 +71,44 @@ def read_watched(folder: Folder, place: Place) -> Watched:
             for name, job in document["jobs"].items()
         )
         findings = tuple(
-            Finding(
-                kind=known["kind"],
-                job=str(known["job"]),
-                culprit=Culprit(type=known["culprit_type"], id=str(known["culprit"])),
-                start_ns=int(known["start_ns"]),
-                end_ns=int(known["end_ns"]),
-                lost_gpu_seconds=float(known["cost"]),
-                score=1.0,
-                evidence=f"seen in {int(known['sightings'])} looks in a row",
+            FollowedFinding(
+                id=str(known["id"]),
+                finding=Finding(
+                    kind=known["kind"],
+                    job=str(known["job"]),
+                    culprit=Culprit(type=known["culprit_type"], id=str(known["culprit"])),
+                    start_ns=int(known["start_ns"]),
+                    end_ns=int(known["end_ns"]),
+                    lost_gpu_seconds=float(known["cost"]),
+                    score=float(known.get("score", 0.0)),
+                    evidence=str(known.get("evidence") or f"seen in {int(known['sightings'])} looks"),
+                ),
+                over=bool(known.get("resolved", False)),
             )
             for known in document["findings"]
             if known["told_cost"] is not None
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFileError(f"{path}: not a state of prism watch ({error!r})") from None
-    return Watched(place=place.path, jobs=jobs, findings=findings, updated_ns=place.files[STATE_FILE].mtime_ns)
+    seen = max((job.last_seen_ns for job in jobs), default=0)
+    return Watched(
+        place=place.path,
+        jobs=jobs,
+        findings=findings,
+        until_ns=max(seen, int(document.get("looked_until_ns") or 0)),
+        updated_ns=place.files[STATE_FILE].mtime_ns,
+    )
 
 
 def read_told(folder: Folder, path: str, mtime_ns: int) -> ToldFindings:
     """Read findings as JSON Lines; a line that is still being written is left for the next time."""
-    newest: dict[str, Finding] = {}
+    newest: dict[str, FollowedFinding] = {}
     for number, line in enumerate(folder.read(path, most=_MOST_LINES_BYTES).splitlines(), start=1):
         try:
             document = json.loads(line)
-            newest[str(document.get("id", number))] = read_finding(document)
+            name, over = str(document.get("id", number)), document.get("status") == "resolved"
+            newest[name] = FollowedFinding(id=name, finding=read_finding(document), over=over)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-    findings = sorted(newest.values(), key=lambda f: -f.lost_gpu_seconds)
+    findings = sorted(newest.values(), key=lambda f: -f.finding.lost_gpu_seconds)
     return ToldFindings(path=path, findings=tuple(findings), updated_ns=mtime_ns)

@@ -1,5 +1,10 @@
 // The address holds what is seen, so that a link shows the same to somebody else.
 
+// Pages may lie below a prefix that only a proxy knows: this file's own address tells it.
+export const ROOT = new URL("..", import.meta.url).pathname;
+export const page = () => `/${location.pathname.startsWith(ROOT) ? location.pathname.slice(ROOT.length) : ""}`;
+export const at = (path) => ROOT + path.replace(/^\//, "");
+
 export const get = (name, otherwise = "") => new URLSearchParams(location.search).get(name) ?? otherwise;
 
 export function set(values, { push = false } = {}) {
@@ -16,5 +21,5 @@ export function set(values, { push = false } = {}) {
 
 export const link = (path, values = {}) => {
   const query = new URLSearchParams(Object.entries(values).filter(([, v]) => v !== null && v !== undefined && v !== "")).toString();
-  return path + (query ? `?${query}` : "");
+  return at(path) + (query ? `?${query}` : "");
 };

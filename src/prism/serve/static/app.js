@@ -9,7 +9,8 @@ import { datacenter } from "./pages/datacenter.js";
 import { evaluation } from "./pages/evaluation.js";
 import { failures } from "./pages/failures.js";
 import { job } from "./pages/job.js";
-import { plural } from "./units.js";
+import { reports } from "./pages/reports.js";
+import { ago, plural, whole } from "./units.js";
 
 const PAGES = [
   { path: "/", title: "Cluster", open: cluster, count: (o) => o.num_findings, bad: true },
@@ -17,16 +18,18 @@ const PAGES = [
   { path: "/failures", title: "Failures", open: failures, count: (o) => o.num_verdicts },
   { path: "/evaluation", title: "Evaluation", open: evaluation, count: (o) => o.num_evaluations },
   { path: "/datacenter", title: "Datacenter", open: datacenter, count: (o) => o.num_reports },
+  { path: "/reports", title: "Reports", open: reports, count: (o) => o.num_printed },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
-const POLL_MS = 2000;
+const POLL_MS = 2000, STREAM_MS = 25_000; // a stream is made anew every 20 s, and tells the version then
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
-let current = null, version = 0, overview = null, turn = 0;
+let current = null, version = 0, overview = null, turn = 0, gone = "";
 
 async function open() {
-  const page = [...PAGES, ...HIDDEN].find((p) => p.path === location.pathname) || PAGES[0];
+  const page = [...PAGES, ...HIDDEN].find((p) => p.path === address.page()) || PAGES[0];
   const mine = ++turn;
+  gone = "";
   current?.close?.();
   current = null;
   document.title = `${page.title} · Prism`;
@@ -36,7 +39,7 @@ async function open() {
     const view = await page.open({ go, overview });
     if (mine !== turn) { view.close?.(); return; }
     current = view;
-    clear(root, problems(), view.node);
+    clear(root, h("div", { id: "states" }, states()), view.node);
     view.start?.();
   } catch (error) {
     if (mine !== turn) return;
@@ -46,52 +49,100 @@ async function open() {
 }
 
 async function reload() {
-  if (!current?.refresh) { await open(); return; }
+  clear(document.getElementById("states") || h("div"), states());
+  if (!current?.refresh) { if (!document.activeElement || document.activeElement === document.body) await open(); return; }
   const mine = turn;
-  try { await current.refresh(); } catch (error) { if (mine === turn) console.warn("refresh:", error.message); }
+  try {
+    await keepFocus(() => current.refresh());
+    if (gone) { gone = ""; clear(document.getElementById("states"), states()); }
+  } catch (error) {
+    if (mine !== turn) return;
+    // What is on the screen is not in the folder any more: it stays to be read, and is said to be old.
+    gone = error.status === 404 ? "What is shown below is gone from the folder, or cannot be read any more" : `What is shown below could not be brought up to date: ${error.message}`;
+    gone += `; it is as it was ${new Date().toISOString().slice(11, 19)} UTC at the latest.`;
+    clear(document.getElementById("states"), states());
+    drawStatus(true);
+  }
 }
 
-function problems() {
-  if (!overview?.problems.length) return null;
-  return h("details", { class: "alert" }, h("summary", {}, `${plural(overview.problems.length, "file")} could not be read`), h("ul", { class: "notes" }, overview.problems.map((p) => h("li", {}, p.message))));
+// Pages are drawn anew; whoever is in the middle of a field or a button stays there.
+async function keepFocus(draw) {
+  const active = document.activeElement, inside = active && root.contains(active) && active !== root;
+  const name = inside && describe(active), alike = inside && [...root.querySelectorAll(active.tagName)].filter((n) => describe(n) === name).indexOf(active);
+  const range = inside && "selectionStart" in active && active.type !== "number" ? [active.selectionStart, active.selectionEnd] : null, { scrollX, scrollY } = window;
+  await draw();
+  if (!inside || root.contains(document.activeElement) && document.activeElement !== root) return;
+  const again = [...root.querySelectorAll(active.tagName)].filter((n) => describe(n) === name)[alike];
+  again?.focus({ preventScroll: true });
+  if (range && again?.setSelectionRange) try { again.setSelectionRange(...range); } catch { /* not a text field */ }
+  if (again) window.scrollTo(scrollX, scrollY);
+}
+const describe = (node) => [node.tagName, node.id, node.getAttribute("aria-label"), node.getAttribute("href"), node.tagName === "INPUT" || node.tagName === "SELECT" ? "" : node.textContent].join("|");
+
+function states() {
+  const rows = overview?.problems || [], count = (state) => rows.filter((row) => row.state === state).length;
+  const said = ["broken", "gone", "stale"].filter(count).map((state) => `${plural(count(state), "file")} ${state}`);
+  return [
+    gone ? h("p", { class: "alert", role: "alert" }, gone) : null,
+    overview?.files_left_out ? h("p", { class: "alert" }, `Only the first ${whole(overview.num_files)} files of the folder are looked at; serve a smaller folder, or raise --most-files.`) : null,
+    rows.length ? h("details", { class: "alert" }, h("summary", {}, said.join(", ")), h("ul", { class: "notes" }, rows.map((row) => h("li", {}, h("b", {}, row.state), ` ${ago(row.since_ns)}: ${row.message}`)))) : null,
+  ].filter(Boolean);
 }
 
 function drawNav(page) {
   const params = new URLSearchParams(location.search);
   clear(nav, PAGES.map((p) => {
     const count = overview ? p.count(overview) : 0;
-    const href = p.path === "/job" && params.get("key") && page.path === "/job" ? location.pathname + location.search : p.path;
+    const href = p.path !== "/job" ? address.at(p.path) : params.get("key") && page.path === "/job" ? location.pathname + location.search : address.at(p.path);
     return h("a", { href, "aria-current": p === page ? "page" : null }, p.title, count ? h("span", { class: `count ${p.bad ? "bad" : ""}`, title: p.bad ? plural(count, "finding") : null }, count) : null);
   }));
   nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
+let drawnStatus = "";
 function drawStatus(ok, fresh = false) {
-  clear(status, h("span", { class: "live", title: ok ? "The folder is looked at every second" : "The service does not answer" }, h("span", { class: `dot ${ok ? "" : "off"} ${fresh ? "new" : ""}` }), h("span", { class: "hide-narrow" }, ok ? "live" : "no connection")),
+  const troubled = ok && (gone || overview?.problems.some((row) => row.state !== "gone")), text = !ok ? "no connection" : troubled ? "live, see above" : "live";
+  if (drawnStatus === text && !fresh) return; // a screen reader says what changes here
+  drawnStatus = text;
+  clear(status, h("span", { class: "live", title: ok ? "The folder is looked at every second" : "The service does not answer; what is shown is old" }, h("span", { class: `dot ${ok ? (troubled ? "doubt" : "") : "off"} ${fresh ? "new" : ""}` }), h("span", { class: "hide-narrow" }, text)),
     h("button", { class: "plain", title: "Dark or light (T)", "aria-label": "Dark or light", onclick: toggleTheme }, "◐"),
     h("button", { class: "plain", title: "Keyboard (?)", "aria-label": "Keyboard help", onclick: showHelp }, "?"));
 }
 
+async function update(seen) {
+  if (seen === version) { drawStatus(true); return; }
+  const first = version === 0;
+  version = seen;
+  overview = await load("overview");
+  drawStatus(true, !first);
+  drawFoot();
+  if (first) await open(); else { drawNav([...PAGES, ...HIDDEN].find((p) => p.path === address.page()) || PAGES[0]); await reload(); }
+  root.dataset.version = String(version);
+}
+
+// The service tells of every change as it sees it; where the stream does not come through a proxy, we ask.
+let told = 0, busy = false, wanted = null;
+async function heed(seen) {
+  wanted = seen;
+  if (busy) return;
+  busy = true;
+  try { while (wanted !== null) { const now = wanted; wanted = null; await update(now); } } catch { drawStatus(false); } finally { busy = false; }
+}
+
+let stream = null;
+function listen() {
+  stream?.close();
+  stream = new EventSource(address.at("/api/events"));
+  stream.onmessage = (event) => { told = Date.now(); heed(Number(event.data)); };
+}
+
 async function poll() {
-  try {
-    if (!document.hidden) {
-      const seen = (await load("version")).version;
-      if (seen !== version) {
-        const first = version === 0;
-        version = seen;
-        overview = await load("overview");
-        drawStatus(true, !first);
-        drawFoot();
-        if (first) await open(); else { drawNav([...PAGES, ...HIDDEN].find((p) => p.path === location.pathname) || PAGES[0]); await reload(); }
-        root.dataset.version = String(version);
-      } else if (status.querySelector(".off")) drawStatus(true);
-    }
-  } catch { drawStatus(false); }
+  if (!document.hidden && Date.now() - told > STREAM_MS) try { await heed((await load("version")).version); } catch { drawStatus(false); }
   setTimeout(poll, POLL_MS);
 }
 
 function drawFoot() {
-  clear(foot, h("span", {}, `Folder ${overview.folder}, ${plural(overview.num_files, "file")}`), h("a", { href: "/api" }, "API"), h("a", { href: "/metrics", "data-outside": "yes" }, "Metrics"), h("span", {}, "Read-only"));
+  clear(foot, h("span", {}, `Folder ${overview.folder}, ${plural(overview.num_files, "file")}`), h("a", { href: address.at("/api") }, "API"), h("a", { href: address.at("/metrics"), "data-outside": "yes" }, "Metrics"), h("span", {}, "Read-only"));
 }
 
 export function go(path, values = {}, { replace = false } = {}) {
@@ -111,8 +162,8 @@ function toggleTheme() {
 }
 
 const KEYS = [
-  ["1 to 5", "Cluster, Job, Failures, Evaluation, Datacenter"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
-  ["W S or + −", "timeline: zoom in, out"], ["A D or ← →", "timeline: pan"], ["↑ ↓", "timeline: scroll rows"], ["F", "timeline: all of it"], ["N P", "timeline: next, previous step"], ["J K", "timeline: next, previous finding"], ["L", "timeline: lanes or ranks"],
+  ["1 to 6", "Cluster, Job, Failures, Evaluation, Datacenter, Reports"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
+  ["W S or + −", "timeline: zoom in, out"], ["A D", "timeline: pan"], ["← → ↑ ↓", "with the timeline in focus: pan, scroll rows"], ["F", "timeline: all of it"], ["N P", "timeline: next, previous step"], ["J K", "timeline: next, previous finding"], ["L", "timeline: lanes or ranks"],
   ["Ctrl + wheel", "timeline: zoom at the pointer; Shift + wheel pans, drag moves, double click zooms in"],
 ];
 
@@ -125,7 +176,7 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || link.target || link.hasAttribute("download") || link.dataset.outside) return;
   const url = new URL(link.href);
-  if (url.origin !== location.origin || ![...PAGES, ...HIDDEN].some((p) => p.path === url.pathname)) return;
+  if (url.origin !== location.origin || ![...PAGES, ...HIDDEN].some((p) => address.at(p.path) === url.pathname)) return;
   if (link.getAttribute("href").startsWith("#")) return;
   event.preventDefault();
   history.pushState(null, "", url.pathname + url.search);
@@ -135,15 +186,18 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (event.key >= "1" && event.key <= "5") go(PAGES[Number(event.key) - 1].path);
+  if (event.key >= "1" && event.key <= "6") go(PAGES[Number(event.key) - 1].path);
   else if (event.key === "t") toggleTheme();
   else if (event.key === "?") showHelp();
   else if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } }
-  else if (current?.key?.(event)) event.preventDefault();
+  // Arrows, Page and Home keys scroll the page; they move the timeline only while it has the focus.
+  else if (event.key.length === 1 && current?.key?.(event)) event.preventDefault();
 });
 
 window.addEventListener("popstate", open);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { redraw(); current?.repaint?.(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) current?.repaint?.(); });
 drawStatus(true);
+document.addEventListener("visibilitychange", () => { if (document.hidden) { stream?.close(); stream = null; told = 0; } else listen(); });
+listen();
 poll();

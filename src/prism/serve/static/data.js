@@ -1,15 +1,25 @@
 // The API. An answer that did not change is not sent again.
+import { at } from "./address.js";
 
-const kept = new Map();
+const kept = new Map(), asking = new Map();
 
-export async function load(path, values = {}, { signal } = {}) {
+// Two parts of a page that ask for the same at once share one answer.
+export function load(path, values = {}, options = {}) {
+  if (options.signal) return ask(path, values, options);
+  const key = JSON.stringify([path, values]);
+  if (!asking.has(key)) asking.set(key, ask(path, values, options).finally(() => asking.delete(key)));
+  return asking.get(key);
+}
+
+async function ask(path, values = {}, { signal } = {}) {
   const query = new URLSearchParams(Object.entries(values).filter(([, v]) => v !== null && v !== undefined && v !== "")).toString();
-  const url = `/api/${path}${query ? `?${query}` : ""}`;
+  const url = at(`/api/${path}${query ? `?${query}` : ""}`);
   const before = kept.get(url);
   const answer = await fetch(url, { signal, headers: before ? { "If-None-Match": before.tag } : {} });
   if (answer.status === 304 && before) return before.document;
+  if (answer.status === 401) { location.reload(); throw new Error("log in again"); }
   const document = await answer.json();
-  if (!answer.ok) throw new Error(document.error?.message || `HTTP ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(document.error?.message || `HTTP ${answer.status}`), { status: answer.status });
   if (path !== "spans" && answer.headers.get("ETag")) {
     kept.delete(url);
     kept.set(url, { tag: answer.headers.get("ETag"), document });

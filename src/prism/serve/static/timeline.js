@@ -30,7 +30,9 @@ export class Timeline {
     this.tip = h("div", { class: "tip", role: "tooltip" });
     this.where = h("div", { class: "where", "aria-live": "polite" });
     this.bar = h("div", { class: "bar" });
-    this.node = h("div", { class: "timeline" }, this.bar, this.canvas, this.where);
+    this.words = h("p", { class: "unseen", id: "timeline-words" }); // the picture in words
+    this.canvas.setAttribute("aria-describedby", "timeline-words");
+    this.node = h("div", { class: "timeline" }, this.bar, this.canvas, this.words, this.where);
     this.listen();
   }
 
@@ -174,6 +176,7 @@ export class Timeline {
       this.state.row = Math.max(0, Math.min(this.state.row, this.numRows - this.visibleRows));
       this.measureLabels(document.picture.labels);
       this.pictures = this.makePictures(document, state.row);
+      this.tell(document);
       this.draw();
       if (first) { this.drawBar(); this.options.onfirst?.(document); }
       // The first answer tells how many rows there are, and with that how high they are.
@@ -187,6 +190,13 @@ export class Timeline {
   }
 
   refresh() { this.request(0); }
+
+  tell(document) {
+    const { picture, steps, kinds_present: kinds } = document;
+    const found = this.findings.slice(0, 10).map(({ finding }) => `${words(finding.kind)} of ${finding.culprit_type} ${finding.culprit} from ${nanoseconds(finding.from_ns)} to ${nanoseconds(finding.to_ns)}`);
+    clear(this.words, [`${plural(picture.num_rows, "row")}, from ${nanoseconds(document.from_ns)} to ${nanoseconds(document.to_ns)}, ${plural(document.total_spans, "span")} in all, of kinds ${kinds.join(", ")}.`,
+      steps.length ? `Steps ${steps[0].index} to ${steps.at(-1).index} are in sight.` : "", found.length ? `Findings: ${found.join("; ")}.` : "No finding is marked."].filter(Boolean).join(" "));
+  }
 
   measureLabels(labels) {
     const context = this.canvas.getContext("2d");
@@ -345,7 +355,9 @@ export class Timeline {
     c.lineWidth = 1.5;
     for (const { finding, ranks } of this.findings) {
       const x0 = this.x(finding.from_ns), x1 = this.x(finding.to_ns);
-      if (x1 < this.gutter || x0 > this.gutter + this.plotWidth || !ranks.length) continue;
+      if (x1 < this.gutter || x0 > this.gutter + this.plotWidth) continue;
+      if (finding.kind === "hang") this.paintHang(c, Math.max(this.gutter, x0), Math.min(this.gutter + this.plotWidth, x1));
+      if (!ranks.length) continue;
       const blamed = new Set(ranks);
       c.strokeStyle = colour("--bad");
       for (let i = 0; i < first.length; i++) {
@@ -358,6 +370,21 @@ export class Timeline {
       }
     }
     c.lineWidth = 1;
+  }
+
+  // In a hang nothing is sent, so that no span is there to be seen: the silence itself is drawn, over all ranks.
+  paintHang(c, x0, x1) {
+    const bottom = this.top + Math.min(this.visibleRows, this.numRows) * this.rowHeight;
+    c.save();
+    c.beginPath(); c.rect(x0, this.top, Math.max(2, x1 - x0), bottom - this.top); c.clip();
+    c.globalAlpha = 0.12; c.fillStyle = colour("--bad"); c.fillRect(x0, this.top, x1 - x0, bottom - this.top);
+    c.globalAlpha = 0.55; c.strokeStyle = colour("--bad"); c.lineWidth = 1;
+    c.beginPath();
+    for (let x = x0 - (bottom - this.top); x < x1; x += 12) { c.moveTo(x, bottom); c.lineTo(x + bottom - this.top, this.top); }
+    c.stroke();
+    c.globalAlpha = 1; c.fillStyle = colour("--bad");
+    if (x1 - x0 > 60) c.fillText("hang: silent", x0 + 6, this.top + 12);
+    c.restore();
   }
 
   paintLabels(c) {

@@ -46,7 +46,9 @@ export function clock(ns, { places = 0, date = false } = {}) {
 }
 
 export function ago(ns) {
+  if (BigInt(ns) < 946684800n * 1_000_000_000n) return clock(ns); // a clock of its own
   const passed = (Date.now() - Number(BigInt(ns) / 1_000_000n)) / 1000;
+  if (passed < -60) return clock(ns, { date: true });
   if (passed < 2) return "now";
   if (passed < 120) return `${Math.round(passed)} s ago`;
   if (passed < 7200) return `${Math.round(passed / 60)} min ago`;

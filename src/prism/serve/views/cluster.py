@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
@@ -11,11 +11,14 @@ import polars as pl
 from prism.serve.library import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
-from prism.serve.views.jobs import FindingRow, JobRow, list_findings, list_jobs
+from prism.serve.views.jobs import FindingRow, JobRow
+from prism.serve.views.looks import Now, find_now
 
 _MOST_LINKS = 50
 _LOADS = pl.Schema({"address": pl.String(), "mean": pl.Float64(), "peak": pl.Float64(), "series": pl.List(pl.Float64)})
 _MOST_HOSTS = 4_096
+_MOST_JOBS = 2_000
+_MOST_EARLIER = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,38 +83,90 @@ class SharedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterDocument:
-    """Everything on the page."""
+class ClusterCounts:
+    """The numbers above the tables, each counted from the rows of its table before any are left out."""
 
+    jobs: int
+    ranks: int  # of jobs whose ranks are known
+    hosts: int
+    open_findings: int
+    lost_gpu_seconds: float
+    suspects: int  # hosts that a finding blames or a supervisor has cordoned
+    cordoned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDocument:
+    """Everything on the page, of the newest look at every job."""
+
+    counts: ClusterCounts
     jobs: tuple[JobRow, ...]
+    jobs_left_out: int
+    predictions: tuple[JobRow, ...]
+    earlier: tuple[JobRow, ...]  # looks that newer ones have replaced
+    earlier_left_out: int
     findings: tuple[FindingRow, ...]
+    resolved: tuple[FindingRow, ...]
     hosts: tuple[HostRow, ...]
     switches: tuple[SwitchRow, ...]
     hot_links: tuple[LinkRow, ...]
     shared: tuple[SharedRow, ...]
+    links_known: bool  # whether the load and the tenants of links were written at all
+    switches_known: bool  # whether a topology names switches
     top_gbps: float | None  # the highest load of a NIC, for the scale of colours
     hosts_left_out: int
+    notes: tuple[str, ...]  # what the newest diagnoses could not see
 
 
 def describe_cluster(snapshot: Snapshot) -> ClusterDocument:
     """The page's document."""
-    findings = list_findings(snapshot)
-    cordoned = {
-        record.host: "; ".join(record.reasons) or "cordoned"
-        for run in snapshot.all_of(Supervised)
-        for record in run.host_records
-        if record.cordoned
-    }
-    hosts: list[HostRow] = []
+    now = find_now(snapshot)
     switches: list[SwitchRow] = []
     links: list[LinkRow] = []
-    for source in snapshot.all_of(Diagnosed):
+    seen: list[HostRow] = []
+    for source in now.diagnoses:
         load = measure_links(source)
         links += list_links(source, load)
         nics = _list_nics(source, load)
-        hosts += _list_hosts(source, nics, cordoned)
+        seen += _list_hosts(source, nics)
         switches += _list_switches(source, nics)
-    shared = [
+    hosts = _judge_hosts(snapshot, now, _newest_hosts(seen))
+    switches, links = _newest_switches(switches), _newest_links(links)
+    suspects = [row for row in hosts if row.state != "ok"]
+    earlier = sorted(now.earlier, key=lambda row: -int(row.looked_until_ns))
+    return ClusterDocument(
+        counts=ClusterCounts(
+            jobs=len(now.jobs),
+            ranks=sum(job.num_ranks or 0 for job in now.jobs),
+            hosts=len(hosts),
+            open_findings=len(now.findings),
+            lost_gpu_seconds=sum(row.lost_gpu_seconds for row in now.findings),
+            suspects=len(suspects),
+            cordoned=sum(row.state == "cordoned" for row in hosts),
+        ),
+        jobs=now.jobs[:_MOST_JOBS],
+        jobs_left_out=max(0, len(now.jobs) - _MOST_JOBS),
+        predictions=now.predictions[:_MOST_JOBS],
+        earlier=tuple(earlier[:_MOST_EARLIER]),
+        earlier_left_out=max(0, len(earlier) - _MOST_EARLIER),
+        findings=now.findings,
+        resolved=now.resolved,
+        # Suspects are never left out.
+        hosts=tuple(sorted([*suspects, *[h for h in hosts if h.state == "ok"]][:_MOST_HOSTS], key=lambda h: h.host)),
+        switches=tuple(switches),
+        hot_links=tuple(sorted(links, key=lambda link: -link.peak_gbps)[:_MOST_LINKS]),
+        shared=tuple(_list_shared(links, switches)),
+        links_known=any(source.links is not None for source in now.diagnoses),
+        switches_known=bool(switches),
+        top_gbps=max((link.peak_gbps for link in links), default=None),
+        hosts_left_out=max(0, len(hosts) - _MOST_HOSTS),
+        notes=tuple(dict.fromkeys(note for source in now.diagnoses for note in source.notes)),
+    )
+
+
+def _list_shared(links: list[LinkRow], switches: list[SwitchRow]) -> list[SharedRow]:
+    """What several tenants use."""
+    return [
         SharedRow(type="link", id=link.address, place=link.place, jobs=link.jobs, peak_gbps=link.peak_gbps)
         for link in links
         if len(link.jobs) > 1
@@ -120,16 +175,64 @@ def describe_cluster(snapshot: Snapshot) -> ClusterDocument:
         for row in switches
         if len(row.jobs) > 1
     ]
-    return ClusterDocument(
-        jobs=tuple(list_jobs(snapshot)),
-        findings=tuple(findings),
-        hosts=tuple(hosts[:_MOST_HOSTS]),
-        switches=tuple(switches),
-        hot_links=tuple(sorted(links, key=lambda link: -link.peak_gbps)[:_MOST_LINKS]),
-        shared=tuple(shared),
-        top_gbps=max((link.peak_gbps for link in links), default=None),
-        hosts_left_out=max(0, len(hosts) - _MOST_HOSTS),
-    )
+
+
+def _newest_hosts(rows: list[HostRow]) -> list[HostRow]:
+    """Each host once, as the newest diagnosis has it; the same name with other addresses is another host."""
+    kept: dict[str, list[tuple[set[str], HostRow]]] = {}
+    for row in rows:
+        addresses = {nic.address for nic in row.nics}
+        known = kept.setdefault(row.host, [])
+        if not any(not addresses or not others or addresses & others for others, _ in known):
+            known.append((addresses, row))
+    return [row for known in kept.values() for _, row in known]
+
+
+def _newest_switches(rows: list[SwitchRow]) -> list[SwitchRow]:
+    kept: dict[str, SwitchRow] = {}
+    for row in rows:
+        kept.setdefault(row.switch, row)
+    return list(kept.values())
+
+
+def _newest_links(rows: list[LinkRow]) -> list[LinkRow]:
+    kept: dict[str, LinkRow] = {}
+    for row in rows:
+        kept.setdefault(row.address, row)
+    return list(kept.values())
+
+
+def _judge_hosts(snapshot: Snapshot, now: Now, rows: list[HostRow]) -> list[HostRow]:
+    """Hosts with what is held against them; those that only a finding or a supervisor names are added."""
+    owner = {nic.address: row.host for row in rows for nic in row.nics}
+    blamed: dict[str, tuple[str, FindingRow]] = {}
+    for row in reversed(now.findings):
+        if row.culprit_type in ("host", "endpoint"):
+            text = f"{row.kind.replace('_', ' ')}: {row.evidence}"
+            blamed |= {owner.get(name, name): (text, row) for name in row.culprit.split(",")}
+    cordoned = {
+        record.host: ("; ".join(record.reasons) or "cordoned", run.place)
+        for run in snapshot.all_of(Supervised)
+        for record in run.host_records
+        if record.cordoned
+    }
+    known = {row.host for row in rows}
+    rows = rows + [
+        HostRow(host=name, place=place, jobs=jobs, state="ok", why="", nics=())
+        for name, place, jobs in [
+            *((name, row.place, (row.job,)) for name, (_, row) in blamed.items() if name not in known),
+            *((name, place, ()) for name, (_, place) in cordoned.items() if name not in known | blamed.keys()),
+        ]
+    ]
+    judged = []
+    for host in rows:
+        if host.host in cordoned:
+            judged.append(replace(host, state="cordoned", why=cordoned[host.host][0]))
+        elif host.host in blamed:
+            judged.append(replace(host, state="blamed", why=blamed[host.host][0]))
+        else:
+            judged.append(host)
+    return judged
 
 
 def measure_links(source: Diagnosed) -> pl.DataFrame:
@@ -180,29 +283,13 @@ def _list_nics(source: Diagnosed, load: pl.DataFrame) -> dict[str, list[NicRow]]
     return dict(nics)
 
 
-def _list_hosts(source: Diagnosed, nics: dict[str, list[NicRow]], cordoned: dict[str, str]) -> list[HostRow]:
+def _list_hosts(source: Diagnosed, nics: dict[str, list[NicRow]]) -> list[HostRow]:
     tenants = _tenants(source)
-    blamed: dict[str, str] = {}
-    owner = {nic.address: host for host, found in nics.items() for nic in found}
-    for finding in reversed(source.findings):
-        text = f"{finding.kind.replace('_', ' ')}: {finding.evidence}"
-        if finding.culprit.type in ("host", "endpoint"):
-            blamed |= {owner.get(name, name): text for name in finding.culprit.id.split(",")}
     rows = []
     for host in sorted(nics):
-        state: Literal["ok", "blamed", "cordoned"] = (
-            "cordoned" if host in cordoned else "blamed" if host in blamed else "ok"
-        )
         jobs = sorted({job for nic in nics[host] for job in tenants.get(nic.address, ())} | set(tenants.get(host, ())))
         rows.append(
-            HostRow(
-                host=host,
-                place=source.place,
-                jobs=tuple(jobs),
-                state=state,
-                why=cordoned.get(host) or blamed.get(host, ""),
-                nics=tuple(nics[host]),
-            )
+            HostRow(host=host, place=source.place, jobs=tuple(jobs), state="ok", why="", nics=tuple(nics[host]))
         )
     return rows
 

@@ -10,7 +10,11 @@ from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised
 from prism.serve.views.failures import list_verdicts
-from prism.serve.views.jobs import key_of, list_findings, list_jobs
+from prism.serve.views.jobs import key_of
+from prism.serve.views.looks import find_now
+from prism.serve.views.reports import list_reports
+
+_MOST_SOURCES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +38,12 @@ class DatacenterDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
-    """A file that could not be read."""
+    """A file that is gone, broken, or has not been written to for long although something should."""
 
     path: str
+    state: str
     message: str
+    since_ns: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,9 @@ class OverviewDocument:
     num_runs: int
     num_evaluations: int
     num_reports: int
+    num_printed: int  # investigations, comparisons, predictions, goodput
+    files_left_out: bool  # more files are in the folder than are looked at
+    looked_ns: str
     sources: tuple[SourceRow, ...]
     problems: tuple[ProblemRow, ...]
 
@@ -88,15 +97,21 @@ def describe_overview(snapshot: Snapshot, folder: str) -> OverviewDocument:
         folder=folder,
         version=snapshot.version,
         num_files=snapshot.num_files,
-        num_jobs=len(list_jobs(snapshot)),
-        num_findings=len(list_findings(snapshot)),
+        num_jobs=len(find_now(snapshot).jobs),
+        num_findings=len(find_now(snapshot).findings),
         num_verdicts=sum(1 for _ in list_verdicts(snapshot)),
         num_runs=len(snapshot.all_of(Supervised)),
         num_evaluations=len(snapshot.all_of(Evaluated)),
         num_reports=len(snapshot.all_of(Characterized)),
+        num_printed=len(list_reports(snapshot)),
+        files_left_out=snapshot.files_left_out,
+        looked_ns=str(snapshot.looked_ns),
         sources=tuple(
             SourceRow(kind=type(source).__name__.lower(), place=getattr(source, "place", getattr(source, "path", "")))
-            for source in snapshot.sources
+            for source in snapshot.sources[:_MOST_SOURCES]
         ),
-        problems=tuple(ProblemRow(path=problem.path, message=problem.message) for problem in snapshot.problems),
+        problems=tuple(
+            ProblemRow(path=state.path, state=state.state, message=state.message, since_ns=str(state.since_ns))
+            for state in snapshot.states[:_MOST_SOURCES]
+        ),
     )

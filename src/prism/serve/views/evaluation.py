@@ -25,6 +25,7 @@ class EvaluationRow:
     waiting: int
     failed: int
     time_left_s: float | None
+    stale: bool  # it says that it runs and has written nothing for long
     updated_ns: str
 
 
@@ -37,7 +38,10 @@ class EvaluationsDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRow:
-    """One number of the leaderboard; `change` is against the checkpoint before, of the same dataset and metric."""
+    """One number of the leaderboard; `change` is against the checkpoint before, of the same dataset and metric.
+
+    `better` is whether the change is for the better; null where nothing says which way is.
+    """
 
     checkpoint: str
     step: int | None
@@ -45,6 +49,8 @@ class ScoreRow:
     metric: str
     value: float | None
     change: float | None
+    higher_is_better: bool | None
+    better: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ class EvaluationDocument:
     scores: tuple[ScoreRow, ...]
     scores_left_out: int
     regressions: tuple[str, ...]
+    broken: str  # why its results cannot be read; "" where they can
     phases: tuple[PhaseShare, ...]
     num_workers: int
     origin_ns: str
@@ -75,7 +82,7 @@ class EvaluationDocument:
 
 def describe_evaluations(snapshot: Snapshot) -> EvaluationsDocument:
     """The list."""
-    rows = [describe_row(source) for source in snapshot.all_of(Evaluated)]
+    rows = [describe_row(snapshot, source) for source in snapshot.all_of(Evaluated)]
     return EvaluationsDocument(evaluations=tuple(sorted(rows, key=lambda row: -int(row.updated_ns))))
 
 
@@ -86,13 +93,14 @@ def describe_evaluation(snapshot: Snapshot, key: str) -> EvaluationDocument | No
         return None
     scores = _list_scores(source.scores)
     return EvaluationDocument(
-        evaluation=describe_row(source),
+        evaluation=describe_row(snapshot, source),
         progress=source.progress,
         makespan_s=source.makespan_s,
         lower_bound_s=source.lower_bound_s,
         scores=tuple(scores[:_MOST_SCORES]),
         scores_left_out=max(0, len(scores) - _MOST_SCORES),
         regressions=source.regressions,
+        broken=source.broken,
         phases=tuple(_share_phases(source.phases)),
         num_workers=source.phases.select("node", "worker").n_unique() if len(source.phases) else 0,
         origin_ns=str(origin_of_phases(source.phases)),
@@ -110,7 +118,7 @@ def origin_of_phases(phases: pl.DataFrame) -> int:
     return int(phases["start_ns"][0]) if len(phases) else 0
 
 
-def describe_row(source: Evaluated) -> EvaluationRow:
+def describe_row(snapshot: Snapshot, source: Evaluated) -> EvaluationRow:
     """An evaluation as a row."""
     progress = source.progress
     return EvaluationRow(
@@ -122,6 +130,7 @@ def describe_row(source: Evaluated) -> EvaluationRow:
         waiting=progress.waiting,
         failed=progress.failed,
         time_left_s=progress.time_left_s,
+        stale=any(s.state == "stale" and (s.path.rpartition("/")[0] or ".") == source.place for s in snapshot.states),
         updated_ns=str(source.updated_ns),
     )
 
@@ -129,10 +138,17 @@ def describe_row(source: Evaluated) -> EvaluationRow:
 def _list_scores(scores: pl.DataFrame) -> list[ScoreRow]:
     ordered = scores.sort("dataset", "metric", "step", "checkpoint", nulls_last=True)
     changed = ordered.with_columns(pl.col("value").diff().over("dataset", "metric").alias("change"))
+    names = ("checkpoint", "step", "dataset", "metric", "value", "change", "higher_is_better")
     return [
-        ScoreRow(checkpoint=checkpoint, step=step, dataset=dataset, metric=metric, value=value, change=change)
-        for checkpoint, step, dataset, metric, value, change in changed.iter_rows()
+        ScoreRow(**row, better=_is_better(row["change"], row["higher_is_better"]))
+        for row in changed.select(names).iter_rows(named=True)
     ]
+
+
+def _is_better(change: float | None, higher_is_better: bool | None) -> bool | None:
+    if not change or higher_is_better is None:
+        return None
+    return (change > 0) == higher_is_better
 
 
 def _share_phases(phases: pl.DataFrame) -> list[PhaseShare]:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from prism.records import Verdict
 from prism.serve.folder import Folder
 from prism.serve.library import Snapshot
-from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.verdicts import Context, VerdictFile, read_context
+from prism.serve.views.looks import find_now
 from prism.serve.views.runs import RunRow, describe_run_row
+
+
+class ToldVerdict(NamedTuple):
+    """A verdict, its id, the file or run it is of, and the folder that its paths count from."""
+
+    id: str
+    origin: str
+    place: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +77,59 @@ class FailuresDocument:
 def describe_failures(snapshot: Snapshot) -> FailuresDocument:
     """The page's document."""
     return FailuresDocument(
-        verdicts=tuple(_describe_verdict(id, origin, verdict) for id, origin, _, verdict in list_verdicts(snapshot)),
+        verdicts=tuple(_describe_verdict(told) for told in list_verdicts(snapshot)),
         hosts=tuple(list_hosts(snapshot)),
         runs=tuple(describe_run_row(run) for run in snapshot.all_of(Supervised)),
     )
 
 
-def list_verdicts(snapshot: Snapshot) -> Iterator[tuple[str, str, str, Verdict]]:
-    """Id, origin, folder and verdict of all that were read: of `prism explain`, and of supervisors."""
-    for file in snapshot.all_of(VerdictFile):
-        for number, verdict in enumerate(file.verdicts, start=1):
-            yield f"{file.path}~{number}", file.path, file.path.rpartition("/")[0] or ".", verdict
-    for run in snapshot.all_of(Supervised):
-        for number, decision in enumerate(run.decisions, start=1):
-            if decision.verdict is not None:
-                yield f"{run.place}~{number}", run.place, run.place, decision.verdict
+def list_verdicts(snapshot: Snapshot) -> tuple[ToldVerdict, ...]:
+    """All that were read: of supervisors, and of `prism explain`; a failure that both explain is one."""
+    return snapshot.once("verdicts", lambda: tuple(_list_verdicts(snapshot)))
+
+
+def _list_verdicts(snapshot: Snapshot) -> Iterator[ToldVerdict]:
+    known: dict[tuple[object, ...], list[PurePosixPath]] = {}
+    supervised = [
+        ToldVerdict(f"{run.place}~{number}", run.place, run.place, decision.verdict)
+        for run in snapshot.all_of(Supervised)
+        for number, decision in enumerate(run.decisions, start=1)
+        if decision.verdict is not None
+    ]
+    explained = [
+        ToldVerdict(f"{file.path}~{number}", file.path, file.path.rpartition("/")[0] or ".", verdict)
+        for file in snapshot.all_of(VerdictFile)
+        for number, verdict in enumerate(file.verdicts, start=1)
+    ]
+    fresh = []
+    for told in (*supervised, *explained):
+        verdict = told.verdict
+        lines = tuple((line.line, line.text.strip()) for line in verdict.evidence)
+        log = PurePosixPath(verdict.log)
+        if verdict.evidence and verdict.evidence[0].file:
+            log /= verdict.evidence[0].file
+        same = known.setdefault((verdict.reason, lines), [])
+        if lines and any(_is_same_log(log, other) for other in same):
+            continue
+        same.append(log)
+        fresh.append(told)
+    # Those of `prism explain` come first, as they were asked for by a person.
+    yield from sorted(fresh, key=lambda told: told.origin == told.place)
+
+
+def _is_same_log(a: PurePosixPath, b: PurePosixPath) -> bool:
+    """Whether two paths may name one file: read from different folders, one is the end of the other."""
+    shorter, longer = sorted((a.parts, b.parts), key=len)
+    return longer[len(longer) - len(shorter) :] == shorter
 
 
 def describe_verdict(snapshot: Snapshot, folder: Folder, id: str) -> VerdictDocument | None:
     """One verdict with its evidence in context; None where there is none of that id."""
-    found = next((entry for entry in list_verdicts(snapshot) if entry[0] == id), None)
+    found = next((told for told in list_verdicts(snapshot) if told.id == id), None)
     if found is None:
         return None
-    _, origin, place, verdict = found
     return VerdictDocument(
-        verdict=_describe_verdict(id, origin, verdict), context=tuple(read_context(folder, verdict, place))
+        verdict=_describe_verdict(found), context=tuple(read_context(folder, found.verdict, found.place))
     )
 
 
@@ -118,29 +157,26 @@ def list_hosts(snapshot: Snapshot) -> list[HostHistory]:
             if host := failure.get("host"):
                 old, reason = known(str(host)), f"{failure.get('reason')} at step {failure.get('step')}"
                 names[str(host)] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))
-    for file in snapshot.all_of(VerdictFile):
-        for verdict in file.verdicts:
-            for host in verdict.hosts:
-                old = known(host)
-                names[host] = replace(
-                    old, num_failures=old.num_failures + 1, reasons=(*old.reasons, f"{verdict.reason} in {verdict.log}")
-                )
-    for source in snapshot.all_of(Diagnosed):
-        for finding in source.findings:
-            if finding.culprit.type == "host":
-                old, reason = known(finding.culprit.id), f"{finding.kind.replace('_', ' ')}: {finding.evidence}"
-                names[finding.culprit.id] = replace(
-                    old, num_findings=old.num_findings + 1, reasons=(*old.reasons, reason)
-                )
+    for told in list_verdicts(snapshot):
+        if told.origin == told.place:
+            continue  # of a supervisor, which counts its failures itself
+        for host in told.verdict.hosts:
+            old, reason = known(host), f"{told.verdict.reason} in {told.verdict.log}"
+            names[host] = replace(old, num_failures=old.num_failures + 1, reasons=(*old.reasons, reason))
+    for finding in find_now(snapshot).findings:
+        if finding.culprit_type == "host":
+            old, reason = known(finding.culprit), f"{finding.kind.replace('_', ' ')}: {finding.evidence}"
+            names[finding.culprit] = replace(old, num_findings=old.num_findings + 1, reasons=(*old.reasons, reason))
     worst = sorted(names.values(), key=lambda h: (not h.cordoned, -h.num_failures, -h.num_findings, h.host))
     return [replace(host, reasons=tuple(dict.fromkeys(host.reasons))) for host in worst]
 
 
-def _describe_verdict(id: str, origin: str, verdict: Verdict) -> VerdictRow:
+def _describe_verdict(told: ToldVerdict) -> VerdictRow:
+    verdict = told.verdict
     first = verdict.evidence[0] if verdict.evidence else None
     return VerdictRow(
-        id=id,
-        origin=origin,
+        id=told.id,
+        origin=told.origin,
         log=verdict.log,
         reason=verdict.reason,
         category=verdict.category,

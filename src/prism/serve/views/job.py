@@ -18,11 +18,12 @@ from prism.serve.views.jobs import (
     JobRow,
     describe_finding,
     key_of,
-    list_findings,
     list_jobs,
     origin_of,
 )
+from prism.serve.views.looks import find_now, findings_of_job
 
+_MOST_LOOKS = 1_000
 _MOST_GROUPS = 256  # of one kind
 _SAME_JOB = 0.5  # share of endpoints in common that makes a scenario's job the observed one
 
@@ -75,12 +76,27 @@ class ExpectedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookRow:
+    """One look at a job, among others."""
+
+    key: str
+    place: str
+    source: str
+    looked_until_ns: str
+    step_s: float | None
+    num_findings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDocument:
     """Everything on the page but the timeline."""
 
     job: JobRow
     origin_ns: str
     steps: tuple[StepRow, ...]
+    steps_known: bool  # false where the source lists none, such as a watch, which keeps the median alone
+    latest_key: str  # of the newest look at the same job; this one's own where it is the newest
+    looks: tuple[LookRow, ...]  # all looks at the same job, newest first
     findings: tuple[MarkedFinding, ...]
     groups: tuple[GroupRow, ...]
     groups_left_out: int
@@ -101,6 +117,7 @@ class TimelineSource:
     steps: pl.DataFrame | None  # None: those in the file
     endpoints: tuple[str, ...] = ()  # by rank
     endpoint_of_rank: Mapping[int, str] | None = None
+    shown_ns: tuple[int, int] | None = None  # what the range must hold besides spans: findings, the job's own ends
 
 
 def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
@@ -114,13 +131,17 @@ def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
     predicted = find_predicted(snapshot, key)
     source = find_timeline(snapshot, key)
     steps = source.steps if source is not None and source.steps is not None else pl.DataFrame(schema=STEPS)
-    findings = [found for found in list_findings(snapshot) if found.job_key == key]
+    findings = findings_of_job(snapshot, key)
+    looks = list_looks(snapshot, row)
     origin = source.origin_ns if source else int(findings[0].origin_ns) if findings else 0
     document = predicted[0].document if predicted is not None else {}
     return JobDocument(
         job=row,
         origin_ns=str(origin),
         steps=_list_steps(steps, origin),
+        steps_known=row.source not in ("watched", "supervised"),
+        latest_key=looks[0].key,
+        looks=looks,
         findings=tuple(MarkedFinding(finding=found, ranks=()) for found in findings),
         groups=(),
         groups_left_out=0,
@@ -128,6 +149,23 @@ def describe_job(snapshot: Snapshot, key: str) -> JobDocument | None:
         expected=(),
         notes=(),
         emulation=dict(document),
+    )
+
+
+def list_looks(snapshot: Snapshot, row: JobRow) -> tuple[LookRow, ...]:
+    """All looks at the job that a row is one look at, newest first."""
+    rows = {known.key: known for known in list_jobs(snapshot)}
+    keys = next((keys for keys in find_now(snapshot).looks if row.key in keys), (row.key,))
+    return tuple(
+        LookRow(
+            key=key,
+            place=rows[key].place,
+            source=rows[key].source,
+            looked_until_ns=rows[key].looked_until_ns,
+            step_s=rows[key].step_s,
+            num_findings=rows[key].num_findings,
+        )
+        for key in keys[:_MOST_LOOKS]
     )
 
 
@@ -162,6 +200,7 @@ def find_timeline(snapshot: Snapshot, key: str) -> TimelineSource | None:
             origin_ns=origin_of(job.steps, source.findings),
             steps=job.steps,
             endpoints=job.endpoints,
+            shown_ns=_range_of(job, source.findings),
         )
     predicted = find_predicted(snapshot, key)
     if predicted is None:
@@ -179,6 +218,13 @@ def find_timeline(snapshot: Snapshot, key: str) -> TimelineSource | None:
         steps=steps,
         endpoint_of_rank=planned.endpoint_of_rank,
     )
+
+
+def _range_of(job: DiagnosedJob, findings: tuple[Finding, ...]) -> tuple[int, int] | None:
+    """From the first to the last moment that a diagnosis tells of a job: a hang lies after its last span."""
+    moments = [at for f in findings if f.job == job.id for at in (f.start_ns, f.end_ns)]
+    moments += [at for at in (job.started_ns, job.ended_ns) if at is not None]
+    return (min(moments), max(moments)) if moments else None
 
 
 def list_expected(snapshot: Snapshot, job: DiagnosedJob) -> list[ExpectedRow]:
@@ -228,12 +274,17 @@ def blamed_ranks(finding: Finding, job: DiagnosedJob, host_of: Mapping[str, str]
 def _describe_diagnosed(snapshot: Snapshot, row: JobRow, source: Diagnosed, job: DiagnosedJob) -> JobDocument:
     origin = origin_of(job.steps, source.findings)
     host_of = dict(source.topology.select("address", "host").iter_rows()) if source.topology is not None else {}
-    own = [finding for finding in source.findings if finding.job == job.id]
+    over = job.state == "ended"
+    own = [f for f in source.findings if f.job == job.id and not (over and f.kind == "hang")]
+    looks = list_looks(snapshot, row)
     groups, left_out = _list_groups(job.layout, {name: rank for rank, name in enumerate(job.endpoints)})
     return JobDocument(
         job=row,
         origin_ns=str(origin),
         steps=_list_steps(job.steps, origin),
+        steps_known=True,
+        latest_key=looks[0].key,
+        looks=looks,
         findings=tuple(
             MarkedFinding(
                 finding=describe_finding(found, source.place, origin), ranks=blamed_ranks(found, job, host_of)
@@ -247,7 +298,7 @@ def _describe_diagnosed(snapshot: Snapshot, row: JobRow, source: Diagnosed, job:
             for rank, name in enumerate(job.endpoints)
         ),
         expected=tuple(list_expected(snapshot, job)),
-        notes=source.notes,
+        notes=(*job.notes, *source.notes),
         emulation={},
     )
 

@@ -17,11 +17,13 @@ from prism.serve.library import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.supervised import Supervised
-from prism.serve.sources.watched import ToldFindings, Watched, WatchedJob
+from prism.serve.sources.watched import Watched, WatchedJob
 
 JobSource = Literal["observed", "watched", "supervised", "emulation", "simulation", "scenario"]
+JobState = Literal["running", "ended", "stopped", "paused", "gone", "unknown"]
 Health = Literal["ok", "degraded", "hung", "failed", "done", "waiting", "unknown"]
 _TREND = 48  # steps in the little plot of a table
+_UNSEEN: dict[str, Any] = {"state": "unknown", "stale": False, "looked_until_ns": "0", "num_hosts": None, "hosts": ()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class DegreeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job in a table."""
+    """A job in a table: one look at it. Null is unknown, never none."""
 
     key: str
     id: str
@@ -43,17 +45,23 @@ class JobRow:
     source: JobSource
     health: Health
     health_text: str
-    num_ranks: int
-    num_hosts: int
+    state: JobState  # as the records show it; "gone" where a watch does not see it any more
+    stale: bool  # what should write about it has not for long
+    num_ranks: int | None
+    num_hosts: int | None
+    hosts: tuple[str, ...]
     layout: str
     degrees: tuple[DegreeRow, ...]
-    num_steps: int
+    num_steps: int | None
     step_s: float | None  # the median
     trend_s: tuple[float, ...]  # the last steps
     num_findings: int
     lost_gpu_seconds: float
     has_timeline: bool
-    updated_ns: str
+    updated_ns: str  # when its file was written
+    looked_until_ns: str  # the last moment that the look tells of
+    num_looks: int = 1  # at this job, this one and earlier ones
+    run_key: str = ""  # the supervised run on the same hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,7 @@ class FindingRow:
     lost_gpu_seconds: float
     score: float
     evidence: str
+    status: Literal["open", "resolved"] = "open"
 
 
 def key_of(place: str, name: str) -> str:
@@ -79,39 +88,20 @@ def key_of(place: str, name: str) -> str:
     return f"{place}~{name}"
 
 
-def list_jobs(snapshot: Snapshot) -> list[JobRow]:
-    """Every job, those that run first."""
+def list_jobs(snapshot: Snapshot) -> tuple[JobRow, ...]:
+    """Every look at every job, also those that a newer one has replaced; made once for a snapshot."""
+    return snapshot.once("jobs", lambda: tuple(_list_jobs(snapshot)))
+
+
+def _list_jobs(snapshot: Snapshot) -> list[JobRow]:
     rows = [_row_of_diagnosed(source, job) for source in snapshot.all_of(Diagnosed) for job in source.jobs]
-    rows += [_row_of_watched(source, job) for source in snapshot.all_of(Watched) for job in source.jobs]
+    for watch in snapshot.all_of(Watched):
+        stale = snapshot.is_stale(f"{watch.place}/state.json" if watch.place != "." else "state.json")
+        rows += [_row_of_watched(watch, job, stale=stale) for job in watch.jobs]
     rows += [_row_of_run(run) for run in snapshot.all_of(Supervised)]
     for source in snapshot.all_of(Predicted):
         rows += _rows_of_predicted(source)
     return rows
-
-
-def list_findings(snapshot: Snapshot) -> list[FindingRow]:
-    """Every finding, costliest first."""
-    rows: list[FindingRow] = []
-    for source in snapshot.all_of(Diagnosed):
-        origins = {job.id: origin_of(job.steps, source.findings) for job in source.jobs}
-        rows += [describe_finding(f, source.place, origins.get(f.job, f.start_ns)) for f in source.findings]
-    for watch in snapshot.all_of(Watched):
-        first = {job.id: job.first_seen_ns for job in watch.jobs}
-        told = told_beside(snapshot, watch)
-        rows += [describe_finding(f, watch.place, first.get(f.job, f.start_ns)) for f in told]
-    beside = {watch.place for watch in snapshot.all_of(Watched)}
-    for file in snapshot.all_of(ToldFindings):
-        place = file.path.rpartition("/")[0] or "."
-        if place not in beside:
-            rows += [describe_finding(f, place, f.start_ns) for f in file.findings]
-    return sorted(rows, key=lambda row: -row.lost_gpu_seconds)
-
-
-def told_beside(snapshot: Snapshot, watch: Watched) -> tuple[Finding, ...]:
-    """A watch's findings: the lines it printed beside its state hold the evidence; else what the state holds."""
-    files = [f for f in snapshot.all_of(ToldFindings) if (f.path.rpartition("/")[0] or ".") == watch.place]
-    printed = [finding for file in files for finding in file.findings]
-    return tuple(printed) or watch.findings
 
 
 def describe_finding(finding: Finding, place: str, origin_ns: int) -> FindingRow:
@@ -164,9 +154,12 @@ def judge_findings(findings: Iterable[Finding]) -> tuple[Health, str]:
 
 
 def _row_of_diagnosed(source: Diagnosed, job: DiagnosedJob) -> JobRow:
-    own = [finding for finding in source.findings if finding.job == job.id]
+    # A job that ended is not a hang: it is silent because it is over.
+    own = [f for f in source.findings if f.job == job.id and not (f.kind == "hang" and job.state == "ended")]
     lengths = ((job.steps["end_ns"] - job.steps["start_ns"]) / 1e9).to_list()
     health, text = judge_findings(own)
+    if job.state == "ended" and not own:
+        health, text = "done", "ended by itself"
     return JobRow(
         key=key_of(source.place, job.id),
         id=job.id,
@@ -174,8 +167,11 @@ def _row_of_diagnosed(source: Diagnosed, job: DiagnosedJob) -> JobRow:
         source="observed",
         health=health,
         health_text=text,
+        state=_state_of(job.state),
+        stale=False,
         num_ranks=len(job.endpoints),
         num_hosts=len(job.hosts),
+        hosts=job.hosts,
         layout=describe_layout(job.layout),
         degrees=list_degrees(job.layout),
         num_steps=len(lengths),
@@ -185,19 +181,33 @@ def _row_of_diagnosed(source: Diagnosed, job: DiagnosedJob) -> JobRow:
         lost_gpu_seconds=sum(finding.lost_gpu_seconds for finding in own),
         has_timeline=source.timeline is not None,
         updated_ns=str(source.updated_ns),
+        looked_until_ns=str(source.until_ns),
     )
 
 
-def _row_of_watched(source: Watched, job: WatchedJob) -> JobRow:
-    own = [finding for finding in source.findings if finding.job == job.id]
+def _state_of(word: str) -> JobState:
+    return word if word in ("running", "ended", "stopped", "paused") else "unknown"
+
+
+def _row_of_watched(source: Watched, job: WatchedJob, *, stale: bool) -> JobRow:
+    own = [followed.finding for followed in source.findings if followed.finding.job == job.id and not followed.over]
+    gone = job.last_seen_ns < source.until_ns
     health, text = judge_findings(own)
+    if stale and not own:
+        health, text = "unknown", "the watch has written nothing for long"
+    elif gone and not own:
+        health, text = "unknown", "not in the watch's newest look"
     return JobRow(
         **_blank(source.place, job.id, "watched", source.updated_ns),
         health=health,
         health_text=text,
+        state="gone" if gone else "unknown" if stale else "running",
+        stale=stale,
+        looked_until_ns=str(job.last_seen_ns),
         num_ranks=len(job.endpoints),
-        num_hosts=0,
-        num_steps=0,
+        num_hosts=None,
+        hosts=(),
+        num_steps=None,
         step_s=job.step_s,
         trend_s=(),
         num_findings=len(own),
@@ -213,8 +223,12 @@ def _row_of_run(run: Supervised) -> JobRow:
         **_blank(run.place, "run", "supervised", run.updated_ns),
         health=health,
         health_text=text,
-        num_ranks=0,
+        state="ended" if run.outcome else "running" if run.supervised else "unknown",
+        stale=False,
+        looked_until_ns=str(run.updated_ns),
+        num_ranks=None,
         num_hosts=len(run.hosts),
+        hosts=run.hosts,
         num_steps=max(0, run.best_step),
         step_s=statistics.median(lengths) if lengths else None,
         trend_s=tuple(lengths[-_TREND:]),
@@ -251,9 +265,9 @@ def _rows_of_predicted(source: Predicted) -> list[JobRow]:
             **_blank(source.place, source.kind, source.kind, source.updated_ns),
             health="unknown",
             health_text="a prediction",
-            num_ranks=int(source.document.get("world_size", 0)),
-            num_hosts=0,
-            num_steps=0,
+            **_UNSEEN,
+            num_ranks=int(source.document.get("world_size", 0)) or None,
+            num_steps=None,
             step_s=float(median) / 1e3 if isinstance(median, (int, float)) else None,
             trend_s=(),
             num_findings=0,
@@ -270,8 +284,8 @@ def _row_of_scenario(source: Predicted, index: int) -> JobRow:
         **_blank(source.place, job.id, "scenario", source.updated_ns),
         health="unknown",
         health_text="the truth of a scenario",
+        **_UNSEEN,
         num_ranks=job.num_ranks,
-        num_hosts=0,
         num_steps=len(lengths),
         step_s=statistics.median(lengths) if lengths else None,
         trend_s=tuple(lengths[-_TREND:]),

@@ -91,7 +91,7 @@ def describe_timeline(timelines: Timelines, asked: WindowRequest) -> TimelineDoc
         hidden=asked.hidden,
     )
     picture = draw_window(index, query, origin)
-    first, last = index.window_ns
+    first, last = found.range_ns
     return TimelineDocument(
         key=asked.key,
         origin_ns=str(origin),
@@ -133,7 +133,7 @@ def describe_breakdown(timelines: Timelines, key: str, from_ns: int | None, to_n
 
 
 def _window_of(found: Timeline, from_ns: int | None, to_ns: int | None) -> tuple[int, int]:
-    first, last = found.index.window_ns
+    first, last = found.range_ns
     start = first if from_ns is None else from_ns + found.origin_ns
     end = last if to_ns is None else to_ns + found.origin_ns
     return start, max(end, start + 1)

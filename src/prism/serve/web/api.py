@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,14 +13,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from prism.errors import BadFileError
 from prism.serve.library import Library
 from prism.serve.sources.characterized import Characterized
 from prism.serve.timelines import Timelines
-from prism.serve.views import cluster, datacenter, evaluation, failures, job, runs, timeline
-from prism.serve.views.jobs import FindingRow, JobRow, key_of, list_findings, list_jobs
+from prism.serve.views import cluster, datacenter, evaluation, failures, job, reports, runs, timeline
+from prism.serve.views.jobs import FindingRow, JobRow, key_of
+from prism.serve.views.looks import find_now
 from prism.serve.views.timeline import WindowRequest
 from prism.serve.views.trace import write_trace
 from prism.serve.web.answers import Answers
@@ -29,7 +31,14 @@ Key = Annotated[str, Query(max_length=1_024, description="The key of a job, as i
 Time = Annotated[
     int | None, Query(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since the origin; without it, the end.")
 ]
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Rows to pass over.")]
+Limit = Annotated[
+    int, Query(ge=1, le=10_000, description="Rows to answer with at most; `total` says how many there are.")
+]
 _MOST_PIXELS = 1 << 20
+_EVENTS_S = 20.0  # less than the limit on an answer; longer streams would hold connections of closed laptops
+_EVENTS_LOOK_S = 0.25
+_EVENTS_RETRY_MS = 500
 _MOST_TRACES = 2  # at once; each takes a core for a second
 # What a report may do when it is opened: nothing but look like itself.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-downloads"
@@ -49,16 +58,18 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsDocument:
-    """All jobs."""
+    """Jobs, each by its newest look: those observed, watched or supervised first, then predictions."""
 
     jobs: tuple[JobRow, ...]
+    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingsDocument:
-    """All findings, costliest first."""
+    """Open findings of the newest looks, costliest first."""
 
     findings: tuple[FindingRow, ...]
+    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +88,7 @@ def build_api(service: Service) -> APIRouter:
     _add_details(router, service)
     _add_timeline(router, service)
     _add_files(router, service)
+    _add_events(router, service)
     return router
 
 
@@ -98,16 +110,25 @@ def _add_lists(router: APIRouter, service: Service) -> None:
         return await give(request, ("overview",), lambda: datacenter.describe_overview(library.snapshot, name))
 
     @router.get("/jobs", response_model=JobsDocument, tags=["cluster"])
-    async def jobs(request: Request) -> Response:
-        """Every job that some source knows."""
-        return await give(request, ("jobs",), lambda: JobsDocument(jobs=tuple(list_jobs(library.snapshot))))
+    async def jobs(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
+        """Every job that some source knows, by its newest look."""
+
+        def build() -> JobsDocument:
+            now = find_now(library.snapshot)
+            rows = (*now.jobs, *now.predictions)
+            return JobsDocument(jobs=rows[offset : offset + limit], total=len(rows))
+
+        return await give(request, ("jobs", offset, limit), build)
 
     @router.get("/findings", response_model=FindingsDocument, tags=["cluster"])
-    async def findings(request: Request) -> Response:
-        """Every finding, costliest first."""
-        return await give(
-            request, ("findings",), lambda: FindingsDocument(findings=tuple(list_findings(library.snapshot)))
-        )
+    async def findings(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
+        """Open findings of the newest looks, costliest first."""
+
+        def build() -> FindingsDocument:
+            rows = find_now(library.snapshot).findings
+            return FindingsDocument(findings=rows[offset : offset + limit], total=len(rows))
+
+        return await give(request, ("findings", offset, limit), build)
 
     @router.get("/cluster", response_model=cluster.ClusterDocument, tags=["cluster"])
     async def get_cluster(request: Request) -> Response:
@@ -128,6 +149,11 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     async def get_datacenter(request: Request) -> Response:
         """Reports of `prism characterize`."""
         return await give(request, ("datacenter",), lambda: datacenter.describe_datacenters(library.snapshot))
+
+    @router.get("/reports", response_model=reports.ReportsDocument, tags=["reports"])
+    async def get_reports(request: Request) -> Response:
+        """What investigate, compare, predict and goodput printed, newest first."""
+        return await give(request, ("reports",), lambda: reports.describe_reports(library.snapshot))
 
 
 def _add_details(router: APIRouter, service: Service) -> None:
@@ -154,6 +180,11 @@ def _add_details(router: APIRouter, service: Service) -> None:
     async def get_evaluation(request: Request, key: Key) -> Response:
         """An evaluation: its progress, its leaderboard, what its phases cost."""
         return await give(request, ("evaluation", key), lambda: evaluation.describe_evaluation(library.snapshot, key))
+
+    @router.get("/printed", response_model=reports.PrintedDocument, responses=_ERRORS, tags=["reports"])
+    async def get_printed(request: Request, path: Key) -> Response:
+        """One printed document, by its path in the list."""
+        return await give(request, ("printed", path), lambda: reports.describe_report(library.snapshot, path))
 
 
 def _add_timeline(router: APIRouter, service: Service) -> None:
@@ -254,3 +285,25 @@ def _add_files(router: APIRouter, service: Service) -> None:
             return answer_error(404, str(error))
         headers = {"Content-Security-Policy": _REPORT_POLICY}
         return Response(body, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _add_events(router: APIRouter, service: Service) -> None:
+    library = service.library
+
+    async def tell(request: Request) -> AsyncIterator[str]:
+        """A line for every new version; the stream ends after a while, and a browser asks for it again."""
+        yield f"retry: {_EVENTS_RETRY_MS}\n\n"
+        told, loop = -1, asyncio.get_running_loop()
+        until = loop.time() + _EVENTS_S
+        while loop.time() < until and not await request.is_disconnected():
+            if library.snapshot.version != told:
+                told = library.snapshot.version
+                yield f"data: {told}\n\n"
+            await asyncio.sleep(_EVENTS_LOOK_S)
+
+    kind: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}, "description": "Versions"}}
+
+    @router.get("/events", response_class=StreamingResponse, responses=kind, tags=["folder"])
+    async def events(request: Request) -> Response:
+        """Server-sent events: the version of the folder, now and whenever it changes, for some seconds."""
+        return StreamingResponse(tell(request), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

@@ -9,7 +9,7 @@ from prism.serve.library import Snapshot
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised
 from prism.serve.views.failures import list_hosts, list_verdicts
-from prism.serve.views.jobs import list_findings, list_jobs
+from prism.serve.views.looks import find_now
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Samples = Iterable[tuple[dict[str, str], float]]
@@ -20,19 +20,30 @@ def render_metrics(snapshot: Snapshot) -> str:
     return "".join([*_of_jobs(snapshot), *_of_findings(snapshot), *_of_runs(snapshot), *_of_evaluations(snapshot),
         write_metric("snapshot_version", "counter", "Times that the folder was found changed.",
                      [({}, snapshot.version)]),
-        write_metric("unreadable_files", "gauge", "Files that could not be read.", [({}, len(snapshot.problems))]),
+        write_metric("unreadable_files", "gauge", "Files that could not be read.",
+                     [({}, sum(state.state == "broken" for state in snapshot.states))]),
+        write_metric("stale_files", "gauge", "Files of something at work that are not written to any more.",
+                     [({}, sum(state.state == "stale" for state in snapshot.states))]),
     ])  # fmt: skip
 
 
 def _of_jobs(snapshot: Snapshot) -> list[str]:
-    jobs = list_jobs(snapshot)
-    labels = [({"job": job.id, "place": job.place, "source": job.source}, job) for job in jobs]
+    now = find_now(snapshot)
+    jobs = (*now.jobs, *now.predictions)
+    # Not "job": Prometheus gives that label to every target, and would rename ours.
+    labels = [({"prism_job": job.id, "place": job.place, "source": job.source}, job) for job in jobs]
     by_health: Counter[tuple[str, str]] = Counter((job.source, job.health) for job in jobs)
     states = [({"source": source, "health": health}, n) for (source, health), n in sorted(by_health.items())]
     return [
         write_metric("jobs", "gauge", "Jobs by source and health.", states),
-        write_metric("job_ranks", "gauge", "Ranks of a job.", [(name, job.num_ranks) for name, job in labels]),
-        write_metric("job_steps", "gauge", "Steps seen of a job.", [(name, job.num_steps) for name, job in labels]),
+        write_metric(
+            "job_ranks", "gauge", "Ranks of a job.",
+            [(name, job.num_ranks) for name, job in labels if job.num_ranks is not None],
+        ),
+        write_metric(
+            "job_steps", "gauge", "Steps seen of a job.",
+            [(name, job.num_steps) for name, job in labels if job.num_steps is not None],
+        ),
         write_metric(
             "job_step_seconds", "gauge", "Median step of a job.",
             [(name, job.step_s) for name, job in labels if job.step_s is not None],
@@ -45,8 +56,10 @@ def _of_jobs(snapshot: Snapshot) -> list[str]:
 
 
 def _of_findings(snapshot: Snapshot) -> list[str]:
-    counts = Counter((finding.place, finding.kind) for finding in list_findings(snapshot))
-    verdicts = Counter((v.reason, v.category, v.action) for _, _, _, v in list_verdicts(snapshot))
+    counts = Counter((finding.place, finding.kind) for finding in find_now(snapshot).findings)
+    verdicts = Counter(
+        (told.verdict.reason, told.verdict.category, told.verdict.action) for told in list_verdicts(snapshot)
+    )
     return [
         write_metric(
             "findings", "gauge", "Findings by kind.",

@@ -1,4 +1,4 @@
-"""Static files: the page's own, and the charts of the installed plotly package. Read once, known by name."""
+"""Static files of the pages. Read once, known by name."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import mimetypes
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from prism.errors import MissingExtraError
 from prism.serve.web.problems import answer_error
 
-PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/api")
+PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/reports", "/api")
 _FOLDER = Path(__file__).parent.parent / "static"
 _LEAST_PACKED_BYTES = 1_024
 
@@ -32,22 +30,10 @@ class StaticFile:
     tag: str
 
 
-def find_plotly() -> Path:
-    """The charting library inside the installed package; it is not imported, which would take seconds."""
-    spec = find_spec("plotly")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    for place in places:
-        path = Path(place) / "package_data" / "plotly.min.js"
-        if path.is_file():
-            return path
-    raise MissingExtraError("prism serve", "serve")
-
-
 @cache
 def load_static() -> dict[str, StaticFile]:
     """Every file that may be asked for, by its name below /static."""
     files = {str(path.relative_to(_FOLDER)): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()}
-    files["plotly.min.js"] = find_plotly()
     return {name: _load(path) for name, path in files.items()}
 
 

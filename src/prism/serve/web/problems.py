@@ -16,6 +16,7 @@ _CODES = {
     413: "too_large",
     414: "too_long",
     422: "bad_parameter",
+    429: "too_many_tries",
     500: "internal",
     503: "busy",
 }

@@ -1,9 +1,10 @@
 // The API, from its own description.
+import { at } from "../address.js";
 import { card, h } from "../dom.js";
 
 export async function api() {
-  const answer = await fetch("/api/openapi.json");
+  const answer = await fetch(at("/api/openapi.json"));
   const description = await answer.json();
   const routes = Object.entries(description.paths).map(([path, { get }]) => card(path, h("div", {}, h("p", { style: { marginTop: 0 } }, get.description), get.parameters?.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["parameter", "", "what"].map((name) => h("th", {}, name)))), h("tbody", {}, get.parameters.map((p) => h("tr", {}, h("td", {}, h("code", {}, p.name)), h("td", {}, p.required ? "required" : ""), h("td", {}, p.description || p.schema?.description || "")))))) : null), { about: (get.tags || []).join(", ") }));
-  return { node: h("div", {}, h("div", { class: "head" }, h("h1", {}, "API"), h("span", { class: "sub" }, "all of it is read-only JSON over GET; errors have one shape: error.code, error.message, error.status"), h("span", { class: "grow" }), h("a", { class: "button", href: "/api/openapi.json", "data-outside": "yes" }, "OpenAPI")), routes) };
+  return { node: h("div", {}, h("div", { class: "head" }, h("h1", {}, "API"), h("span", { class: "sub" }, "all of it is read-only JSON over GET; errors have one shape: error.code, error.message, error.status"), h("span", { class: "grow" }), h("a", { class: "button", href: at("/api/openapi.json"), "data-outside": "yes" }, "OpenAPI")), routes) };
 }

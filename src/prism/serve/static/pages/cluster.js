@@ -4,9 +4,7 @@ import { jobColour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, health, sparkline, tile } from "../dom.js";
 import { table } from "../table.js";
-import { gbps, percent, plural, seconds, whole, words } from "../units.js";
-
-const RUNNING = new Set(["observed", "watched", "supervised"]);
+import { ago, clock, gbps, percent, plural, seconds, whole, words } from "../units.js";
 
 export async function cluster({ go }) {
   const node = h("div", {});
@@ -16,42 +14,59 @@ export async function cluster({ go }) {
 }
 
 function page(data, go) {
-  const jobs = data.jobs.filter((job) => RUNNING.has(job.source)), predictions = data.jobs.filter((job) => !RUNNING.has(job.source));
-  const head = h("div", { class: "head" }, h("h1", {}, "Cluster"), h("span", { class: "sub" }, "what runs, how well, and on what"));
-  if (!data.jobs.length && !data.hosts.length) return [head, card("Jobs", empty("No job is known yet", "Diagnose flows, watch a source, or supervise a run with its output below this folder.", "prism diagnose flows.parquet --topology topology.csv --output report/"))];
-  const cordoned = data.hosts.filter((host) => host.state === "cordoned").length, blamed = data.hosts.filter((host) => host.state === "blamed").length;
-  const lost = data.findings.reduce((sum, finding) => sum + finding.lost_gpu_seconds, 0);
-  const ranks = jobs.reduce((sum, job) => sum + job.num_ranks, 0);
+  const { jobs, predictions, counts } = data;
+  const head = h("div", { class: "head" }, h("h1", {}, "Cluster"), h("span", { class: "sub" }, "the newest look at every job, how well it is, and on what it runs"));
+  if (!jobs.length && !predictions.length && !data.hosts.length) return [head, card("Jobs", empty("No job is known yet", "Diagnose flows, watch a source, or supervise a run with its output below this folder.", "prism diagnose flows.parquet --topology topology.csv --output report/"))];
   const tiles = h("div", { class: "tiles" },
-    tile(whole(jobs.length), "jobs"), tile(whole(ranks), "ranks seen"), tile(whole(data.hosts.length + data.hosts_left_out), "hosts"),
-    tile(whole(data.findings.length), "findings", data.findings.length ? "bad" : ""), tile(whole(lost), "GPU s lost", lost ? "warn" : ""),
-    tile(whole(cordoned + blamed), "hosts under suspicion", cordoned ? "bad" : blamed ? "warn" : ""));
+    tile(whole(counts.jobs), "jobs"), tile(counts.ranks ? whole(counts.ranks) : "–", "ranks seen"), tile(counts.hosts ? whole(counts.hosts) : "–", "hosts known"),
+    tile(whole(counts.open_findings), "open findings", counts.open_findings ? "bad" : ""), tile(whole(counts.lost_gpu_seconds), "GPU s lost to them", counts.lost_gpu_seconds ? "warn" : ""),
+    tile(whole(counts.suspects), "hosts under suspicion", counts.cordoned ? "bad" : counts.suspects ? "warn" : ""));
   const colours = new Map([...new Set(data.hosts.flatMap((host) => host.jobs.map((id) => `${host.place}~${id}`)))].sort().map((key, i) => [key, jobColour(i)]));
-  return [head, tiles, jobsCard(jobs, colours), findingsCard(data.findings, go), topologyCard(data, colours, go), linksCard(data), predictions.length ? predictionsCard(predictions) : null];
+  return [head, tiles, jobsCard(jobs, colours, data.jobs_left_out), findingsCard(data.findings, go), data.resolved.length ? resolvedCard(data.resolved) : null, topologyCard(data, colours, go), linksCard(data),
+    data.earlier.length ? earlierCard(data) : null, predictions.length ? predictionsCard(predictions) : null,
+    data.notes.length ? card("Notes of the diagnoses", h("ul", { class: "notes" }, data.notes.map((note) => h("li", {}, note)))) : null];
+}
+
+function resolvedCard(findings) {
+  const built = table("resolved", [
+    { name: "what", get: (f) => words(f.kind), show: (f) => badge(words(f.kind)) }, { name: "job", get: (f) => f.job, cut: true }, { name: "culprit", get: (f) => `${f.culprit_type} ${f.culprit}`, cut: true },
+    { name: "GPU s lost", num: true, get: (f) => f.lost_gpu_seconds, show: (f) => whole(f.lost_gpu_seconds) }, { name: "until", get: (f) => String(BigInt(f.origin_ns) + BigInt(f.to_ns)), show: (f) => clock(BigInt(f.origin_ns) + BigInt(f.to_ns), { date: true }) },
+  ], findings, { most: 10, caption: "Resolved findings" });
+  return card("Resolved", built.node, { about: "a watch saw these and does not see them any more", tools: built.tools });
+}
+
+function earlierCard(data) {
+  const built = table("earlier", [
+    { name: "job", get: (j) => j.id, cut: true, show: jobLink }, { name: "until", get: (j) => j.looked_until_ns, show: (j) => clock(j.looked_until_ns, { date: true }) }, { name: "step time", num: true, get: (j) => j.step_s, show: (j) => seconds(j.step_s) },
+    { name: "findings", num: true, get: (j) => j.num_findings }, { name: "from", get: (j) => `${j.source} ${j.place}`, cut: true },
+  ], data.earlier, { most: 10, sort: ["until", true], caption: "Earlier looks" });
+  return card("Earlier looks", built.node, { about: `replaced by newer ones, or of jobs that are gone; not counted above${data.earlier_left_out ? `; ${whole(data.earlier_left_out)} more are left out` : ""}`, tools: built.tools });
 }
 
 const jobLink = (job) => h("a", { href: job.source === "supervised" ? link("/failures", { run: job.key }) : link("/job", { key: job.key }) }, job.id);
 
-function jobsCard(jobs, colours) {
+function jobsCard(jobs, colours, leftOut) {
   if (!jobs.length) return card("Jobs", empty("No running job is known", "Only predictions were found; see below."));
   const built = table("jobs", [
     { name: "job", get: (j) => j.id, cut: true, show: (j) => [h("span", { class: "sw", style: { background: colours.get(j.key) || "var(--faint)", marginRight: "8px" } }), jobLink(j)] },
     { name: "health", get: (j) => j.health, show: (j) => health(j.health, j.health_text) },
+    { name: "state", get: (j) => j.state, show: (j) => [j.state === "unknown" ? "–" : j.state, j.stale ? [" ", badge("stale", "warn", "not written to for long")] : null] },
+    { name: "as of", get: (j) => j.looked_until_ns, show: (j) => h("span", { title: clock(j.looked_until_ns, { date: true }) }, ago(j.looked_until_ns)) },
     { name: "layout", get: (j) => j.layout, show: (j) => (j.layout ? h("span", { class: "mono", title: j.degrees.map((d) => `${d.name} ${d.value ?? "?"}: ${percent(d.confidence)} sure`).join("\n") }, j.layout) : "–") },
-    { name: "ranks", num: true, get: (j) => j.num_ranks || null, show: (j) => (j.num_ranks ? whole(j.num_ranks) : "–") },
-    { name: "hosts", num: true, get: (j) => j.num_hosts || null, show: (j) => (j.num_hosts ? whole(j.num_hosts) : "–") },
-    { name: "steps", num: true, get: (j) => j.num_steps || null, show: (j) => (j.num_steps ? whole(j.num_steps) : "–") },
+    { name: "ranks", num: true, get: (j) => j.num_ranks, show: (j) => whole(j.num_ranks) },
+    { name: "hosts", num: true, get: (j) => j.num_hosts, show: (j) => whole(j.num_hosts) },
+    { name: "steps", num: true, get: (j) => j.num_steps, show: (j) => whole(j.num_steps) },
     { name: "step time", num: true, get: (j) => j.step_s, show: (j) => seconds(j.step_s), title: "median" },
     { name: "trend", show: (j) => sparkline(j.trend_s) },
     { name: "GPU s lost", num: true, get: (j) => j.lost_gpu_seconds, show: (j) => (j.num_findings ? whole(j.lost_gpu_seconds) : "–") },
     { name: "what is wrong", wide: true, get: (j) => j.health_text, show: (j) => (j.health === "ok" ? h("span", { class: "note" }, j.health_text) : words(j.health_text)) },
-    { name: "from", get: (j) => `${j.source} ${j.place}`, cut: true, show: (j) => h("span", { class: "note" }, `${j.source} · ${j.place}`) },
+    { name: "from", get: (j) => `${j.source} ${j.place}`, cut: true, show: (j) => [h("span", { class: "note" }, `${j.source} · ${j.place}`), j.run_key ? [" ", h("a", { href: link("/failures", { run: j.run_key }) }, "its run")] : null] },
   ], jobs, { sort: ["GPU s lost", true], caption: "Jobs" });
-  return card("Jobs", built.node, { tools: built.tools });
+  return card("Jobs", built.node, { tools: built.tools, about: leftOut ? `${whole(leftOut)} more are left out; /api/jobs pages through all` : "" });
 }
 
 export function findingsCard(findings, go, { onchoose } = {}) {
-  if (!findings.length) return card("Findings", empty("Nothing is out of the ordinary", "Findings of diagnose and watch appear here, worst first."));
+  if (!findings.length) return card("Findings", empty("No finding is open", "Findings of diagnose and watch appear here, worst first."));
   const built = table("findings", [
     { name: "what", get: (f) => words(f.kind), show: (f) => badge(words(f.kind), f.kind === "hang" ? "bad" : "warn") },
     { name: "job", get: (f) => f.job, cut: true, show: (f) => h("a", { href: findingLink(f) }, f.job) },
@@ -117,15 +132,21 @@ function linksCard(data) {
   ], data.shared, { most: 10, sort: ["what", false], caption: "Shared" });
   return h("div", { class: "grid" },
     card("Hot links", data.hot_links.length ? links.node : empty("The load of links is not known", "links.parquet beside a diagnosis holds it."), { tools: data.hot_links.length ? links.tools : null, about: "busier direction" }),
-    card("Shared by tenants", data.shared.length ? shared.node : empty("No link or switch is shared", "Every tenant has its own."), { tools: data.shared.length ? shared.tools : null }));
+    card("Shared by tenants", data.shared.length ? shared.node : sharedEmpty(data), { tools: data.shared.length ? shared.tools : null }));
+}
+
+function sharedEmpty(data) {
+  if (!data.links_known && !data.switches_known) return empty("Who shares what is not known", "Diagnose with a topology and --output: links.parquet holds the tenants of links.");
+  if (!data.links_known) return empty("No switch is shared", "Whether links are is not known: no links.parquet was written.");
+  return empty("No link or switch is shared", "Every tenant has its own, in what was diagnosed.");
 }
 
 function predictionsCard(jobs) {
   const built = table("predictions", [
     { name: "prediction", get: (j) => `${j.place} ${j.id}`, cut: true, show: (j) => h("a", { href: link("/job", { key: j.key }) }, j.source === "scenario" ? `${j.place} · ${j.id}` : j.place) },
     { name: "kind", get: (j) => j.source, show: (j) => badge(j.source, "info") },
-    { name: "ranks", num: true, get: (j) => j.num_ranks || null, show: (j) => (j.num_ranks ? whole(j.num_ranks) : "–") },
-    { name: "steps", num: true, get: (j) => j.num_steps || null, show: (j) => (j.num_steps ? whole(j.num_steps) : "–") },
+    { name: "ranks", num: true, get: (j) => j.num_ranks, show: (j) => whole(j.num_ranks) },
+    { name: "steps", num: true, get: (j) => j.num_steps, show: (j) => whole(j.num_steps) },
     { name: "step time", num: true, get: (j) => j.step_s, show: (j) => seconds(j.step_s) },
     { name: "trend", show: (j) => sparkline(j.trend_s) },
   ], jobs, { caption: "Predictions" });

@@ -48,11 +48,12 @@ class EvaluationPage {
     const parts = progress.samples ? [[progress.scored, "var(--good)"]] : [[progress.done, "var(--good)"], [progress.failed, "var(--bad)"], [progress.running, "var(--accent)"]], all = progress.samples || total;
     const choose = this.evaluations.length > 1 ? h("select", { "aria-label": "Evaluation", onchange: (event) => this.go("/evaluation", { key: event.target.value }) }, this.evaluations.map((e) => h("option", { value: e.key, selected: e.key === this.key }, e.place))) : null;
     clear(this.top,
-      h("div", { class: "head" }, h("h1", {}, "Evaluation"), badge(progress.state, STATE[progress.state]), h("span", { class: "sub" }, `${evaluation.place}, changed ${ago(evaluation.updated_ns)}`), h("span", { class: "grow" }), choose),
+      h("div", { class: "head" }, h("h1", {}, "Evaluation"), badge(progress.state, STATE[progress.state]), evaluation.stale ? badge("stale", "warn", "it says that it runs and has written nothing for long") : null, h("span", { class: "sub" }, `${evaluation.place}, changed ${ago(evaluation.updated_ns)}`), h("span", { class: "grow" }), choose),
       h("div", { class: "tiles" }, tile(progress.state === "done" ? "done" : seconds(progress.time_left_s), progress.state === "done" ? "nothing left" : "left, as expected"), progress.samples ? tile(percent(progress.scored / progress.samples), `of ${whole(progress.samples)} samples scored`) : null, tile(progress.samples ? whole(progress.done) : `${whole(progress.done)} / ${whole(total)}`, "trials done"), tile(whole(progress.running), "running"), tile(whole(progress.waiting), "waiting"),
         tile(whole(progress.failed), "failed", progress.failed ? "bad" : ""), tile(progress.gpus === null ? "–" : `${whole(progress.gpus_busy)} / ${whole(progress.gpus)}`, "GPUs busy"), data.makespan_s === null ? null : tile(seconds(data.makespan_s), data.lower_bound_s ? `makespan, ${number(data.makespan_s / data.lower_bound_s)} x the bound` : "makespan")),
       all ? h("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": all, "aria-valuenow": parts[0][0], "aria-label": "Trials", style: { marginBottom: "16px" } },
         parts.map(([count, paint]) => h("i", { style: { width: `${(100 * count) / all}%`, background: paint } }))) : null,
+      data.broken ? h("p", { class: "alert" }, `Its results cannot be read: ${data.broken}`) : null,
       data.regressions.length ? h("div", { class: "alert" }, h("b", {}, plural(data.regressions.length, "regression")), h("ul", { class: "notes" }, data.regressions.slice(0, 20).map((line) => h("li", {}, line)))) : null);
     clear(this.below, h("div", { class: "grid" }, this.curvesCard(), this.phasesCard()), this.scoresCard());
   }
@@ -87,7 +88,7 @@ class EvaluationPage {
     const built = table("leaderboard", [
       { name: "checkpoint", get: (s) => s.checkpoint, cut: true, show: (s) => h("span", { class: "mono" }, s.checkpoint) }, { name: "step", num: true, get: (s) => s.step, show: (s) => whole(s.step) }, { name: "dataset", get: (s) => s.dataset, cut: true }, { name: "metric", get: (s) => s.metric },
       { name: "value", num: true, get: (s) => s.value, show: (s) => number(s.value, 4) },
-      { name: "change", num: true, get: (s) => s.change, show: (s) => (s.change === null ? "–" : h("span", { style: { color: s.change < 0 ? "var(--bad)" : "var(--good)" } }, `${s.change > 0 ? "+" : ""}${number(s.change, 4)}`)), title: "against the checkpoint before" },
+      { name: "change", num: true, get: (s) => s.change, show: (s) => (s.change === null ? "–" : h("span", { style: { color: s.better === null ? "" : s.better ? "var(--good)" : "var(--bad)" }, title: s.better === null ? "" : s.better ? "better" : "worse" }, `${s.change > 0 ? "+" : ""}${number(s.change, 4)}${s.better === null ? "" : s.better ? " ▲" : " ▼"}`)), title: "against the checkpoint before; ▲ is better, ▼ is worse" },
     ], scores, { most: 24, sort: ["step", true], caption: "Leaderboard" });
     return card("Leaderboard", built.node, { tools: built.tools, about: scores_left_out ? `${whole(scores_left_out)} more in leaderboard.csv` : plural(scores.length, "score") });
   }

@@ -6,11 +6,11 @@ import { badge, card, clear, empty, h, health, tile } from "../dom.js";
 import { openInPerfetto } from "../perfetto.js";
 import { table } from "../table.js";
 import { Timeline } from "../timeline.js";
-import { bytes, number, percent, plural, seconds, whole, words } from "../units.js";
+import { ago, bytes, clock, number, percent, plural, seconds, whole, words } from "../units.js";
 import { findingsCard } from "./cluster.js";
 
 export async function job({ go }) {
-  const { jobs } = await load("jobs");
+  const { jobs } = await load("jobs", { limit: 500 });
   const key = address.get("key") || (jobs.find((j) => j.has_timeline && j.num_findings) || jobs.find((j) => j.has_timeline) || jobs[0])?.key;
   if (!key) return { node: h("div", {}, h("div", { class: "head" }, h("h1", {}, "Job")), card("Timeline", empty("No job is known yet", "A diagnosis, an emulation or a scenario below this folder brings its timeline.", "prism diagnose flows.parquet --output report/"))) };
   if (!address.get("key")) address.set({ key });
@@ -39,7 +39,7 @@ class JobPage {
   close() { this.timeline?.stop(); clearTimeout(this.waiting); }
 
   async refresh() {
-    const [data, { jobs }] = [await load("job", { key: this.key }), await load("jobs")];
+    const [data, { jobs }] = await Promise.all([load("job", { key: this.key }), load("jobs", { limit: 500 })]);
     this.data = data; this.jobs = jobs;
     if (data.steps.length) this.steps = data.steps;
     if (this.timeline) { this.timeline.findings = data.findings; this.timeline.refresh(); }
@@ -87,10 +87,13 @@ class JobPage {
   draw() {
     const { data } = this, { job } = data;
     const choose = h("select", { "aria-label": "Job", onchange: (event) => this.go("/job", { key: event.target.value }) }, this.jobs.map((j) => h("option", { value: j.key, selected: j.key === this.key }, `${j.place} · ${j.id}`)));
+    const looks = data.looks.length > 1 ? h("select", { "aria-label": "Look", title: "Looks at this job, newest first", onchange: (event) => this.go("/job", { key: event.target.value }) }, data.looks.map((look) => h("option", { value: look.key, selected: look.key === this.key }, `${clock(look.looked_until_ns, { date: true })} · ${look.place}`))) : null;
     clear(this.parts.head,
-      h("div", { class: "head" }, h("h1", {}, job.id), job.health === "unknown" ? badge(job.health_text) : health(job.health, job.health_text), job.layout && h("span", { class: "mono" }, job.layout), h("span", { class: "sub" }, `${job.source} · ${job.place}`), h("span", { class: "grow" }), choose),
-      h("div", { class: "tiles" }, tile(job.num_ranks ? whole(job.num_ranks) : "–", "ranks"), tile(job.num_hosts ? whole(job.num_hosts) : "–", "hosts"), tile(seconds(this.medianStep()), "median step"),
-        tile(whole(this.steps.length || job.num_steps), "steps seen"), tile(whole(data.findings.length), "findings", data.findings.length ? "bad" : ""), tile(whole(job.lost_gpu_seconds), "GPU s lost", job.lost_gpu_seconds ? "warn" : "")));
+      h("div", { class: "head" }, h("h1", {}, job.id), job.health === "unknown" ? badge(job.health_text) : health(job.health, job.health_text), job.layout && h("span", { class: "mono" }, job.layout), job.state === "unknown" ? null : badge(job.state, job.state === "stopped" ? "warn" : ""), job.stale ? badge("stale", "warn") : null,
+        h("span", { class: "sub" }, `${job.source} · ${job.place}`, Number(job.looked_until_ns) ? `, as of ${clock(job.looked_until_ns, { date: true })} (${ago(job.looked_until_ns)})` : ""), h("span", { class: "grow" }), looks, choose),
+      data.latest_key !== this.key ? h("p", { class: "alert" }, "This is an earlier look at the job. ", h("a", { href: address.link("/job", { key: data.latest_key }) }, "See the newest.")) : null,
+      h("div", { class: "tiles" }, tile(whole(job.num_ranks), "ranks"), tile(whole(job.num_hosts), "hosts"), tile(seconds(this.medianStep()), "median step"),
+        tile(this.steps.length ? whole(this.steps.length) : whole(job.num_steps), "steps seen"), tile(whole(job.num_findings), "open findings", job.num_findings ? "bad" : ""), tile(whole(job.lost_gpu_seconds), "GPU s lost", job.lost_gpu_seconds ? "warn" : "")));
     this.breakdown = h("div", {});
     clear(this.parts.below,
       data.findings.length || job.source === "observed" || job.source === "watched" ? findingsCard(data.findings.map((f) => f.finding), this.go, { onchoose: (finding) => this.choose(finding) }) : null,
@@ -115,6 +118,7 @@ class JobPage {
   }
 
   stepsCard() {
+    if (!this.steps.length && !this.data.steps_known) return card("Step time", empty(this.data.job.step_s === null ? "Steps are not listed" : `${seconds(this.data.job.step_s)} is the median`, this.data.job.source === "watched" ? "A watch keeps the median alone; diagnose its flows to see every step." : "Its source lists no steps."));
     if (!this.steps.length) return card("Step time", empty("No step was recognised", "The job may be too short, or its traffic without rhythm."));
     const make = () => ({
       traces: [{ type: "scatter", mode: this.steps.length > 200 ? "lines" : "lines+markers", x: this.steps.map((s) => s.index), y: this.steps.map((s) => (s.to_ns - s.from_ns) / 1e9), line: { color: COLOURS.compute, width: 1.6 }, marker: { size: 5 },

@@ -1,0 +1,84 @@
+"""The Reports page: what investigate, compare, predict and goodput printed, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from prism.serve.library import Snapshot
+from prism.serve.sources.printed import Printed
+
+_MOST_REPORTS = 500
+_MOST_RISKS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedRow:
+    """A printed document in a list; `line` is what it says in a line."""
+
+    path: str
+    kind: str
+    line: str
+    updated_ns: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsDocument:
+    """All of them, the newest first."""
+
+    reports: tuple[PrintedRow, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedDocument:
+    """One of them; `document` as the command printed it, but for risks that are left out."""
+
+    report: PrintedRow
+    document: dict[str, Any]
+    risks_left_out: int
+
+
+def list_reports(snapshot: Snapshot) -> list[Printed]:
+    """The sources, newest first."""
+    return sorted(snapshot.all_of(Printed), key=lambda source: -source.updated_ns)
+
+
+def describe_reports(snapshot: Snapshot) -> ReportsDocument:
+    """The list."""
+    found = list_reports(snapshot)
+    return ReportsDocument(
+        reports=tuple(_describe(source) for source in found[:_MOST_REPORTS]),
+        left_out=max(0, len(found) - _MOST_REPORTS),
+    )
+
+
+def describe_report(snapshot: Snapshot, path: str) -> PrintedDocument | None:
+    """One document; None where none has that path."""
+    source = next((source for source in snapshot.all_of(Printed) if source.path == path), None)
+    if source is None:
+        return None
+    document, left_out = dict(source.document), 0
+    if source.kind == "prediction":
+        left_out = max(0, len(document["risks"]) - _MOST_RISKS)
+        document["risks"] = document["risks"][:_MOST_RISKS]
+    return PrintedDocument(report=_describe(source), document=document, risks_left_out=left_out)
+
+
+def _describe(source: Printed) -> PrintedRow:
+    return PrintedRow(path=source.path, kind=source.kind, line=_say(source), updated_ns=str(source.updated_ns))
+
+
+def _say(source: Printed) -> str:
+    document = source.document
+    match source.kind:
+        case "investigation":
+            return str(document["verdict"].get("what", ""))
+        case "comparison":
+            before, after = float(document["expected_ms"]), float(document["observed_ms"])
+            noise = ", within the noise" if document.get("is_noise") else ""
+            return f"{before:.4g} ms a step, then {after:.4g} ms{noise}"
+        case "prediction":
+            return f"{len(document['risks']):,} parts, next {document.get('horizon_days', '?')} days"
+        case "goodput":
+            return f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"
