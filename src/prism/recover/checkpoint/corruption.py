@@ -88,7 +88,9 @@ def measure_norm(tensors: Sequence[torch.Tensor]) -> float:
     local = [one for one in map(_local, tensors) if one.numel()]
     if not local:
         return 0.0
-    return float(torch.stack([one.float() for one in torch._foreach_norm(local)]).norm())
+    # AdamW's step counters may lie on the CPU while the rest is on a GPU.
+    norms = [one.float().to(local[0].device, non_blocking=True) for one in torch._foreach_norm(local)]
+    return float(torch.stack(norms).norm())
 
 
 def sketch(tensors: Iterable[torch.Tensor]) -> Sketch:
