@@ -1,7 +1,8 @@
 """Silent data corruption: single bits flipped in a training of several replicas, and what the guard makes of them.
 
     python benchmarks/corruption.py                     # CPU, a few minutes on two cores: few runs, few clean steps
-    python benchmarks/corruption.py --device cuda       # 500 runs, 10,000 clean steps, cost on a 300M-parameter model
+    python benchmarks/corruption.py --device cuda --clean-steps 0 --cost-turns 0      # 500 flips
+    python benchmarks/corruption.py --device cuda --runs 0    # 10,000 clean steps, cost on a model of 300M parameters
 
 The replicas are real modules with optimizers of their own, in one process on one device; their gradients are averaged
 as DDP does. Every run starts from a state of the clean training, flips one bit of one rank (in a weight, an output of a
@@ -360,7 +361,8 @@ def main() -> None:
         torch.set_num_threads(1)
     print(f"{describe_machine()}; {torch.cuda.get_device_name(0) if gpu else 'CPU'}; torch {torch.__version__}")
     start = time.perf_counter()
-    run_flips(Replicas(options), options)
+    if options.runs:
+        run_flips(Replicas(options), options)
     print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
     if options.clean_steps:
         run_clean(Replicas(options), options)

@@ -170,6 +170,31 @@ def test_two_containers_with_one_path_do_not_share_their_memory(tmp_path: Path):
     assert other.memory.run_folder != one.memory.run_folder
 
 
+def test_a_script_that_restores_while_another_process_trains_reads_storage(tmp_path: Path, monkeypatch):
+    one = make(tmp_path)
+    one.save(3, state_of(3.0))
+    leave(one)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(one.memory.folder / "lock", os.O_RDWR)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        os.write(writer, b"held")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(reader, 4)
+        monkeypatch.setattr(memory, "_LOCK_WAIT_S", 0.1)
+        assert make(tmp_path).restore(state_of(0.0)).source == "storage"
+        assert make(tmp_path, read_only=True).restore(state_of(0.0)).source == "storage"
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+    assert make(tmp_path).restore(state_of(0.0)).source == "memory"
+
+
 def test_a_copied_checkpoint_folder_gets_memory_of_its_own_while_the_first_runs(tmp_path: Path, monkeypatch):
     one = make(tmp_path)
     lock = memory_folder(tmp_path / "m", one.catalog.id) / "rank-00000" / "lock"

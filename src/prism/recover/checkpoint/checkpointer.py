@@ -182,6 +182,7 @@ class Checkpointer:
             memory=self.memory,
             ranks=self.ranks,
             trusted=self.config.trusted,
+            use_memory=not self.config.read_only,  # a training may be at work there
             tell_broken=lambda step, why: self.progress.event("broken", step=step, why=why),
         )
         restored = search.newest(state, limit)

@@ -88,9 +88,8 @@ def measure_norm(tensors: Sequence[torch.Tensor]) -> float:
     local = [one for one in map(_local, tensors) if one.numel()]
     if not local:
         return 0.0
-    # Optimizers keep some of their state (step counts) on the host though the weights are on a GPU.
-    device = max((one.device for one in local), key=lambda d: d.type != "cpu")
-    norms = [one.float().to(device, non_blocking=True) for one in torch._foreach_norm(local)]
+    # AdamW's step counters may lie on the CPU while the rest is on a GPU.
+    norms = [one.float().to(local[0].device, non_blocking=True) for one in torch._foreach_norm(local)]
     return float(torch.stack(norms).norm())
 
 

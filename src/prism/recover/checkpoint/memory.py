@@ -153,6 +153,8 @@ class Memory:
             check_parent(self._memory_dir)
             check_private_folder(self.run_folder)
             check_private_folder(self.folder)
+            if self._is_changing():
+                return {}
         except OSError:
             return {}
         found = ((slot, slot.header()) for slot in self.slots)
@@ -164,6 +166,17 @@ class Memory:
             and header.world_size == world_size
             and not any(cut.covers(header.step, header.epoch) for cut in cuts)
         }
+
+    def _is_changing(self) -> bool:
+        """Whether another living process trains on these slots; one that was just killed is given time to go."""
+        if self.run_folder in _IN_USE:
+            return False
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while is_locked(self.folder / _LOCK):
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.1)
+        return False
 
     def remove(self) -> None:
         """Give all memory back."""
@@ -210,12 +223,19 @@ def sweep_memory(memory_dir: Path, config: SweepConfig | None = None) -> list[Pa
 
 def _is_held(run_folder: Path) -> bool:
     """Whether a living process holds one of the ranks."""
-    for lock in run_folder.glob(f"rank-*/{_LOCK}"):
+    return any(is_locked(lock) for lock in run_folder.glob(f"rank-*/{_LOCK}"))
+
+
+def is_locked(lock: Path) -> bool:
+    """Whether another process holds a lock; never ask for one of this process, which would let go of it."""
+    try:
         descriptor = open_private(lock, os.O_RDWR)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
     return False

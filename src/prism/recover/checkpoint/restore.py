@@ -41,6 +41,7 @@ class Restore:
     memory: Memory
     ranks: Ranks
     trusted: tuple[type, ...] = ()
+    use_memory: bool = True
     tell_broken: Callable[[int, str], None] = field(default=lambda step, why: None)
     broken: list[Entry] = field(default_factory=list)  # found damaged; whoever writes next sets them aside
 
@@ -48,7 +49,9 @@ class Restore:
         """Load the newest good state at or before a step. Every rank calls this."""
         start = time.monotonic()
         entries, num_bad = self.ranks.on_first(lambda: self._candidates(up_to_step))
-        staged = self._staged_everywhere(up_to_step, storage_is_empty=not entries and up_to_step is None)
+        staged: set[tuple[int, int]] = set()
+        if self.use_memory:
+            staged = self._staged_everywhere(up_to_step, storage_is_empty=not entries and up_to_step is None)
         for entry in (*entries, None):
             while staged and (entry is None or max(staged)[0] >= entry.step):
                 key = max(staged)
