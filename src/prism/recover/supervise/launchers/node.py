@@ -5,6 +5,7 @@ does, too. A full disk must not end training: output that cannot be written is d
 
     python -S node.py run EXIT_FILE LOG_FILE COMMAND...
     python -S node.py end KEY GRACE_S      # end an attempt's processes on this host
+    python -S node.py ask KEY              # ask the ranks among them to save and leave
     python -S node.py count KEY            # print how many there are
 """
 
@@ -47,6 +48,8 @@ def main() -> int:
     if what == "end":
         end_marked(words[0], float(words[1]))
         return 0
+    if what == "ask":
+        return 0 if ask_ranks(words[0]) else 1
     if what == "count":
         sys.stdout.write(f"{len(find_marked(words[0]))}\n")
         return 0
@@ -111,6 +114,14 @@ def find_marked(key: str) -> list[int]:
     return sorted(pid for pid in marked if (stat := read_stat(pid)) is not None and stat[0] != "Z")
 
 
+def ask_ranks(key: str) -> int:
+    """SIGTERM to the ranks of an attempt; how many there were."""
+    marked = find_marked(key)
+    ranks = find_reported(marked, Path(key)) or find_ranks(marked)
+    send(ranks, signal.SIGTERM)
+    return len(ranks)
+
+
 def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
     """End all marked processes; how many there were.
 
@@ -119,7 +130,7 @@ def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: Fal
     """
     first = find_marked(key)
     if first and grace_s > 0:
-        send(find_reported(first, Path(key)) or find_ranks(first), signal.SIGTERM)
+        ask_ranks(key)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
     elif first:
         writers = [pid for pid in first if variables_of(pid).get(_ROLE) == b"writer"]
