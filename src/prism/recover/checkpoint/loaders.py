@@ -1,27 +1,38 @@
-"""Data loader workers that outlive a warning.
+"""Loader workers that outlive the warning before a machine is taken away.
 
-Slurm, Kubernetes and torchrun send SIGTERM to every process of a job. A worker that dies of it takes its rank with it
-("DataLoader worker is killed by signal") before the rank has saved. So workers leave SIGTERM to their rank: it ends
-them when it is done, and they end by themselves when it is gone.
+Schedulers send SIGTERM to every process of a job. A worker that obeys takes the next batch with it, and the trainer
+fails before it can save. Here workers leave these signals to the trainer, and end when the trainer itself ends them.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from typing import Any
 
-import torch.utils.data._utils.worker as torch_worker
+from torch.utils.data._utils import worker
 
-_run_worker = torch_worker._worker_loop
+_plain_loop = worker._worker_loop
+_WARNINGS = frozenset({signal.SIGTERM, signal.SIGUSR1})
 
 
 def shield_workers() -> None:
-    """Let every data loader that is started from now on have such workers."""
-    torch_worker._worker_loop = run_shielded
+    """From now on workers of torch's DataLoader ignore the warning signals of anybody but their trainer."""
+    worker._worker_loop = run_shielded
 
 
-def run_shielded(*args: Any, **options: Any) -> None:
-    """torch's own worker loop with SIGTERM held back; a function of a module, so that a spawned worker finds it."""
-    # Held back, not ignored: torch installs a handler of its own afterwards.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-    _run_worker(*args, **options)
+def run_shielded(*args: Any, **kwargs: Any) -> Any:
+    """torch's loop of a loader worker, deaf to warnings; also found by name in workers that are spawned."""
+    trainer = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WARNINGS)
+    threading.Thread(target=_obey_trainer, args=(trainer,), name="prism-signals", daemon=True).start()
+    return _plain_loop(*args, **kwargs)
+
+
+def _obey_trainer(trainer: int) -> None:
+    """End when the trainer says so: multiprocessing ends stuck workers with SIGTERM."""
+    while True:
+        found = signal.sigwaitinfo(_WARNINGS)
+        if found.si_signo == signal.SIGTERM and found.si_pid in (trainer, os.getpid()):
+            os._exit(0)

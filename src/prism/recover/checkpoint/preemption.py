@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Any
 
 from prism.recover.checkpoint.loaders import shield_workers
 
@@ -13,8 +14,12 @@ class PreemptionNotice:
 
     def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
         self.given = False
+        self._previous: dict[signal.Signals, Any] = {}
         shield_workers()
-        self._previous = {number: signal.signal(number, self._note) for number in signals}
+        try:
+            self._previous = {number: signal.signal(number, self._note) for number in signals}
+        except ValueError:
+            return  # not the main thread: whoever runs it must pass the warning on
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.given = True
@@ -22,4 +27,4 @@ class PreemptionNotice:
     def close(self) -> None:
         """Put the earlier handlers back."""
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

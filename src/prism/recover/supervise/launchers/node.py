@@ -29,7 +29,6 @@ _RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 _KEY = "PRISM_ATTEMPT_KEY"
 _POLL_S = 0.1
-_COMMIT_S = 30.0  # for a writer whose rank is gone to commit what was staged
 _ROLE = b"PRISM_ROLE"  # a helper process of ours names its role
 _SHELLS = {"sh", "bash", "dash", "zsh", "ash", "env", "timeout", "nice", "stdbuf", "script", "srun", "ssh"}
 _LAUNCHERS = {
@@ -126,16 +125,12 @@ def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: Fal
     """End all marked processes; how many there were.
 
     With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
-    others end with their ranks. Without grace writers may still commit what is staged. Then SIGKILL until none is left.
+    others end with their ranks. Then SIGKILL until none is left.
     """
     first = find_marked(key)
     if first and grace_s > 0:
         ask_ranks(key)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
-    elif first:
-        writers = [pid for pid in first if variables_of(pid).get(_ROLE) == b"writer"]
-        send([pid for pid in first if pid not in writers], signal.SIGKILL)
-        _wait(lambda: any(read_stat(pid) for pid in writers), _COMMIT_S if writers else 0.0, hurry)
     while left := find_marked(key):
         send(left, signal.SIGKILL)
         time.sleep(_POLL_S)
