@@ -156,7 +156,7 @@ for step in range(1, 100000):
 
 
 def fill_run_folder(folder: Path) -> Outcome:
-    """A run folder that its own log fills: neither job nor supervisor dies of it, and a kill is mended when it can be."""
+    """A run folder that its own log fills: neither job nor supervisor dies of it, and a kill is mended later."""
     script = folder / "train.py"
     script.write_text(TALKING)
     stage = PlainStage(folder=folder, command=(sys.executable, str(script)))

@@ -9,6 +9,7 @@ Prints the seed, every fault, what it cost, and whether the weights at the end e
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import re
@@ -16,8 +17,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
@@ -49,9 +51,38 @@ class Tally:
     weights: str = ""
     wall_s: float = 0.0
     faults: int = 0
-    lost_s: float = 0.0  # work that was done again
-    restart_s: float = 0.0
-    seen: dict[int, float] = field(default_factory=dict)  # when a step was first seen in the present attempt
+    reached: int = 0
+
+
+class Sampler(threading.Thread):
+    """The truth that goodput is held against: when this program itself saw each step of each attempt."""
+
+    def __init__(self, stage: PlainStage) -> None:
+        super().__init__(daemon=True)
+        self.stage = stage
+        self.seen: dict[int, dict[int, float]] = {}
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Look ten times a second."""
+        while not self.ended.wait(0.1):
+            attempt = len(list((self.stage.run_dir / "attempts").glob("*")))
+            steps = self.seen.setdefault(attempt, {})
+            now = time.time()
+            for report in self.stage.reports(attempt):
+                if report["kind"] == "step":
+                    steps.setdefault(int(report["step"]), now)
+
+    def lost_s(self) -> float:
+        """Work done again, and the time from the last step of an attempt to the first of the next."""
+        made = [steps for _, steps in sorted(self.seen.items()) if steps]
+        total = 0.0
+        for before, after in itertools.pairwise(made):
+            last_s, kept = max(before.values()), min(after) - 1
+            total += min(after.values()) - last_s
+            if kept < max(before):
+                total += last_s - before.get(kept, min(before.values()))
+        return total
 
 
 FAULTS = ("kill a rank", "crash a rank", "terminate the launcher", "kill the tree", "kill the supervisor", "corrupt")
@@ -92,11 +123,12 @@ def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
         variables={"STEP_S": _STEP_S},
         timeout_s=600.0,
     )
-    tally, started = Tally(), time.time()
+    tally, started, sampler = Tally(), time.time(), Sampler(stage)
     stage.start()
+    sampler.start()
     try:
         for fault in faults:
-            _watch_until(stage, tally, max(tally.seen, default=0) + fault.ahead, steps)
+            _watch_until(stage, tally, min(tally.reached + fault.ahead, steps - 2))
             _harm(stage, fault)
             tally.faults += 1
             _note_recovery(stage, tally, fault)
@@ -105,19 +137,18 @@ def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
         tally.finished = state.outcome == "done"
         found = _WEIGHTS.search(stage.log(state.attempt))
         tally.weights = found[1] if found else f"none: {state.outcome_text}"
-        _print_goodput(stage, tally)
+        _print_goodput(stage, tally, sampler.lost_s())
         return tally
     finally:
+        sampler.ended.set()
         stage.close()
 
 
-def _watch_until(stage: PlainStage, tally: Tally, step: int, steps: int) -> None:
+def _watch_until(stage: PlainStage, tally: Tally, step: int) -> None:
     def reached() -> bool:
-        now, attempt = time.time(), stage.state().attempt
-        for report in stage.reports(attempt):
-            if report["kind"] == "step":
-                tally.seen.setdefault(int(report["step"]), now)
-        return max(tally.seen, default=0) >= min(step, steps - 2)
+        steps = [int(r["step"]) for r in stage.reports(stage.state().attempt) if r["kind"] == "step"]
+        tally.reached = max([tally.reached, *steps])
+        return bool(steps) and steps[-1] >= step
 
     stage.wait_for(f"step {step}", reached)
 
@@ -155,14 +186,8 @@ def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault) -> None:
     stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
     again = stage.reports(stage.state().attempt)
     restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
-    reached, at = max(tally.seen, default=0), tally.seen
-    lost_s = hurt_s - at[restored] if restored in at else hurt_s - min(at.values(), default=hurt_s)
-    tally.lost_s += max(0.0, lost_s)
-    tally.restart_s += time.time() - hurt_s
-    tally.seen = {step: moment for step, moment in at.items() if step <= restored}
-    print(
-        f"{tally.faults:4} {fault.name:24} at {reached:5}: back to {restored}, {time.time() - hurt_s:.1f} s", flush=True
-    )
+    took_s = time.time() - hurt_s
+    print(f"{tally.faults:4} {fault.name:24} at {tally.reached:5}: back to {restored}, {took_s:.1f} s", flush=True)
 
 
 def _stepped(stage: PlainStage, attempt: int) -> bool:
@@ -172,14 +197,13 @@ def _stepped(stage: PlainStage, attempt: int) -> bool:
     return now.attempt >= attempt and any(r["kind"] == "step" for r in stage.reports(now.attempt))
 
 
-def _print_goodput(stage: PlainStage, tally: Tally) -> None:
-    hours = {
-        row["kind"]: row["gpu_hours"] * 3600.0 for row in total_hours(read_goodput([stage.run_dir]), "kind").to_dicts()
-    }
-    told, truth = hours.get(LOST, 0.0) + hours.get(RESTART, 0.0), tally.lost_s + tally.restart_s
-    error = abs(told - truth) / tally.wall_s
-    print(f"goodput: {', '.join(f'{kind} {value:.1f} s' for kind, value in hours.items())}")
-    print(f"lost work and restarts: told {told:.1f} s, seen {truth:.1f} s; {error:.2%} of the run apart")
+def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
+    rows = total_hours(read_goodput([stage.run_dir], gpus=1), "kind").to_dicts()
+    seconds = {row["kind"]: row["gpu_hours"] * 3600.0 for row in rows}
+    told_s = seconds.get(LOST, 0.0) + seconds.get(RESTART, 0.0)
+    print(f"goodput: {', '.join(f'{kind} {value:.1f} s' for kind, value in seconds.items())}")
+    apart = abs(told_s - truth_s) / tally.wall_s
+    print(f"lost work and restarts: told {told_s:.1f} s, seen {truth_s:.1f} s; {apart:.2%} of the run apart")
 
 
 def soak_torchrun(folder: Path, faults: list[Fault], steps: int) -> Tally:

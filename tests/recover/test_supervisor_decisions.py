@@ -479,6 +479,18 @@ def test_a_launcher_that_was_told_to_go_is_started_again_and_costs_no_budget():
     assert launches(fail(job, 31.0, told)) and job.failures == []
 
 
+def test_a_job_that_is_told_to_go_again_and_again_without_a_new_step_waits_longer_each_time():
+    job, now, pauses = running(), 31.0, []
+    for _ in range(5):
+        job.handle(events.Preempted(now_s=now))
+        assert job.phase is Phase.RUNNING
+        job.handle(events.Exited(now_s=now, code=0))
+        pauses.append(max(0.0, job.due_s - now))
+        now = max(now, job.due_s) + 1.0
+        job.handle(events.Tick(now_s=now))
+    assert pauses == [0.0, 0.0, 40.0, 80.0, 160.0] and job.failures == []
+
+
 def test_asking_a_second_time_ends_the_job_at_once():
     job = running()
     job.handle(events.StopAsked(now_s=31.0))

@@ -35,7 +35,7 @@ class LaunchSettings:
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
     addresses: Addresses = field(default_factory=Addresses)  # local and ssh
     ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh: put before the address
-    python: str = "python3"  # ssh: on the hosts
+    python: str = "python3"  # ssh and slurm: on the hosts
     sbatch: tuple[str, ...] = ()  # slurm: more options for sbatch
     drain: bool = True  # slurm: drain cordoned nodes, where the user may
 

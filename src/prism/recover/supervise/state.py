@@ -74,6 +74,8 @@ class JobState:
     num_rollbacks: int = 0
     rollbacks: RollbackHistory = field(default_factory=RollbackHistory)
     failed_at_step: int = -1  # the furthest that any failed attempt had come
+    told_at_step: int = -1  # the furthest that any attempt had come that was told to go
+    told_in_vain: int = 0  # such attempts in a row that got no further
     launched_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     preempted: bool = False
@@ -266,8 +268,14 @@ class JobState:
         return [*sweep, Explain(attempt=self.attempt, code=event.code)]
 
     def _on_preempted(self, now_s: float) -> list[Action]:
-        text = f"attempt {self.attempt} was told to go at step {self.last_step}; starting it again"
-        return [Notify(level="info", text=text), *self._launch(now_s)]
+        text = f"attempt {self.attempt} was told to go at step {self.last_step}"
+        gained, self.told_at_step = self.best_step > self.told_at_step, max(self.best_step, self.told_at_step)
+        self.told_in_vain = 0 if gained else self.told_in_vain + 1
+        policy = self.config.restarts
+        # Something that ends it again and again must not make it start again and again without a pause.
+        pause_s = min(policy.max_backoff_s, policy.backoff_s * 2.0**self.told_in_vain) if self.told_in_vain > 1 else 0.0
+        self.due_s = now_s + pause_s
+        return self._wait_or_launch(now_s, text)
 
     def _on_clean_exit(self) -> list[Action]:
         tries = f"after {self.attempt} attempt{'s' if self.attempt > 1 else ''}"

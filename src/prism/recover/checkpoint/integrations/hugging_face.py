@@ -75,6 +75,7 @@ class Session:
         self.loss: float | None = None
         self.norm: float | None = None
         self.restored_step = 0
+        self.paused = False
 
     def open(self, steps_per_epoch: int) -> None:
         """Restore the newest good state into what the Trainer has just made."""
@@ -96,6 +97,12 @@ class Session:
             self.checkpointer.save(step, self.state, Health(loss=self.loss, grad_norm=self.norm))
         if reason == "preemption":
             control.should_training_stop = True
+
+    def evaluating(self, begins: bool) -> None:
+        """The Trainer is at something else than steps, or back at them."""
+        if begins != self.paused and self.progress.rank == 0:
+            self.progress.event("paused" if begins else "resumed", what="evaluation")
+        self.paused = begins
 
     def logged(self, logs: dict[str, Any]) -> None:
         """The Trainer tells a loss every few steps."""
@@ -139,6 +146,15 @@ def _make_callback(parent: Any) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             self.session.step_end(control)
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.session.evaluating(False)
+
+        def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.session.evaluating(True)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.session.evaluating(True)  # whatever the script does after training, no steps are to be expected
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
             self.session.logged(logs or {})

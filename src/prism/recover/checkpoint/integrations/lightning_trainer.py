@@ -141,8 +141,10 @@ class Saving:
             self.progress.event("resumed")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The end of the fit."""
+        """The end of the fit; whatever the script does after it, no steps are to be expected."""
         self._close()
+        if stage == "fit" and trainer.global_rank == 0:
+            self.progress.event("paused", what="after training")
 
     def _close(self) -> None:
         if self.checkpointer is not None:

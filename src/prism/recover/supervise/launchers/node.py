@@ -5,6 +5,7 @@ does, too. A full disk must not end training: output that cannot be written is d
 
     python -S node.py run EXIT_FILE LOG_FILE COMMAND...
     python -S node.py end KEY GRACE_S      # end an attempt's processes on this host
+    python -S node.py ask KEY              # ask the ranks among them to save and leave
     python -S node.py count KEY            # print how many there are
 """
 
@@ -28,7 +29,6 @@ _RELAYED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _RANK_VARIABLES = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 _KEY = "PRISM_ATTEMPT_KEY"
 _POLL_S = 0.1
-_COMMIT_S = 30.0  # for a writer whose rank is gone to commit what was staged
 _ROLE = b"PRISM_ROLE"  # a helper process of ours names its role
 _SHELLS = {"sh", "bash", "dash", "zsh", "ash", "env", "timeout", "nice", "stdbuf", "script", "srun", "ssh"}
 _LAUNCHERS = {
@@ -47,6 +47,8 @@ def main() -> int:
     if what == "end":
         end_marked(words[0], float(words[1]))
         return 0
+    if what == "ask":
+        return 0 if ask_ranks(words[0]) else 1
     if what == "count":
         sys.stdout.write(f"{len(find_marked(words[0]))}\n")
         return 0
@@ -111,20 +113,24 @@ def find_marked(key: str) -> list[int]:
     return sorted(pid for pid in marked if (stat := read_stat(pid)) is not None and stat[0] != "Z")
 
 
+def ask_ranks(key: str) -> int:
+    """SIGTERM to the ranks of an attempt; how many there were."""
+    marked = find_marked(key)
+    ranks = find_reported(marked, Path(key)) or find_ranks(marked)
+    send(ranks, signal.SIGTERM)
+    return len(ranks)
+
+
 def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
     """End all marked processes; how many there were.
 
     With grace the ranks alone are asked, since a data loader or writer that goes first takes the save with it; the
-    others end with their ranks. Without grace writers may still commit what is staged. Then SIGKILL until none is left.
+    others end with their ranks. Then SIGKILL until none is left.
     """
     first = find_marked(key)
     if first and grace_s > 0:
-        send(find_reported(first, Path(key)) or find_ranks(first), signal.SIGTERM)
+        ask_ranks(key)
         _wait(lambda: bool(find_marked(key)), grace_s, hurry)
-    elif first:
-        writers = [pid for pid in first if variables_of(pid).get(_ROLE) == b"writer"]
-        send([pid for pid in first if pid not in writers], signal.SIGKILL)
-        _wait(lambda: any(read_stat(pid) for pid in writers), _COMMIT_S if writers else 0.0, hurry)
     while left := find_marked(key):
         send(left, signal.SIGKILL)
         time.sleep(_POLL_S)

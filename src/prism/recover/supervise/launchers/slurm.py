@@ -22,7 +22,7 @@ from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
 from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
-from prism.recover.supervise.launchers.local import attempt_key
+from prism.recover.supervise.launchers.local import NODE_PROGRAM, attempt_key
 from prism.recover.supervise.launchers.processes import find_marked
 
 _JOB_FILE = "slurm.json"
@@ -120,7 +120,8 @@ class SlurmLauncher:
             return
         number = str(record["job"])
         if grace_s > 0 and self.look(folder).running:
-            _slurm("scancel", "--signal=TERM", number, check=False)
+            if not self._ask_ranks(folder, number):
+                _slurm("scancel", "--signal=TERM", number, check=False)
             _wait_until(lambda: hurry() or not self.look(folder).running, grace_s)
         for _ in range(3):
             if not self.look(folder).running:
@@ -131,6 +132,19 @@ class SlurmLauncher:
             _slurm("scancel", "--signal=KILL", number, check=False)
             _wait_until(lambda: not self.look(folder).running, _SETTLE_S)
         _slurm("scancel", number, check=False)
+
+    def _ask_ranks(self, folder: Path, number: str) -> bool:
+        """Signal the ranks alone, by a step of its own on every node; scancel would signal their helpers, too."""
+        hosts = _read_hosts(folder)
+        if not hosts:
+            return False
+        program = [self.settings.python, "-S", str(folder / "node.py"), "ask", attempt_key(folder)]
+        step = ["srun", f"--jobid={number}", "--overlap", "--quiet", f"--nodes={len(hosts)}", "--ntasks-per-node=1"]
+        try:
+            done = subprocess.run([*step, *program], capture_output=True, text=True, timeout=_SETTLE_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
 
     def logs(self, folder: Path) -> list[Path]:
         """One log per node, and the batch script's."""
@@ -177,6 +191,7 @@ class SlurmLauncher:
             folder=shlex.quote(str(plan.folder)),
             command=shlex.join(plan.command),
         )
+        shutil.copyfile(NODE_PROGRAM, plan.folder / "node.py")
         write_durably(plan.folder / "node.sh", _NODE_SCRIPT.format(host=HOST, folder=plan.folder))
         write_durably(plan.folder.parent.parent / "launch.sh", text)
         write_durably(plan.folder / _JOB_FILE, json.dumps({"job": number, "restarts": restarts}))
