@@ -30,6 +30,7 @@ CONFIDENCE = {
     "wrapper": 0.0,
 }
 RIVAL_PENALTY = 0.1
+HEARSAY_CONFIDENCE = 0.3  # of what only the job's own output says about a host
 RETRIEVAL_CONFIDENCE = 0.5
 
 
@@ -94,15 +95,15 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
     action = decide(action, reason, job)
     action = "restart" if hearsay and action == "isolate_and_restart" else action
-    confidence = _confidence(hits, root)
+    confidence = HEARSAY_CONFIDENCE if hearsay else _confidence(hits, root)
     return Verdict(
         log=job.name,
         reason=reason,
         category=CATEGORY_OF_REASON[reason],
         action=action,
-        confidence=round(confidence / 2, 2) if hearsay else confidence,
+        confidence=confidence,
         evidence=_evidence(job, hits, root),
-        hosts=_hosts(suspect, reason, action),
+        hosts=() if hearsay else _hosts(suspect, reason, action),
         first_rank=suspect.rank,
         mitigation=mitigation,
         notes=suspect.notes,

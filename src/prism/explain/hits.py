@@ -25,6 +25,7 @@ from prism.records.verdict import CATEGORY_OF_REASON
 EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
 FAMILIAR_DEPTH = LAYERS.index("exit")
+HEARSAY_DEPTH = LAYERS.index("wrapper")  # what a job prints about hosts, beside anything else
 _FRAME = re.compile(
     r"^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?[\"'])"
     r'|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
@@ -77,6 +78,7 @@ _TELLS_OF_PEERS = re.compile(
 )
 _VICTIM_REASON = {"RuntimeError": "NCCLRemoteError"}
 MAX_FRAMES = 40
+SNIPPET_LINES = 40
 TOLD_WITHIN = 4  # lines after an exception that still belong to its message
 _TELLS_ON = ("Last error:", "what():", "CUDA error", "HIP error", "Cuda failure")
 # Look-ups that are tried and then told in better words: there the later exception is the answer.
@@ -99,8 +101,8 @@ _OF_PROGRAM = frozenset(
 class Hit:
     """A line that is evidence for a reason; `order` is its place among the kept lines.
 
-    `raised` says that it stands in an exception's message, `reported` that or a line of a runtime's logger or a
-    launcher, rather than of the program's own prints.
+    `raised` says that it stands in an exception's message below a traceback, `reported` that an exception, a runtime's
+    logger or a launcher speaks, rather than the program's own prints.
     """
 
     line: LogLine
@@ -126,9 +128,12 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
     book.prepare(text for line in job.lines if line.hit for text in (line.text, strip_level(line.text)))
     hits: list[Hit] = []
     survived: Counter[str] = Counter()
+    # What somebody cut out of a log shows neither steps nor the traceback above its exception.
+    is_snippet = job.num_lines <= SNIPPET_LINES and not job.saw_progress
     for (file, _), lines in voices.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
-        found = _fold_chains(_without_strangers(_hits_of_voice(lines, book, routine)), lines)
+        found = _hits_of_voice(lines, book, routine, is_snippet=is_snippet)
+        found = _fold_chains(_without_strangers(found), lines)
         alone = len(ranks_of_file[file]) == 1
         # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
         went_on = -1 if alone or not found else max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
@@ -158,7 +163,7 @@ def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
         quoted = beside_runtime if hit.reported else of_program or hit.line.writer == "application"
         proven = hit.line.trusted or hit.raised
         if blames_host(hit, book) and quoted and not proven:
-            hit = replace(hit, depth=min(hit.depth, FAMILIAR_DEPTH))
+            hit = replace(hit, depth=HEARSAY_DEPTH)
         out.append(hit)
     return out
 
@@ -173,15 +178,19 @@ def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
     ]
 
 
-def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container[str]) -> list[Hit]:
+def _hits_of_voice(
+    lines: dict[int, LogLine], book: RuleBook, routine: Container[str], *, is_snippet: bool
+) -> list[Hit]:
     hits = []
     after_frame = False
     frames: list[str] = []
     since_exception = TOLD_WITHIN + 1
+    traced = False
     for order, line in lines.items():
         text = line.text
-        told = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
-        since_exception = 0 if told else since_exception + 1
+        tells = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
+        since_exception = 0 if tells else since_exception + 1
+        traced = is_snippet or (traced and since_exception <= TOLD_WITHIN) or "terminate called" in text
         if _FRAME.match(text):
             after_frame = text.lstrip().startswith("File ")
             frames = [*frames[-MAX_FRAMES:], text] if after_frame else frames
@@ -198,9 +207,10 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
         if hit is None:
             continue
         if template_of(text) not in routine:
-            raised = since_exception <= TOLD_WITHIN
-            reported = raised or line.writer in ("framework", "launcher")
-            hits.append(_placed(replace(hit, raised=raised, reported=reported), frames))
+            told = since_exception <= TOLD_WITHIN
+            traced = traced or bool(frames)
+            reported = told or line.writer in ("framework", "launcher")
+            hits.append(_placed(replace(hit, raised=told and traced, reported=reported), frames))
         frames = []
     return [*hits, *_cut_traceback(lines, frames)]
 

@@ -63,7 +63,7 @@ _PREFIXES = re.compile(
             r"[\w.-]+\s+\| (?=\s*\S)",  # docker compose
             r"\[[EWIF] (?P<cpp>[\w./-]+:\d+)\] ?",
             r"(?P<kernel>kernel: (?:\[ *\d+\.\d+\] )?)",
-            r"(?P<dmesg>\[ *\d+\.\d{6}\] (?:\[ *[TC]\d+\] ?)?)",
+            r"(?P<dmesg>\[ *\+?\d+\.\d{6}\] (?:\[ *[TC]\d+\] ?)?)",
             r"\[(?P<dmesgt>\w{3} " + _MONTHS + r" [ \d]\d \d\d:\d\d:\d\d \d{4})\] ",
             r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] (?=NCCL|\w+/|\w+\.cc|RCCL)",
             r"(?P<launch>" + _HOST + r"): (?=[\[(\dA-Z ])",  # pdsh, DeepSpeed
