@@ -88,6 +88,8 @@ def test_the_cause_is_found_among_what_its_peers_say():
         "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
     )
     assert diagnose(read_text(text)).verdict.reason == "KeyError"
-    stalled = "[1,0]<stderr>:Missing ranks: 3\n[1,3]<stderr>:FileNotFoundError: [Errno 2] No such file or directory: 'x'\n"
+    stalled = (
+        "[1,0]<stderr>:Missing ranks: 3\n[1,3]<stderr>:FileNotFoundError: [Errno 2] No such file or directory: 'x'\n"
+    )
     verdict = diagnose(read_text(stalled)).verdict
     assert (verdict.reason, verdict.first_rank) == ("FileNotFoundError", 3)

@@ -179,7 +179,13 @@ def as_evidence(line: LogLine, *, with_file: bool) -> EvidenceLine:
     """A line as it may be shown: masked and of bounded length."""
     text = mask(line.text)
     text = text if len(text) <= MAX_EVIDENCE_CHARS else text[:MAX_EVIDENCE_CHARS] + " ..."
-    return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None)
+    return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None, origin=_origin_of(line))
+
+
+def _origin_of(line: LogLine) -> str:
+    """Who wrote a line, as far as it is proven: what the job's own output claims to be the kernel is not."""
+    claimed = line.writer in ("kernel", "scheduler") and not line.trusted
+    return "application" if claimed else line.writer
 
 
 def _unknown(job: JobLog, kept: list[LogLine], neighbours: list[Neighbour], book: RuleBook) -> Verdict:

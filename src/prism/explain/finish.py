@@ -19,12 +19,18 @@ LEVEL_SHARE = 0.98  # of the most progress lines in any file, that each other on
 # What programs, trainers, launchers and schedulers print last when all went well.
 _SAID = re.compile(
     r"\btrain_runtime\b|`?Trainer\.(?:fit|test|validate|predict)`? stopped: .{0,40}reached|\[after training is done\]"
-    r"|\btrain(?:ing|er)? (?:run |job |has |is |was )*(?:successfully )?(?:completed?|finished|done)\b(?! (?:with|by) (?:error|exit code [1-9]))"
-    r"|\b(?:completed?|finished|done) (?:with )?(?:the )?(?:model )?training\b|\bfinished (?:successfully|all (?:steps|epochs|iterations))"
-    r"|\b(?:job|run|experiment|program|process(?: \d+)?|all (?:ranks|workers|processes)) (?:has |have |is |was )?(?:completed|finished|succeeded|done|exits?(?:ed)?) ?(?:successfully|normally|cleanly|with (?:exit )?code:? 0\b|ok\b|[.!]|$)"
-    r"|exit(?:ed|s)? (?:with )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|\bState=COMPLETED\b|JobState=COMPLETED"
+    r"|\btrain(?:ing|er)? (?:run |job |has |is |was )*(?:successfully )?(?:completed?|finished|done)\b(?! (?:with"
+    r"|by) (?:error|exit code [1-9]))"
+    r"|\b(?:completed?|finished|done) (?:with )?(?:the )?(?:model )?training\b|\bfinished (?:successfully|all "
+    r"(?:steps|epochs|iterations))"
+    r"|\b(?:job|run|experiment|program|process(?: \d+)?|all (?:ranks|workers|processes)) (?:has |have |is |was "
+    r")?(?:completed|finished|succeeded|done|exits?(?:ed)?) ?(?:successfully|normally|cleanly|with (?:exit "
+    r")?code:? 0\b|ok\b|[.!]|$)"
+    r"|exit(?:ed|s)? (?:with )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0"
+    r"|\bState=COMPLETED\b|JobState=COMPLETED"
     r"|\"run_stop\".{0,120}\"success\"|\"event_type\": \"POINT_IN_TIME\".{0,200}run_stop|Max (?:steps|epochs) reached"
-    r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
+    r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary"
+    r"|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
     re.IGNORECASE,
 )
 _NOT_SAID = re.compile(

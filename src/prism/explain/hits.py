@@ -15,6 +15,7 @@ from prism.explain.exceptions import (
     reason_of,
     starts_with_exception,
 )
+from prism.explain.frames import is_victim, place_reason, reason_of_frames
 from prism.explain.joblog import JobLog, LogLine
 from prism.explain.origins import strip_level
 from prism.explain.routine import template_of
@@ -34,49 +35,11 @@ _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
     r"|[~^ ]+$|\w[\w.\[\]'\"]* = |[\w.]+\(.*\)?$|#)"
 )
-_LOADS_MODEL = re.compile(
-    r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
-)
-_LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]datasets[/\\]|, in \w*dataset", re.IGNORECASE)
-# A file that cannot be decoded is a model's or a dataset's; the frames say whose.
-_UNREADABLE = frozenset(
-    {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
-)
-# Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
-_READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")
-# An exception raised inside a collective says that a peer is gone or late, not what is wrong with this rank.
-_IN_COLLECTIVE = re.compile(
-    r"torch[/\\]distributed[/\\](?:distributed_c10d|c10d_logger|_functional_collectives|algorithms[/\\]join)\.py"
-)
-_VICTIMS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistError", "TimeoutError", "EOFError"})
-# Whose frames stand innermost tells what failed, where the log was cut before the exception's own line.
-_FRAME_REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (r"[/\\](?:botocore|boto3|s3fs|s3transfer|aiobotocore|minio|oss2|gcsfs)[/\\]", "S3StorageError"),
-        (r"[/\\]wandb[/\\]|[/\\](?:urllib3|requests|httpx|aiohttp|huggingface_hub)[/\\]", "ConnectionError"),
-        (r"[/\\]torch[/\\]distributed[/\\](?:rendezvous|elastic[/\\]rendezvous)", "ConnectionError"),
-        (r"[/\\]datasets[/\\](?:load|builder|arrow_\w+|packaged_modules)", "DatasetLoadingError"),
-        (
-            r"[/\\]safetensors[/\\]|[/\\]torch[/\\]serialization\.py|, in (?:load_checkpoint|load_state_dict|from_pretrained)\b",
-            "ModelLoadingError",
-        ),
-        (r"[/\\]argparse\.py", "ArgumentError"),
-        (r"[/\\]subprocess\.py|torch[/\\]utils[/\\]cpp_extension\.py", "CalledProcessError"),
-        (r"[/\\]importlib[/\\]|<frozen importlib", "ImportError"),
-    )
-)
-_HUNG_UP = frozenset({"BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError"})
 # Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
      "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
 )  # fmt: skip
-_TELLS_OF_PEERS = re.compile(
-    r"peer|remote|connection|socket|time[sd]?[- ]?out|abort|closed|reset by|broken pipe|\brecv|\bsend|unreachable",
-    re.IGNORECASE,
-)
-_VICTIM_REASON = {"RuntimeError": "NCCLRemoteError"}
 MAX_FRAMES = 40
 SNIPPET_LINES = 40
 TOLD_WITHIN = 4  # lines after an exception that still belong to its message
@@ -90,7 +53,7 @@ EXPLAINS_WITHIN_LINES = 60
 SURVIVED_SHARE = 0.05
 SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
 _NO_CLASS = frozenset({"NVLinkError", "ECCError", "NodeFailure", "NetworkError", "S3StorageError", "NCCLTimeoutError"})
-# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's own output is a quotation.
+# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's output is a quotation.
 _OF_PROGRAM = frozenset(
     {reason for reason, category in CATEGORY_OF_REASON.items() if category == "script" and reason != "OSError"}
     | {"AttributeError", "AssertionError", "ValueError", "ZeroDivisionError", "RuntimeError", "DatasetLoadingError"}
@@ -220,32 +183,17 @@ def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
     last = max(lines)
     if not frames or not (_FRAME.match(lines[last].text) or lines[last].text[:2] == "  "):
         return []
-    for frame in reversed(frames[-8:]):
-        for pattern, reason in _FRAME_REASONS:
-            if pattern.search(frame):
-                return [Hit(line=lines[last], order=last, reason=reason, depth=SYMPTOM_DEPTH)]
-    return []
+    reason = reason_of_frames(frames)
+    return [Hit(line=lines[last], order=last, reason=reason, depth=SYMPTOM_DEPTH)] if reason is not None else []
 
 
 def _placed(hit: Hit, frames: list[str]) -> Hit:
     """The hit, with the reason that its place in the program gives it where its words give none."""
+    if hit.depth == EXCEPTION_DEPTH and is_victim(hit.exception, hit.line.text, frames):
+        reason = "NCCLRemoteError" if hit.reason == "RuntimeError" else hit.reason
+        return replace(hit, depth=SYMPTOM_DEPTH, reason=reason)
     bare = hit.rule is None and hit.line.text.strip() == "AssertionError"
-    if bare and frames and _LOADS_MODEL.search(frames[-1]):
-        return replace(hit, reason="ModelLoadingError")
-    in_collective = any(_IN_COLLECTIVE.search(frame) for frame in frames[-2:])
-    told = hit.exception in _VICTIMS and hit.depth == EXCEPTION_DEPTH and _TELLS_OF_PEERS.search(hit.line.text)
-    if in_collective and told:
-        return replace(hit, depth=SYMPTOM_DEPTH, reason=_VICTIM_REASON.get(hit.reason, hit.reason))
-    if hit.exception in _HUNG_UP and any(_READS_WORKERS.search(frame) for frame in frames[-6:]):
-        return replace(hit, reason="DataloaderKilled")
-    if hit.exception not in _UNREADABLE:
-        return hit
-    for frame in reversed(frames):
-        if _LOADS_MODEL.search(frame):
-            return replace(hit, reason="ModelLoadingError")
-        if _LOADS_DATA.search(frame):
-            return replace(hit, reason="DatasetLoadingError")
-    return hit
+    return replace(hit, reason=place_reason(hit.exception, frames, bare=bare) or hit.reason)
 
 
 def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:

@@ -23,7 +23,8 @@ _NAMED = (  # what a message says about the rank that others wait for
     re.compile(r"\brank[ =:]+\d+\b.{0,80}\bpeer(?: rank)?[ =:]+(\d+)"),
 )
 _SLURM_HOST = re.compile(
-    r"(?:srun: error: |failed on node |failure of node |Node failure on |Nodes? |on node )([a-z][\w-]*\d[\w-]*)\b(?=[: ,]|$)"
+    r"(?:srun: error: |failed on node |failure of node |Node failure on |Nodes? |on node "
+    r")([a-z][\w-]*\d[\w-]*)\b(?=[: ,]|$)"
 )
 # Slurm names the node whose daemon speaks, which is seldom the one that failed.
 _STEP_LOST = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED|^srun: error: Node failure on")
@@ -203,9 +204,9 @@ def _host_at_fault(job: JobLog, root: Hit, hosts: dict[int, str], rank: int | No
     if root.line.writer == "scheduler" and _STEP_LOST.search(text):
         return _slurm_host(job) if root.line.trusted else None
     own = root.line.host
-    if own is not None and (rank is None or rank == root.line.rank or root.line.rank is None):
-        if own in job.file_hosts or _is_backed(job, root, own):
-            return own
+    its_own = rank is None or rank == root.line.rank or root.line.rank is None
+    if own is not None and its_own and _is_backed(job, root, own):
+        return own
     return hosts.get(rank) if rank is not None else None
 
 
