@@ -10,8 +10,20 @@ from typing import Any
 
 OPEN, CLOSE = "\x1e", "\x1f"
 _MAX_DEPTH = 3
+_DOCKER = frozenset({"log", "stream", "time", "attrs"})  # docker's json-file driver: the commonest, so read first
 MESSAGE_KEYS = ("message", "log", "msg", "MESSAGE", "line", "@message", "textPayload", "event", "text", "body")
-_TRACE = ("exc_info", "exc_text", "exception", "stack_trace", "traceback", "stack", "stacktrace", "error.stack_trace")
+_TRACE = (
+    "exc_info",
+    "exc_text",
+    "exception",
+    "stack_trace",
+    "traceback",
+    "stack",
+    "stacktrace",
+    "error.stack_trace",
+    "error",
+    "err",
+)
 _RANK = ("rank", "global_rank", "RANK", "process_index", "rank_id")
 _HOST = ("hostname", "host", "_HOSTNAME", "node", "node_name", "nodename", "host_name", "kubernetes_host", "HOSTNAME")
 _POD = ("pod_name", "pod", "kubernetes_pod_name", "logStreamName", "replica")
@@ -104,6 +116,8 @@ def message_of(record: Mapping[str, Any]) -> str | None:
 
 def unwrap_record(record: Mapping[str, Any], header: Header, depth: int) -> tuple[Header, str]:
     """A record's header and text; a message that is JSON itself is unwrapped too."""
+    if record.keys() <= _DOCKER and isinstance(text := record.get("log"), str) and text[:1] != "{":
+        return replace(header, time_ns=_time_ns(record.get("time")), origin="output"), text
     if record.get("kind") == "Event" and isinstance(record.get("involvedObject"), dict):
         return _event(record, header)
     header = _read_fields(record, header)
@@ -135,7 +149,9 @@ def _levelled(record: Mapping[str, Any], text: str) -> str:
 def _traces_of(record: Mapping[str, Any]) -> list[str]:
     """Tracebacks beside the message: text, a list of lines, or an error with a class and a message."""
     found: list[str] = []
-    for key in (*_TRACE, "error", "err"):
+    if record.keys().isdisjoint(_TRACE):
+        return found
+    for key in _TRACE:
         value = record.get(key)
         if isinstance(value, dict):
             name, words = value.get("type") or value.get("class") or value.get("name"), value.get("message") or ""
@@ -170,7 +186,9 @@ def _event(record: Mapping[str, Any], header: Header) -> tuple[Header, str]:
 
 def _read_fields(record: Mapping[str, Any], header: Header) -> Header:
     """Rank, host, pod and time from a record's own fields and those of the collector around it."""
-    places = [record, *(record[key] for key in _INSIDE if isinstance(record.get(key), dict))]
+    places = [record]
+    if not record.keys().isdisjoint(_INSIDE):
+        places += [record[key] for key in _INSIDE if isinstance(record.get(key), dict)]
     places += [p["labels"] for p in places[1:] if isinstance(p.get("labels"), dict)]
     rank, host = _first(places, _RANK), _first(places, _HOST)
     pod, time = _first(places, _POD), _first(places, _TIME)
@@ -198,6 +216,8 @@ def _origin_of(record: Mapping[str, Any]) -> str | None:
 
 def _first(places: Iterable[Mapping[str, Any]], keys: tuple[str, ...]) -> Any:
     for place in places:
+        if place.keys().isdisjoint(keys):
+            continue
         for key in keys:
             value = place.get(key)
             if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
