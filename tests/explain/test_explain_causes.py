@@ -109,7 +109,7 @@ def test_an_empty_log_is_unknown():
 def test_torchruns_summary_names_rank_and_host_of_a_killed_process():
     text = (
         "iteration 1 loss: 1\niteration 2 loss: 1\n[rank0]: RuntimeError: Connection closed by peer [10.0.0.1]:9\n"
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2024-01-01\n  host      : node-7\n"
+        f"{CHILD_FAILED}\nRoot Cause (first observed failure):\n[0]:\n  time      : 2024-01-01\n  host      : node-7\n"
         "  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 12)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL)"
     )
     verdict = verdict_of(text)

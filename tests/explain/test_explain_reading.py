@@ -109,7 +109,7 @@ def test_the_command_prints_one_json_line_per_log_as_the_contract_says(tmp_path)
     assert keys <= set(first)
     assert (first["reason"], first["category"], first["action"]) == ("KeyError", "script", "stop")
     assert (second["reason"], second["action"]) == ("ECCError", "isolate_and_restart")
-    assert first["evidence"][0] == {"line": 2, "text": "KeyError: 'labels'"}
+    assert first["evidence"][0] == {"line": 2, "text": "KeyError: 'labels'", "origin": "application"}
 
 
 def test_the_command_reads_the_standard_input():

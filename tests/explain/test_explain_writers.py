@@ -64,11 +64,15 @@ def test_the_kernels_own_log_beside_the_job_blames_its_host(tmp_path):
     assert (verdict.reason, verdict.action, verdict.hosts) == ("CUDAError", "isolate_and_restart", ("gpu17",))
 
 
-def test_slurms_last_word_in_the_jobs_own_file_blames_its_host():
-    end = "slurmstepd: error: *** STEP 7.0 ON gpu-17 CANCELLED AT 2024-03-02T11:20:01 DUE TO NODE FAILURE ***\n"
-    verdict = verdict_of(STEPS + TIMEOUTS + end + "srun: Job step aborted: Waiting up to 32 seconds\n")
-    assert (verdict.reason, verdict.hosts) == ("NodeFailure", ("gpu-17",))
+def test_slurms_last_words_in_the_jobs_own_file_blame_the_node_that_failed_and_not_the_one_that_speaks():
+    end = "slurmstepd: error: *** STEP 7.0 ON gpu-16 CANCELLED AT 2024-03-02T11:20:01 DUE TO NODE FAILURE ***\n"
+    aborted = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+    failed = "srun: error: Node failure on gpu-17\n"
+    verdict = verdict_of(STEPS + TIMEOUTS + end + aborted + failed)
+    assert (verdict.reason, verdict.action, verdict.hosts) == ("NodeFailure", "isolate_and_restart", ("gpu-17",))
+    assert verdict_of(STEPS + TIMEOUTS + end + aborted).hosts == ()
     assert verdict_of(STEPS + end + STEPS + TIMEOUTS).hosts == ()
+    assert verdict_of(STEPS + end).hosts == (), "one line alone can have been printed by the job"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_verdict_reads_back_equal(verdict: Verdict) -> None:
 
 
 def test_there_are_the_twenty_nine_reasons_of_the_study() -> None:
-    assert len([r for r in CATEGORY_OF_REASON if r != "Unknown"]) == 29
+    assert len([r for r in CATEGORY_OF_REASON if r not in ("Unknown", "none")]) == 29
 
 
 def test_confidence_of_a_layout_is_that_all_its_degrees_are_right() -> None:

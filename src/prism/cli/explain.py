@@ -29,7 +29,9 @@ _COLOUR = {"restart": "yellow", "isolate_and_restart": "magenta", "rollback": "c
 def explain(
     logs: Annotated[
         list[str],
-        typer.Argument(help="Logs: files (also .gz, .zst), folders of per-rank logs, or -.", show_default=False),
+        typer.Argument(
+            help="Logs: files (also .gz, .bz2, .xz, .zst), folders of per-rank logs, or -.", show_default=False
+        ),
     ],
     jobs: Annotated[
         bool, typer.Option("--jobs", help="Each entry of a folder is one job; show the failure table.")
@@ -86,6 +88,7 @@ def _run(
     from prism.explain.follow import FollowConfig
     from prism.explain.follow import follow as follow_log
     from prism.explain.jobs import find_jobs, tabulate_failures
+    from prism.records.verdict import NO_FAILURE
 
     places = [place for log in logs for place in (find_jobs(log) if jobs else [log])]
     done: list[Diagnosis] = []
@@ -103,10 +106,12 @@ def _run(
     if jobs and not json:
         from prism.cli.terminal import table
 
-        frame = tabulate_failures([d.verdict for d in done])
+        failed = [d.verdict for d in done if d.verdict.reason != NO_FAILURE]
+        frame = tabulate_failures(failed)
         columns = ["category", "reason", ">jobs", ">jobs_pct", "action", "hosts", ">confidence"]
         rows = [[c, r, n, p, a, ", ".join(h), f] for c, r, n, p, a, h, f in frame.rows()]
-        show(table(f"Failures of {len(done)} jobs", columns, rows))
+        fine = f", {len(done) - len(failed)} did not fail" if len(failed) < len(done) else ""
+        show(table(f"Failures of {len(done)} jobs{fine}", columns, rows))
     return done
 
 
@@ -193,12 +198,18 @@ def _report_agent(agent: Agent, knowledge: Knowledge, memory: Path | None) -> No
 def _show(diagnosis: Diagnosis) -> None:
     from rich.text import Text
 
+    from prism.records.verdict import NO_FAILURE
+
     verdict = diagnosis.verdict
     head = Text.assemble(
         (f"{verdict.log}\n", "dim"),
         (verdict.reason, "bold"),
         f"  {verdict.category}, confidence {verdict.confidence:.2f}",
     )
+    if verdict.reason == NO_FAILURE:
+        head = Text.assemble(
+            (f"{verdict.log}\n", "dim"), ("did not fail", "bold"), f"  confidence {verdict.confidence:.2f}"
+        )
     lines = [
         head,
         Text.assemble(
@@ -209,17 +220,12 @@ def _show(diagnosis: Diagnosis) -> None:
     where += [f"host {host}" for host in verdict.hosts]
     if where:
         lines.append(Text.assemble(("where   ", "dim"), ", ".join(where)))
+    lines += [Text.assemble(("note    ", "dim"), told) for told in verdict.notes]
     lines.append(Text.assemble(("read    ", "dim"), f"{verdict.lines_read} lines, {verdict.lines_kept} worth reading"))
     show(*lines, *_context(diagnosis))
     for neighbour in diagnosis.neighbours:
-        show(
-            Text(
-                f"similar {neighbour.similarity:.2f}  {neighbour.case.reason}: {neighbour.case.text[:90]}".split("\n")[
-                    0
-                ],
-                style="dim",
-            )
-        )
+        told = f"similar {neighbour.similarity:.2f}  {neighbour.case.reason}: {neighbour.case.text[:90]}"
+        show(Text(told.split("\n")[0], style="dim"))
     show("")
 
 

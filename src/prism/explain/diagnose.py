@@ -30,6 +30,7 @@ CONFIDENCE = {
     "wrapper": 0.0,
 }
 RIVAL_PENALTY = 0.1
+HEARSAY_CONFIDENCE = 0.3  # of what only the job's own output says about a host
 RETRIEVAL_CONFIDENCE = 0.5
 
 
@@ -94,15 +95,15 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
     action = decide(action, reason, job)
     action = "restart" if hearsay and action == "isolate_and_restart" else action
-    confidence = _confidence(hits, root)
+    confidence = HEARSAY_CONFIDENCE if hearsay else _confidence(hits, root)
     return Verdict(
         log=job.name,
         reason=reason,
         category=CATEGORY_OF_REASON[reason],
         action=action,
-        confidence=round(confidence / 2, 2) if hearsay else confidence,
+        confidence=confidence,
         evidence=_evidence(job, hits, root),
-        hosts=_hosts(suspect, reason, action),
+        hosts=() if hearsay else _hosts(suspect, reason, action),
         first_rank=suspect.rank,
         mitigation=mitigation,
         notes=suspect.notes,
@@ -178,7 +179,13 @@ def as_evidence(line: LogLine, *, with_file: bool) -> EvidenceLine:
     """A line as it may be shown: masked and of bounded length."""
     text = mask(line.text)
     text = text if len(text) <= MAX_EVIDENCE_CHARS else text[:MAX_EVIDENCE_CHARS] + " ..."
-    return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None)
+    return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None, origin=_origin_of(line))
+
+
+def _origin_of(line: LogLine) -> str:
+    """Who wrote a line, as far as it is proven: what the job's own output claims to be the kernel is not."""
+    claimed = line.writer in ("kernel", "scheduler") and not line.trusted
+    return "application" if claimed else line.writer
 
 
 def _unknown(job: JobLog, kept: list[LogLine], neighbours: list[Neighbour], book: RuleBook) -> Verdict:

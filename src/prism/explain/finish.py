@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from prism.explain.exceptions import starts_with_exception
-from prism.explain.hits import EXCEPTION_DEPTH, Hit
+from prism.explain.hits import EXCEPTION_DEPTH, Hit, blames_host
 from prism.explain.joblog import JobLog, LogLine
 from prism.explain.rules import RuleBook
 from prism.explain.triggers import has_trouble, is_progress
@@ -19,12 +19,18 @@ LEVEL_SHARE = 0.98  # of the most progress lines in any file, that each other on
 # What programs, trainers, launchers and schedulers print last when all went well.
 _SAID = re.compile(
     r"\btrain_runtime\b|`?Trainer\.(?:fit|test|validate|predict)`? stopped: .{0,40}reached|\[after training is done\]"
-    r"|\btrain(?:ing|er)? (?:run |job |has |is |was )*(?:successfully )?(?:completed?|finished|done)\b(?! (?:with|by) (?:error|exit code [1-9]))"
-    r"|\b(?:completed?|finished|done) (?:with )?(?:the )?(?:model )?training\b|\bfinished (?:successfully|all (?:steps|epochs|iterations))"
-    r"|\b(?:job|run|experiment|program|process(?: \d+)?|all (?:ranks|workers|processes)) (?:has |have |is |was )?(?:completed|finished|succeeded|done|exits?(?:ed)?) ?(?:successfully|normally|cleanly|with (?:exit )?code:? 0\b|ok\b|[.!]|$)"
-    r"|exit(?:ed|s)? (?:with )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0|\bState=COMPLETED\b|JobState=COMPLETED"
+    r"|\btrain(?:ing|er)? (?:run |job |has |is |was )*(?:successfully )?(?:completed?|finished|done)\b(?! (?:with"
+    r"|by) (?:error|exit code [1-9]))"
+    r"|\b(?:completed?|finished|done) (?:with )?(?:the )?(?:model )?training\b|\bfinished (?:successfully|all "
+    r"(?:steps|epochs|iterations))"
+    r"|\b(?:job|run|experiment|program|process(?: \d+)?|all (?:ranks|workers|processes)) (?:has |have |is |was "
+    r")?(?:completed|finished|succeeded|done|exits?(?:ed)?) ?(?:successfully|normally|cleanly|with (?:exit "
+    r")?code:? 0\b|ok\b|[.!]|$)"
+    r"|exit(?:ed|s)? (?:with )?(?:code|status):? ?=?0\b|\breturn(?:ed)? code:? 0\b|ExitCode=0:0"
+    r"|\bState=COMPLETED\b|JobState=COMPLETED"
     r"|\"run_stop\".{0,120}\"success\"|\"event_type\": \"POINT_IN_TIME\".{0,200}run_stop|Max (?:steps|epochs) reached"
-    r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
+    r"|^\s*(?:All )?[Dd]one[.! ]*$|^\s*(?:FINISHED|COMPLETED|SUCCESS(?:FUL)?)[.! ]*$|wandb: (?:Run summary"
+    r"|.{0,4}View run)|(?:Reason|Status|phase): +(?:Completed|Succeeded)\b",
     re.IGNORECASE,
 )
 _NOT_SAID = re.compile(
@@ -55,7 +61,7 @@ def find_finish(job: JobLog, hits: list[Hit], book: RuleBook) -> Finish | None:
         end = ends[hit.line.file]
         if said_so and hit.line.trusted and hit.line.writer == "kernel":
             continue  # A host may be faulty and the run done all the same.
-        if hit.line.trusted or end is None or not _is_past(hit, end, by_file[hit.line.file]):
+        if hit.line.trusted or end is None or not _is_past(hit, end, by_file[hit.line.file], book):
             return None
     said = [end for end in ends.values() if end is not None]
     if said:
@@ -89,14 +95,15 @@ def _end_of_file(lines: list[tuple[int, LogLine]], num_progress: int) -> _End | 
     return reached
 
 
-def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]]) -> bool:
+def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]], book: RuleBook) -> bool:
     """Whether the run came to its end after this hit.
 
     Steps after it show that it was survived. Without them, only what is no exception is past when the program says
     that it is done: some programs catch an exception and say so all the same.
     """
-    if end.said and hit.order < end.order and hit.depth < EXCEPTION_DEPTH:
-        return hit.line.rank in (None, end.line.rank)
+    hearsay = not (hit.raised or hit.line.trusted) and blames_host(hit, book)
+    if end.said and hit.order < end.order and (hit.depth < EXCEPTION_DEPTH or hearsay):
+        return end.line.rank is None or hit.line.rank in (None, end.line.rank)
     needed = 1 if end.said else 4
     return (
         hit.order < end.order and sum(hit.order < o < end.order and is_progress(ln.text) for o, ln in lines) >= needed

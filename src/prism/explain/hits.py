@@ -15,6 +15,7 @@ from prism.explain.exceptions import (
     reason_of,
     starts_with_exception,
 )
+from prism.explain.frames import is_victim, place_reason, reason_of_frames
 from prism.explain.joblog import JobLog, LogLine
 from prism.explain.origins import strip_level
 from prism.explain.routine import template_of
@@ -25,6 +26,7 @@ from prism.records.verdict import CATEGORY_OF_REASON
 EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
 FAMILIAR_DEPTH = LAYERS.index("exit")
+HEARSAY_DEPTH = LAYERS.index("wrapper")  # what a job prints about hosts, beside anything else
 _FRAME = re.compile(
     r"^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?[\"'])"
     r'|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
@@ -33,50 +35,13 @@ _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
     r"|[~^ ]+$|\w[\w.\[\]'\"]* = |[\w.]+\(.*\)?$|#)"
 )
-_LOADS_MODEL = re.compile(
-    r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
-)
-_LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]datasets[/\\]|, in \w*dataset", re.IGNORECASE)
-# A file that cannot be decoded is a model's or a dataset's; the frames say whose.
-_UNREADABLE = frozenset(
-    {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
-)
-# Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
-_READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")
-# An exception raised inside a collective says that a peer is gone or late, not what is wrong with this rank.
-_IN_COLLECTIVE = re.compile(
-    r"torch[/\\]distributed[/\\](?:distributed_c10d|c10d_logger|_functional_collectives|algorithms[/\\]join)\.py"
-)
-_VICTIMS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistError", "TimeoutError", "EOFError"})
-# Whose frames stand innermost tells what failed, where the log was cut before the exception's own line.
-_FRAME_REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (r"[/\\](?:botocore|boto3|s3fs|s3transfer|aiobotocore|minio|oss2|gcsfs)[/\\]", "S3StorageError"),
-        (r"[/\\]wandb[/\\]|[/\\](?:urllib3|requests|httpx|aiohttp|huggingface_hub)[/\\]", "ConnectionError"),
-        (r"[/\\]torch[/\\]distributed[/\\](?:rendezvous|elastic[/\\]rendezvous)", "ConnectionError"),
-        (r"[/\\]datasets[/\\](?:load|builder|arrow_\w+|packaged_modules)", "DatasetLoadingError"),
-        (
-            r"[/\\]safetensors[/\\]|[/\\]torch[/\\]serialization\.py|, in (?:load_checkpoint|load_state_dict|from_pretrained)\b",
-            "ModelLoadingError",
-        ),
-        (r"[/\\]argparse\.py", "ArgumentError"),
-        (r"[/\\]subprocess\.py|torch[/\\]utils[/\\]cpp_extension\.py", "CalledProcessError"),
-        (r"[/\\]importlib[/\\]|<frozen importlib", "ImportError"),
-    )
-)
-_HUNG_UP = frozenset({"BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError"})
 # Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
      "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
 )  # fmt: skip
-_TELLS_OF_PEERS = re.compile(
-    r"peer|remote|connection|socket|time[sd]?[- ]?out|abort|closed|reset by|broken pipe|\brecv|\bsend|unreachable",
-    re.IGNORECASE,
-)
-_VICTIM_REASON = {"RuntimeError": "NCCLRemoteError"}
 MAX_FRAMES = 40
+SNIPPET_LINES = 40
 TOLD_WITHIN = 4  # lines after an exception that still belong to its message
 _TELLS_ON = ("Last error:", "what():", "CUDA error", "HIP error", "Cuda failure")
 # Look-ups that are tried and then told in better words: there the later exception is the answer.
@@ -88,7 +53,7 @@ EXPLAINS_WITHIN_LINES = 60
 SURVIVED_SHARE = 0.05
 SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
 _NO_CLASS = frozenset({"NVLinkError", "ECCError", "NodeFailure", "NetworkError", "S3StorageError", "NCCLTimeoutError"})
-# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's own output is a quotation.
+# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's output is a quotation.
 _OF_PROGRAM = frozenset(
     {reason for reason, category in CATEGORY_OF_REASON.items() if category == "script" and reason != "OSError"}
     | {"AttributeError", "AssertionError", "ValueError", "ZeroDivisionError", "RuntimeError", "DatasetLoadingError"}
@@ -99,8 +64,8 @@ _OF_PROGRAM = frozenset(
 class Hit:
     """A line that is evidence for a reason; `order` is its place among the kept lines.
 
-    `raised` says that it stands in an exception's message, `reported` that or a line of a runtime's logger or a
-    launcher, rather than of the program's own prints.
+    `raised` says that it stands in an exception's message below a traceback, `reported` that an exception, a runtime's
+    logger or a launcher speaks, rather than the program's own prints.
     """
 
     line: LogLine
@@ -126,9 +91,12 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
     book.prepare(text for line in job.lines if line.hit for text in (line.text, strip_level(line.text)))
     hits: list[Hit] = []
     survived: Counter[str] = Counter()
+    # What somebody cut out of a log shows neither steps nor the traceback above its exception.
+    is_snippet = job.num_lines <= SNIPPET_LINES and not job.saw_progress
     for (file, _), lines in voices.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
-        found = _fold_chains(_without_strangers(_hits_of_voice(lines, book, routine)), lines)
+        found = _hits_of_voice(lines, book, routine, is_snippet=is_snippet)
+        found = _fold_chains(_without_strangers(found), lines)
         alone = len(ranks_of_file[file]) == 1
         # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
         went_on = -1 if alone or not found else max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
@@ -158,7 +126,7 @@ def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
         quoted = beside_runtime if hit.reported else of_program or hit.line.writer == "application"
         proven = hit.line.trusted or hit.raised
         if blames_host(hit, book) and quoted and not proven:
-            hit = replace(hit, depth=min(hit.depth, FAMILIAR_DEPTH))
+            hit = replace(hit, depth=HEARSAY_DEPTH)
         out.append(hit)
     return out
 
@@ -173,15 +141,19 @@ def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
     ]
 
 
-def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container[str]) -> list[Hit]:
+def _hits_of_voice(
+    lines: dict[int, LogLine], book: RuleBook, routine: Container[str], *, is_snippet: bool
+) -> list[Hit]:
     hits = []
     after_frame = False
     frames: list[str] = []
     since_exception = TOLD_WITHIN + 1
+    traced = False
     for order, line in lines.items():
         text = line.text
-        told = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
-        since_exception = 0 if told else since_exception + 1
+        tells = starts_with_exception(strip_level(text)) or text.lstrip().startswith(_TELLS_ON)
+        since_exception = 0 if tells else since_exception + 1
+        traced = is_snippet or (traced and since_exception <= TOLD_WITHIN) or "terminate called" in text
         if _FRAME.match(text):
             after_frame = text.lstrip().startswith("File ")
             frames = [*frames[-MAX_FRAMES:], text] if after_frame else frames
@@ -198,9 +170,10 @@ def _hits_of_voice(lines: dict[int, LogLine], book: RuleBook, routine: Container
         if hit is None:
             continue
         if template_of(text) not in routine:
-            raised = since_exception <= TOLD_WITHIN
-            reported = raised or line.writer in ("framework", "launcher")
-            hits.append(_placed(replace(hit, raised=raised, reported=reported), frames))
+            told = since_exception <= TOLD_WITHIN
+            traced = traced or bool(frames)
+            reported = told or line.writer in ("framework", "launcher")
+            hits.append(_placed(replace(hit, raised=told and traced, reported=reported), frames))
         frames = []
     return [*hits, *_cut_traceback(lines, frames)]
 
@@ -210,32 +183,17 @@ def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
     last = max(lines)
     if not frames or not (_FRAME.match(lines[last].text) or lines[last].text[:2] == "  "):
         return []
-    for frame in reversed(frames[-8:]):
-        for pattern, reason in _FRAME_REASONS:
-            if pattern.search(frame):
-                return [Hit(line=lines[last], order=last, reason=reason, depth=SYMPTOM_DEPTH)]
-    return []
+    reason = reason_of_frames(frames)
+    return [Hit(line=lines[last], order=last, reason=reason, depth=SYMPTOM_DEPTH)] if reason is not None else []
 
 
 def _placed(hit: Hit, frames: list[str]) -> Hit:
     """The hit, with the reason that its place in the program gives it where its words give none."""
+    if hit.depth == EXCEPTION_DEPTH and is_victim(hit.exception, hit.line.text, frames):
+        reason = "NCCLRemoteError" if hit.reason == "RuntimeError" else hit.reason
+        return replace(hit, depth=SYMPTOM_DEPTH, reason=reason)
     bare = hit.rule is None and hit.line.text.strip() == "AssertionError"
-    if bare and frames and _LOADS_MODEL.search(frames[-1]):
-        return replace(hit, reason="ModelLoadingError")
-    in_collective = any(_IN_COLLECTIVE.search(frame) for frame in frames[-2:])
-    told = hit.exception in _VICTIMS and hit.depth == EXCEPTION_DEPTH and _TELLS_OF_PEERS.search(hit.line.text)
-    if in_collective and told:
-        return replace(hit, depth=SYMPTOM_DEPTH, reason=_VICTIM_REASON.get(hit.reason, hit.reason))
-    if hit.exception in _HUNG_UP and any(_READS_WORKERS.search(frame) for frame in frames[-6:]):
-        return replace(hit, reason="DataloaderKilled")
-    if hit.exception not in _UNREADABLE:
-        return hit
-    for frame in reversed(frames):
-        if _LOADS_MODEL.search(frame):
-            return replace(hit, reason="ModelLoadingError")
-        if _LOADS_DATA.search(frame):
-            return replace(hit, reason="DatasetLoadingError")
-    return hit
+    return replace(hit, reason=place_reason(hit.exception, frames, bare=bare) or hit.reason)
 
 
 def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,8 +14,8 @@ from prism.explain.origins import Origin, Writer, parse_line
 from prism.explain.rules import RuleBook, literals_of, shipped_rules
 from prism.explain.scan import HEAD_LINES, LogScan, Segment, scan_log
 from prism.explain.sources import LogSource, find_logs, read_chunks, read_lines, to_utf8
-from prism.explain.trust import described_node, judge_writers, place_pods
 from prism.explain.triggers import TROUBLE_WORDS, has_trouble
+from prism.explain.trust import described_node, judge_writers, place_pods
 from prism.records.log import LOG
 
 # What the first lines of a training job look like; with them and without a step, the job died before its first step.

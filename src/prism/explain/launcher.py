@@ -44,6 +44,8 @@ def read_summary(job: JobLog) -> LauncherSummary:
         return LauncherSummary()
     mark = job.lines[at]
     before = [ln for ln in job.lines[max(0, at - _MAX_LINES) : at] if _same(ln, mark)]
+    if not any("ChildFailedError" in ln.text for ln in before[-500:]):
+        return LauncherSummary()  # A list quoted in a program's output: the launcher's own stands below its exception.
     start = max((i for i, ln in enumerate(before) if ln.text.strip() == "Failures:"), default=len(before))
     first = _blocks([ln for ln in job.lines[at + 1 : at + 60] if _same(ln, mark)])[:1]
     others = _blocks(before[start:])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
 
-from prism.explain.envelopes import SCHEDULER_DAEMONS, SYSTEM_DAEMONS, read_header
+from prism.explain.collected import SCHEDULER_DAEMONS, SYSTEM_DAEMONS, read_header
 
 Writer = Literal["kernel", "scheduler", "launcher", "framework", "application"]
 ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -48,12 +48,15 @@ _PREFIXES = re.compile(
             r"|(?P<isosys>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)) "
             r"(?P<syshost>[\w.-]+) (?P<tag>[\w./@-]+?)(?:\[\d+\])?: (?:\[ *\d+\.\d+\] )?",
             # Loki: logcli's default output
-            r"(?P<loki>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) \{(?P<labels>[^{}]{1,600})\}\s+",
+            r"(?P<loki>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) "
+            r"\{(?P<labels>[^{}]{1,600})\}\s+",
             # slurmd and slurmctld; the level tells them from a program's own stamps
-            r"\[(?P<slurm>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\] (?=error: |debug\d?: |sched: |backfill: |Node |node "
+            r"\[(?P<slurm>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\] (?=error: |debug\d?: |sched: |backfill: "
+            r"|Node |node "
             r"|_slurm|agent/|update_node|_job|Launching|launch |Killing|drain|Warning: |done with|\[\d+\.|task/|select/"
             r"|requeue|Batch|Job|validate_node|Resending|Time limit|cleanup|slurm[cd]|Terminate|preempt)",
-            r"(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) (?:(?P<cri>(?:stdout|stderr) [FP]) )?",
+            r"(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) (?:(?P<cri>(?:stdout"
+            r"|stderr) [FP]) )?",
             r"\[(?:default|local_rank|trainer)(?P<local>\d+)\]:? ?",  # torchrun --tee
             r"\[[Rr]ank[ _-]?(?P<rank>\d+)(?:/\d+)?\]:? ?(?=\S|$|\s)",  # torch
             r"\[\d+,(?P<mpirank>\d+)\](?:<std(?:out|err)>)?:? ?(?=\S)",  # Open MPI, Horovod
@@ -63,7 +66,7 @@ _PREFIXES = re.compile(
             r"[\w.-]+\s+\| (?=\s*\S)",  # docker compose
             r"\[[EWIF] (?P<cpp>[\w./-]+:\d+)\] ?",
             r"(?P<kernel>kernel: (?:\[ *\d+\.\d+\] )?)",
-            r"(?P<dmesg>\[ *\d+\.\d{6}\] (?:\[ *[TC]\d+\] ?)?)",
+            r"(?P<dmesg>\[ *\+?\d+\.\d{6}\] (?:\[ *[TC]\d+\] ?)?)",
             r"\[(?P<dmesgt>\w{3} " + _MONTHS + r" [ \d]\d \d\d:\d\d:\d\d \d{4})\] ",
             r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] (?=NCCL|\w+/|\w+\.cc|RCCL)",
             r"(?P<launch>" + _HOST + r"): (?=[\[(\dA-Z ])",  # pdsh, DeepSpeed
@@ -81,8 +84,10 @@ _INLINE_RANK = re.compile(r"(?:\b[Gg]lobal[_ ])?\b[Rr]ank(?:[ =:]{1,3}|\s*:\s+)(
 # How each writer's own lines begin, where no frame says who it was.
 _BEGINS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
     ("kernel", re.compile(
-        r"NVRM: |nvidia-nvswitch|nvswitch\d|\[Hardware Error\]|mce: |EDAC |pcieport |mlx5_core |amdgpu[ :]|\[drm|Out of memory: "
-        r"Kill|oom-kill:|oom_reaper: |Memory cgroup out of memory|\S+ invoked oom-killer|watchdog: BUG|Kernel panic|reboot: "
+        r"NVRM: |nvidia-nvswitch|nvswitch\d|\[Hardware Error\]|mce: |EDAC |pcieport |mlx5_core |amdgpu[ :]|\[drm"
+        r"|Out of memory: "
+        r"Kill|oom-kill:|oom_reaper: |Memory cgroup out of memory|\S+ invoked oom-killer|watchdog: BUG|Kernel "
+        r"panic|reboot: "
     )),
     ("scheduler", re.compile(
         r"(?:slurmstepd|srun|slurmd|slurmctld|sbatch|salloc)(?:-[\w.-]+)?: |=>> PBS: |\*\*\* (?:STEP|JOB) \d"
@@ -94,7 +99,8 @@ _BEGINS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
         r"\s{0,4}(?:time|host|rank|exitcode|error_file|traceback) +: "
     )),
     ("framework", re.compile(
-        r"N?CCL (?:WARN|INFO|ERROR)|RCCL |\S{0,40}\bN?CCL WARN|\[Rank \d+\]|\[PG |Traceback \(most recent|terminate called"
+        r"N?CCL (?:WARN|INFO|ERROR)|RCCL |\S{0,40}\bN?CCL WARN|\[Rank \d+\]|\[PG |Traceback \(most recent"
+        r"|terminate called"
         r"|\s*what\(\): |frame #\d|Fatal Python error|\[gloo|Watchdog caught|\s*Last error:|Heartbeat monitor"
         r"|(?:CUDA|HIP|Cuda) (?:error|failure)\b|ncclRemoteError|ncclSystemError|ProcessGroup[A-Z]+\b"
     )),
@@ -131,7 +137,7 @@ def parse_line(raw: str, is_wrapped: bool = False) -> Origin:
     pod = said.get("pod") or labels.get("pod") or labels.get("pod_name")
     proven = header.origin if header is not None and header.origin in _WRITERS else None
     framed = "syshost" in said or "dmesg" in said or "dmesgt" in said or "slurm" in said
-    writer: Writer = proven or _writer_of(said, text)  # type: ignore[assignment]
+    writer: Writer = proven or _writer_of(said, text)
     return Origin(
         text=text,
         rank=header.rank if header is not None and header.rank is not None else rank,

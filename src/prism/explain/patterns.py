@@ -59,7 +59,7 @@ def compile_outside(pattern: str) -> Matcher:
 def _compile_linear(pattern: str) -> Matcher | None:
     """The pattern in RE2; None where it is not installed or does not know a construct (look-around, say)."""
     try:
-        import re2
+        import re2  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except ImportError:
         return None
     options = re2.Options()

@@ -23,8 +23,12 @@ _NAMED = (  # what a message says about the rank that others wait for
     re.compile(r"\brank[ =:]+\d+\b.{0,80}\bpeer(?: rank)?[ =:]+(\d+)"),
 )
 _SLURM_HOST = re.compile(
-    r"(?:srun: error: |failed on node |ON |Node failure on |Nodes? )([a-z][\w-]*\d[\w-]*)\b(?=[: ,]|$)"
+    r"(?:srun: error: |failed on node |failure of node |Node failure on |Nodes? |on node "
+    r")([a-z][\w-]*\d[\w-]*)\b(?=[: ,]|$)"
 )
+# Slurm names the node whose daemon speaks, which is seldom the one that failed.
+_STEP_LOST = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED|^srun: error: Node failure on")
+_FAILED_NODE = re.compile(r"(?:Node failure on|failure of node) ([a-z][\w-]*\d[\w-]*)")
 _PEER_HOST = re.compile(
     r"(?:peer|Connect to|connect to|from|to) \[?(\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*\d[\w.-]*)\]?[<:]"
 )
@@ -197,11 +201,21 @@ def _host_at_fault(job: JobLog, root: Hit, hosts: dict[int, str], rank: int | No
     told = named.group(1) if named else peer.group(1) if peer else None
     if told is not None and not told.startswith(_LOCAL_HOSTS) and _is_backed(job, root, told):
         return told
+    if root.line.writer == "scheduler" and _STEP_LOST.search(text):
+        return _slurm_host(job) if root.line.trusted else None
     own = root.line.host
-    if own is not None and (rank is None or rank == root.line.rank or root.line.rank is None):
-        if own in job.file_hosts or _is_backed(job, root, own):
-            return own
+    its_own = rank is None or rank == root.line.rank or root.line.rank is None
+    if own is not None and its_own and _is_backed(job, root, own):
+        return own
     return hosts.get(rank) if rank is not None else None
+
+
+def _slurm_host(job: JobLog) -> str | None:
+    """The node that srun calls failed, where the step's own daemon says that a node failed."""
+    lines = [ln.text for ln in job.lines if ln.trusted and ln.writer == "scheduler"]
+    if not any("NODE FAILURE" in text for text in lines):
+        return None
+    return next((m.group(1) for text in lines if (m := _FAILED_NODE.search(text)) is not None), None)
 
 
 def _is_backed(job: JobLog, root: Hit, host: str) -> bool:

@@ -21,9 +21,8 @@ from prism.records.verdict import FAILURE_REASONS, Action
 
 # From what explains nothing to what explains everything after it.
 LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardware")
-_SHIPPED = (
-    "accelerators", "clusters", "hardware", "storage", "memory", "cuda", "loading", "network", "script", "messages", "endings",
-)  # fmt: skip
+_SHIPPED = ("accelerators", "clusters", "hardware", "storage", "memory", "cuda", "loading", "network", "script")
+_SHIPPED_LAST = ("messages", "endings")  # what is said without a class, and what only tells an end
 _REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
 _OPTIONAL = ("unless", "action", "mitigation", "explains")
 MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them
@@ -171,7 +170,7 @@ def shipped_rules() -> RuleBook:
     """The rules that come with Prism."""
     folder = resources.files("prism.explain") / "rules"
     rules: list[Rule] = []
-    for name in _SHIPPED:
+    for name in (*_SHIPPED, *_SHIPPED_LAST):
         rules += parse_rules((folder / f"{name}.yaml").read_text(), f"{name}.yaml", ours=True)
     routine = cast(list[str], _load((folder / "routine.yaml").read_text()))
     advice = cast(dict[str, dict[str, Any]], _load((folder / "reasons.yaml").read_text()))

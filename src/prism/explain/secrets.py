@@ -27,7 +27,8 @@ _SECRETS = [
         r"(\b(?:AccountKey|SharedAccessKey|SharedAccessSignature|PGPASSWORD|MYSQL_PWD|sig)=)[^\s;&'\"]{4,}",
         r"(\b(?:curl|wget|http)\b[^\n]{0,200}? (?:-u|--user|--proxy-user)[ =]?['\"]?[^\s:'\"]{1,80}:)[^\s'\"]{2,}",
         r"(\bsshpass (?:-[a-oq-z] ?\S* )?-p ?['\"]?)[^\s'\"]{2,}",
-        r"(\b(?:docker|podman|helm|nerdctl|skopeo|az|oc) login\b[^\n]{0,200}? (?:-p|--password)[ =]?['\"]?)[^\s'\"]{2,}",
+        r"(\b(?:docker|podman|helm|nerdctl|skopeo|az|oc) login\b[^\n]{0,200}? (?:-p|--password)[ "
+        r"=]?['\"]?)[^\s'\"]{2,}",
         r"(\bmachine \S{1,200} login \S{1,200} password )\S+",
         r"(hooks\.slack\.com/services/)[\w/]{10,}",
         r"(\b(?:Set-)?Cookie: ?)[^\n]{8,}",

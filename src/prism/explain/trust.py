@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FRAMED_SHARE = 0.8
 _DESCRIBE = re.compile(r"^(?:Name: {2,}\S|LAST SEEN\s+TYPE\s+REASON|NAMESPACE\s+LAST SEEN|Type\s+Reason\s+Age\s+From)")
 _NODE = re.compile(r"^Node: +([\w.-]+)/")
+_NUMBER = re.compile(r"\d+")
 _POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 _SYSTEM: tuple[Writer, ...] = ("kernel", "scheduler")
 
@@ -54,15 +55,16 @@ def _judge(origin: Origin, is_system_log: bool) -> tuple[Writer, bool]:
 
 
 def _epilogue(origins: Sequence[Origin]) -> list[int]:
-    """Lines of the scheduler after the job's last word: Slurm writes them into the job's own file when all has ended."""
+    """Lines of Slurm after the job's last word: it writes several into the job's own file when a step is lost."""
     places = []
     for place in range(len(origins) - 1, -1, -1):
         origin = origins[place]
-        if origin.is_output or origin.writer not in ("scheduler", "launcher"):
+        slurm = origin.text.startswith(("slurmstepd", "srun: "))
+        if origin.is_output or origin.is_framed or not (slurm or origin.writer == "launcher"):
             break
-        if origin.writer == "scheduler":
+        if slurm:
             places.append(place)
-    return places
+    return places if len({_NUMBER.sub("#", origins[place].text) for place in places}) > 1 else []
 
 
 def place_pods(lines: list[LogLine]) -> list[LogLine]:

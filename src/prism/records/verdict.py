@@ -41,6 +41,7 @@ class EvidenceLine:
     line: int
     text: str
     file: str | None = None
+    origin: str | None = None  # who wrote it: kernel, scheduler, launcher, framework or application
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +65,7 @@ class Verdict:
         """The document form that `prism explain --json` prints."""
         document = asdict(self)
         document["hosts"], document["notes"] = list(self.hosts), list(self.notes)
-        document["evidence"] = [
-            {k: v for k, v in asdict(e).items() if k != "file" or v is not None} for e in self.evidence
-        ]
+        document["evidence"] = [{k: v for k, v in asdict(e).items() if v is not None} for e in self.evidence]
         return document
 
     @classmethod
