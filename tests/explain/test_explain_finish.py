@@ -33,6 +33,9 @@ def test_a_run_that_says_that_it_is_done_did_not_fail(end):
 def test_a_run_that_took_its_last_step_did_not_fail():
     verdict = verdict_of(OF_TOTAL)
     assert (verdict.reason, verdict.action) == ("none", "none")
+    padded = "".join(f" iteration {i:8d}/{12:8d} | lm loss: 2.0E+00 |\n" for i in range(1, 13))
+    assert verdict_of(padded).reason == "none"
+    assert verdict_of(padded[: len(padded) // 2]).reason == "Unknown"
     assert verdict_of("Epoch 0: 100%|####| 500/500 [01:22<00:00, 6.1it/s, loss=2.3]\n" * 3).reason == "none"
 
 

@@ -37,7 +37,7 @@ _NOT_SAID = re.compile(
     r"\b(?:not|never|before|until|when|once|if|unless|epoch \d+ of|failed|stage \d|step \d+ of)\b", re.IGNORECASE
 )
 _OF_TOTAL = re.compile(
-    r"(?:\b(?:iter(?:ation)?s?|steps?|epochs?|global_step|batch(?:es)?)\b[\s:=\[(]{1,4}|\|\s{0,3})(\d{1,12})\s?(?:/|of)\s{0,8}(\d{1,12})\b",
+    r"(?:\b(?:iter(?:ation)?s?|steps?|epochs?|global_step|batch(?:es)?)\b[\s:=\[(]{1,12}|\|\s{0,3})(\d{1,12})\s?(?:/|of)\s{0,8}(\d{1,12})\b",
     re.IGNORECASE,
 )
 
