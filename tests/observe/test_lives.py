@@ -86,12 +86,13 @@ def test_a_job_that_pauses_and_goes_on_as_before_is_one() -> None:
     assert abs(own[0].steps.height - 60) <= 2
 
 
-@pytest.mark.parametrize("ranks", [12, 24])
+@pytest.mark.parametrize("ranks", [8, 12, 24])
 def test_a_job_that_goes_on_with_other_hosts_keeps_its_steps(ranks: int) -> None:
     found = look(make_jobs(DDP, replace(DDP, dp=ranks, start_s=14.0, seed=5), NEIGHBOUR))
     own = [found.jobs[i] for i in of_hosts(found, DDP)]
-    assert sum(job.steps.height for job in own) >= 57
-    assert max(len(job.endpoints) for job in own) == max(ranks, 16)
+    assert len(own) == 1
+    assert own[0].steps.height >= 57
+    assert len(own[0].endpoints) == max(ranks, 16)
     assert found.findings == ()
 
 

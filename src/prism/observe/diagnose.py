@@ -19,6 +19,7 @@ from prism.observe.parallelism.layout import count_own_nics, infer_layout, relab
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
+from prism.observe.phases import join_phases
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, Watched, judge_life
 from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_rings
@@ -58,6 +59,8 @@ def diagnose(
     studied = [job for job in examined if job.studied]
     cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
     findings = find_all(cases, routes.result(), notes)
+    jobs, findings = join_phases(traffic, jobs, findings)
+    notes += [line for job in jobs for note in job.notes if (line := f"{job.id}: {note}") not in notes]
     return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
 
 

@@ -49,6 +49,7 @@ class ObservedJob:
     marks: Times = field(repr=False)
     first_ns: int
     last_ns: int
+    nodes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # its endpoints in its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,7 @@ def _make_job(
     return ObservedJob(
         id="",
         endpoints=endpoints,
+        nodes=nodes,
         pairs=pairs,
         storage_pairs=stored,
         period_ns=estimate_period(

@@ -29,6 +29,7 @@ class SuccessionConfig:
     frequent: float = 0.1  # of the messages of the busiest pair of either end: rarer pairs say nothing
     least_messages: int = 6  # of a stream in a stretch, to measure its rate
     same_hosts: float = 0.5  # share of all endpoints that both stretches have
+    same_members: float = 0.8  # the same: with fewer in common a job has grown or shrunk
     same_sizes: float = 0.7  # share of the messages whose sizes both stretches have
     same_rate: float = 0.04  # relative difference
 
@@ -51,13 +52,22 @@ def part_successive_jobs(traffic: Traffic, config: SuccessionConfig | None = Non
     stretches = _find_stretches(traffic, config)
     if stretches is None:
         return traffic
-    jobs = _join_same(traffic, stretches, config)
+    jobs, continued = _join_same(traffic, stretches, config)
     cut = np.flatnonzero((stretches.pair[1:] == stretches.pair[:-1]) & (jobs[1:] != jobs[:-1])) + 1
     if not len(cut):
         return traffic
     parted = _renumber(traffic, _cut_other_pairs(traffic, stretches, cut))
     nodes = _number_nodes(parted, traffic.pairs[stretches.pair[cut]], stretches.begin_ns[cut])
-    return replace(parted, nodes=nodes)
+    grown = np.isin(jobs[cut], continued)
+    return replace(parted, nodes=nodes, continued=_list_continued(parted, nodes, stretches, cut[grown]))
+
+
+def _list_continued(traffic: Traffic, nodes: tuple[Ints, Ints], stretches: Stretches, cut: Ints) -> Ints:
+    """Numbers of endpoints in the time of a job that goes on, with other members, what an earlier one did."""
+    first = traffic.pairs["first_ns"].to_numpy()
+    begun = np.isin(first, stretches.begin_ns[cut])
+    found = np.unique(np.concatenate([side[begun] for side in nodes]))
+    return found[found >= traffic.endpoints.height]
 
 
 def _number_nodes(traffic: Traffic, cut: pl.DataFrame, moments: Ints) -> tuple[Ints, Ints]:
@@ -175,8 +185,11 @@ class _Job:
     sizes: dict[int, float]  # share of the messages by class of size
 
 
-def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> Ints:
-    """The number of the job of each stretch, where one that only paused is a single job."""
+def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> tuple[Ints, list[int]]:
+    """The number of the job of each stretch, where one that only paused is a single job.
+
+    Also the numbers of those that go on with fewer or more hosts: their steps are found apart from the earlier ones.
+    """
     jobs = stretches.job.copy()
     described = sorted(
         (_describe(traffic, stretches, number, config) for number in np.unique(jobs).tolist()),
@@ -184,12 +197,21 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
     )
     last_at: dict[int, _Job] = {}
     name: dict[int, int] = {}
+    continued: list[int] = []
     for job in described:
         before = {last_at[e].number: last_at[e] for e in job.endpoints.tolist() if e in last_at}
-        same = [name[b.number] for b in before.values() if _is_same(b, job, config)]
+        alike = [b for b in before.values() if _is_same(b, job, config)]
+        same = [name[b.number] for b in alike if _share_endpoints(b, job) >= config.same_members]
         name[job.number] = min(same, default=job.number)
+        if alike and not same:
+            continued.append(job.number)
         last_at.update(dict.fromkeys(job.endpoints.tolist(), job))
-    return np.array([name[j] for j in jobs.tolist()], np.int64)
+    return np.array([name[j] for j in jobs.tolist()], np.int64), continued
+
+
+def _share_endpoints(before: _Job, after: _Job) -> float:
+    both = np.intersect1d(before.endpoints, after.endpoints)
+    return len(both) / len(np.union1d(before.endpoints, after.endpoints))
 
 
 def _describe(traffic: Traffic, stretches: Stretches, number: int, config: SuccessionConfig) -> _Job:
@@ -218,8 +240,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
 
 def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
-    common = len(np.intersect1d(before.endpoints, after.endpoints))
-    if common < config.same_hosts * len(np.union1d(before.endpoints, after.endpoints)):
+    if _share_endpoints(before, after) < config.same_hosts:
         return False
     # A size may fall on the edge of two classes.
     alike = sum(

@@ -63,6 +63,7 @@ class Traffic:
     connected: bool = False  # whether connections (queue pairs or ports) are told apart
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
     nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
+    continued: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # nodes of jobs that grew
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
