@@ -198,7 +198,6 @@ class Run:
 
     captures: dict[int, Capture]
     recording: Recording
-    complete: bool = True  # False where the run was given up half-way
 
 
 def _memory_is_scarce(limits: RunLimits) -> bool:
