@@ -92,6 +92,7 @@ class Launcher:
             lambda: not self._waiting,
             peers=peers,
             steps=steps,
+            at_once=self._limits.at_once,
         )
 
     def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
