@@ -149,6 +149,20 @@ def test_ranks_that_differ_in_their_peers_alone_share_their_times() -> None:
     solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
 
 
+def test_a_message_named_by_position_at_one_end_and_by_distance_at_the_other_arrives() -> None:
+    def stage(rank: int) -> object:
+        receive = [entry("recv", group="0", bytes=8, op=0, peer=rank - 1)] if rank > 0 else []
+        send = [entry("send", group="0", bytes=8, op=1, peer=rank + 1)] if rank < 3 else []
+        return capture(rank, 4, [*receive, *send])
+
+    everyone = {r: stage(r) for r in range(4)}
+    stitched = stitch({r: everyone[r] for r in (0, 1, 3)}, CONFIG, survey=everyone)
+    assert stitched.classes.of_rank == (0, 1, 1, 2)
+    # The first stage is alone in its class and names position 1; the two in the middle name who is one before them.
+    assert stitched.classes.by_peer == (frozenset({"world"}), frozenset(), frozenset({"world"}))
+    solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
+
+
 def test_messages_of_different_tags_do_not_wait_for_each_other() -> None:
     there = [entry("send", group="0", bytes=n, op=t, peer=1, tag=t) for t, n in ((1, 8), (2, 16))]
     here = [entry("recv", group="0", bytes=n, op=t, peer=0, tag=t) for t, n in ((2, 16), (1, 8))]

@@ -7,7 +7,7 @@ import selectors
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, Listener
@@ -36,7 +36,7 @@ class ExchangeServer:
 
     def __init__(
         self, mailbox: Mailbox, is_complete: Callable[[], bool], *, peers: Timekeeper | None = None,
-        steps: StepLimit | None = None,
+        steps: StepLimit | None = None, at_once: int = 1 << 30,
     ) -> None:  # fmt: skip
         self.mailbox = mailbox
         self.lock = threading.RLock()
@@ -51,6 +51,8 @@ class ExchangeServer:
         self._meeting: dict[int, list[Callable[[Answer], None]]] = {}
         self._steppers: set[int] = set()
         self._polls: Counter[int] = Counter()
+        self._at_once = at_once
+        self._gated: deque[tuple[int, Connection, Answer]] = deque()  # answers held back while enough ranks run
         self._has_met = False
         self._last_request = time.monotonic()
         self._ranks: dict[Connection, tuple[int, bool]] = {}
@@ -74,7 +76,18 @@ class ExchangeServer:
         """Ranks that run and neither wait nor ask the store the same again and again."""
         with self.lock:
             polling = {rank for rank, polls in self._polls.items() if polls > _MANY_POLLS}
-            return self.mailbox.num_running - len(self.mailbox.standing() | polling)
+            gated = {rank for rank, _, _ in self._gated}
+            return self.mailbox.num_running - len(self.mailbox.standing() | polling | gated)
+
+    def _let_go(self, rank: int, connection: Connection, answer: Answer) -> None:
+        """Answer a rank that waited; a collective that ends would else wake every rank at once."""
+        self._gated.append((rank, connection, answer))
+
+    def _open_gate(self) -> None:
+        free = self._at_once - self.num_moving() if self._gated else 0
+        for _ in range(min(free, len(self._gated))):
+            _, connection, answer = self._gated.popleft()
+            _reply(connection, answer)
 
     def wanted(self) -> list[int]:
         """Ranks that somebody waits for and that have not been started."""
@@ -120,10 +133,12 @@ class ExchangeServer:
                 _reply(connection, ("ok", None))
             else:
                 self._answer(connection, verb, values)
+            self._open_gate()
 
     def _answer(self, connection: Connection, verb: str, values: list[Any]) -> None:
         rank, main = self._ranks[connection]
         reply = partial(_reply, connection)
+        later = partial(self._let_go, rank, connection)
         self._polls[rank] = self._polls[rank] + 1 if verb == "check" or (verb == "add" and values[1] == 0) else 0
         box = self.mailbox
         if verb in ("begin", "issue", "due"):
@@ -135,13 +150,13 @@ class ExchangeServer:
             reply(box.give(rank, *values))
         elif verb == "get":
             channel, number, owner, where, needed = values
-            box.get(Waiting(rank, "get", channel, number, (owner,), where, main, reply), needed=needed)
+            box.get(Waiting(rank, "get", channel, number, (owner,), where, main, later), needed=needed)
         elif verb == "collect":
             channel, number, members, where = values
-            box.collect(Waiting(rank, "collect", channel, number, members, where, main, reply))
+            box.collect(Waiting(rank, "collect", channel, number, members, where, main, later))
         elif verb == "key":
             key, where = values
-            box.get_key(Waiting(rank, "key", key, 0, (), where, main, reply))
+            box.get_key(Waiting(rank, "key", key, 0, (), where, main, later))
         elif verb in ("set", "add", "check", "delete", "count"):
             reply(self._use_store(rank, verb, values))
         elif verb == "still":
@@ -205,6 +220,7 @@ class ExchangeServer:
     def _tick(self) -> None:
         with self.lock:
             self._settle_joins()
+            self._open_gate()
             if time.monotonic() - self._last_request <= _QUIET_S or not self._is_complete():
                 return
             if self.mailbox.find_deadlock():

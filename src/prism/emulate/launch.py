@@ -92,6 +92,7 @@ class Launcher:
             lambda: not self._waiting,
             peers=peers,
             steps=steps,
+            at_once=self._limits.at_once,
         )
 
     def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
@@ -198,7 +199,6 @@ class Run:
 
     captures: dict[int, Capture]
     recording: Recording
-    complete: bool = True  # False where the run was given up half-way
 
 
 def _memory_is_scarce(limits: RunLimits) -> bool:
