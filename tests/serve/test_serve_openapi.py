@@ -13,8 +13,10 @@ schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 PATHS = (
     "/api/version", "/api/overview", "/api/jobs", "/api/findings", "/api/cluster", "/api/failures", "/api/evaluations",
     "/api/datacenter", "/api/job", "/api/verdict", "/api/run", "/api/evaluation", "/api/timeline", "/api/spans",
-    "/api/breakdown", "/api/trace", "/api/report", "/metrics", "/healthz",
+    "/api/breakdown", "/api/trace", "/api/report", "/api/reports", "/api/printed",
+    "/metrics", "/healthz",
 )  # fmt: skip
+STREAM = "/api/events"  # it lasts, and is tried in a browser
 KEYS = ("report~job-1", "report/cluster~job-1", "emulation~emulation", "evaluation~trials", "runs/pretrain~run")
 
 
@@ -24,7 +26,7 @@ def schema(client: TestClient) -> Any:
 
 
 def test_every_route_is_tried_here(client: TestClient) -> None:
-    assert set(client.get("/api/openapi.json").json()["paths"]) == set(PATHS)
+    assert set(client.get("/api/openapi.json").json()["paths"]) == {*PATHS, STREAM}
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -29,7 +29,8 @@ from prism.serve.views.cluster import describe_cluster
 from prism.serve.views.evaluation import describe_evaluation
 from prism.serve.views.failures import describe_failures, describe_verdict, list_verdicts
 from prism.serve.views.job import describe_job
-from prism.serve.views.jobs import list_findings, list_jobs
+from prism.serve.views.jobs import list_jobs
+from prism.serve.views.looks import list_findings
 from prism.serve.views.runs import describe_run
 
 

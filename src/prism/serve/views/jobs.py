@@ -186,7 +186,9 @@ def _row_of_diagnosed(source: Diagnosed, job: DiagnosedJob) -> JobRow:
 
 
 def _state_of(word: str) -> JobState:
-    return word if word in ("running", "ended", "stopped", "paused") else "unknown"
+    """A state as a diagnosis writes it; a word of a later version is unknown here."""
+    known: dict[str, JobState] = {"running": "running", "ended": "ended", "stopped": "stopped", "paused": "paused"}
+    return known.get(word, "unknown")
 
 
 def _row_of_watched(source: Watched, job: WatchedJob, *, stale: bool) -> JobRow:
