@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -182,3 +184,61 @@ def test_damaged_weights_are_found_before_the_average_spreads_them(wrong: bool):
     training.loss_of(batch).backward()
     found = training.guard.after_backward(13, training.loss_of, batch)
     assert (found.kind, found.ranks) == ("replica", (2,)) if wrong else found is None
+
+
+DDP_PROGRAM = """
+import os, sys, traceback, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from prism.recover.checkpoint import CorruptionConfig, CorruptionGuard
+
+def run(rank):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=3)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    guard = CorruptionGuard(model, optimizer, CorruptionConfig(every_steps=5, min_usual=3))
+    loss_of = lambda batch: model(batch).square().mean()
+    for step in range(1, 21):
+        batch = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * 10 + rank))
+        optimizer.zero_grad()
+        if step == 7 and rank == 2:
+            model.module.weight.data.view(torch.int32)[0, 3] ^= 1 << 5
+        hook = model.module.register_forward_hook(lambda m, i, o: o * 1e6) if step == 13 and rank == 1 else None
+        loss = loss_of(batch)
+        if hook:
+            hook.remove()
+        loss.backward()
+        found = guard.after_backward(step, loss_of, batch)
+        optimizer.step()
+        found = found or guard.after_step(step)
+        if found:
+            print("FOUND", rank, step, found.kind, *found.ranks, flush=True)
+            for tensor in [*model.parameters(), *(t for e in optimizer.state.values() for t in e.values())]:
+                dist.broadcast(tensor.data, 0)
+
+pids = []
+for rank in range(3):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            run(rank)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    pids.append(pid)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+"""
+
+
+@pytest.mark.slow
+def test_three_ranks_of_ddp_find_a_flipped_weight_and_a_wrong_forward_pass(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", DDP_PROGRAM, str(tmp_path / "rendezvous")], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    found = sorted(line for line in done.stdout.splitlines() if line.startswith("FOUND 0"))
+    assert found == ["FOUND 0 10 replica 2", "FOUND 0 13 gradient 1"], done.stdout

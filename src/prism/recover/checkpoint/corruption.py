@@ -209,7 +209,8 @@ class CorruptionGuard:
         self._history = NormHistory(self.config)
         self._buckets: list[torch.Tensor] = []
         if self._ddp is not None:
-            self._ddp.register_comm_hook(None, self._note_bucket)
+            # torch reads a hook's annotations and knows none that are text, as all are in this file.
+            self._ddp.register_comm_hook(None, lambda state, bucket: self._note_bucket(bucket))
 
     def after_backward(self, step: int, loss_of: Callable[[Any], torch.Tensor], batch: Any) -> Corruption | None:
         """Look at this step's gradients; every rank calls this before the optimizer's step."""
@@ -239,7 +240,7 @@ class CorruptionGuard:
     def _due(self, step: int) -> bool:
         return step % self.config.every_steps == 0
 
-    def _note_bucket(self, state: object, bucket: Any) -> Any:
+    def _note_bucket(self, bucket: Any) -> Any:
         """DDP's hook: measure the gradients of this rank, then average them as usual."""
         self._buckets.append(torch.linalg.vector_norm(bucket.buffer(), dtype=torch.float32))
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
