@@ -28,7 +28,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
     """`prism serve` over the folder; gives its address."""
-    command = [sys.executable, "-m", "prism", "serve", str(folder), "--port", str(port), "--quiet"]
+    command = [sys.executable, "-m", "prism", "serve", str(folder), "--port", str(port), "--no-token", "--quiet"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

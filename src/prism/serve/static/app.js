@@ -21,7 +21,7 @@ const PAGES = [
   { path: "/reports", title: "Reports", open: reports, count: (o) => o.num_printed },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
-const POLL_MS = 2000, STREAM_MS = 25_000; // a stream is made anew every 20 s, and tells the version then
+const POLL_MS = 2000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
 let current = null, version = 0, overview = null, turn = 0, gone = "";
@@ -136,6 +136,13 @@ function listen() {
   stream.onmessage = (event) => { told = Date.now(); heed(Number(event.data)); };
 }
 
+// A short visit asks instead of holding a connection; browsers that print or picture a page wait for streams to end.
+let settling = 0;
+function settle() {
+  clearTimeout(settling);
+  settling = setTimeout(() => { if (!document.hidden) listen(); }, SETTLE_MS);
+}
+
 async function poll() {
   if (!document.hidden && Date.now() - told > STREAM_MS) try { await heed((await load("version")).version); } catch { drawStatus(false); }
   setTimeout(poll, POLL_MS);
@@ -198,6 +205,6 @@ window.addEventListener("popstate", open);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { redraw(); current?.repaint?.(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) current?.repaint?.(); });
 drawStatus(true);
-document.addEventListener("visibilitychange", () => { if (document.hidden) { stream?.close(); stream = null; told = 0; } else listen(); });
-listen();
+document.addEventListener("visibilitychange", () => { if (document.hidden) { stream?.close(); stream = null; told = 0; } else settle(); });
+settle();
 poll();
