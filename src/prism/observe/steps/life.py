@@ -29,6 +29,8 @@ class LifeConfig:
     missing: float = 0.03  # share of a step's messages that may be missing in a whole one
     templates: int = 9  # steps before a silence that tell what a step sends
     hiding: float = 0.2  # of a step: silences inside records that last longer are not seen
+    odd_length: float = 0.2  # of a usual step by which one may differ
+    odd_steps: float = 0.08  # share of the steps that may differ by more, where steps are cut right
     restful: float = 0.4  # of a step's longest silence: a step may end in any silence that is usually as long
     disagreeing: float = 0.15  # share of the streams, at least, that have sent more or less than others like them
     deviations: float = 3.0  # by which ranks must disagree more than lost records make them
@@ -118,8 +120,12 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
         return True
     if _ranks_disagree(template, sent, config):
         return False
-    # A record that lasts for a good part of a step may hide the silence that the step ends with.
-    return template.longest_ns > config.hiding * usual or _may_end_at(template, int(sent.sum()), step, config)
+    # A record that lasts for a good part of a step may hide the silence that the step ends with, and where every few
+    # steps are longer what is cut may be a part of a step.
+    lengths = (template.until - template.begin) / usual
+    odd = float(np.mean(np.abs(lengths - 1) > config.odd_length)) > config.odd_steps
+    hidden = template.longest_ns > config.hiding * usual
+    return odd or hidden or _may_end_at(template, int(sent.sum()), step, config)
 
 
 def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:

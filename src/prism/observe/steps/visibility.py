@@ -60,7 +60,7 @@ def judge_visibility(
     if usual and _hold_several(large, config.long * usual) > config.merged:
         reasons.append("records last for a good part of a step (idle timeout)")
     if traffic.sample_bytes and large.height and float(large["bytes"].median()) < config.packets * traffic.sample_bytes:  # type: ignore[arg-type]
-        reasons.append(f"one packet in {traffic.sample_bytes / 4096:,.0f} or so is seen (sampling)")
+        reasons.append(f"fewer than {config.packets:.0f} packets of a message are seen (sampling)")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     if not steps.height:
         return Visibility(
