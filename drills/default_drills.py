@@ -67,7 +67,8 @@ def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options
 def resume_exactly(folder: Path, script: str, launcher: tuple[str, ...]) -> Outcome:
     """kill -9 of an unchanged script under `--checkpoint auto`: it ends with the weights of an undisturbed run."""
     words = (*launcher, str(TRAINERS / script))
-    alone = subprocess.run((*words, str(folder / "alone"), "40"), capture_output=True, text=True)
+    plain = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the stage sets it: sums depend on the number of threads
+    alone = subprocess.run((*words, str(folder / "alone"), "40"), capture_output=True, text=True, env=plain)
     (folder / "run.yaml").write_text("checkpoint: {interval_steps: 5}\n")
     stage = PlainStage(
         folder=folder / "prism",

@@ -530,3 +530,19 @@ def test_when_no_checkpoint_is_good_a_person_is_asked(make):
     with pytest.raises(BadFileError, match="none is good"):
         make().restore(state_of(0.0))
     assert make().restore(state_of(0.0), up_to_step=0) is None
+
+
+def test_looking_for_a_checkpoint_does_not_change_a_fresh_training(make) -> None:
+    def train(with_checkpointer: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        if with_checkpointer:
+            assert make().restore({"train": TrainState(model, optimizer)}) is None
+        for _ in range(3):
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.weight.detach()
+
+    assert torch.equal(train(False), train(True))

@@ -21,8 +21,12 @@ class TrainState(Stateful):
         self.optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Model and optimizer state, sharded as they are."""
+        """Model and optimizer state, sharded as they are; reading it changes nothing."""
+        fresh = not self.optimizer.state
         model, optimizer = get_state_dict(self.model, self.optimizer)
+        if fresh:
+            # torch makes the moments by a step of its own, which Adam's bias correction would count as a real one.
+            self.optimizer.state.clear()
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
