@@ -21,6 +21,7 @@ _ASKED = 4  # connections of a host that are compared with another host's
 _FAR_CLOSER = 0.1  # of how far connections of one host scatter at most, some of which may be bound too
 _CLOSER = 0.3  # of how far strangers scatter
 _LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
+_TIGHT = 1.5e-4  # of the silence: measured 1e-5 to 5e-5 for ranks in lockstep, 5e-4 to 9e-4 for replicas of one host
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
 
 Flags = NDArray[np.bool_]
@@ -112,8 +113,8 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
     widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
     # Where every stage has one host there are no independent ranks to compare with, and the silence alone tells.
-    loose = _LOOSE * connections[0].usual_silence
-    close = min(_CLOSER * free_ns, loose) if free_ns else loose
+    silence = connections[0].usual_silence
+    close = min(_CLOSER * free_ns, _LOOSE * silence) if free_ns else _TIGHT * silence
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same
