@@ -99,7 +99,7 @@ class Plot {
     const frame = [...this.grid(m, bottom), ...this.shapes().map((s) => this.shape(s, m, bottom))];
     const body = this.traces.flatMap((t, i) => (t.type === "heatmap" ? this.heat(t) : t.type === "bar" ? this.bar(t, i, flat, stack) : this.line(t, i)));
     const canvas = svg("svg", { width: this.width, height: this.height - room, viewBox: `0 0 ${this.width} ${this.height - room}`, "aria-hidden": "true" }, frame, body);
-    const tip = h("div", { class: "tip", style: { position: "absolute", display: "none" } });
+    const tip = h("div", { class: "hint", style: { position: "absolute", display: "none" } });
     clear(this.node, canvas, legend, tip, this.words());
     this.listen(canvas, tip);
   }
