@@ -95,7 +95,9 @@ def test_missing_ends_are_taken_as_starts(made: ScenarioRun) -> None:
 
 def test_ends_before_starts_do_no_harm(made: ScenarioRun) -> None:
     turned = made.flows.with_columns(end_ns=pl.col("start_ns") - 5_000_000)
-    json.dumps(diagnose(turned, made.topology).to_json(), allow_nan=False)
+    found = diagnose(turned, made.topology)
+    assert {e for j in found.jobs for e in j.endpoints} <= set(made.topology["address"])
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 @METHODS
@@ -124,12 +126,14 @@ def test_a_topology_that_contradicts_itself_is_told(made: ScenarioRun, sound: Di
 def test_a_topology_that_contradicts_the_flows_does_no_harm(made: ScenarioRun) -> None:
     mixed = made.topology.with_columns(host=pl.col("host").reverse(), switch=pl.lit("one"))
     found = diagnose(made.flows, mixed)
-    render_report(found, build_timeline(found))
+    assert "</html>" in render_report(found, build_timeline(found))
     json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_one_host_for_everything_does_no_harm(made: ScenarioRun) -> None:
-    json.dumps(diagnose(made.flows, made.topology.with_columns(host=pl.lit("h"))).to_json(), allow_nan=False)
+    found = diagnose(made.flows, made.topology.with_columns(host=pl.lit("h")))
+    assert found.jobs and all(job.hosts == ("h",) for job in found.jobs)
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 times = st.integers(-(2**40), 2**60)
@@ -144,6 +148,7 @@ def test_whatever_the_flows_there_is_an_answer(given_rows: list[tuple[object, ..
     topology = pl.DataFrame([("a", "h", 0, "s"), ("b", "h", 1, None)], schema=TOPOLOGY.required, orient="row")
     for method in (diagnose, diagnose_as_published):
         found = method(flows, topology if with_topology else None)
+        assert {e for job in found.jobs for e in job.endpoints} <= set(flows["src"]) | set(flows["dst"])
         json.dumps(found.to_json(), allow_nan=False)
 
 
