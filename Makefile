@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs site release bench corpus drills soak slurm-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu check format docs site release bench corpus drills soak soak-hf slurm-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,11 +75,14 @@ corpus: $(READY)  ## make real torch jobs fail in every way we know, and score `
 	$(BIN)/python scripts/make_corpus.py $(OUT)/corpus
 	$(BIN)/python benchmarks/explain.py corpus $(OUT)/corpus
 
-drills: $(READY)  ## do harm to a real training job in 13 ways, and check that it recovers
+drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
 	$(BIN)/python -m drills
 
 soak: $(READY)  ## 200 random faults on one run
 	$(BIN)/python -m drills.soak
+
+soak-hf: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts
+	$(BIN)/python -m drills.hf_soak --peer
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
 	$(BIN)/python -m drills.slurm_drill
