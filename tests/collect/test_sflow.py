@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -209,7 +210,10 @@ def test_our_own_bytes_are_sflow_to_a_real_collector_too(tmp_path: Path) -> None
     ]  # fmt: skip
     (tmp_path / "c.conf").write_text("\n".join(config) + "\n")
     collector = subprocess.Popen(
-        ["sfacctd", "-f", str(tmp_path / "c.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["sfacctd", "-f", str(tmp_path / "c.conf")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagram = sflow(
@@ -224,8 +228,8 @@ def test_our_own_bytes_are_sflow_to_a_real_collector_too(tmp_path: Path) -> None
             sender.sendto(datagram, ("127.0.0.1", port))
             text = (tmp_path / "out.csv").read_text() if (tmp_path / "out.csv").exists() else ""
     finally:
-        collector.terminate()
-        collector.wait(10)
+        os.killpg(collector.pid, signal.SIGKILL)  # with its plugins, which SIGTERM may wait long for
+        collector.wait()
         sender.close()
     seen = {(r["SRC_IP"], r["DST_PORT"]) for r in pl.read_csv(tmp_path / "out.csv").iter_rows(named=True)}
     ours = {(r["src"], r["dst_port"]) for r in take(datagram)[0].iter_rows(named=True)}

@@ -12,7 +12,7 @@ from prism.observe import Diagnosis, build_timeline, diagnose
 from prism.records import SPANS
 from prism.scenarios import load_scenario, make_scenario
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from observe_score import Score, score
 from recorded_jobs import Placement, RecordedJob, place_job
 

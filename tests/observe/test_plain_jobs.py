@@ -10,7 +10,7 @@ from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import diagnose
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from observe_score import Score, score
 
 

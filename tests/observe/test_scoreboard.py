@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from observe_scoreboard import FIGURES, Tally, score_one, score_or_fail
 from prism.scenarios import load_scenario, make_scenario
 
