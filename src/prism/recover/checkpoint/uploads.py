@@ -323,6 +323,9 @@ class WriterProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # A thread that still runs while the interpreter ends can abort the process.
+        if self._reader.is_alive() and self._reader is not threading.current_thread():
+            self._reader.join(_END_WAIT_S)
         self._connection.close()
 
     def kill(self) -> None:
