@@ -12,7 +12,7 @@ from prism.characterize.study import Study
 _TOP_CAUSES = 6
 _SUSPECT_NODES = 5
 _LEAST_FAILURES = 3  # on one node, before it is named
-_OVER_AVERAGE = 4.0  # times the failures of an average node; 3 to 6 name the same nodes in traces with one bad node
+_OVER_AVERAGE = 4.0  # times the failures of an average node; a judgement, checked on one planted bad node only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

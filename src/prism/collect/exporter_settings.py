@@ -1,4 +1,4 @@
-"""What to type on exporters so that their records show training steps, by vendor; from the vendors' own manuals."""
+"""What to type on exporters so that their records show training steps, by vendor; not tried on the devices."""
 
 from __future__ import annotations
 
