@@ -173,8 +173,8 @@ def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> 
     assert [(run.rank, run.status) for run in runs] == [(0, "done"), (3, "done")]
     for run in runs:
         assert run.diverged == 2  # in its second step DDP tells all ranks how it cut the buckets, once
-        # Steps of that peer now take more than a second, though this rank computes as before; not so those before.
-        assert run.step_ms[0] < 700 < run.step_ms[-1]
+        # That peer now computes many times as long, and this rank waits for it though it computes as before.
+        assert run.step_ms[-1] > 2 * run.step_ms[0]
 
 
 @pytest.mark.slow

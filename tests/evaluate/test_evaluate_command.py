@@ -382,7 +382,9 @@ def test_a_watch_that_is_stopped_has_written_its_results_and_the_next_computes_n
     plan.write_text(json.dumps({"datasets": ["order"], "hardware": {"device": "cpu", "workers": 1}}))
     words = ["watch", str(runs), "--plan", str(plan), "-o", str(run), "--engine", "local", "--settle", "0.2"]
     with subprocess.Popen(
-        [sys.executable, "-c", "from prism.cli.main import main; main()", "evaluate", *words], stderr=subprocess.PIPE
+        [sys.executable, "-c", "from prism.cli.main import main; main()", "evaluate", *words],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     ) as process:
         end = time.monotonic() + 60
         while not (run / "leaderboard.html").exists() and time.monotonic() < end:

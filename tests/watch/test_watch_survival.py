@@ -326,7 +326,12 @@ def test_a_live_watch_that_is_stopped_however_often_leaves_no_traceback(tmp_path
         "0.2",
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     record = lambda now: basic_record("10.0.0.1", "10.0.0.2", 1000, now - 5, now)  # noqa: E731
@@ -343,5 +348,6 @@ def test_a_live_watch_that_is_stopped_however_often_leaves_no_traceback(tmp_path
     finally:
         process.kill()
         sender.close()
-    assert process.returncode == 0, err
+    # Told once it ends by itself; a further Ctrl-C while it leaves may end it at once.
+    assert process.returncode in ((0,) if signals == 1 else (0, -signal.SIGINT)), err
     assert "Traceback" not in err and "leaked" not in err and "stopped" in err
