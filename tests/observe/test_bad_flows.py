@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,3 +192,9 @@ def test_noise_is_no_job() -> None:
         }
     )
     assert diagnose(flows).findings == ()
+
+
+def test_the_page_gives_no_clean_bill_where_nothing_inside_a_step_can_be_seen(sound: Diagnosis) -> None:
+    blind = tuple(replace(job, visible=replace(job.visible, inside=False)) for job in sound.jobs)
+    page = render_report(replace(sound, jobs=blind, findings=()), build_timeline(sound))
+    assert "Nothing is out of the ordinary" not in page and "nothing can be seen" in page

@@ -144,3 +144,10 @@ def test_sharing_helps_every_virtual_cluster_of_a_real_trace(shared_data: Path) 
     clusters = [Cluster(name=name, gpus=gpus) for name, gpus in sizes.items()]
     alone, shared = (simulate(jobs, seconds, clusters, POLICIES[p]).to_json() for p in ("static-easy", "prism"))
     assert shared["mean_queue_s"] < 0.4 * alone["mean_queue_s"]
+
+
+def test_a_value_that_is_no_number_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("time,seconds,gpus,cluster\n1,5,2,a\n2,abc,2,a\n")
+    with pytest.raises(InputError, match=r"row 2: 'seconds' is \"abc\""):
+        read_jobs(path)

@@ -110,7 +110,11 @@ def _add_notes(diagnosis: Diagnosis, read: FlowsRead) -> Diagnosis:
     diagnosis = replace(diagnosis, notes=(*read.report.notes, *diagnosis.notes))
     if not are_sparse(read.flows, read.report.notes):
         return diagnosis
-    return replace(diagnosis, findings=(), jobs=tuple(replace(job, layout=Layout()) for job in diagnosis.jobs))
+    return replace(
+        diagnosis,
+        findings=(),
+        jobs=tuple(replace(job, layout=Layout(), visible=replace(job.visible, inside=False)) for job in diagnosis.jobs),
+    )
 
 
 def diagnose_by(
@@ -147,22 +151,13 @@ def show_diagnosis(diagnosis: Diagnosis) -> None:
         for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], start=1):
             show(_finding_text(number, finding))
     elif diagnosis.jobs:
-        show(_say_nothing_found(diagnosis))
+        from prism.observe.report.words import say_nothing_found
+
+        show(say_nothing_found(diagnosis).text)
     if len(diagnosis.findings) > _MOST_FINDINGS:
         show(f"{len(diagnosis.findings) - _MOST_FINDINGS:,} more findings in --json.")
     for line in diagnosis.notes:
         note(f"note: {line}")
-
-
-def _say_nothing_found(diagnosis: Diagnosis) -> str:
-    """A clean bill of the jobs whose steps were seen, and of those alone."""
-    unseen = [job.id for job in diagnosis.jobs if not job.steps.height]
-    coarse = [job.id for job in diagnosis.jobs if job.steps.height and not job.visible.inside]
-    if not unseen and not coarse:
-        return "Nothing is out of the ordinary."
-    parts = [f"steps of {', '.join(unseen)} cannot be seen"] if unseen else []
-    parts += [f"inside the steps of {', '.join(coarse)} nothing can be seen"] if coarse else []
-    return f"Nothing was found, but {'; '.join(parts)}: see the notes."
 
 
 def write_diagnosis(

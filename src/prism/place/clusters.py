@@ -80,6 +80,13 @@ def read_jobs(path: Path) -> tuple[list[Job], list[float]]:
         if submit.null_count():
             raise BadRowError(f"{path}: a submission time is no date; write 2017-10-03 12:00:00, or seconds")
     table = table.with_columns(submit=submit.cast(pl.Float64))
+    for column in ("seconds", "gpus"):
+        if not table[column].dtype.is_numeric() and table[column].dtype != pl.Null:
+            bad = table[column].cast(pl.String)
+            row = int(
+                (bad.str.strip_chars().cast(pl.Float64, strict=False).is_null() & bad.is_not_null()).arg_max() or 0
+            )
+            raise BadRowError(f"{path} row {row + 1}: '{column}' is \"{bad[row]}\", expected a number; fix the row")
     if "id" not in table.columns:
         table = table.with_row_index("id")
     if "user" not in table.columns:

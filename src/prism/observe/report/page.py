@@ -19,6 +19,7 @@ from prism.observe.report.words import (
     describe_culprit,
     describe_layout,
     describe_step,
+    say_nothing_found,
     say_seconds,
     say_window,
     step_seconds,
@@ -64,7 +65,8 @@ def _summary(diagnosis: Diagnosis) -> str:
         f"{_count(len(diagnosis.findings), 'finding')}."
     )
     if not diagnosis.findings:
-        return f"<p>{seen}</p><p class='verdict good'>Nothing is out of the ordinary.</p>"
+        told = say_nothing_found(diagnosis)
+        return f"<p>{seen}</p><p class='verdict{' good' if told.clean else ''}'>{escape(told.text)}</p>"
     worst = diagnosis.findings[0]
     verdict = (
         f"Worst: {worst.kind.replace('_', ' ')} of {worst.job}, {describe_culprit(worst)}, "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
 
-from prism.observe.diagnosis import JobDiagnosis
+from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.records.findings import Finding, FindingKind
 
 MEANINGS: dict[FindingKind, str] = {
@@ -74,3 +75,24 @@ def sparkline(values: list[float], width: int = 12) -> str:
     means = [float(part.mean()) for part in np.array_split(np.array(values), min(width, len(values)))]
     bars, top = "▁▂▃▄▅▆▇█", max(means) or 1.0
     return "".join(bars[min(7, int(8 * v / top))] for v in means)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingFound:
+    """What a diagnosis without findings says; `clean` only where the steps of every job were seen."""
+
+    text: str
+    clean: bool
+
+
+def say_nothing_found(diagnosis: Diagnosis) -> NothingFound:
+    """A clean bill of the jobs whose steps were seen, and of those alone."""
+    unseen = [job.id for job in diagnosis.jobs if not job.steps.height]
+    coarse = [job.id for job in diagnosis.jobs if job.steps.height and not job.visible.inside]
+    if not diagnosis.jobs:
+        return NothingFound(text="No training job was recognised.", clean=False)
+    if not unseen and not coarse:
+        return NothingFound(text="Nothing is out of the ordinary.", clean=True)
+    parts = [f"steps of {', '.join(unseen)} cannot be seen"] if unseen else []
+    parts += [f"inside the steps of {', '.join(coarse)} nothing can be seen"] if coarse else []
+    return NothingFound(text=f"Nothing was found, but {'; '.join(parts)}: see the notes.", clean=False)
