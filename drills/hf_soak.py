@@ -1,28 +1,32 @@
 """Random faults on an unchanged Hugging Face training, under Prism and beside it under torchrun's own restarts.
 
-    python -m drills.hf_soak [--faults 200] [--seed 0] [--peer]
+    python -m drills.hf_soak [--faults 200] [--chunk 10] [--seed 0] [--peer] [--ledger soak.jsonl]
 
-Prints the seed, every fault, what it cost, and whether the weights at the end equal those of an undisturbed run.
+The faults are spread over runs of `--chunk` faults; the seed of a run is `--seed` plus its number. With a ledger, runs
+that are in it are not made again, so that a soak can be stopped at any time and taken up later. Prints the seeds, every
+fault, what it cost, and whether the weights at the end equal those of an undisturbed run.
 """
 
 # ruff: noqa: T201 (a program of its own)
 from __future__ import annotations
 
 import argparse
-import itertools
+import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
+from drills.soak_ledger import Ledger, Tally, summarize
+from drills.soak_truth import Sampler
 from drills.stage import DrillError
 from prism.recover.catalog import Catalog
 from prism.recover.supervise.goodput import LOST, RESTART, read_goodput, total_hours
@@ -43,48 +47,6 @@ class Fault:
     ahead: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What the harness itself saw, by its own clock."""
-
-    finished: bool = False
-    weights: str = ""
-    wall_s: float = 0.0
-    faults: int = 0
-    reached: int = 0
-
-
-class Sampler(threading.Thread):
-    """The truth that goodput is held against: when this program itself saw each step of each attempt."""
-
-    def __init__(self, stage: PlainStage) -> None:
-        super().__init__(daemon=True)
-        self.stage = stage
-        self.seen: dict[int, dict[int, float]] = {}
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        """Look ten times a second."""
-        while not self.ended.wait(0.1):
-            attempt = len(list((self.stage.run_dir / "attempts").glob("*")))
-            steps = self.seen.setdefault(attempt, {})
-            now = time.time()
-            for report in self.stage.reports(attempt):
-                if report["kind"] == "step":
-                    steps.setdefault(int(report["step"]), now)
-
-    def lost_s(self) -> float:
-        """Work done again, and the time from the last step of an attempt to the first of the next."""
-        made = [steps for _, steps in sorted(self.seen.items()) if steps]
-        total = 0.0
-        for before, after in itertools.pairwise(made):
-            last_s, kept = max(before.values()), min(after) - 1
-            total += min(after.values()) - last_s
-            if kept < max(before):
-                total += last_s - before.get(kept, min(before.values()))
-        return total
-
-
 FAULTS = ("kill a rank", "crash a rank", "terminate the launcher", "kill the tree", "kill the supervisor", "corrupt")
 
 
@@ -94,27 +56,33 @@ def draw(count: int, seed: int) -> list[Fault]:
     return [Fault(name=lot.choice(FAULTS), ahead=lot.randint(3, _STEPS_PER_FAULT - 2)) for _ in range(count)]
 
 
-def undisturbed(folder: Path, steps: int) -> str:
-    """The weights of a run that nothing is done to."""
-    command = [
-        *TORCHRUN,
-        "--nproc-per-node",
-        "1",
-        "--master-port",
-        "29671",
-        _SCRIPT,
-        str(folder / "reference"),
-        str(steps),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "STEP_S": "0"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A run that nothing is done to."""
+
+    weights: str
+    wall_s: float
+
+
+def undisturbed(folder: Path, steps: int) -> Reference:
+    """The weights and the time of a run that nothing is done to, at the same pace."""
+    command = [*TORCHRUN, "--nproc-per-node", "1", "--master-port", "29671", _SCRIPT]
+    started = time.time()
+    done = subprocess.run(
+        [*command, str(folder / "reference"), str(steps)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "STEP_S": _STEP_S, "OMP_NUM_THREADS": "1"},
+    )
     found = _WEIGHTS.search(done.stdout)
     if found is None:
         raise DrillError(f"the undisturbed run failed: {done.stderr[-500:]}")
-    return found[1]
+    return Reference(weights=found[1], wall_s=time.time() - started)
 
 
-def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
+def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The run under `prism supervise --checkpoint auto`; every setting but the interval of saves is the default."""
+    folder.mkdir(parents=True)
     (folder / "run.yaml").write_text(f"checkpoint: {{interval_steps: {_SAVE_STEPS}}}\n")
     stage = PlainStage(
         folder=folder / "prism",
@@ -123,7 +91,7 @@ def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
         variables={"STEP_S": _STEP_S},
         timeout_s=600.0,
     )
-    tally, started, sampler = Tally(), time.time(), Sampler(stage)
+    tally, started, sampler = Tally(program="prism", seed=seed), time.time(), Sampler(stage)
     stage.start()
     sampler.start()
     try:
@@ -138,10 +106,14 @@ def soak_prism(folder: Path, faults: list[Fault], steps: int) -> Tally:
         found = _WEIGHTS.search(stage.log(state.attempt))
         tally.weights = found[1] if found else f"none: {state.outcome_text}"
         _print_goodput(stage, tally, sampler.lost_s())
-        return tally
+    except DrillError as error:
+        tally.why = str(error)
     finally:
         sampler.ended.set()
+        tally.false_stop = not tally.finished
+        tally.wall_s = tally.wall_s or time.time() - started
         stage.close()
+    return tally
 
 
 def _watch_until(stage: PlainStage, tally: Tally, step: int) -> None:
@@ -206,28 +178,29 @@ def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
     print(f"lost work and restarts: told {told_s:.1f} s, seen {truth_s:.1f} s; {apart:.2%} of the run apart")
 
 
-def soak_torchrun(folder: Path, faults: list[Fault], steps: int) -> Tally:
+def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The peer: the same script with the Trainer's own saves and resume, under `torchrun --max-restarts`."""
+    folder.mkdir(parents=True, exist_ok=True)
     command = [*TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1000", "--master-port", "29672", _SCRIPT]
-    environment = {**os.environ, "STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS)}
-    log, tally, started = folder / "torchrun.log", Tally(), time.time()
+    environment = {**os.environ, "STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS), "OMP_NUM_THREADS": "1"}
+    log, tally, started = folder / "torchrun.log", Tally(program="torchrun", seed=seed), time.time()
     with log.open("wb") as output:
         job = subprocess.Popen(
             [*command, str(folder / "peer"), str(steps)], stdout=output, stderr=output, env=environment
         )
     try:
-        position = 0
         for fault in faults:
             begun = log.stat().st_size
-            position += fault.ahead
-            if not _peer_wait(job, log, begun, min(position, steps - 2)):
+            tally.reached = min(tally.reached + fault.ahead, steps - 2)
+            if not _peer_wait(job, log, begun, tally.reached):
+                tally.why = f"it ended after {tally.faults} faults"
                 break
-            _peer_harm(job, fault)
+            _peer_harm(job, fault, folder / "peer")
             tally.faults += 1
             time.sleep(2.0)
         job.wait(600.0)
     except subprocess.TimeoutExpired:
-        pass
+        tally.why = "it hung"
     finally:
         for pid in find_tree(job.pid):
             os.kill(pid, signal.SIGKILL)
@@ -235,6 +208,7 @@ def soak_torchrun(folder: Path, faults: list[Fault], steps: int) -> Tally:
     tally.wall_s = time.time() - started
     found = _WEIGHTS.search(log.read_text(errors="replace"))
     tally.finished, tally.weights = found is not None, found[1] if found else "none"
+    tally.false_stop = not tally.finished
     return tally
 
 
@@ -248,7 +222,7 @@ def _peer_wait(job: subprocess.Popen[bytes], log: Path, begun: int, step: int) -
     return False
 
 
-def _peer_harm(job: subprocess.Popen[bytes], fault: Fault) -> None:
+def _peer_harm(job: subprocess.Popen[bytes], fault: Fault, output: Path) -> None:
     tree = find_tree(job.pid)
     ranks = find_ranks(tree)
     if fault.name in ("kill the tree", "kill the supervisor"):
@@ -257,34 +231,47 @@ def _peer_harm(job: subprocess.Popen[bytes], fault: Fault) -> None:
     elif fault.name == "terminate the launcher":
         os.kill(job.pid, signal.SIGTERM)
     elif ranks:
+        if fault.name == "corrupt":
+            for path in sorted(output.glob("checkpoint-*/*.safetensors"), key=lambda p: p.stat().st_mtime)[-1:]:
+                with path.open("r+b") as handle:
+                    handle.write(b"\0" * 16)
         os.kill(ranks[0], signal.SIGSEGV if fault.name == "crash a rank" else signal.SIGKILL)
+
+
+def soak(options: argparse.Namespace, ledger: Ledger, folder: Path) -> None:
+    """Make the runs that the ledger does not have."""
+    steps = options.chunk * _STEPS_PER_FAULT + 20
+    programs = {"prism": soak_prism, **({"torchrun": soak_torchrun} if options.peer else {})}
+    reference = None
+    for seed in range(options.seed, options.seed + math.ceil(options.faults / options.chunk)):
+        for name, program in programs.items():
+            if ledger.has(name, seed):
+                continue
+            reference = reference or undisturbed(folder, steps)
+            print(f"seed {seed}: {options.chunk} faults on {steps} steps under {name}", flush=True)
+            tally = program(folder / str(seed), seed, draw(options.chunk, seed), steps)
+            tally.equal = tally.weights == reference.weights
+            tally.lost_s = tally.wall_s - reference.wall_s
+            ledger.add(tally)
+            print(f"seed {seed}: {tally}", flush=True)
+        shutil.rmtree(folder / str(seed), ignore_errors=True)
 
 
 def main() -> int:
     """Run the soak and print what it cost."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--chunk", type=int, default=10, help="faults on one run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peer", action="store_true", help="the same faults under torchrun --max-restarts as well")
+    parser.add_argument("--ledger", type=Path, help="file of results; runs that are in it are not made again")
     options = parser.parse_args()
-    steps = options.faults * _STEPS_PER_FAULT + 20
-    faults = draw(options.faults, options.seed)
-    print(f"seed {options.seed}: {options.faults} faults on {steps} steps of an unchanged Hugging Face script")
+    ledger = Ledger(options.ledger)
     with tempfile.TemporaryDirectory(prefix="prism-soak-") as name:
-        folder = Path(name)
-        expected = undisturbed(folder, steps)
-        try:
-            tally = soak_prism(folder, faults, steps)
-        except DrillError as error:
-            print(f"soak FAILED: {error}")
-            return 1
-        equal = "equal to the bit" if tally.weights == expected else f"NOT equal ({tally.weights}, {expected})"
-        print(f"Prism: {tally.faults} faults, finished {tally.finished}, {tally.wall_s:.0f} s, weights {equal}")
-        if options.peer:
-            peer = soak_torchrun(folder, faults, steps)
-            equal = "equal to the bit" if peer.weights == expected else f"not equal ({peer.weights})"
-            print(f"torchrun: {peer.faults} faults, finished {peer.finished}, {peer.wall_s:.0f} s, weights {equal}")
-    return 0 if tally.finished and tally.weights == expected else 1
+        soak(options, ledger, Path(name))
+    print("\n".join(summarize(ledger.tallies, options.chunk)))
+    own = [one for one in ledger.tallies if one.program == "prism"]
+    return 0 if own and all(one.finished and one.equal for one in own) else 1
 
 
 if __name__ == "__main__":
