@@ -1,8 +1,8 @@
 """Silent data corruption: single bits flipped in a training of several replicas, and what the guard makes of them.
 
     python benchmarks/corruption.py                     # CPU, a few minutes on two cores: few runs, few clean steps
-    python benchmarks/corruption.py --device cuda --clean-steps 0 --cost-turns 0      # 500 flips
-    python benchmarks/corruption.py --device cuda --runs 0    # 10,000 clean steps, cost on a model of 300M parameters
+    python benchmarks/corruption.py --device cuda --seed 7 --clean-steps 0    # 500 flips, cost on 300M parameters
+    python benchmarks/corruption.py --device cuda --runs 0 --cost-turns 0     # 10,000 clean steps
 
 The replicas are real modules with optimizers of their own, in one process on one device; their gradients are averaged
 as DDP does. Every run starts from a state of the clean training, flips one bit of one rank (in a weight, an output of a
@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,24 +28,34 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import torch
+import torch.distributed as dist
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
 
 from machine import describe_machine
-from prism.recover.checkpoint.corruption import (
-    CorruptionConfig,
-    CorruptionGuard,
+from prism.recover.checkpoint.corruption import CorruptionConfig, CorruptionGuard
+from prism.recover.checkpoint.corruption.judging import (
+    Norm,
     NormHistory,
     find_odd_bits,
     find_odd_norms,
+    find_outliers,
+    judge_repeated,
+)
+from prism.recover.checkpoint.corruption.measuring import (
+    Sketch,
+    SketchReading,
     gradients_of,
-    measure_norm,
+    norm_of,
     sketch,
     state_of,
 )
+from prism.recover.checkpoint.ranks import Ranks
 
 SITES = ("weights", "activations", "gradients", "optimizer state")
 _WORDS = 64
 _MATTERS = 0.01
+_DELAY = 3  # steps until a norm is judged: two that the device is behind, and one for the vote
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
@@ -102,10 +113,28 @@ class Flip:
 class Alarm:
     kind: str
     ranks: tuple[int, ...]
+    proven: bool = True
+
+
+@dataclass(kw_only=True)
+class Behind:
+    """A step whose norms are judged some steps later, as on a GPU."""
+
+    step: int
+    norms: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A moment of the clean training."""
+
+    state: list[torch.Tensor]
+    usual: list[list[float]]
+    behind: list[Behind]
 
 
 class Replicas:
-    """Several ranks of a data-parallel training in one process, with the guard's checks."""
+    """Several ranks of a data-parallel training in one process, with the guard's checks and its delay."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -117,9 +146,10 @@ class Replicas:
         ]
         for model in self.models[1:]:
             model.load_state_dict(first.state_dict())
-        self.optimizers = [torch.optim.AdamW(m.parameters(), lr=options.lr, foreach=True) for m in self.models]
+        self.optimizers = [torch.optim.AdamW(m.parameters(), lr=options.lr, fused=True) for m in self.models]
         self.config = CorruptionConfig(every_steps=options.every)
-        self.history = NormHistory(self.config)
+        self.histories = [NormHistory(self.config) for _ in self.models]
+        self.behind: deque[Behind] = deque()
         self.held_out = make_batch(10**9, 32, options.length, options.device)
 
     def batch(self, step: int, rank: int) -> torch.Tensor:
@@ -136,39 +166,54 @@ class Replicas:
                 model(self.batch(step, rank)).backward()
             if mine and flip.site == "gradients" and flip.seed % 2:
                 flip_one(gradients_of(model), flip.seed)
-        alarm = self.check_gradients(step)
+        self.behind.append(Behind(step=step, norms=torch.stack([norm_of(gradients_of(m)) for m in self.models])))
+        alarm = self.judge_norms(_DELAY)
+        if alarm is None and step % self.config.every_steps == 0:
+            alarm = self.probe(step)
+        # As the guard does: a fused optimizer leaves out a step whose gradient is not finite on any rank.
+        held = (~self.behind[-1].norms.isfinite()).any().float()
         self.average()
         if flip is not None and flip.step == step and flip.site == "gradients" and not flip.seed % 2:
             flip_one(gradients_of(self.models[flip.rank]), flip.seed)
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.found_inf = held
             optimizer.step()
         return alarm or (self.check_replicas() if step % self.config.every_steps == 0 else None)
 
-    def check_gradients(self, step: int) -> Alarm | None:
-        norms = [measure_norm(gradients_of(model)) for model in self.models]
-        suspects = self.history.find_outliers(norms)
-        if not suspects:
-            self.history.add(norms)
-            return self.probe(step) if step % self.config.every_steps == 0 else None
-        repeated = {rank: self.compute(rank, self.batch(step, rank)).norm for rank in suspects}
-        guilty = [rank for rank in suspects if self.history.is_usual(rank, norms, repeated[rank])]
-        return Alarm(kind="gradient", ranks=tuple(guilty)) if guilty else self.check_replicas()
+    def judge_norms(self, delay: int) -> Alarm | None:
+        """Judge the steps that are old enough, with the weights of now."""
+        while len(self.behind) > delay:
+            late = self.behind.popleft()
+            norms = [h.judge(value) for h, value in zip(self.histories, late.norms.tolist(), strict=True)]
+            odd = sum(h.stands_out(norm) for h, norm in zip(self.histories, norms, strict=True))
+            suspects = find_outliers(norms, self.config) if odd else []
+            if suspects:
+                return self.repeat(late.step, norms, suspects) or self.check_replicas()
+        return None
+
+    def repeat(self, step: int, norms: list[Norm], suspects: list[int]) -> Alarm | None:
+        again = [self.compute(rank, self.batch(step, rank)).norm for rank in range(len(self.models))]
+        judged = judge_repeated(norms, again, suspects, self.config)
+        if judged.guilty or judged.weights_lost:
+            return Alarm(kind="gradient", ranks=judged.guilty or tuple(suspects), proven=bool(judged.guilty))
+        return None
 
     def probe(self, step: int) -> Alarm | None:
         turn = step // self.config.every_steps % len(self.models)
-        shared = self.batch(step, turn)[: max(1, self.options.rows // 4)]
+        shared = self.batch(step, turn)[: max(1, int(self.options.rows * self.config.probe_share))]
         odd = find_odd_norms([self.compute(rank, shared) for rank in range(len(self.models))], self.config)
         return Alarm(kind="probe", ranks=odd) if odd else None
 
-    def compute(self, rank: int, batch: torch.Tensor):
+    def compute(self, rank: int, batch: torch.Tensor) -> Sketch:
         model = self.models[rank]
         return sketch(torch.autograd.grad(model(batch), list(model.parameters())))
 
     def check_replicas(self) -> Alarm | None:
         pairs = zip(self.models, self.optimizers, strict=True)
-        odd = find_odd_bits([sketch(state_of(model, optimizer)) for model, optimizer in pairs])
-        return Alarm(kind="replica", ranks=odd) if odd else None
+        readings = [SketchReading(state_of(model, optimizer), norm=False) for model, optimizer in pairs]
+        odd = find_odd_bits([reading.wait() for reading in readings])
+        return Alarm(kind="replica", ranks=odd, proven=len(odd) == 1) if odd else None
 
     def average(self) -> None:
         """The mean of all ranks' gradients, the same bits for everyone, as an all-reduce gives them."""
@@ -185,14 +230,22 @@ class Replicas:
         """What a user would see: the mean over replicas."""
         return sum(float(model(self.held_out)) for model in self.models) / len(self.models)
 
-    def keep(self) -> list[torch.Tensor]:
-        return [tensor.detach().clone() for tensor in state_of(self.models[0], self.optimizers[0])]
+    def keep(self) -> Kept:
+        return Kept(
+            state=[tensor.detach().clone() for tensor in state_of(self.models[0], self.optimizers[0])],
+            usual=[list(history._values) for history in self.histories],
+            behind=list(self.behind),
+        )
 
     @torch.no_grad()
-    def load(self, kept: list[torch.Tensor]) -> None:
+    def load(self, kept: Kept) -> None:
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            for mine, theirs in zip(state_of(model, optimizer), kept, strict=True):
+            for mine, theirs in zip(state_of(model, optimizer), kept.state, strict=True):
                 mine.copy_(theirs)
+        for history, values in zip(self.histories, kept.usual, strict=True):
+            history._values.clear()
+            history._values.extend(values)
+        self.behind = deque(kept.behind)
 
 
 @torch.no_grad()
@@ -244,30 +297,28 @@ def run_flips(replicas: Replicas, options: argparse.Namespace) -> None:
     warm = options.every * max(2, -(-options.warm // options.every))
     for step in range(1, warm + 1):
         assert replicas.step(step) is None, "an alarm in the clean training"
-    usual = list(replicas.history._steps)
-    states = []
+    kept = []
     for step in range(warm + 1, warm + options.every + 1):
-        states.append((replicas.keep(), list(replicas.history._steps)))
+        kept.append(replicas.keep())
         assert replicas.step(step) is None, "an alarm in the clean training"
-    clean = replicas.loss()
-    print(f"clean training: loss {clean:.4f} after {warm + options.every} steps, {len(usual)} steps of history")
+    clean, last = replicas.loss(), warm + options.every
+    print(f"clean training: loss {clean:.4f} after {last} steps; flips of seed {options.seed}")
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
     chance = random.Random(options.seed)
     for number in range(options.runs):
         flip = Flip(
             site=SITES[number % len(SITES)],
             rank=chance.randrange(options.ranks),
-            step=chance.randrange(warm + 1, warm + options.every + 1),
+            step=chance.randrange(warm + 1, last + 1),
             seed=chance.randrange(2**31),
         )
-        kept, steps = states[flip.step - warm - 1]
-        replicas.load(kept)
-        replicas.history._steps.clear()
-        replicas.history._steps.extend(steps)
+        replicas.load(kept[flip.step - warm - 1])
         alarm = None
-        for step in range(flip.step, warm + options.every + 1):
+        for step in range(flip.step, last + 1):
             alarm = alarm or replicas.step(step, flip)
         loss = replicas.loss()
+        for step in range(last + 1, last + 1 + _DELAY):  # norms of the last steps are judged only now
+            alarm = alarm or replicas.step(step)
         matters = not abs(loss - clean) <= _MATTERS * clean
         found, named = alarm is not None, alarm is not None and alarm.ranks == (flip.rank,)
         for place, flag in enumerate((True, matters, matters and found, matters and named, found)):
@@ -286,38 +337,67 @@ def run_clean(replicas: Replicas, options: argparse.Namespace) -> None:
     print(f"false alarms in {options.clean_steps} clean steps of {options.ranks} ranks: {len(alarms)} {alarms[:5]}")
 
 
-def measure_cost(options: argparse.Namespace) -> None:
-    """One rank's step with and without the guard, in turns, at one comparison in `every` steps."""
-    torch.manual_seed(0)
-    words = 32_000 if options.device == "cuda" else 512
-    model = Model(options.cost_width, options.cost_layers, words).to(options.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=options.device == "cuda")
-    guard = CorruptionGuard(model, optimizer, CorruptionConfig(every_steps=options.every))
-    tokens = torch.randint(0, words, (options.cost_rows, 513), device=options.device)
-    loss_of: Callable[[torch.Tensor], torch.Tensor] = lambda batch: autocast_loss(model, batch, options.device)  # noqa: E731
+class ThreeAlike(Ranks):
+    """One rank of three that all do the same, so that a single process does all that a rank of three does."""
 
-    def train(guarded: bool) -> float:
+    def __init__(self) -> None:
+        super().__init__()
+        self.world_size, self.rank = 3, 1  # rank 1 gives its micro-batch at the first check
+
+    def gather(self, value):
+        return [value] * 3
+
+
+class Training:
+    """DDP of one process, with or without the guard."""
+
+    def __init__(self, options: argparse.Namespace, *, guarded: bool) -> None:
+        torch.manual_seed(0)
+        words = 32_000 if options.device == "cuda" else 512
+        self.options = options
+        self.model = DistributedDataParallel(
+            Model(options.cost_width, options.cost_layers, words).to(options.device), gradient_as_bucket_view=True
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.tokens = torch.randint(0, words, (options.cost_rows, 513), device=options.device)
+        config = CorruptionConfig(every_steps=options.every)
+        self.guard = CorruptionGuard(self.model, self.optimizer, config, ranks=ThreeAlike()) if guarded else None
+
+    def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
+        return autocast_loss(self.model, batch, self.options.device)
+
+    def run(self) -> float:
+        """The time of the steps from one check to the next."""
         start = time.perf_counter()
-        for step in range(1, options.every + 1):
-            optimizer.zero_grad()
-            loss_of(tokens).backward()
-            if guarded:
-                guard.after_backward(step, loss_of, tokens)
-                if step == options.every:  # what three or more ranks would do, which a single one leaves out
-                    guard._compute(loss_of, tokens[: max(1, len(tokens) // 4)])
-                    sketch(state_of(model, optimizer))
-            optimizer.step()
-        if options.device == "cuda":
+        for step in range(1, self.options.every + 1):
+            self.optimizer.zero_grad()
+            self.loss_of(self.tokens).backward()
+            alarm = self.guard.after_backward(step, self.loss_of, self.tokens) if self.guard else None
+            self.optimizer.step()
+            alarm = alarm or (self.guard.after_step(step) if self.guard else None)
+            assert alarm is None, alarm
+        if self.options.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    train(True)
-    turns = [(train(False), train(True)) for _ in range(options.cost_turns)]
-    plain, guarded = (sorted(column)[len(turns) // 2] for column in zip(*turns, strict=True))
-    count = sum(p.numel() for p in model.parameters())
+
+def measure_cost(options: argparse.Namespace) -> None:
+    """One rank's step with and without the guard, in turns, at one check in `every` steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        backend = "nccl" if options.device == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
+        plain, guarded = Training(options, guarded=False), Training(options, guarded=True)
+        for one in (plain, guarded):
+            one.run()
+        turns = [(plain.run(), guarded.run()) for _ in range(options.cost_turns)]
+        dist.destroy_process_group()
+    without, with_guard = (sorted(column)[len(turns) // 2] for column in zip(*turns, strict=True))
+    changes = [100 * (second / first - 1) for first, second in turns]
+    count = sum(p.numel() for p in plain.model.parameters())
     print(
-        f"cost on {count / 1e6:.0f}M parameters: {1e3 * plain / options.every:.1f} ms a step, with the guard "
-        f" {1e3 * guarded / options.every:.1f} ms: {100 * (guarded / plain - 1):+.2f} %"
+        f"cost on {count / 1e6:.0f}M parameters: {1e3 * without / options.every:.2f} ms a step, with the guard "
+        f"{1e3 * with_guard / options.every:.2f} ms: {100 * (with_guard / without - 1):+.2f} % "
+        f"(single turns {min(changes):+.2f} to {max(changes):+.2f} %; one check in {options.every} steps)"
     )
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from drills import default_drills, network_drills, process_drills
+from drills import default_drills, judgement_drills, network_drills, process_drills
 from drills.outcome import Outcome
 from drills.process_drills import Script
 from drills.stage import DrillError
 from prism.testbed.namespaces import why_no_namespaces
 
 Drill = Callable[[Script], Outcome]
+_IN_FOLDERS = {**default_drills.DRILLS, **judgement_drills.DRILLS}
 
 
 def _in_folder(name: str, script: Script) -> Outcome:
@@ -26,7 +27,7 @@ def _in_folder(name: str, script: Script) -> Outcome:
     folder = script.folder / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    return default_drills.DRILLS[name](folder)
+    return _IN_FOLDERS[name](folder)
 
 
 DRILLS: dict[str, Drill] = {
@@ -43,10 +44,10 @@ DRILLS: dict[str, Drill] = {
     "bug-at-start": process_drills.bug_at_start,
     "bug-at-step-50": process_drills.bug_at_step_50,
     "bad-node": network_drills.bad_node,
-    **{name: partial(_in_folder, name) for name in default_drills.DRILLS},
+    **{name: partial(_in_folder, name) for name in _IN_FOLDERS},
 }
 HEADER = f"{'drill':32} {'end':8} {'attempts':>8} {'lost':>5} {'recovery':>9} {'from':8} {'losses':14} note"
-NEED_ROOT = {"full-disk", "full-run-folder", "cut-network", "slow-link"}
+NEED_ROOT = {"full-disk", "full-run-folder", "cut-network", "slow-link", "healthy-hosts", "slow-host"}
 
 
 def main() -> int:

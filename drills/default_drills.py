@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drills.outcome import Outcome, require
-from drills.plain_stage import EXAMPLES, TORCHRUN, TRAINERS, PlainStage
+from drills.plain_stage import EXAMPLES, TORCHRUN, TRAINERS, PlainStage, outcome_of
 from prism.recover.catalog import Catalog
 
 
@@ -32,7 +32,7 @@ def kill_rank_of_the_example(folder: Path) -> Outcome:
         require(not stage.state().over, f"the run to go on: {stage.said()}")
         restored = next(r for r in stage.reports(2) if r["kind"] == "restored")
         last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
-        return _outcome(stage, "kill-example", lost_steps=last - restored["step"], source=restored["source"])
+        return outcome_of(stage, "kill-example", lost_steps=last - restored["step"], source=restored["source"])
     finally:
         stage.close()
 
@@ -59,7 +59,7 @@ def kill_unchanged(folder: Path, script: str, launcher: tuple[str, ...], options
         require("weights" in stage.log(state.attempt), "the script to have come to its own end")
         require(state.attempt == 2, f"one restart, not {state.attempt - 1}")
         weights = stage.log(state.attempt).rsplit("weights", 1)[1].strip()
-        return _outcome(stage, f"kill {script}", note=f"weights {weights}")
+        return outcome_of(stage, f"kill {script}", note=f"weights {weights}")
     finally:
         stage.close()
 
@@ -85,7 +85,9 @@ def resume_exactly(folder: Path, script: str, launcher: tuple[str, ...]) -> Outc
         restored = next(r for r in stage.reports(2) if r["kind"] == "restored")
         weights = [text.rsplit("weights", 1)[-1].strip() for text in (alone.stdout, stage.log(2))]
         require(weights[0] == weights[1], f"equal weights, not {weights}")
-        found = _outcome(stage, f"resume {script}", lost_steps=max(0, 12 - restored["step"]), source=restored["source"])
+        found = outcome_of(
+            stage, f"resume {script}", lost_steps=max(0, 12 - restored["step"]), source=restored["source"]
+        )
         return replace(found, equal=True)
     finally:
         stage.close()
@@ -103,7 +105,7 @@ def stop_with_loaders(folder: Path) -> Outcome:
         last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
         saved = [entry.step for entry in Catalog(folder / "checkpoints").entries()]
         require(bool(saved) and saved[-1] == last, f"step {last} to be committed, found {saved}: {stage.log(1)[-500:]}")
-        return _outcome(stage, "stop-with-loaders", note=f"step {last} committed")
+        return outcome_of(stage, "stop-with-loaders", note=f"step {last} committed")
     finally:
         stage.close()
 
@@ -121,7 +123,7 @@ def terminate_torchrun(folder: Path) -> Outcome:
         last = max(r["step"] for r in stage.reports(1) if r["kind"] == "step")
         restored = next(r["step"] for r in stage.reports(2) if r["kind"] == "restored")
         require(restored == last, f"no step to be lost: {last} reached, {restored} restored")
-        return _outcome(stage, "terminate-torchrun", note=f"told to go at step {last}")
+        return outcome_of(stage, "terminate-torchrun", note=f"told to go at step {last}")
     finally:
         stage.close()
 
@@ -131,20 +133,6 @@ def _loader_stage(folder: Path) -> PlainStage:
         folder=folder,
         command=(*TORCHRUN, "--nproc-per-node", "2", str(TRAINERS / "ddp_loop.py"), "checkpoints", "100000"),
         variables={"STEP_S": "0.1"},
-    )
-
-
-def _outcome(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str = "", note: str = "") -> Outcome:
-    state = stage.state()
-    return Outcome(
-        drill=name,
-        ended=state.outcome or state.phase.value,
-        attempts=state.attempt,
-        lost_steps=lost_steps,
-        recovery_s=None,
-        source=source,
-        equal=None,
-        note=note,
     )
 
 
@@ -177,7 +165,7 @@ def fill_run_folder(folder: Path) -> Outcome:
         require(stage.supervised, f"a supervisor: {stage.said()}")
         room.unlink()
         stage.wait_for("a second attempt", lambda: "step 5 " in stage.log(2))
-        return _outcome(stage, "full-run-folder", note="started again when there was room")
+        return outcome_of(stage, "full-run-folder", note="started again when there was room")
     finally:
         stage.close()
         subprocess.run(["umount", str(stage.run_dir)], check=False)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drills.outcome import Outcome
 from drills.stage import SUPERVISE, DrillError
 from prism.recover.progress import STEPS_FILE, attempt_dir
 from prism.recover.supervise.config import SuperviseConfig
@@ -135,3 +136,18 @@ class PlainStage:
             self.supervisor.wait()
         for folder in (self.run_dir.resolve() / "attempts").glob("*"):
             end_marked(str(folder), 0.0)
+
+
+def outcome_of(stage: PlainStage, name: str, *, lost_steps: int = 0, source: str = "", note: str = "") -> Outcome:
+    """What a run came to, as the supervisor's own state tells it."""
+    state = stage.state()
+    return Outcome(
+        drill=name,
+        ended=state.outcome or state.phase.value,
+        attempts=state.attempt,
+        lost_steps=lost_steps,
+        recovery_s=None,
+        source=source,
+        equal=None,
+        note=note,
+    )

@@ -38,6 +38,8 @@ def main(output: str, steps: int) -> None:
         report_to=[],
         use_cpu=True,
     )
+    sys.stdout.write(os.environ.get("GREETING", ""))
+    sys.stdout.flush()
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens())
     last = get_last_checkpoint(output) if own_saves and Path(output).is_dir() else None
     trainer.train(resume_from_checkpoint=last)

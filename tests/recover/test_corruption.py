@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from prism.recover.checkpoint.corruption import (  # noqa: E402
-    CorruptionConfig,
-    CorruptionGuard,
+from prism.recover.checkpoint.corruption import CorruptionConfig, CorruptionGuard  # noqa: E402
+from prism.recover.checkpoint.corruption.judging import (  # noqa: E402
+    Norm,
     NormHistory,
-    Sketch,
     find_odd_bits,
     find_odd_norms,
-    sketch,
+    find_outliers,
+    judge_repeated,
 )
+from prism.recover.checkpoint.corruption.measuring import Sketch, sketch  # noqa: E402
 from prism.recover.checkpoint.ranks import Ranks  # noqa: E402
 
 CONFIG = CorruptionConfig(every_steps=5)
@@ -44,11 +45,8 @@ def test_results_that_differ_by_rounding_accuse_nobody():
     assert find_odd_norms([*told, Sketch(norm=math.nan, bits=9)], CONFIG) == (4,)
 
 
-def usual_history() -> NormHistory:
-    history = NormHistory(CONFIG)
-    for _ in range(10):
-        history.add([1.0, 2.0, 1.0, 1.0])
-    return history
+def beside_usual(*values: float) -> list[Norm]:
+    return [Norm(value=value, usual=usual) for value, usual in zip(values, (1.0, 2.0, 1.0, 1.0), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,30 @@ def usual_history() -> NormHistory:
     ],
 )
 def test_a_rank_alone_stands_out_and_a_shared_spike_does_not(norms, suspects):
-    assert usual_history().find_outliers(norms) == suspects
+    assert find_outliers(beside_usual(*norms), CONFIG) == suspects
+
+
+@pytest.mark.parametrize(
+    ("again", "guilty", "lost"),
+    [
+        ([1.0, 2.0, 1.0, 1.0], (1,), False),  # usual now: what it gave first was wrong
+        ([1.0, 90.0, 1.0, 1.0], (), False),  # odd again: the data
+        ([1.0, 10.0, 1.0, 1.0], (), False),  # less odd after a few steps of training on it: still the data
+        ([20.0, 40.0, 20.0, 20.0], (1,), True),  # all rose, it among them: the damage it did
+        ([math.nan] * 4, (), True),  # nothing can be computed again
+        ([1.0, None, 1.0, 1.0], (), False),  # its batch is gone
+    ],
+)
+def test_computing_again_tells_odd_data_from_a_flipped_bit(again, guilty, lost):
+    judged = judge_repeated(beside_usual(1.0, 100.0, 1.0, 1.0), again, [1], CONFIG)
+    assert (judged.guilty, judged.weights_lost) == (guilty, lost)
+
+
+def test_what_stands_out_does_not_become_usual():
+    history = NormHistory(CONFIG)
+    assert not any(history.stands_out(history.judge(1.0)) for _ in range(10))
+    assert all(history.stands_out(history.judge(100.0)) for _ in range(100))
+    assert history.judge(1.0).usual == 1.0
 
 
 @settings(max_examples=60)
@@ -84,10 +105,10 @@ def test_every_single_flipped_bit_changes_the_sum(dtype, bit, place):
 class Training:
     """A linear model on data that is much the same in every step."""
 
-    def __init__(self, ranks: Ranks | None = None) -> None:
+    def __init__(self, ranks: Ranks | None = None, *, fused: bool = False) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Linear(8, 1)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=fused)
         self.guard = CorruptionGuard(self.model, self.optimizer, CONFIG, ranks=ranks)
 
     def loss_of(self, batch):
@@ -114,16 +135,42 @@ def test_a_flipped_gradient_is_proven_by_computing_it_again():
     def flip(model):
         model.weight.grad.view(torch.int32)[0, 3] ^= 1 << 30
 
-    found = training.step(13, torch.randn(16, 8), flip)
+    assert training.step(13, torch.randn(16, 8), flip) is None  # judged while the next step is under way
+    found = training.step(14, torch.randn(16, 8))
     assert found is not None and (found.kind, found.ranks, found.step) == ("gradient", (0,), 13)
+    assert (found.last_clean_step, found.proven) == (12, True)
     assert "rank 0" in str(found)
 
 
 def test_odd_data_is_no_corruption():
     training = Training()
     warm(training)
-    assert training.step(13, torch.randn(16, 8) * 1e4) is None
-    assert training.step(14, torch.full((16, 8), float("nan"))) is None
+    for step, batch in enumerate((torch.randn(16, 8) * 1e4, torch.full((16, 8), float("nan"))), start=13):
+        assert training.step(step, batch) is None
+    assert all(training.step(step, torch.randn(16, 8)) is None for step in range(15, 20))
+
+
+def test_a_fused_optimizer_leaves_out_a_gradient_that_is_not_finite():
+    training = Training(fused=True)
+    warm(training)
+    before = [p.clone() for p in training.model.parameters()]
+
+    def flip(model):
+        model.weight.grad[0, 3] = float("inf")
+
+    assert training.step(13, torch.randn(16, 8), flip) is None
+    assert all(torch.equal(old, new) for old, new in zip(before, training.model.parameters(), strict=True))
+    found = training.step(14, torch.randn(16, 8))
+    assert found is not None and (found.kind, found.ranks, found.step) == ("gradient", (0,), 13)
+
+
+def test_a_batch_that_was_overwritten_is_no_proof():
+    training = Training()
+    warm(training)
+    batch = torch.randn(16, 8) * 1e4
+    assert training.step(13, batch) is None
+    batch.normal_()  # the buffer of the next batch: computing it again would give a usual norm
+    assert all(training.step(step, batch) is None for step in range(14, 20))
 
 
 def test_computing_again_leaves_no_trace():
@@ -139,7 +186,7 @@ def test_computing_again_leaves_no_trace():
     again = guard._compute(
         lambda batch: model(batch).sum(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     )
-    assert first == again and torch.equal(torch.get_rng_state(), random_state)
+    assert first.wait() == again.wait() and torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -155,6 +202,23 @@ class ThreeRanks(Ranks):
         if isinstance(value, Sketch) and self.wrong:
             return [value, value, Sketch(norm=value.norm * 1.5, bits=value.bits ^ 1)]
         return [value] * 3
+
+    def from_rank(self, rank, value):
+        return torch.ones(2, 8)
+
+
+class OneOfThree(Ranks):
+    """A rank of three whose peers have usual norms and the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world_size, self.rank = 3, 1
+
+    def gather(self, value):
+        if not isinstance(value, dict):
+            return [value] * 3
+        calm = {step: (Norm(value=norm.usual or 1.0, usual=norm.usual), False) for step, (norm, _) in value.items()}
+        return [calm, value, calm]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -175,15 +239,41 @@ def test_a_rank_whose_result_of_a_shared_batch_differs_is_named(wrong: bool):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_damaged_weights_are_found_before_the_average_spreads_them(wrong: bool):
-    # The gradient stands out, and again when it is repeated, since the weights themselves are damaged.
+def test_a_gradient_that_stands_out_again_has_replicas_compared(wrong: bool):
     training = Training(ThreeRanks(wrong))
-    for _ in range(10):
-        training.guard._history.add([1e-6] * 3)
+    for _ in range(11):
+        training.guard._history.stands_out(training.guard._history.judge(1e-6))
     batch = torch.full((16, 8), float("inf"))
-    training.loss_of(batch).backward()
-    found = training.guard.after_backward(13, training.loss_of, batch)
+    assert training.step(12, batch) is None
+    found = training.step(13, torch.randn(16, 8))
     assert (found.kind, found.ranks) == ("replica", (2,)) if wrong else found is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_no_step_waits_for_the_device_and_a_flip_is_found_a_few_steps_later():
+    device = torch.device("cuda")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    guard = CorruptionGuard(model, optimizer, CorruptionConfig(every_steps=10), ranks=OneOfThree())
+    batches = [torch.randn(16, 64, device=device) for _ in range(60)]
+
+    def loss_of(batch):
+        return model(batch).square().mean()
+
+    found = {}
+    for step, batch in enumerate(batches, start=1):
+        # From here on any operation that waits for the device raises; computing again after a flip may wait.
+        torch.cuda.set_sync_debug_mode("error" if 10 < step < 40 else "default")
+        optimizer.zero_grad()
+        loss_of(batch).backward()
+        if step == 41:
+            model[0].weight.grad[3, 5] = float("inf")
+        found[step] = guard.after_backward(step, loss_of, batch)
+        optimizer.step()
+        found[step] = found[step] or guard.after_step(step)
+    torch.cuda.set_sync_debug_mode("default")
+    told = [(step, one) for step, one in found.items() if one is not None]
+    assert len(told) == 1 and 41 < told[0][0] <= 53 and told[0][1].step == 41 and told[0][1].kind == "gradient"
 
 
 DDP_PROGRAM = """
@@ -241,4 +331,4 @@ def test_three_ranks_of_ddp_find_a_flipped_weight_and_a_wrong_forward_pass(tmp_p
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("FOUND 0"))
-    assert found == ["FOUND 0 10 replica 2", "FOUND 0 13 gradient 1"], done.stdout
+    assert found == ["FOUND 0 10 replica 2", "FOUND 0 14 gradient 1"], done.stdout

@@ -38,8 +38,8 @@ FORMATS = {
         [(1, 7.5), (10, 6.5)],
     ),
     "DeepSpeed": (
-        ["[INFO] [Rank 0] step=10, skipped=0, lr=[0.001]", "[INFO] [Rank 0] step=20, skipped=0, lr=[0.001]"],
-        [(10, None), (20, None)],
+        [f"[INFO] [Rank 0] step={step}, skipped=0, lr=[0.001]" for step in (10, 20, 30)],
+        [(10, None), (20, None), (30, None)],
     ),
     "Hugging Face": (
         [
@@ -87,6 +87,7 @@ def test_the_steps_of_a_known_trainer_are_read_from_its_log(name: str):
         ["Training until step 100000", "the plan: step 100000 or one week", "model ready"],
         ["Loading checkpoint shards:  50%|#####     | 1/2 [00:00<00:00, 9.9it/s]"] * 3,
         ["Step 5000 is where the schedule ends"],
+        ["step 3: computing loss ...", "Training until step 100000", "step 99999 is the last"],
         ["Map:  50%|##   | 500/1000 [00:00<00:00, 9.9 examples/s]", "Map:  60%|##   | 600/1000 [00:00<00:00, 9 it/s]"],
     ],
 )
@@ -99,7 +100,8 @@ def test_a_headline_does_not_hide_the_steps_that_follow():
 
 
 def test_a_word_in_the_place_of_a_loss_breaks_nothing():
-    assert read(["step 3: computing loss ...", "step 4: computing loss ..."]) == [(3, None), (4, None)]
+    lines = [f"step {number}: computing loss ..." for number in (3, 4, 5)]
+    assert read(lines) == [(3, None), (4, None), (5, None)]
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5))

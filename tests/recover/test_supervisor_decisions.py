@@ -532,3 +532,85 @@ def test_late_events_of_a_finished_attempt_change_nothing():
     job.handle(events.Exited(now_s=31.0, code=1))
     assert job.handle(events.Exited(now_s=31.1, code=1)) == []
     assert job.handle(events.Examined(now_s=31.2, condemned=("n1",))) == []
+
+
+# -- silent corruption
+
+
+def corrupted(job: JobState, *, hosts: tuple[str, ...] = ("n2",), proven: bool = True) -> list[Action]:
+    for step in (10, 20, 28):
+        job.handle(events.Saved(now_s=30.0, step=step))
+    found = events.Corrupted(
+        now_s=31.0, step=30, last_clean_step=25, hosts=hosts, proven=proven, why="rank 1 computes wrong numbers"
+    )
+    return job.handle(found)
+
+
+def test_proven_corruption_goes_back_to_the_last_clean_checkpoint_without_the_host():
+    job = running(SuperviseConfig(hosts=FLEET))
+    assert kinds(corrupted(job)) == [Notify, Kill]
+    after = job.handle(events.Exited(now_s=32.0, code=None))
+    assert DiscardAfter(folder="/c", step=20) in after
+    (launch,) = launches(after)
+    assert (launch.hosts, launch.resume_step, launch.excluded) == (("n1", "n3"), 20, ("n2",))
+    assert job.saved_steps == [10, 20]
+
+
+def test_corruption_never_tells_the_scheduler_to_cordon_or_to_let_back():
+    job = running(SuperviseConfig(hosts=FLEET))
+    actions = [*corrupted(job), *job.handle(events.Exited(now_s=32.0, code=None))]
+    actions += job.handle(events.Tick(now_s=100 * 3_600.0))
+    assert not any(isinstance(action, (Cordon, Uncordon)) for action in actions)
+    assert job.book.cordoned() == ()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "proven", "policy"),
+    [
+        (("n1", "n2"), False, FLEET),  # two replicas that differ: one of them, nobody knows which
+        (("n2",), True, HostPolicy(hosts=("n1", "n2"))),  # no other host to move to
+        (("elsewhere",), True, FLEET),
+    ],
+)
+def test_without_proof_or_a_spare_the_run_goes_back_on_the_hosts_it_has(hosts, proven, policy):
+    job = running(SuperviseConfig(hosts=policy))
+    corrupted(job, hosts=hosts, proven=proven)
+    (launch,) = launches(job.handle(events.Exited(now_s=32.0, code=None)))
+    assert (launch.hosts, launch.resume_step, launch.excluded) == (("n1", "n2"), 20, ())
+
+
+def test_corruption_that_comes_back_without_progress_ends_the_run():
+    job = running(SuperviseConfig(restarts=RestartPolicy(max_without_progress=2, backoff_s=0.0)))
+    for attempt in range(4):
+        corrupted(job)
+        job.handle(events.Exited(now_s=32.0 + attempt, code=None))
+        job.handle(events.Tick(now_s=33.0 + attempt))
+    assert job.outcome == "failed" and "SilentCorruption" in job.outcome_text
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_corruption_with_nothing_to_go_back_to_or_switched_off_only_pages(saved: bool):
+    job = running(SuperviseConfig(hosts=FLEET, act_on_corruption=not saved))
+    if saved:
+        actions = corrupted(job)
+    else:
+        actions = job.handle(
+            events.Corrupted(now_s=31.0, step=30, last_clean_step=25, hosts=("n2",), proven=True, why="wrong")
+        )
+    assert kinds(actions) == [Notify] and actions[0].level == "page" and job.phase is Phase.RUNNING
+
+
+def test_what_the_guard_reports_is_what_the_supervisor_reads(tmp_path):
+    torch = pytest.importorskip("torch")
+    from prism.recover.checkpoint import CorruptionGuard
+    from prism.recover.progress import STEPS_FILE, Progress, RunOrders, attempt_dir
+    from prism.recover.supervise.watch import Watch
+
+    progress = Progress(0, RunOrders(run_dir=tmp_path, host="n2"))
+    guard = CorruptionGuard(torch.nn.Linear(2, 1), progress=progress)
+    told = guard._tell(30, "replica", (0,), "weights differ")
+    folder = attempt_dir(tmp_path, 1)
+    assert (folder / STEPS_FILE).exists()
+    (read,) = Watch(folder).poll(1.0)
+    assert isinstance(read, events.Corrupted)
+    assert (read.step, read.hosts, read.proven, read.why) == (30, ("n2",), True, str(told))

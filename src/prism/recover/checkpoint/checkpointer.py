@@ -33,7 +33,7 @@ from prism.recover.checkpoint.layout import Staging, ValueCache, plan_staging
 from prism.recover.checkpoint.memory import Memory, sweep_memory
 from prism.recover.checkpoint.planning import SharePlan, plan_save, same_shape
 from prism.recover.checkpoint.preemption import PreemptionNotice
-from prism.recover.checkpoint.ranks import Ranks
+from prism.recover.checkpoint.ranks import LaggedVote, Ranks
 from prism.recover.checkpoint.restore import Restore, Restored
 from prism.recover.checkpoint.slots import Slot, SlotHeader
 from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
@@ -90,6 +90,7 @@ class Checkpointer:
         self.committed_step: int | None = None  # the newest that this process has seen committed
         self.last_error: str | None = None  # why the newest save failed
         self.notice = PreemptionNotice() if config.watch_signals and not config.read_only else None
+        self._told_to_go = LaggedVote(self.ranks)
         self._uploads = Uploads(
             config.writer, config.writer_start_s, lambda: self.memory.folder / "writer.log", self._note_written
         )
@@ -107,7 +108,7 @@ class Checkpointer:
     def should_save(self, step: int) -> SaveReason | None:
         """Ask once per step, on every rank: is a save due, and why. All ranks get the same answer."""
         self.clock.step_done(time.monotonic())
-        if self.notice is not None and self.ranks.any_of_last_step(self.notice.given):
+        if self.notice is not None and self._told_to_go.ask(int(self.notice.given)):
             self.preempted = True
             return "preemption"
         if self._next_save is None:
@@ -206,7 +207,7 @@ class Checkpointer:
             self.memory.release()
         else:
             self.memory.remove()
-        self.ranks.close()
+        self._told_to_go.close()
         _LIVING.discard(self)
 
     def abandon(self) -> None:

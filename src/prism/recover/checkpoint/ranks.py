@@ -19,7 +19,6 @@ class Ranks:
         self.rank = 0 if self._alone else dist.get_rank()
         self.world_size = 1 if self._alone else dist.get_world_size()
         self.control = None if self._alone else dist.new_group(backend="gloo")
-        self._asked: tuple[dist.Work | None, torch.Tensor] | None = None
 
     def barrier(self) -> None:
         """Wait for everyone."""
@@ -92,23 +91,33 @@ class Ranks:
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control)
         return [int(one) for one in votes.tolist()]
 
-    def any_of_last_step(self, flag: bool) -> bool:
-        """Whether any rank's flag was up at the previous call: asked in the background, so that no step waits."""
-        raised = False
-        if self._asked is not None:
-            work, votes = self._asked
-            if work is not None:
-                work.wait()
-            raised = bool(votes.item())
-        votes = torch.tensor([int(flag)], dtype=torch.int32)
+
+class LaggedVote:
+    """The largest number that any rank gave at the previous call: asked in the background, so that no step waits."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._asked: tuple[dist.Work | None, torch.Tensor] | None = None
+
+    def ask(self, number: int) -> int:
+        """Give this rank's number; the answer of the previous call, 0 at the first."""
+        before = self._settle()
+        votes = torch.tensor([number], dtype=torch.int64)
         work = None
-        if not self._alone:
-            work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.control, async_op=True)
+        if self._ranks.control is not None:
+            work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._ranks.control, async_op=True)
         self._asked = (work, votes)
-        return raised
+        return before
 
     def close(self) -> None:
         """Settle what is under way."""
-        if self._asked is not None and self._asked[0] is not None:
-            self._asked[0].wait()
+        self._settle()
         self._asked = None
+
+    def _settle(self) -> int:
+        if self._asked is None:
+            return 0
+        work, votes = self._asked
+        if work is not None:
+            work.wait()
+        return int(votes.item())

@@ -84,13 +84,14 @@ class SuperviseConfig(Checked):
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     examine: ExamineSettings = field(default_factory=ExamineSettings)
     checkpoint: AutomaticCheckpoints = field(default_factory=AutomaticCheckpoints)
+    act_on_corruption: bool = True  # go back, and leave a host out, when the trainer proves silent corruption
     webhook: str = ""
     poll_s: float = number(2.0, 0.01, 3_600.0)
 
     def only_restart(self) -> SuperviseConfig:
         """The same with every judgement of a running job switched off."""
         pace = replace(self.pace, startup_s=0.0, hang_steps=0.0, slow_factor=0.0)
-        return replace(self, pace=pace, losses=replace(self.losses, enabled=False))
+        return replace(self, pace=pace, losses=replace(self.losses, enabled=False), act_on_corruption=False)
 
 
 def read_config(path: Path) -> SuperviseConfig:

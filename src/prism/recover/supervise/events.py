@@ -101,6 +101,17 @@ class CheckpointBroken(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Corrupted(Event):
+    """The trainer found that a rank computes wrong numbers."""
+
+    step: int
+    last_clean_step: int  # up to here the state can be trusted
+    hosts: tuple[str, ...]  # of the ranks named
+    proven: bool  # exactly one rank, and nothing else can be the cause
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
     """The trainer was told to go, saved and leaves."""
 

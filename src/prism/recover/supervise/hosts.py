@@ -30,6 +30,7 @@ class HostRecord:
     cordoned_until_s: float | None = None
     num_cordons: int = 0
     reasons: list[str] = field(default_factory=list)
+    own_choice: bool = False  # left out by this run alone; the scheduler was told nothing
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,12 +61,22 @@ class HostBook:
         record.reasons.append(reason)
         return hours
 
+    def exclude(self, host: str, now_s: float, reason: str, policy: HostPolicy) -> float:
+        """Leave a host out of this run and tell no scheduler; the hours, 0 where the others do not suffice."""
+        others = tuple(h for h in policy.hosts if h != host and h not in self.cordoned())
+        if len(others) < (policy.min_hosts or policy.num_hosts or len(policy.hosts)):
+            return 0.0
+        hours = self.cordon(host, now_s, reason, policy)
+        self.record(host).own_choice = True
+        return hours
+
     def expire(self, now_s: float) -> list[str]:
-        """Hosts whose time is over; they are back."""
+        """Hosts whose time is over; those that the scheduler must let back."""
         back = [h for h, r in self.records.items() if r.cordoned_until_s is not None and r.cordoned_until_s <= now_s]
+        told = [host for host in back if not self.records[host].own_choice]
         for host in back:
-            self.records[host].cordoned_until_s = None
-        return back
+            self.records[host].cordoned_until_s, self.records[host].own_choice = None, False
+        return told
 
     def cordoned(self) -> tuple[str, ...]:
         """Hosts out of use now."""

@@ -1,7 +1,7 @@
 """Steps and losses from a trainer's own log, in the formats of the common trainers.
 
-A number counts as progress only after two lines of the same format with a rising step: a headline such as
-"training until step 100000" must not be taken for one.
+A number counts as progress only after two lines of the same format with a rising step, three where they are plain words
+without a loss: headlines such as "training until step 100000" must not be taken for one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 
 _MAX_LINE = 2_000
+_NEEDED = 2  # lines with a rising step
+_NEEDED_WORDS = 3  # of plain words without a loss: sentences with the word "step" in them come in pairs
 _FLOAT = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)"
 # The loss of training: not that of an evaluation, not a loss scale.
 _LOSS = re.compile(
@@ -54,7 +56,7 @@ class LoggedStep:
 class LogFormats:
     """The formats seen in one log; feed it lines, in order."""
 
-    _waiting: dict[str, LoggedStep] = field(default_factory=dict)  # first line of a format
+    _waiting: dict[str, list[LoggedStep]] = field(default_factory=dict)  # first lines of a format
     _chosen: str | None = None
     _last: int = -1
     _bar: tuple[bytes, int] | None = None  # description and total of the training's bar
@@ -74,12 +76,13 @@ class LogFormats:
             return [LoggedStep(step=self._last, loss=loss)] if loss is not None and self._last >= 0 else []
         name, logged = found
         if self._chosen is None:
-            first = self._waiting.get(name)
-            if first is None or logged.step <= first.step:
-                self._waiting[name] = logged
+            before = [one for one in self._waiting.get(name, []) if one.step < logged.step]
+            self._waiting[name] = seen = [*before, logged]
+            words = name == "plain" and any(one.loss is None for one in seen)
+            if len(seen) < (_NEEDED_WORDS if words else _NEEDED):
                 return []
             self._chosen, self._last = name, logged.step
-            return [first, logged]
+            return self._waiting.pop(name)
         if name != self._chosen or logged.step <= self._last:
             return []
         self._last = logged.step

@@ -16,6 +16,7 @@ _SURE_ENOUGH = 0.6
 _BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
 HANG = "Hang"
 SLOW = "Slow"
+CORRUPTION = "SilentCorruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

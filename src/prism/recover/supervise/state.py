@@ -26,12 +26,13 @@ from prism.recover.supervise.explainer import PREEMPTED
 from prism.recover.supervise.hosts import HostBook
 from prism.recover.supervise.losses import LossWatch, Spike
 from prism.recover.supervise.pace import Pace
-from prism.recover.supervise.restarts import HANG, SLOW, Failure, judge
+from prism.recover.supervise.restarts import CORRUPTION, HANG, SLOW, Failure, judge
 from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
 
 _SURE = 0.8  # a verdict this confident may cordon the host it names without a test
 _MAX_SAVED = 200
 _LONGER_EACH_TIME = 4.0
+_UNKNOWN = Verdict(log="", reason="Unknown", category="unknown", action="restart", confidence=0.0)
 
 
 class Phase(StrEnum):
@@ -52,6 +53,7 @@ class Cause(StrEnum):
     HANG = "hang"
     SLOW = "slow"
     SPIKE = "spike"
+    CORRUPTION = "corruption"
     ASKED = "asked"
 
 
@@ -114,6 +116,8 @@ class JobState:
             case events.Paused() | events.Resumed():
                 self.pace.paused, self.pace.last_seen_s = isinstance(event, events.Paused), event.now_s
                 return []
+            case events.Corrupted():
+                return self._on_corruption(event)
             case events.Exited():
                 return self._on_exit(event)
             case events.Explained():
@@ -221,6 +225,30 @@ class JobState:
             Kill(attempt=self.attempt, grace_s=grace),
         ]
 
+    def _on_corruption(self, event: events.Corrupted) -> list[Action]:
+        """Back to what can be trusted; a host is left out only with proof, and where others can take its place."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        good = [step for step in self.saved_steps if step <= event.last_clean_step] if self.folder else []
+        if not good or not self.config.act_on_corruption:
+            reason = "act_on_corruption is off" if good else "no checkpoint is older than that"
+            return [Notify(level="page", text=f"{event.why}; {reason}, so the job is left alone")]
+        self.phase, self.cause, self.resume_step = Phase.STOPPING, Cause.CORRUPTION, max(good)
+        self._note_failure(event.now_s, CORRUPTION, "infrastructure", event.hosts[0] if event.proven else None)
+        out = self._leave_out(event) if event.proven else ""
+        return [
+            Notify(level="page", text=f"{event.why}; back to step {self.resume_step}{out}"),
+            Kill(attempt=self.attempt, grace_s=0.0),
+        ]
+
+    def _leave_out(self, event: events.Corrupted) -> str:
+        """Exclude the host from this run; the scheduler is told nothing: that is for a person to decide."""
+        host = event.hosts[0]
+        if host not in self.config.hosts.hosts:
+            return ""
+        hours = self.book.exclude(host, event.now_s, event.why, self.config.hosts)
+        return f", without {host} for {hours:g} h" if hours else f"; {host} stays, there is no other host to move to"
+
     def _on_checkpoint(self, event: events.Event) -> list[Action]:
         match event:
             case events.FolderOpened():
@@ -289,12 +317,14 @@ class JobState:
             text = self.outcome_text or f"stopped on request at step {self.last_step}"
             return [self._finish("failed" if self.outcome == "failed" else "stopped", text)]
         if cause is Cause.SPIKE:
-            discard: list[Action] = []
-            if self.folder and self.resume_step is not None:
-                self.saved_steps = [step for step in self.saved_steps if step <= (self.resume_step or 0)]
-                discard = [DiscardAfter(folder=self.folder, step=self.resume_step)]
             self.losses.bad_steps, self.losses.bad_batches = [], []
-            return discard + self._launch(event.now_s)
+            return self._discard() + self._launch(event.now_s)
+        if cause is Cause.CORRUPTION:
+            judged = judge(_UNKNOWN, self.failures, policy=self.config.restarts)
+            if not judged.restart:
+                return [self._finish("failed", judged.why)]
+            self.due_s = event.now_s + judged.pause_s
+            return self._discard() + self._wait_or_launch(event.now_s, judged.why)
         if cause is Cause.SLOW:
             self.phase = Phase.EXAMINING
             self._note_failure(event.now_s, SLOW, "hang", None)
@@ -302,6 +332,13 @@ class JobState:
         self.phase = Phase.EXPLAINING
         self._note_failure(event.now_s, HANG, "hang", event.host)
         return [Explain(attempt=self.attempt, code=event.code)]
+
+    def _discard(self) -> list[Action]:
+        """Take what was saved after the place to go back to out of use."""
+        if not self.folder or self.resume_step is None:
+            return []
+        self.saved_steps = [step for step in self.saved_steps if step <= (self.resume_step or 0)]
+        return [DiscardAfter(folder=self.folder, step=self.resume_step)]
 
     def _on_explained(self, event: events.Explained) -> list[Action]:
         if self.phase is not Phase.EXPLAINING:

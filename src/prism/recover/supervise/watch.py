@@ -116,6 +116,17 @@ def _step(fields: dict[str, Any], now_s: float) -> events.Event:
     )
 
 
+def _corruption(fields: dict[str, Any], now_s: float) -> events.Event:
+    return events.Corrupted(
+        now_s=now_s,
+        step=int(fields["step"]),
+        last_clean_step=int(fields["last_clean_step"]),
+        hosts=tuple(map(str, fields["hosts"])),
+        proven=fields["proven"] is True,
+        why=str(fields["why"]),
+    )
+
+
 _PARSERS: dict[str, Callable[[dict[str, Any], float], events.Event]] = {
     "step": _step,
     "opened": lambda f, now: events.FolderOpened(now_s=now, folder=str(f["folder"]), memory=str(f["memory"])),
@@ -125,5 +136,6 @@ _PARSERS: dict[str, Callable[[dict[str, Any], float], events.Event]] = {
     "broken": lambda f, now: events.CheckpointBroken(now_s=now, step=int(f["step"]), why=str(f["why"])),
     "paused": lambda f, now: events.Paused(now_s=now, what=str(f.get("what", ""))),
     "resumed": lambda f, now: events.Resumed(now_s=now),
+    "corruption": _corruption,
     "preempted": lambda f, now: events.Preempted(now_s=now),
 }
