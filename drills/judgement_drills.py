@@ -1,4 +1,4 @@
-"""Drills on what the supervisor concludes: from a lost connection, from words in a log, from a loss, from host tests."""
+"""Drills on what is concluded from a lost connection, from words in a log, from a loss and from host tests."""
 
 from __future__ import annotations
 
