@@ -165,11 +165,21 @@ def _serve(control: Connection) -> RunPlan:
                 return RunPlan.from_json(Path(path).read_text())
             children.add(pid)
             control.send(("pid", pid))
-        for pid in list(children):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                children.discard(pid)
-                control.send(("ended", pid, os.waitstatus_to_exitcode(status)))
+        _reap(children, control)
+
+
+def _reap(children: set[int], control: Connection) -> None:
+    """Report the children that ended; one question for all of them, since there may be hundreds."""
+    while children:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in children:
+            children.discard(pid)
+            control.send(("ended", pid, os.waitstatus_to_exitcode(status)))
 
 
 def _settle_in(control: Connection, log: str) -> None:
