@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from prism.emulate.capture import Capture
@@ -13,6 +14,7 @@ from prism.emulate.capturing import CaptureConfig, capture_job
 from prism.emulate.mailbox import Recording
 from prism.emulate.predict import Prediction, choose_costs, predict
 from prism.emulate.stitch import ClockName, StitchConfig, Stitched, stitch
+from prism.errors import PrismError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class Emulation:
 def emulate(config: EmulateConfig) -> Emulation:
     """From a script to the prediction of the whole job."""
     started = time.monotonic()
-    run = capture_job(config.capture)
+    first = partial(_say_first_figure, config, started)
+    run = capture_job(replace(config.capture, first=first))
     survey = run.survey.captures if run.survey else None
     stitched, prediction = predict_captures(run.captures, config, survey)
     return Emulation(
@@ -55,6 +58,19 @@ def emulate(config: EmulateConfig) -> Emulation:
         stitched=stitched,
         prediction=prediction,
         wall_s=time.monotonic() - started,
+    )
+
+
+def _say_first_figure(config: EmulateConfig, started: float, capture: Capture) -> None:
+    """What one rank says of the job, before the others were looked at; nothing where it cannot stand for them."""
+    quiet = replace(config, capture=replace(config.capture, note=lambda message: None))
+    try:
+        _, prediction = predict_captures({capture.rank: capture}, quiet)
+    except PrismError:
+        return
+    config.capture.note(
+        f"first figure after {time.monotonic() - started:.0f} s: {prediction.headline_ms:,.1f} ms an iteration "
+        f"if every rank is like rank {capture.rank}; now comparing ranks"
     )
 
 

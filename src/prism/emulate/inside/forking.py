@@ -145,7 +145,8 @@ def _driver_is_in_use() -> bool:
 def _serve(control: Connection) -> RunPlan:
     """Fork a child for every plan that comes in; the parent ends here."""
     children: set[int] = set()
-    control.send(("ready",))
+    # Asked through NVML, which does not start CUDA.
+    control.send(("ready", torch.cuda.is_available()))
     while True:
         try:
             order = control.recv() if control.poll(0.02) else None
