@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from emulate_turns import Turns, probe_pinning  # noqa: E402
 from machine import describe_machine  # noqa: E402
-from prism.emulate.capture import Capture, cut_iterations, read_capture  # noqa: E402
+from prism.emulate.capture import Capture, cut_all, read_capture  # noqa: E402
 from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
 from prism.emulate.families import find_families  # noqa: E402
 from prism.emulate.inside.measure import MeasurePlan, Wanted  # noqa: E402
@@ -82,9 +82,10 @@ def list_collectives(num: int, layouts: list[str]) -> tuple[Wanted, ...]:
         config = CaptureConfig(
             launch=launch, iterations=1, warmup=2, company=0, check_symmetry=False, track_memory=False
         )
-        for capture in capture_job(config).captures.values():
-            families = find_families([capture])
-            for entry in cut_iterations(capture, 2)[-1]:
+        captures = capture_job(config).captures
+        families = find_families(captures.values())
+        for iterations in cut_all(captures).values():
+            for entry in iterations[-1]:
                 if entry.is_communication and families.by_name[entry.group].size > 1:
                     message = entry.what in ("send", "recv")
                     size = 2 if message else families.by_name[entry.group].size
@@ -215,7 +216,7 @@ def predict_case(case: Path, num: int, table: Path, pinned: bool) -> tuple[list[
     """Predicted milliseconds of every iteration, and the share of exposed communication in percent."""
     from prism.emulate.emulation import EmulateConfig, predict_captures
 
-    captures = {c.rank: keep_warm(c) for c in map(read_capture, sorted((case / "emulated").glob("rank-*[0-9].json")))}
+    captures = keep_warm([read_capture(p) for p in sorted((case / "emulated").glob("rank-*[0-9].json"))])
     launch = LaunchConfig(script=(str(SCRIPT),), world_size=num, gpus_per_node=num, pin=True)
     capture = CaptureConfig(launch=launch, warmup=0)
     config = EmulateConfig(capture=capture, calibration=table, overlap=not pinned, clock="wall")
@@ -223,11 +224,14 @@ def predict_case(case: Path, num: int, table: Path, pinned: bool) -> tuple[list[
     return [step / 1e6 for step in prediction.step_ns], prediction.split.exposed_communication * 100
 
 
-def keep_warm(capture: Capture) -> Capture:
+def keep_warm(captures: list[Capture]) -> dict[int, Capture]:
     """Without the steps before the first turn, and without the first step of each turn."""
-    parts = cut_iterations(replace(capture), 0)[WARMUP:]
-    kept = [part for i, part in enumerate(parts) if i % PER_TURN]
-    return replace(capture, entries=tuple(entry for part in kept for entry in part))
+    out = {}
+    for rank, parts in cut_all({c.rank: c for c in captures}).items():
+        kept = [part for i, part in enumerate(parts[WARMUP:]) if i % PER_TURN]
+        capture = next(c for c in captures if c.rank == rank)
+        out[rank] = replace(capture, entries=tuple(entry for part in kept for entry in part))
+    return out
 
 
 def read_turns(folder: Path) -> list[list[float]]:

@@ -13,33 +13,63 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from machine import describe_machine  # noqa: E402
-from prism.emulate.capture import read_capture  # noqa: E402
+from prism.emulate.capture import Capture, read_capture  # noqa: E402
 from prism.emulate.capturing import CaptureConfig, capture_job  # noqa: E402
 from prism.emulate.launch import LaunchConfig  # noqa: E402
 
 SCRIPT = ROOT / "examples" / "gpt" / "train.py"
-SMALL = ("--width", "128", "--heads", "8", "--layers", "8", "--length", "64", "--batch", "8")
-LARGE = ("--width", "4096", "--heads", "32", "--layers", "32", "--length", "2048", "--batch", "8", "--vocab", "32000")
+MODELS = {
+    "small": ("--width", "128", "--heads", "8", "--layers", "8", "--length", "64", "--batch", "8"),
+    "7b": (
+        "--width",
+        "4096",
+        "--heads",
+        "32",
+        "--layers",
+        "32",
+        "--length",
+        "2048",
+        "--batch",
+        "8",
+        "--vocab",
+        "32000",
+    ),
+    # Width, heads, layers and vocabulary of Llama 2 70B; 65 billion parameters with this GPT's feed-forward layer.
+    "70b": (
+        "--width",
+        "8192",
+        "--heads",
+        "64",
+        "--layers",
+        "80",
+        "--length",
+        "4096",
+        "--batch",
+        "8",
+        "--vocab",
+        "32000",
+    ),
+}
+LAYOUTS = {"small": (4, 8), "7b": (4, 8), "70b": (8, 8)}  # pipeline, tensor
 
 
 def main() -> None:
     """Capture, and predict where polars is installed; `--capture-only` and `--from` split the two over machines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world-size", type=int, default=8192)
-    parser.add_argument("--pp", type=int, default=4)
-    parser.add_argument("--tp", type=int, default=8)
-    parser.add_argument("--large", action="store_true", help="a 7-billion-parameter model, for a GPU")
+    parser.add_argument("--model", choices=tuple(MODELS), default="small", help="7b and 70b are for a GPU")
     parser.add_argument("--folder", type=Path, default=Path("out/scale"))
     parser.add_argument("--capture-only", action="store_true")
     parser.add_argument("--from", dest="source", type=Path, default=None, help="a folder that --capture-only wrote")
     args = parser.parse_args()
-    layout = ("--pp", str(args.pp), "--tp", str(args.tp), "--data", "fsdp", "--microbatches", "8")
-    script = (str(SCRIPT), *(LARGE if args.large else SMALL), *layout)
+    pp, tp = LAYOUTS[args.model]
+    layout = ("--pp", str(pp), "--tp", str(tp), "--data", "fsdp", "--microbatches", "8")
+    script = (str(SCRIPT), *MODELS[args.model], *layout)
     launch = LaunchConfig(script=script, world_size=args.world_size, folder=args.folder)
     capture = CaptureConfig(
-        launch=launch, iterations=3, warmup=3, company=0, check_symmetry=False, note=print, track_memory=False
+        launch=launch, iterations=2, warmup=2, company=0, check_symmetry=False, note=_note, track_memory=False
     )
-    print(f"machine: {describe_machine()}; {args.world_size} ranks, pp {args.pp}, tp {args.tp}")
+    print(f"machine: {describe_machine()}; {args.model}, {args.world_size} ranks, pp {pp}, tp {tp}")
     started = time.monotonic()
     if args.source is None:
         captures = capture_job(capture).captures
@@ -55,7 +85,11 @@ def main() -> None:
     print(f"host memory, launcher and largest rank together: {peak / 2**20:.2f} GiB")
 
 
-def predict(captures: dict, capture: CaptureConfig, started: float) -> None:  # type: ignore[type-arg]
+def _note(message: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {message}", flush=True)
+
+
+def predict(captures: dict[int, Capture], capture: CaptureConfig, started: float) -> None:
     """Stitch, solve and write the timeline of a few ranks."""
     from prism.emulate.emulation import EmulateConfig, predict_captures
     from prism.simulate.spans import write_spans

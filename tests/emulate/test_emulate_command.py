@@ -20,7 +20,18 @@ app.command("calibrate")(calibrate.run_calibrate)
 
 
 def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
-    arguments = ["--world-size", "4", "--iterations", "2", "--company", "1", "--gpus-per-node", "2", "--json"]
+    arguments = [
+        "--world-size",
+        "4",
+        "--iterations",
+        "2",
+        "--company",
+        "1",
+        "--gpus-per-node",
+        "2",
+        "--json",
+        "--no-measure-host",
+    ]
     result = CliRunner().invoke(
         app, ["emulate", *arguments, "--output", str(tmp_path), "--chakra", "--", str(SCRIPTS / "ddp.py")],
         catch_exceptions=False,

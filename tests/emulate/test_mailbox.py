@@ -107,3 +107,25 @@ def test_iterations_go_on_until_the_unit_is_known() -> None:
         decided.append(limit.goes_on(step))
     assert decided.index(False) == 4  # after a b a b
     assert StepLimit(first=0, fewest=1, most=2).goes_on(5) is False
+
+
+def test_a_collective_of_many_ranks_costs_little_for_each_of_them() -> None:
+    """Counted, not timed: looks at what a member gave must grow with the members, not with their square."""
+    looks = 0
+
+    class Members(list):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            nonlocal looks
+            looks += len(self)
+            return super().__iter__()
+
+    box = Mailbox(range(200))
+    for rank in range(201):
+        box.started(rank)
+    box.ended(200, "ended")  # once a rank has ended, every wait is checked against it
+    answers: list[Any] = []
+    for rank in range(200):
+        box.give(rank, "1/gather", 0, b"x")
+        box.collect(Waiting(rank, "collect", "1/gather", 0, Members(range(200)), "train.py:1", True, answers.append))
+    assert len(answers) == 200
+    assert looks <= 4 * 200

@@ -61,6 +61,12 @@ LintRanks = Annotated[
     int,
     typer.Option(help="Run the host code of every rank in worlds up to this size; 0 runs a sample of ranks.", min=0),
 ]
+MeasureHost = Annotated[
+    bool,
+    typer.Option(
+        help="CPU ranks without --cluster and --calibration: time this host's collectives once, and keep them."
+    ),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a run of the script is given up.")]
 MaxLive = Annotated[int, typer.Option(help="Most ranks to run at once.", min=1)]
 Chakra = Annotated[bool, typer.Option("--chakra", help="Also write Chakra execution traces to the output folder.")]
@@ -89,6 +95,7 @@ def run_emulate(
     pin: Pin = False,
     check_symmetry: Symmetry = True,
     lint_ranks: LintRanks = 1024,
+    measure_host: MeasureHost = True,
     timeout: Timeout = 1800.0,
     max_live: MaxLive = 64,
     chakra: Chakra = False,
@@ -116,7 +123,7 @@ def run_emulate(
     )  # fmt: skip
     config = EmulateConfig(
         capture=capture, cluster=cluster, calibration=calibration, compute_scale=compute_scale, overlap=overlap,
-        gpu_memory_bytes=round(gpu_memory * 1e9) if gpu_memory else None,
+        gpu_memory_bytes=round(gpu_memory * 1e9) if gpu_memory else None, measure_host=measure_host,
     )  # fmt: skip
     if plan is not None:
         _sweep(plan, config, json)

@@ -58,6 +58,7 @@ class Boot:
         self._codes: dict[int, int] = {}
         self._ended_early: tuple[str, str] | None = None
         self.why_not = ""  # why ranks cannot be forked
+        self._on_gpu = False
         self._control, theirs = _make_pipe()
         path = folder / "boot.plan.json"
         path.write_text(plan.to_json())
@@ -73,6 +74,11 @@ class Boot:
             )  # fmt: skip
         theirs.close()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def has_gpu(self) -> bool:
+        """Whether ranks will find a GPU, as far as it is known before one runs; waits until the script has booted."""
+        self._ready.wait()
+        return self._on_gpu
 
     def start(self, plan: Path, log: Path) -> Process:
         """A process for one rank."""
@@ -119,6 +125,7 @@ class Boot:
                 self._ready.set()
             else:
                 self.why_not = values[0] if what == "cannot" else ""
+                self._on_gpu = what == "ready" and values[0]
                 self._ready.set()
 
     def _fail_early(self) -> None:

@@ -116,6 +116,11 @@ def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
 
 
 def _nothing_to_emulate(capture: Capture) -> PrismError:
+    if capture.groups:
+        return PrismError(
+            f"rank {capture.rank} joined a process group and never called a collective: every rank works alone, and "
+            "would do so under torchrun (the Hugging Face Trainer on a CPU needs use_cpu=True to join its ranks)"
+        )
     return PrismError(
         f"rank {capture.rank} never called a collective; there is nothing to emulate (does the script use "
         "torch.distributed?)"

@@ -36,6 +36,7 @@ class CaptureConfig:
     zipf_exponent: float = 1.0
     routing_counts: tuple[int, ...] = ()
     note: Callable[[str], None] = lambda message: None
+    first: Callable[[Capture], None] = lambda capture: None  # told of the first rank that was measured on a GPU
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -83,8 +84,9 @@ def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) ->
     )  # fmt: skip
     # One GPU: ranks take turns, and messages of the survey answer for those that are not there.
     launcher = Launcher(boot, replace(launch, one_by_one=on_gpu), plan, folder, recording=survey.recording)
-    captures = launcher.run(ranks)
+    captures = launcher.run([rank for rank in ranks if rank not in survey.measured])
     check_ranks(launcher, captures)
+    captures = {**{rank: survey.measured[rank] for rank in ranks if rank in survey.measured}, **captures}
     recording = survey.recording
     recording.absorb(launcher.recording)
     return CaptureRun(captures=captures, recording=recording, survey=survey)
@@ -97,6 +99,7 @@ def _survey_config(config: CaptureConfig) -> SurveyConfig:
         max_live=config.launch.max_live,
         steps=config.warmup + config.iterations,
         note=config.note,
+        first=config.first,
     )
 
 

@@ -68,7 +68,7 @@ class Launcher:
 
     def __init__(
         self, boot: Boot, config: LaunchConfig, base: RunPlan, folder: Path, *, recording: Recording | None = None,
-        peers: Timekeeper | None = None, limits: RunLimits | None = None, most_live: int = 0,
+        peers: Timekeeper | None = None, limits: RunLimits | None = None, most_live: int = 0, lone: bool = False,
     ) -> None:  # fmt: skip
         self._boot = boot
         self._config = config
@@ -82,13 +82,12 @@ class Launcher:
         self.refused: int | None = None  # a rank that was needed beyond the most that may run
         self._most_live = most_live
         together = () if config.one_by_one else base.live_ranks
-        lone = len(base.live_ranks) == 1 and base.steps > 0
         # Extra iterations are for iterations that are not alike; a run that must end sooner asks for fewer.
         steps = StepLimit(
             base.warmup, base.iterations, self._limits.most_iterations or 4 * base.iterations, self._limits.extra_s
         )
         self._server = ExchangeServer(
-            Mailbox(together, recording, lone=lone and not most_live, grows=most_live > 0),
+            Mailbox(together, recording, lone=lone, grows=most_live > 0),
             lambda: not self._waiting,
             peers=peers,
             steps=steps,

@@ -62,6 +62,8 @@ class Mailbox:
         self._over: dict[int, str] = {}  # how a rank ended
         self._waiting: dict[_Key, list[Waiting]] = {}  # by what they wait for, so that one event looks at few of them
         self._needed: dict[tuple[str, int], int] = {}  # parts that complete a collective of a channel
+        self._members: dict[tuple[str, int], frozenset[int]] = {}
+        self._complete: tuple[tuple[str, int], tuple[list[bytes], list[int]]] | None = None  # the last one gathered
         self._added: Counter[tuple[int, str]] = Counter()
 
     # Ranks come and go.
@@ -126,6 +128,7 @@ class Mailbox:
     def give(self, rank: int, channel: str, number: int, payload: bytes) -> Answer:
         """A rank's part of a small collective."""
         self.recording.parts.setdefault(channel, {}).setdefault(number, {})[rank] = payload
+        self._complete = None
         self._settle(("collect", channel, number))
         return "ok", None
 
@@ -194,6 +197,10 @@ class Mailbox:
 
     def _settle(self, key: _Key) -> None:
         """Answer the requests for this that can be answered now."""
+        waiting_here = self._waiting.get(key, ())
+        # All that wait for one collective wait for the same parts: one look is enough for hundreds of them.
+        if len(waiting_here) > 1 and key[0] == "collect" and self._answer(waiting_here[0]) is None:
+            return
         left = []
         for waiting in self._waiting.pop(key, ()):
             answer = self._answer(waiting)
@@ -226,12 +233,25 @@ class Mailbox:
 
     def _give_up(self, waiting: Waiting) -> Answer | None:
         """A rank that has ended will not come any more."""
-        gone = [r for r in self._missing(waiting) if r in self._over] if self._over else []
+        gone = [r for r in self._over if self._is_missing(r, waiting)]
         if not gone:
             return None
         if any(self._over[r] == "done" for r in gone):
             return "over", None  # it was stopped after enough iterations, and so is this one
         return "error", f"{self._describe(waiting)}, which has ended"
+
+    def _is_missing(self, rank: int, waiting: Waiting) -> bool:
+        if waiting.verb == "collect":
+            given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
+            return rank in self.together and rank not in given and rank in self._members_of(waiting)
+        return rank in waiting.members
+
+    def _members_of(self, waiting: Waiting) -> frozenset[int]:
+        """The members of a group as a set, made once: it may have thousands."""
+        key = (waiting.channel, len(waiting.members))
+        if key not in self._members:
+            self._members[key] = frozenset(waiting.members)
+        return self._members[key]
 
     def _missing(self, waiting: Waiting) -> list[int]:
         if waiting.verb == "collect":
@@ -241,6 +261,9 @@ class Mailbox:
 
     def _gathered(self, waiting: Waiting) -> tuple[list[bytes], list[int]]:
         """Distinct parts, and which of them each member gave; -1 where nothing is known of a member."""
+        call = (waiting.channel, waiting.number)
+        if self._complete is not None and self._complete[0] == call:
+            return self._complete[1]
         given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
         earlier = self._earlier.parts.get(waiting.channel, {})
         absent = earlier.get(waiting.number) or (earlier[max(earlier)] if earlier else {})
@@ -249,7 +272,8 @@ class Mailbox:
         for rank in waiting.members:
             part = given.get(rank, absent.get(rank))
             which.append(-1 if part is None else distinct.setdefault(part, len(distinct)))
-        return list(distinct), which
+        self._complete = (call, (list(distinct), which))
+        return self._complete[1]
 
     def _recorded_post(self, waiting: Waiting) -> bytes | None:
         """The recorded message, or the last one of its channel: later iterations say what earlier ones said."""

@@ -26,11 +26,10 @@ _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
 EAGER_BYTES = 1 << 50  # gloo's sends return when the bytes are in the socket's hands
 _AUDITED = 8
-_SMALL_WORLD, _LARGE_WORLD_STEPS = (
-    32,
-    5,
-)  # iterations of many ranks are dear, and few of them differ from the first ones
+_SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are dear, and few differ from the first ones
 _GPU_PROBES = 6
+_GPU_AT_ONCE = 8  # unmeasured ranks on one GPU, where its memory allows
+_CONTEXT_BYTES = 1 << 30  # of CUDA and its libraries, per process
 _BATCH = 8
 _CALL_S = 0.0003  # what a call that ranks exchange values in costs, here and in the exchange
 
@@ -44,6 +43,7 @@ class SurveyConfig:
     max_live: int = 64  # of a sample
     steps: int = 8
     note: Callable[[str], None] = lambda message: None
+    first: Callable[[Capture], None] = lambda capture: None  # told of the first rank that was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class Survey:
     captures: dict[int, Capture]
     recording: Recording = field(default_factory=Recording)
     complete: bool  # whether every rank ran
+    measured: dict[int, Capture] = field(default_factory=dict)  # those that had the device to themselves
 
 
 class Surveyor:
@@ -66,14 +67,19 @@ class Surveyor:
         self._config = config
         self._cores = len(os.sched_getaffinity(0))
         self._on_gpu = False
+        self._at_once = 2 * self._cores
+        self._measured: dict[int, Capture] = {}
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
         world, note = self._launch.world_size, self._config.note
-        probe = self._probe()
+        recording = Recording()
+        probe = self._probe(recording)
         if world == 1:
-            return Survey(captures={0: probe}, complete=True)
+            return Survey(captures={0: probe}, complete=True, measured=self._measured)
         self._on_gpu = probe.device != "cpu"
+        if self._on_gpu:
+            self._at_once = count_at_once(probe)
         steps = self._affordable_steps(probe)
         if steps:
             note(f"running the host code of all {world} ranks for {steps} iterations")
@@ -81,17 +87,25 @@ class Surveyor:
             if found is not None:
                 return found
         note(f"running a sample of the {world} ranks")
-        return self._sample()
+        # A rank that came to its end alone needs no second run.
+        return self._sample({0: probe} if probe.status == "done" else {}, recording)
 
-    def _probe(self) -> Capture:
-        """Rank 0 alone, as far as it gets: what a rank costs."""
-        plan = replace(self._base, live_ranks=(0,), steps=2)
-        launcher = Launcher(self._boot, self._launch, plan, self._folder)
+    def _probe(self, recording: Recording) -> Capture:
+        """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
+        measure = self._boot.has_gpu()
+        base = self._base if measure else replace(self._base, steps=2)
+        launcher = Launcher(self._boot, self._launch, replace(base, live_ranks=(0,)), self._folder, lone=True)
         captures = launcher.run([0])
         if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
             check_ranks(launcher, captures)
         # A rank may fail alone that does not fail among others, who send it what it reads.
-        return captures[0]
+        probe = captures[0]
+        if probe.status == "done":
+            recording.absorb(launcher.recording)
+            if measure:
+                self._measured = {0: probe}
+                self._config.first(probe)
+        return probe
 
     def _affordable_steps(self, probe: Capture) -> int:
         """Iterations that all ranks can run in the time and memory there is; 0 where not even one."""
@@ -126,9 +140,8 @@ class Surveyor:
 
     # Worlds that are too large to run whole.
 
-    def _sample(self) -> Survey:
-        recording = Recording()
-        captures = self.extend({}, recording, [0])
+    def _sample(self, captures: dict[int, Capture], recording: Recording) -> Survey:
+        captures = captures or self.extend({}, recording, [0])
         world, per_node = self._launch.world_size, self._launch.gpus_per_node
         # A rank of a GPU job builds its whole model; the contradictions that are left name the ranks to add.
         self._on_gpu = captures[0].device != "cpu"
@@ -145,7 +158,8 @@ class Surveyor:
         audit = random.Random(world).sample(unseen, min(2 if self._on_gpu else _AUDITED, len(unseen)))
         self._config.note(f"auditing {len(audit)} ranks drawn at random")
         captures = self.extend(captures, recording, audit)
-        return Survey(captures=self._verify(captures, recording), recording=recording, complete=False)
+        captures = self._verify(captures, recording)
+        return Survey(captures=captures, recording=recording, complete=False, measured=self._measured)
 
     def _verify(self, captures: dict[int, Capture], recording: Recording) -> dict[int, Capture]:
         """Put the sample together; ranks that a contradiction names are run too, until there is none."""
@@ -176,7 +190,7 @@ class Surveyor:
             return self.extend(captures, recording, [r for r in ranks[-_BATCH:] if r not in captures])
         steps = 1 if self._on_gpu else 2
         plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
-        limits = RunLimits(at_once=1 if self._on_gpu else 2 * self._cores)
+        limits = RunLimits(at_once=self._at_once)
         launcher = Launcher(
             self._boot, self._launch, plan, self._folder, recording=recording, limits=limits,
             most_live=self._config.max_live,
@@ -187,11 +201,20 @@ class Surveyor:
                 f"rank {launcher.refused} is needed too, which makes more than {self._config.max_live} live ranks; "
                 "raise --max-live or name representatives with --ranks"
             )
+        if self._on_gpu and self._at_once > 1 and any(c.status == "out_of_memory" for c in found.values()):
+            self._at_once = 1  # some rank holds more than rank 0: one after the other
+            return self.extend(captures, recording, ranks)
         if not any(c.status in ("crashed", "exited", "unsupported") for c in found.values()):
             check_calls({**captures, **found})
         check_ranks(launcher, found)
         recording.absorb(launcher.recording)
         return {**captures, **found}
+
+
+def count_at_once(probe: Capture) -> int:
+    """How many ranks fit on the GPU of this one together, if all hold about as much."""
+    held = probe.memory.reserved + _CONTEXT_BYTES
+    return max(1, min(_GPU_AT_ONCE, int(_SPARE_MEMORY * probe.device_bytes / held)))
 
 
 def classify(captures: dict[int, Capture], world: int, per_node: int) -> Classes:

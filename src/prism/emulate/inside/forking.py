@@ -145,7 +145,8 @@ def _driver_is_in_use() -> bool:
 def _serve(control: Connection) -> RunPlan:
     """Fork a child for every plan that comes in; the parent ends here."""
     children: set[int] = set()
-    control.send(("ready",))
+    # Asked through NVML, which does not start CUDA.
+    control.send(("ready", torch.cuda.is_available()))
     while True:
         try:
             order = control.recv() if control.poll(0.02) else None
@@ -165,11 +166,21 @@ def _serve(control: Connection) -> RunPlan:
                 return RunPlan.from_json(Path(path).read_text())
             children.add(pid)
             control.send(("pid", pid))
-        for pid in list(children):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                children.discard(pid)
-                control.send(("ended", pid, os.waitstatus_to_exitcode(status)))
+        _reap(children, control)
+
+
+def _reap(children: set[int], control: Connection) -> None:
+    """Report the children that ended; one question for all of them, since there may be hundreds."""
+    while children:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in children:
+            children.discard(pid)
+            control.send(("ended", pid, os.waitstatus_to_exitcode(status)))
 
 
 def _settle_in(control: Connection, log: str) -> None:

@@ -215,7 +215,9 @@ class Peers:
 
 
 def _dump(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    # A storage that numpy has seen can no longer be resized, which FSDP does to free it; so numpy sees a copy.
+    copied = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).clone()
+    return bytes(copied.numpy().tobytes())
 
 
 def _as_tensor(raw: bytes, like: Tensor) -> Tensor:
