@@ -15,7 +15,7 @@ def splits(rank, world):
     send = [tokens_between(rank, other) for other in range(world)]
     receive = [tokens_between(other, rank) for other in range(world)]
     if rank == world // 2:
-        send = [min(n, 3) for n in send]
+        send = [n if other == rank else min(n, 3) for other, n in enumerate(send)]
     return send, receive
 
 

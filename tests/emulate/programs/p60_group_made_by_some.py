@@ -1,4 +1,4 @@
-"""BUG: only the members of the first group call new_group for it, although every rank must."""
+"""BUG: a group of the lower half and one rank more is made by the lower half only; the rank more never calls new_group."""
 
 import torch
 import torch.distributed as dist
@@ -7,10 +7,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def make_group(rank, world):
-    half = world // 2
+    members = list(range(world // 2 + 1))
     group = None
-    if rank < half:
-        group = dist.new_group(list(range(half)))
+    if rank < world // 2:
+        group = dist.new_group(members)
     return group
 
 
