@@ -174,12 +174,12 @@ class KubeCluster:
         """A kubeconfig of this cluster for a token."""
         cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
         context = {"cluster": "bench", "user": "bench", "namespace": namespace}
-        document = {"apiVersion": "v1", "kind": "Config", "current-context": "bench"}
+        document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "bench"}
         document |= {
             "clusters": [{"name": "bench", "cluster": cluster}],
             "contexts": [{"name": "bench", "context": context}],
-        }  # type: ignore[dict-item]
-        document |= {"users": [{"name": "bench", "user": {"token": token}}]}  # type: ignore[dict-item]
+        }
+        document |= {"users": [{"name": "bench", "user": {"token": token}}]}
         path.write_text(yaml.safe_dump(document))
 
     def _spawn(self, name: str, words: list[str]) -> None:

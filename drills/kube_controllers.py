@@ -27,9 +27,9 @@ GROUPS = {
 
 def definitions() -> list[Json]:
     """The two kinds as custom resources; their schemas are left open."""
-    schema = {"type": "object", "properties": {}}
+    schema: Json = {"type": "object", "properties": {}}
     for part in ("spec", "status"):
-        schema["properties"][part] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # type: ignore[index]
+        schema["properties"][part] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     found = []
     for group, (kind, plural, version) in GROUPS.items():
         names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
@@ -91,8 +91,8 @@ class Controllers(threading.Thread):
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX}']"}}}
         container["env"] += [{"name": "PET_NNODES", "value": str(nodes)}, {"name": "PET_NODE_RANK", **index}]
         container["env"] += [{"name": "PRISM_NUM_NODES", "value": str(nodes)}, {"name": "PRISM_NODE_RANK", **index}]
-        job = {"completionMode": "Indexed", "parallelism": nodes, "completions": nodes, "backoffLimit": 0}
-        job["template"] = {"metadata": {}, "spec": pod}  # type: ignore[assignment]
+        job: Json = {"completionMode": "Indexed", "parallelism": nodes, "completions": nodes, "backoffLimit": 0}
+        job["template"] = {"metadata": {}, "spec": pod}
         spec = {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]}
         meta = {"name": name, "namespace": space, "ownerReferences": [_owner(item)]}
         self.api.create(

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ class LogServer:
         return path
 
 
-def _lines(one: Container, query: dict[str, str]):  # type: ignore[no-untyped-def]
+def _lines(one: Container, query: dict[str, str]) -> Iterator[bytes]:
     """The lines of a container's log, with their times only where asked for."""
     restarts = one.restarts
     path = one.folder / f"{restarts - 1 if query.get('previous') == 'true' else restarts}.log"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -174,7 +175,7 @@ class BenchNode:
         inner = self._inner(one)
         if inner is not None and one.ended is None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(_pidfd(inner), number)
+                os.kill(inner, number)
 
     def _inner(self, one: Container) -> int | None:
         """PID 1 of the container, as this machine numbers it."""
@@ -225,12 +226,6 @@ class BenchNode:
             time.sleep(_BEAT_S)
             with contextlib.suppress(OSError, ApiRefused):
                 self._beat()
-
-
-def _pidfd(pid: int) -> int:
-    import os
-
-    return os.pidfd_open(pid)
 
 
 def _now() -> str:

@@ -68,15 +68,19 @@ class Credentials:
 
     def tls(self) -> ssl.SSLContext:
         """How to prove who the server is, and who we are where that is done by a certificate."""
+        try:
+            return self._context(self._bytes(self._cluster, "certificate-authority"), self.ticket())
+        except (ssl.SSLError, ValueError) as error:
+            raise BadConfigError(f"{self._where}: a certificate or key is damaged ({error})") from None
+
+    def _context(self, authority: bytes, ticket: Ticket) -> ssl.SSLContext:
         context = ssl.create_default_context()
-        authority = self._bytes(self._cluster, "certificate-authority")
         if authority:
             context = ssl.create_default_context(cadata=authority.decode("ascii", "replace"))
             # Clusters sign their own authority; many leave out extensions that Python 3.13 insists on.
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self._cluster.get("insecure-skip-tls-verify"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        ticket = self.ticket()
         if ticket.certificate and ticket.key:
             with tempfile.NamedTemporaryFile() as pair:  # OpenSSL reads certificates from files only; this one is 0600
                 pair.write(ticket.certificate + b"\n" + ticket.key)
@@ -119,7 +123,7 @@ class Credentials:
         """A value that is either in the file, encoded, or in a file of its own."""
         try:
             if section.get(f"{name}-data"):
-                return base64.b64decode(str(section[f"{name}-data"]))
+                return base64.b64decode("".join(str(section[f"{name}-data"]).split()), validate=True)
             return self._path(str(section[name])).read_bytes() if section.get(name) else b""
         except (OSError, binascii.Error) as error:
             raise BadConfigError(f"{self._where}: '{name}' cannot be read ({error})") from None
