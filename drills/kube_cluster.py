@@ -28,11 +28,12 @@ from typing import Any
 import yaml
 
 from drills.kube_controllers import Controllers, definitions
+from prism.recover.supervise.launchers.kubernetes.additions import MOUNT
 from prism.recover.supervise.launchers.kubernetes.api import Api, ApiRefused
 from prism.recover.supervise.launchers.kubernetes.credentials import read_kubeconfig
 
 _PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-_TOOLS = ("openssl", "unshare", "nsenter", "mount")
+_TOOLS = ("openssl", "nsenter")
 _TOKEN = "bench-admin"  # of a server that only this machine reaches, for as long as the bench runs
 _START_S = 180.0
 _CONTROLLERS = "garbagecollector,nodelifecycle,podgc,disruption,namespace,serviceaccount,serviceaccount-token"
@@ -90,6 +91,8 @@ class KubeCluster:
             self._controllers.closed.set()
         for name in reversed(list(self._processes)):
             self._end(name)
+        with contextlib.suppress(OSError):
+            Path(MOUNT).rmdir()  # the place that containers mount over
 
     # -- what a drill does to it
 

@@ -28,7 +28,7 @@ from prism.recover.supervise.launchers.kubernetes.watching import Watcher
 
 _BEAT_S = 2.0
 _POLL_S = 0.1
-_ENTER = 'while [ "$1" != -- ]; do mkdir -p "$2"; mount --bind "$1" "$2"; shift 2; done; shift; exec "$@"'
+_CONTAINER = Path(__file__).with_name("kube_container.py")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +117,7 @@ class BenchNode:
     def _start(self, one: Container) -> subprocess.Popen[bytes]:
         words = [*one.spec.get("command", ()), *one.spec.get("args", ())]
         mounts = [word for pair in self._mounts(one) for word in pair]
-        spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        command = [*spaces, "sh", "-c", _ENTER, "sh", *mounts, "--", *words]
+        command = [sys.executable, "-S", str(_CONTAINER), *mounts, "--", *words]
         place = one.spec.get("workingDir")
         return subprocess.Popen(
             command, env=self._variables(one), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
