@@ -150,7 +150,7 @@ class KubeCluster:
         subprocess.run(
             ["openssl", "genrsa", "-out", str(self.folder / "sa.key"), "2048"], check=True, capture_output=True
         )
-        (self.folder / "tokens.csv").write_text(f'{_TOKEN},admin,1,"system:masters"\n')
+        (self.folder / "tokens.csv").write_text(f'{_TOKEN},admin,1,"system:masters"\nbench-nobody,nobody,2\n')
         self._spawn_server()
         self.write_kubeconfig(self.kubeconfig, _TOKEN)
 

@@ -240,22 +240,28 @@ class KubernetesLauncher:
                     self._api.delete(self._pod_path(pod), grace_s=0)  # no kubelet is there to confirm its end
             time.sleep(_POLL_S)
 
-    def _left(self, run: str) -> list[JsonObject]:
+    def _pods(self, run: str) -> list[JsonObject]:
         selector = self._manifest.selector or f"{RUN_LABEL}={run}"
         found = self._api.get(f"/api/v1/namespaces/{self._manifest.namespace}/pods", {"labelSelector": selector})
+        return list(found.get("items") or ())
+
+    def _left(self, run: str) -> list[JsonObject]:
+        """Pods that may still run something."""
         phases = ("Succeeded", "Failed")
-        return [pod for pod in found.get("items") or () if (pod.get("status") or {}).get("phase") not in phases]
+        return [pod for pod in self._pods(run) if (pod.get("status") or {}).get("phase") not in phases]
 
     def _pod_path(self, pod: JsonObject) -> str:
         return f"/api/v1/namespaces/{self._manifest.namespace}/pods/{pod['metadata']['name']}"
 
     def _wait_gone(self, run: str) -> None:
+        """The name must be free, and pods of the attempt before must not be taken for the new one's."""
         deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline:
-            if self._api.find(self._path) is None and not self._left(run):
-                return
+        while self._api.find(self._path) is not None or self._pods(run):
+            if time.monotonic() > deadline:
+                nodes = sorted({str(pod["spec"].get("nodeName") or "no node") for pod in self._pods(run)})
+                where = f" (pods on {', '.join(nodes)} do not end)" if nodes else ""
+                raise OSError(f"{self._manifest.kind} {self._manifest.name} is still being deleted{where}")
             time.sleep(_POLL_S)
-        raise OSError(f"{self._manifest.kind} {self._manifest.name} of the attempt before is still being deleted")
 
     def _session(self, folder: Path) -> Session | None:
         if folder not in self._sessions:

@@ -19,6 +19,8 @@ from prism.recover.supervise.launchers.kubernetes.records import WorkloadRecord
 from prism.recover.supervise.launchers.kubernetes.settings import KubernetesSettings
 from prism.recover.supervise.launchers.kubernetes.watching import Watcher
 
+_MAX_LINES = 8
+
 
 class Session:
     """What the cluster says of one attempt."""
@@ -60,7 +62,8 @@ class Session:
 
     def describe_ends(self) -> list[str]:
         """How the pods ended that did not finish, for people."""
-        return [describe(pod) for pod in self._last if pod.failed]
+        ends = [describe(pod) for pod in sorted(self._last, key=lambda pod: pod.ended_s) if pod.failed]
+        return ends if len(ends) <= _MAX_LINES else [*ends[:_MAX_LINES], f"and {len(ends) - _MAX_LINES} more pods"]
 
     def close(self) -> None:
         """Let the threads end."""
