@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -191,3 +192,23 @@ def test_what_cannot_be_done_there_is_said(tmp_path: Path, cluster: MemoryCluste
         make(tmp_path).prefix("node-a")
     with pytest.raises(BadConfigError, match="--manifest"):
         KubernetesLauncher(replace(LaunchSettings()))
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """A supervisor listens to signals; the tests after this one should not."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("cluster", "signals")
+@pytest.mark.parametrize(("words", "said"), [([], "--manifest"), (["--manifest", "none.yaml"], "none.yaml")])
+def test_the_command_needs_a_manifest(tmp_path: Path, words: list[str], said: str, capfd: pytest.CaptureFixture[str]):
+    from prism.cli.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["supervise", "--launcher", "kubernetes", "--run-dir", str(tmp_path / "run"), *words])
+    assert ended.value.code == 2 and said in capfd.readouterr().err
