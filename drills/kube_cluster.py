@@ -70,7 +70,7 @@ class KubeCluster:
         try:
             self._start_server()
             self.api = Api(read_kubeconfig(self.kubeconfig))
-            self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default/serviceaccounts") is not None)
+            self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default") is not None)
             for definition in definitions():
                 self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
             self._wait("jobsets", lambda: self.api.get("/apis/jobset.x-k8s.io/v1alpha2/jobsets") is not None)
@@ -152,6 +152,7 @@ class KubeCluster:
         )
         (self.folder / "tokens.csv").write_text(f'{_TOKEN},admin,1,"system:masters"\nbench-nobody,nobody,2\n')
         self._spawn_server()
+        self._wait("its certificate", (self.folder / "certs" / "apiserver.crt").exists)
         self.write_kubeconfig(self.kubeconfig, _TOKEN)
 
     def _spawn_server(self) -> None:
@@ -175,7 +176,10 @@ class KubeCluster:
 
     def write_kubeconfig(self, path: Path, token: str, namespace: str = "default") -> None:
         """A kubeconfig of this cluster for a token."""
-        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
+        cluster = {
+            "server": f"https://127.0.0.1:{self._port}",
+            "certificate-authority": str(self.folder / "certs" / "apiserver.crt"),
+        }
         context = {"cluster": "bench", "user": "bench", "namespace": namespace}
         document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "bench"}
         document |= {

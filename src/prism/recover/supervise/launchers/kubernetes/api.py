@@ -147,6 +147,8 @@ class Api:
 
     def _connect(self) -> urllib3.PoolManager:
         more: dict[str, Any] = {}
+        if self.credentials.insecure:  # the user's own choice, in the kubeconfig: to be told of it each time is noise
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         if self.credentials.server.startswith("https"):
             more["ssl_context"] = self.credentials.tls()
             if self.credentials.server_name:

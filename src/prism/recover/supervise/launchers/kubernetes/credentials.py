@@ -41,6 +41,7 @@ class Credentials:
         self.server = str(cluster.get("server", "")).rstrip("/")
         self.namespace = namespace or "default"
         self.server_name = str(cluster.get("tls-server-name", "")) or None
+        self.insecure = bool(cluster.get("insecure-skip-tls-verify"))
         self._cluster, self._user, self._where = cluster, user, where
         self._ticket: Ticket | None = None
         if not self.server.startswith(("https://", "http://")):
@@ -79,7 +80,7 @@ class Credentials:
             context = ssl.create_default_context(cadata=authority.decode("ascii", "replace"))
             # Clusters sign their own authority; many leave out extensions that Python 3.13 insists on.
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if self._cluster.get("insecure-skip-tls-verify"):
+        if self.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if ticket.certificate and ticket.key:
             with tempfile.NamedTemporaryFile() as pair:  # OpenSSL reads certificates from files only; this one is 0600
