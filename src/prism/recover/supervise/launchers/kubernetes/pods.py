@@ -150,7 +150,8 @@ def judge(pods: list[PodState], workload: WorkloadState, judging: Judging) -> Lo
         return Look(running=False, codes={workload.name: None}, first_failed=workload.name, hosts=hosts)
     placed = [pod for pod in ordered if pod.started]
     waiting = len(placed) < (workload.num_pods or max(1, len(ordered)))
-    return Look(running=True, queued=waiting, hosts=() if waiting else hosts)
+    living = tuple(dict.fromkeys(pod.node for pod in ordered if pod.node and not pod.failed))  # without replaced ones
+    return Look(running=True, queued=waiting, hosts=() if waiting else living)
 
 
 def _codes(pods: list[PodState]) -> dict[str, int | None]:
