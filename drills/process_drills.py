@@ -25,15 +25,16 @@ _FULL_DISK_KB = 3_000
 class Script:
     """Drills that share an undisturbed run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stage: Callable[..., Stage] = Stage) -> None:
         self.folder = folder
+        self._make_stage = stage  # another kind of place to run on
         self._references: dict[tuple[int, int, str], dict[int, str]] = {}
 
     def stage(self, name: str, job: Job = JOB, **settings: object) -> Stage:
         """A stage with a folder of its own."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        return Stage(folder=folder, job=job, settings=dict(settings))
+        return self._make_stage(folder=folder, job=job, settings=dict(settings))
 
     def reference(self, job: Job = JOB, skip: str = "", ranks: int | None = None) -> dict[int, str]:
         """The undisturbed losses, computed once."""
@@ -47,7 +48,7 @@ class Script:
 def kill_rank(script: Script) -> Outcome:
     """kill -9 one rank."""
     stage = script.stage("kill-rank", replace(JOB, writer="process"))
-    return _hurt(script, "kill -9 a rank", stage, 25, lambda: os.kill(stage.rank_pid(2), signal.SIGKILL))
+    return disturb(script, "kill -9 a rank", stage, 25, lambda: os.kill(stage.rank_pid(2), signal.SIGKILL))
 
 
 def kill_tree(script: Script) -> Outcome:
@@ -58,7 +59,7 @@ def kill_tree(script: Script) -> Outcome:
         for pid in stage.attempt_pids():
             os.kill(pid, signal.SIGKILL)
 
-    return _hurt(script, "kill the process tree", stage, 25, hurt)
+    return disturb(script, "kill the process tree", stage, 25, hurt)
 
 
 def kill_supervisor(script: Script) -> Outcome:
@@ -76,13 +77,13 @@ def kill_supervisor(script: Script) -> Outcome:
         time.sleep(1.0)
         stage.start()
 
-    return _hurt(script, "kill -9 the supervisor", stage, 25, hurt)
+    return disturb(script, "kill -9 the supervisor", stage, 25, hurt)
 
 
 def stop_rank(script: Script) -> Outcome:
     """SIGSTOP one rank: no exit, no log line, only silence."""
     stage = script.stage("stop-rank", **HANG_SETTINGS)
-    outcome = _hurt(script, "stop a rank (hang)", stage, 25, lambda: os.kill(stage.rank_pid(3), signal.SIGSTOP))
+    outcome = disturb(script, "stop a rank (hang)", stage, 25, lambda: os.kill(stage.rank_pid(3), signal.SIGSTOP))
     stacks = (stage.run_dir / "attempts" / "0001" / "stacks.txt").read_text()
     require("train" in stacks, "the stacks of the hung ranks")
     require("T (stopped)" in stacks, "the stopped rank in the stacks")
@@ -104,7 +105,7 @@ def corrupt_newest(script: Script) -> Outcome:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(stage.memory, ignore_errors=True)
 
-    outcome = _hurt(script, "corrupt the newest checkpoint", stage, 23, hurt, most_lost=2 * JOB.save_every)
+    outcome = disturb(script, "corrupt the newest checkpoint", stage, 23, hurt, most_lost=2 * JOB.save_every)
     require(outcome.source == "storage", "a restore from storage")
     told = (stage.run_dir / "decisions.log").read_text()
     require("checkpoint 20 is damaged" in told, "the damage in the decision log")
@@ -130,7 +131,7 @@ def fill_disk(script: Script) -> Outcome:
             require(Catalog(stage.checkpoints).last_good() is not None, "a good checkpoint on the full disk")
             ballast.unlink()
 
-        outcome = _hurt(script, "fill the disk during a save", stage, 12, hurt)
+        outcome = disturb(script, "fill the disk during a save", stage, 12, hurt)
         failed = [r["step"] for r in stage.reports() if r["kind"] == "save_failed"]
         saved = [r["step"] for r in stage.reports() if r["kind"] == "saved"]
         require(outcome.attempts == 1, "no restart")
@@ -160,7 +161,7 @@ def bug_at_step_50(script: Script) -> Outcome:
     return _stopped(script, "a TypeError at step 50", replace(JOB, more=("--raise-at", "50")))
 
 
-def _hurt(
+def disturb(
     script: Script, name: str, stage: Stage, step: int, hurt: Callable[[], None], most_lost: int | None = None
 ) -> Outcome:
     """Let it run to a step, do harm, fold hands, check."""

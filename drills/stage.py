@@ -93,9 +93,19 @@ class Stage:
     def start(self) -> None:
         """Start the supervisor; also again after it was killed."""
         options = ["--run-dir", str(self.run_dir), "--config", str(self.folder / "config.yaml")]
-        options += ["--launcher", self.launcher, "--"]
+        options += ["--launcher", self.launcher, *self.options(), "--"]
+        environment = {**os.environ, **self.variables()}
         with (self.folder / "supervisor.log").open("ab") as log:
-            self.supervisor = subprocess.Popen([*SUPERVISE, *options, *self.command()], stdout=log, stderr=log)
+            words = [*SUPERVISE, *options, *self.command()]
+            self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+
+    def options(self) -> list[str]:
+        """More options of the supervisor."""
+        return []
+
+    def variables(self) -> dict[str, str]:
+        """More variables of its environment."""
+        return {}
 
     def state(self) -> JobState:
         """The state on disk."""

@@ -1,7 +1,8 @@
-"""One contract for every launcher: local processes, Slurm where it can be started, and the fake."""
+"""One contract for every launcher: local processes, ssh, Slurm and Kubernetes where they can be started, the fake."""
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -9,13 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from drills.kube_cluster import KubeCluster, why_no_kubernetes
+from drills.kube_stage import workload
 from drills.slurm_cluster import SlurmCluster, why_no_slurm
 from drills.ssh_hosts import SshHosts, why_no_ssh_hosts
 from prism.errors import BadConfigError
 from prism.recover.progress import RunOrders, attempt_dir
+from prism.recover.supervise.config import LaunchSettings
 from prism.recover.supervise.launchers import Launcher, LaunchPlan
 from prism.recover.supervise.launchers.fake import FakeLauncher
+from prism.recover.supervise.launchers.kubernetes.launcher import KubernetesLauncher
+from prism.recover.supervise.launchers.kubernetes.settings import KubernetesSettings
 from prism.recover.supervise.launchers.local import LocalLauncher
 from prism.recover.supervise.launchers.processes import find_marked
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
@@ -40,6 +47,26 @@ def ssh_hosts(tmp_path_factory) -> Iterator[SshHosts]:
         yield hosts
 
 
+@pytest.fixture(scope="module")
+def kube(tmp_path_factory) -> Iterator[KubeCluster]:
+    reason = why_no_kubernetes()
+    if reason is not None:
+        pytest.skip(reason)
+    with KubeCluster(tmp_path_factory.mktemp("kubernetes"), 2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kube_launcher(kube: KubeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    """A launcher of a Job of one pod."""
+    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
+    name = f"contract-{secrets.token_hex(3)}"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(workload(name, "Job", pods=1)))
+    own = KubernetesSettings(manifest=str(tmp_path / "job.yaml"))
+    yield KubernetesLauncher(LaunchSettings(kubernetes=own, python=sys.executable))
+    kube.api.delete(f"/apis/batch/v1/namespaces/default/jobs/{name}", propagation="Background")
+
+
 class NamedHosts(SshLauncher):
     """Runs what names no host on the first one."""
 
@@ -51,12 +78,15 @@ class NamedHosts(SshLauncher):
     params=[
         "local",
         pytest.param("ssh", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param("kubernetes", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
         pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]),
     ]
 )
 def launcher(request) -> Launcher:
     if request.param == "ssh":
         return NamedHosts(request.getfixturevalue("ssh_hosts").settings)
+    if request.param == "kubernetes":
+        return request.getfixturevalue("kube_launcher")
     if request.param == "slurm":
         request.getfixturevalue("slurm")
         return SlurmLauncher()

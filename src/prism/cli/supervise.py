@@ -41,11 +41,18 @@ RunDir = Annotated[Path, typer.Option("--run-dir", help="Folder of this run: sta
         "prism supervise -- torchrun --nproc-per-node 8 train.py",
         "prism supervise --checkpoint auto -- torchrun --nproc-per-node 8 train.py",
         "prism supervise --launcher slurm --config run.yaml -- python train.py",
+        "prism supervise --launcher kubernetes --manifest jobset.yaml",
     ),
 )
 def run(
-    command: Annotated[list[str], typer.Argument(help="The training command, after --.")],
-    launcher: Annotated[Literal["local", "slurm", "ssh"], typer.Option(help="Where it runs.")] = "local",
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="The training command, after --. Kubernetes: in place of the manifest's, if given."),
+    ] = None,
+    launcher: Annotated[Literal["local", "slurm", "ssh", "kubernetes"], typer.Option(help="Where it runs.")] = "local",
+    manifest: Annotated[
+        Path | None, typer.Option(help="Kubernetes: the file with the JobSet, TrainJob or Indexed Job.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the run (YAML); see docs/recover.md.")] = None,
     run_dir: RunDir = Path("prism-run"),
     checkpoint: Annotated[
@@ -68,7 +75,10 @@ def run(
         settings = replace(settings, checkpoint=replace(settings.checkpoint, enabled=True))
     if only_restart:
         settings = settings.only_restart()
-    state = supervise(run_dir, tuple(command), settings, launcher=launcher, say=note)
+    if manifest is not None:
+        cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
+        settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
+    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
     else:

@@ -12,6 +12,7 @@ from prism.records.settings import Checked, build, describe, number, one_of, par
 from prism.recover.isolate.agents import Backend
 from prism.recover.progress import AUTO, AUTO_FOLDER, AUTO_INTERVAL
 from prism.recover.supervise.hosts import HostPolicy
+from prism.recover.supervise.launchers.kubernetes.settings import KubernetesSettings
 from prism.recover.supervise.losses import LossPolicy
 from prism.recover.supervise.pace import PacePolicy
 from prism.recover.supervise.restarts import RestartPolicy
@@ -35,9 +36,10 @@ class LaunchSettings:
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
     addresses: Addresses = field(default_factory=Addresses)  # local and ssh
     ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh: put before the address
-    python: str = "python3"  # ssh and slurm: on the hosts
+    python: str = "python3"  # ssh, slurm and kubernetes: on the hosts, in the containers
     sbatch: tuple[str, ...] = ()  # slurm: more options for sbatch
     drain: bool = True  # slurm: drain cordoned nodes, where the user may
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,20 +22,23 @@ from prism.recover.supervise.launchers.ssh import SshLauncher
 from prism.recover.supervise.runner import Examiner, Supervisor, Tools
 from prism.recover.supervise.state import JobState
 
+LauncherName = Literal["local", "slurm", "ssh", "kubernetes"]
+
 
 def supervise(
     run_dir: Path,
     command: tuple[str, ...],
     config: SuperviseConfig,
     *,
-    launcher: Literal["local", "slurm", "ssh"] = "local",
+    launcher: LauncherName = "local",
     say: Callable[[str], None],
 ) -> JobState:
     """Supervise a command to its end; continues where an earlier supervisor of the same folder was."""
-    check_command(command)
+    if launcher != "kubernetes":  # there the command is the manifest's, and lies in an image
+        check_command(command)
     requests = StopRequests()  # before the run is taken: a signal must not end us between taking it and listening
     tools = Tools(
-        launcher=make_launcher(launcher, config),
+        launcher=make_launcher(launcher, config, say),
         examiner=make_examiner(config),
         stop_asked=requests.take,
         hurry=requests.waiting,
@@ -90,8 +93,12 @@ def make_examiner(config: SuperviseConfig) -> Examiner:
     return examine
 
 
-def make_launcher(name: str, config: SuperviseConfig) -> Launcher:
+def make_launcher(name: str, config: SuperviseConfig, say: Callable[[str], None]) -> Launcher:
     """The launcher of that name."""
+    if name == "kubernetes":
+        from prism.recover.supervise.launchers.kubernetes.launcher import KubernetesLauncher  # needs an extra
+
+        return KubernetesLauncher(config.launch, say)
     made: dict[str, Callable[[LaunchSettings], Launcher]] = {
         "local": LocalLauncher,
         "slurm": SlurmLauncher,

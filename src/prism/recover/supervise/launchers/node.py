@@ -7,6 +7,7 @@ does, too. A full disk must not end training: output that cannot be written is d
     python -S node.py end KEY GRACE_S      # end an attempt's processes on this host
     python -S node.py ask KEY              # ask the ranks among them to save and leave
     python -S node.py count KEY            # print how many there are
+    python -S node.py leave                # in a container, before it is ended: ask its ranks and wait for them
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def main() -> int:
         return 0
     if what == "ask":
         return 0 if ask_ranks(words[0]) else 1
+    if what == "leave":
+        leave(os.environ.get(_KEY, ""))
+        return 0
     if what == "count":
         sys.stdout.write(f"{len(find_marked(words[0]))}\n")
         return 0
@@ -119,6 +123,15 @@ def ask_ranks(key: str) -> int:
     ranks = find_reported(marked, Path(key)) or find_ranks(marked)
     send(ranks, signal.SIGTERM)
     return len(ranks)
+
+
+def leave(key: str) -> None:
+    """Ask the ranks of this container and wait until they are gone; who ends the container limits the wait."""
+    marked = find_marked(key)
+    ranks = find_reported(marked, Path(key)) or find_ranks(marked)
+    send(ranks, signal.SIGTERM)
+    while set(ranks) & set(find_marked(key)):
+        time.sleep(_POLL_S)
 
 
 def end_marked(key: str, grace_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
