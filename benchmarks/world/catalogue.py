@@ -21,21 +21,27 @@ def slow_gpu_on_rails(rng: np.random.Generator) -> Capture:
 
 
 def heavy_stage_on_one_nic(rng: np.random.Generator) -> Capture:
-    config = FabricConfig(kind=TREE, num_hosts=22, nics_per_host=1, nic_gbit=200, hosts_per_leaf=6, network="172.20")
+    config = FabricConfig(kind=TREE, num_hosts=24, nics_per_host=1, nic_gbit=200, hosts_per_leaf=6, network="172.20")
     site = Site(rng, config)
+    near, far = [h for h in site.free if h < 6][:2], [h for h in site.free if h >= 18][:2]
+    site.free = [h for h in site.free if h not in near + far]
+    hurt = site.job("ddp-polarised", near + far, site.ddp(layers=24, hidden=1024, forward=0.05))
+    site.fabric.polarised.update({(address, "leaf-3"): float(rng.uniform(0.2, 0.3)) for address in near})
+    hurt.culprit = faults.slow_path(site.fabric, "leaf-0", near + far)
     heavy = site.job("pipeline-heavy", 8, site.pipeline(4, heavy={2: float(rng.uniform(1.2, 1.35))}))
     heavy.culprit = faults.heavy_stage(2)
-    jobs = [heavy, site.job("ddp", 6, site.ddp()), site.job("fsdp", 4, site.fsdp())]
-    return Capture(fabric=site.fabric, jobs=jobs, seconds=90, note="one NIC a host; a heavy stage; DDP, FSDP healthy")
+    jobs = [heavy, hurt, site.job("ddp", 6, site.ddp()), site.job("fsdp", 4, site.fsdp())]
+    note = "one NIC a host; a heavy stage; DDP over a polarised path; DDP, FSDP healthy"
+    return Capture(fabric=site.fabric, jobs=jobs, seconds=90, note=note)
 
 
 def interleaved_hsdp_experts(rng: np.random.Generator) -> Capture:
     site = Site(rng, FabricConfig(kind=RAIL, num_hosts=20, hosts_per_leaf=20, host_prefix="gpu"))
-    late = site.job("hsdp-slow-host", 6, site.fsdp(shard_hosts=1), health=site.slow_host(3))
+    late = site.job("hsdp-slow-host", 6, site.fsdp(shard_hosts=1, layers=32, forward=0.009), health=site.slow_host(3))
     late.culprit = faults.slow_compute(site.fabric, late.phases[0].hosts[3])
     chunks = site.pipeline(4, schedule="interleaved", chunks=2, forward=0.018, microbatches=8, activation_mb=12.0)
     jobs = [late, site.job("interleaved", 8, chunks), site.job("experts", 4, site.experts())]
-    return Capture(fabric=site.fabric, jobs=jobs, seconds=60, note="rails; slow host in HSDP; interleaved, MoE healthy")
+    return Capture(fabric=site.fabric, jobs=jobs, seconds=75, note="rails; slow host in HSDP; interleaved, MoE healthy")
 
 
 def healthy_dual_tor(rng: np.random.Generator) -> Capture:

@@ -136,7 +136,7 @@ class Run:
         src, dst, channel = hops.src[rows], hops.dst[rows], hops.channel[rows]
         num = len(self.fabric.speed)
         out, into = np.bincount(src, minlength=num), np.bincount(dst, minlength=num)
-        per_hop = share * np.maximum(out[src] / self.fabric.speed[src], into[dst] / self.fabric.speed[dst])
+        per_hop = share * np.maximum(out[src], into[dst]) * self.fabric.seconds_per_byte(src, dst)
         per_channel = np.zeros(channels)
         np.maximum.at(per_channel, channel, per_hop)
         up = hops.upward[rows]

@@ -39,6 +39,14 @@ class Fabric:
     leaves: tuple[str, ...]  # by address number
     speed: np.ndarray
     slowed: dict[int, float] = field(default_factory=dict)  # address number: share of its speed that is left
+    polarised: dict[tuple[int, str], float] = field(default_factory=dict)  # address to leaf: share of the speed left
+
+    def seconds_per_byte(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """What a byte takes from NIC to NIC: the slower of both, or a path on which ECMP has put several flows."""
+        seconds = 1 / np.minimum(self.speed[src], self.speed[dst])
+        if self.polarised:
+            seconds /= [self.polarised.get((int(a), self.leaves[b]), 1.0) for a, b in zip(src, dst, strict=True)]
+        return seconds
 
     def nic_of(self, host: int, gpu: int) -> int:
         """The address number of the NIC nearest to a GPU."""

@@ -9,7 +9,7 @@ from benchmarks.world.fabric import Fabric
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """A planted cause: kinds of finding that are right (joined with |), the thing, and the addresses that belong to it."""
+    """A planted cause: the kinds of finding that are right (joined with |), the thing, and its addresses."""
 
     kind: str
     type: str
@@ -32,6 +32,12 @@ def slow_link(fabric: Fabric, address: int) -> Culprit:
 
 def slow_switch(fabric: Fabric, leaf: str) -> Culprit:
     return Culprit(kind="slow_switch", type="switch", id=leaf, endpoints=_behind(fabric, leaf))
+
+
+def slow_path(fabric: Fabric, leaf: str, hosts: list[int]) -> Culprit:
+    """ECMP has put several flows from one leaf on one spine; operators see the leaf or the addresses that use it."""
+    ends = tuple(a for host in hosts for a in _host(fabric, host))
+    return Culprit(kind="slow_link|slow_switch", type="switch|link", id=leaf, endpoints=ends)
 
 
 def contention(fabric: Fabric, leaves: list[str]) -> Culprit:

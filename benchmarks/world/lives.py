@@ -13,7 +13,7 @@ from benchmarks.world.site import Site
 
 
 def ends_and_starts(rng: np.random.Generator) -> Capture:
-    site = Site(rng, FabricConfig(kind=RAIL, num_hosts=18, hosts_per_leaf=18))
+    site = Site(rng, FabricConfig(kind=RAIL, num_hosts=20, hosts_per_leaf=20))
     hosts = site.take(4)
     ends = Phase(hosts=hosts, program=site.ddp(), begin=-4.0, end=38.0)
     starts = Phase(hosts=site.take(8), program=site.pipeline(4, forward=0.02), begin=31.5)

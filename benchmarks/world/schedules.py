@@ -130,7 +130,8 @@ def solve_order(orders: list[list[Work]], chunks: int, blocking: bool) -> list[C
                 previous = (s, orders[s][i - 1]) if i else None
                 waits_for_send = blocking and previous in users
                 needs = [m for m in (maker, previous if waits_for_send else None) if m is not None]
-                if not all([send(m) for m in needs]):
+                ready = [send(m) for m in needs]  # all of them, because each may plan a transfer
+                if not all(ready):
                     break
                 before = first[s] + i - 1 if i else -1
                 arrival = numbers[maker] if maker else -1

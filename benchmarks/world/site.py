@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.world.execution import Health
+from benchmarks.world.experts import Experts
 from benchmarks.world.fabric import Fabric, FabricConfig, build_fabric
 from benchmarks.world.life import Habits, Job, Phase, Program
-from benchmarks.world.megatron import Experts, Pipeline, RingAttention
+from benchmarks.world.pipelines import Pipeline
 from benchmarks.world.programs import DDP, FSDP, DiLoCo
+from benchmarks.world.ring_attention import RingAttention
 
 
 class Site:
