@@ -45,7 +45,7 @@ def killed_and_evaluating(rng: np.random.Generator) -> Capture:
 
 
 def one_after_the_other(rng: np.random.Generator) -> Capture:
-    config = FabricConfig(kind=TREE, num_hosts=14, nics_per_host=2, hosts_per_leaf=7, network="10.88", host_prefix="w")
+    config = FabricConfig(kind=TREE, num_hosts=18, nics_per_host=2, hosts_per_leaf=9, network="10.88", host_prefix="w")
     site = Site(rng, config)
     first, second = site.take(4), site.take(4)
     shape = {"layers": 24, "hidden": 1536}
@@ -59,8 +59,9 @@ def one_after_the_other(rng: np.random.Generator) -> Capture:
     for name, hosts, program, begin, end in plans:
         phase = Phase(hosts=hosts, program=program, begin=begin, end=end)
         jobs.append(Job(name=name, phases=[phase], health=site.health(), state="ended" if end < 100 else "running"))
-    late = site.job("pipeline-slow-host", 4, site.pipeline(4), health=site.slow_host(1))
-    late.culprit = faults.slow_compute(site.fabric, late.phases[0].hosts[1])
+    # With one host a stage, a slow host could not be told from a heavy stage: there are two.
+    late = site.job("pipeline-slow-host", 8, site.pipeline(4), health=site.slow_host(3))
+    late.culprit = faults.slow_compute(site.fabric, late.phases[0].hosts[3])
     note = "two pairs of jobs, each pair one after the other on the same hosts; a slow host in a steady pipeline"
     return Capture(fabric=site.fabric, jobs=[*jobs, late], seconds=115, note=note)
 
