@@ -15,6 +15,7 @@ WALKS = sorted(page for page in (ROOT / "docs" / "contribute").glob("*.md") if p
 LONG = {"finding"}  # diagnoses three times
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in WALKS]
 )
