@@ -52,7 +52,10 @@ TARGETS = {
         tests=("tests/recover/test_supervisor_decisions.py", "tests/recover/test_supervisor_boundaries.py"),
     ),
     "schedule": Target(
-        sources=("src/prism/evaluate/schedule/*.py",),
+        sources=(
+            "src/prism/evaluate/schedule/{bound,cutting,dispatch,fair_share,ledger,packing,planner}.py",
+            "src/prism/evaluate/schedule/{pools,priors,roster,scheduler,score_queue,standing,transfers,trials}.py",
+        ),
         tests=(
             "tests/evaluate/test_scheduler.py",
             "tests/evaluate/test_packing.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import resource
@@ -101,7 +102,7 @@ class _Server:
             if not chosen:
                 unreached.append(mutant)
                 continue
-            act = functools.partial(_run_changed, session, [items[name] for name in chosen], mutant)
+            act = functools.partial(_run_changed, session, [items[name] for name in chosen], [mutant])
             limit = 20 + 5 * sum(reach.seconds[name] for name in chosen)
             (survived if _fork(act, cpu_limit_s=limit) == 0 else killed).append(mutant)
         self.score = Score(
@@ -113,18 +114,17 @@ class _Server:
         )
         return True
 
-
     def _spares_the_unchanged(self, session: Any) -> bool:
-        """Whether tests pass with a module put in place that was not changed: else every mutant would seem killed."""
-        for file in sorted({mutant.file for mutant in self.mutants}):
-            unchanged = Mutant(file=file, line=0, lines=(), at_import=True, node=-1, change="")
-            with tempfile.TemporaryDirectory() as folder:
-                output = Path(folder) / "output"
-                act = functools.partial(_run_changed, session, session.items, unchanged)
-                if _fork(act, cpu_limit_s=3600, output=output) != 0:
-                    self.trouble = f"{file}: tests fail with the unchanged module put in place\n{output.read_text()[-6000:]}"
-                    return False
-        return True
+        """Whether tests pass with modules put in place that were not changed: else every mutant would seem killed."""
+        files = sorted({mutant.file for mutant in self.mutants})
+        same = [Mutant(file=file, line=0, lines=(), at_import=True, node=-1, change="") for file in files]
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "output"
+            act = functools.partial(_run_changed, session, session.items, same)
+            passed = _fork(act, cpu_limit_s=3600, output=output) == 0
+            if not passed:
+                self.trouble = f"tests fail with unchanged modules put in place\n{output.read_text()[-6000:]}"
+        return passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +150,10 @@ def _read_reach(told: Path) -> _Reach:
     return _Reach(lines=lines, seconds=read["seconds"])
 
 
-def _run_changed(session: Any, items: list[Any], mutant: Mutant) -> int:
-    """Put a mutant in place and run tests until one fails."""
-    _put_in_place(mutant)
+def _run_changed(session: Any, items: list[Any], mutants: Sequence[Mutant]) -> int:
+    """Put mutants in place and run tests until one fails."""
+    for mutant in mutants:
+        _put_in_place(mutant)
     return _run_items(session, items)
 
 
@@ -173,7 +174,7 @@ def _run_items(session: Any, items: list[Any]) -> int:
 def _put_in_place(mutant: Mutant) -> None:
     """Execute the changed module beside the real one, and give the real functions and constants what it defines."""
     name = ".".join(mutant.file.relative_to(ROOT / "src").with_suffix("").parts)
-    real = sys.modules[name]
+    real = importlib.import_module(name)
     changed = ModuleType(name)
     changed.__dict__.update(__file__=str(mutant.file), __package__=name.rpartition(".")[0], __name__=name)
     exec(compile(build_mutant(mutant), str(mutant.file), "exec"), changed.__dict__)
