@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu check format docs site release bench corpus drills soak soak-hf slurm-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,16 +51,26 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/write_cli_docs.py --check
+	$(BIN)/python scripts/write_reference.py --check
+	$(BIN)/python scripts/write_diagrams.py --check
 	$(BIN)/python scripts/check_tests.py
 
 format: $(READY)  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY)  ## write docs/cli.md and the pictures from the code
+docs: $(READY)  ## write the reference pages, diagrams and pictures from the code
 	$(BIN)/python scripts/write_cli_docs.py
+	$(BIN)/python scripts/write_reference.py --runs
+	$(BIN)/python scripts/write_diagrams.py
 	$(BIN)/python scripts/write_pictures.py
 	$(BIN)/python tests/serve/remake_pictures.py docs
+
+mutants: $(READY)  ## change the code in small ways and count how often a test notices
+	$(BIN)/python scripts/mutate.py
+
+load-test: $(READY)  ## the everyday suite beside busy processes and in random orders, again and again
+	sh scripts/load_runs.sh $(BIN)/python
 
 site: $(READY)  ## build the documentation site into out/site
 	$(BIN)/mkdocs build --strict --quiet --site-dir $(OUT)/site

@@ -1,0 +1,1 @@
+"""Mutants of a module, and whether tests notice them."""

@@ -1,0 +1,297 @@
+"""Tests run in forked processes: once to see which lines each of them executes, then once per mutant.
+
+pytest starts and collects once. A forked process puts the functions and constants of the changed module in the place of
+the real ones and runs the tests that execute the changed line, so that a mutant costs no more than these tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from mutation.mutants import Mutant, build_mutant
+
+ROOT = Path(__file__).parents[2]
+_OPTIONS = ("-q", "-s", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+_PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
+_IMPORTED = "import"  # in place of a test: lines that run at import, for every test
+_WALL_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What became of the mutants of a target."""
+
+    killed: list[Mutant]
+    survived: list[Mutant]
+    unreached: list[Mutant]  # no test executes the line
+    tests: int
+    cpu_s: float
+
+    @property
+    def share(self) -> float:
+        """Killed mutants, of all."""
+        return len(self.killed) / max(1, len(self.killed) + len(self.survived) + len(self.unreached))
+
+
+def score_mutants(mutants: Sequence[Mutant], tests: Sequence[str], leave_out: Sequence[str]) -> Score:
+    """Run the tests on every mutant."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    import pytest
+
+    server = _Server(mutants)
+    only = ["-k", " and ".join(f"not {name}" for name in leave_out)] if leave_out else []
+    plugins = [part for name in _PLUGINS for part in ("-p", name)]
+    folder = tempfile.mkdtemp(prefix="mutants-")
+    try:
+        code = pytest.main([*_OPTIONS, *plugins, f"--basetemp={folder}/tests", *only, *tests], plugins=[server])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if server.score is None:
+        raise SystemExit(f"pytest ended with {int(code)}\n{server.trouble}")
+    return server.score
+
+
+class _Server:
+    """A plugin of pytest that runs the collected tests once per mutant instead of once."""
+
+    def __init__(self, mutants: Sequence[Mutant]) -> None:
+        self.mutants = mutants
+        self.score: Score | None = None
+        self.trouble = "no test was collected; run pytest on the same files"
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Print why a test failed; it is read where tests fail before anything is changed."""
+        if report.failed:
+            print(report.nodeid, report.longreprtext, flush=True)
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Trace all tests, then run those that reach each mutant."""
+        if session.testsfailed:
+            return True
+        with tempfile.TemporaryDirectory() as folder:
+            told, output = Path(folder) / "lines.json", Path(folder) / "output"
+            tracer = _Tracer({str(mutant.file) for mutant in self.mutants})
+            ended = _fork(lambda: tracer.run(session, told), cpu_limit_s=3600, output=output)
+            if ended != 0:
+                self.trouble = f"the tests fail before anything is changed\n{output.read_text()[-6000:]}"
+                return True
+            reach = _read_reach(told)
+        items = {item.nodeid: item for item in session.items}
+        if not self._spares_the_unchanged(session):
+            return True
+        killed, survived, unreached = [], [], []
+        for mutant in self.mutants:
+            chosen = reach.tests_of(mutant)
+            if not chosen:
+                unreached.append(mutant)
+                continue
+            act = functools.partial(_run_changed, session, [items[name] for name in chosen], [mutant])
+            limit = 20 + 5 * sum(reach.seconds[name] for name in chosen)
+            (survived if _fork(act, cpu_limit_s=limit) == 0 else killed).append(mutant)
+        self.score = Score(
+            killed=killed,
+            survived=survived,
+            unreached=unreached,
+            tests=len(items),
+            cpu_s=sum(reach.seconds.values()),
+        )
+        return True
+
+    def _spares_the_unchanged(self, session: Any) -> bool:
+        """Whether tests pass with modules put in place that were not changed: else every mutant would seem killed."""
+        files = sorted({mutant.file for mutant in self.mutants})
+        same = [Mutant(file=file, line=0, lines=(), at_import=True, node=-1, change="") for file in files]
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "output"
+            act = functools.partial(_run_changed, session, session.items, same)
+            passed = _fork(act, cpu_limit_s=3600, output=output) == 0
+            if not passed:
+                self.trouble = f"tests fail with unchanged modules put in place\n{output.read_text()[-6000:]}"
+        return passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """Which tests execute each line of the files, and the CPU seconds of each test."""
+
+    lines: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """The tests that execute a mutant's lines, quickest first; for lines that run at import, all of its module."""
+        lines = self.lines.get(str(mutant.file), {})
+        if mutant.at_import:
+            found = {test for tests in lines.values() for test in tests}
+        else:
+            found = {test for line in mutant.lines for test in lines.get(line, [])}
+        return sorted(found - {_IMPORTED}, key=lambda test: self.seconds.get(test, 0.0))
+
+
+def _read_reach(told: Path) -> _Reach:
+    read = json.loads(told.read_text())
+    lines = {file: {int(n): ids for n, ids in by_line.items()} for file, by_line in read["lines"].items()}
+    return _Reach(lines=lines, seconds=read["seconds"])
+
+
+def _run_changed(session: Any, items: list[Any], mutants: Sequence[Mutant]) -> int:
+    """Put mutants in place and run tests until one fails."""
+    for mutant in mutants:
+        _put_in_place(mutant)
+    return _run_items(session, items)
+
+
+def _run_items(session: Any, items: list[Any]) -> int:
+    from hypothesis import Phase, settings
+
+    # A failing example is enough; no time is spent on finding a smaller one.
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", settings.get_profile("prism"), phases=phases, database=None, derandomize=True)
+    settings.load_profile("mutants")
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return 1
+    return 0
+
+
+def _put_in_place(mutant: Mutant) -> None:
+    """Execute the changed module beside the real one, and give the real functions and constants what it defines."""
+    name = ".".join(mutant.file.relative_to(ROOT / "src").with_suffix("").parts)
+    real = importlib.import_module(name)
+    changed = ModuleType(name)
+    changed.__dict__.update(__file__=str(mutant.file), __package__=name.rpartition(".")[0], __name__=name)
+    exec(compile(build_mutant(mutant), str(mutant.file), "exec"), changed.__dict__)
+    for key, value in vars(changed).items():
+        old = vars(real).get(key)
+        if key.startswith("__") or old is None or getattr(value, "__module__", name) != name:
+            continue
+        if isinstance(value, type):
+            _change_class(old, value)
+        elif (function := _function_of(value)) is not None:
+            _change_function(_function_of(old), function)
+        elif repr(old) != repr(value):
+            _change_constant(key, old, value)
+
+
+def _change_class(old: type, new: type) -> None:
+    for key, value in vars(new).items():
+        function = _function_of(value)
+        if function is not None:
+            _change_function(_function_of(vars(old).get(key)), function)
+        elif not key.startswith("__") and repr(vars(old).get(key)) != repr(value):
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(old, key, value)
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The function inside a property, a cached function, a class method; None for what is no function."""
+    for name in ("fget", "func", "__func__", "__wrapped__"):
+        inner = getattr(value, name, None)
+        if isinstance(inner, FunctionType):
+            return inner
+    return value if isinstance(value, FunctionType) else None
+
+
+def _change_function(old: FunctionType | None, new: FunctionType) -> None:
+    if old is None:
+        return
+    old.__code__ = new.__code__
+    # Defaults that read the same stay: the changed module has classes and enumerations of its own.
+    if repr(old.__defaults__) != repr(new.__defaults__):
+        old.__defaults__ = new.__defaults__
+    for name, value in (new.__kwdefaults__ or {}).items():
+        if repr(value) != repr((old.__kwdefaults__ or {}).get(name)):
+            old.__kwdefaults__ = {**(old.__kwdefaults__ or {}), name: value}
+
+
+def _change_constant(key: str, old: object, value: object) -> None:
+    """Change a constant wherever it was imported to, under its own name."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("prism.") and vars(module).get(key) is old:
+            setattr(module, key, value)
+
+
+def _fork(act: Callable[[], int], cpu_limit_s: float, output: Path | None = None) -> int:
+    """Run something in a process of its own with a limit of CPU time, which a busy machine does not change."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            sink = os.open(output or os.devnull, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            limit = int(cpu_limit_s) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 2))
+            code = act()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    until = time.monotonic() + max(_WALL_LIMIT_S, 10 * cpu_limit_s)
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+class _Tracer:
+    """Notes which lines of the files each test executes."""
+
+    def __init__(self, files: set[str]) -> None:
+        self.lines: dict[str, dict[int, list[str]]] = {file: {} for file in files}
+        self.seconds: dict[str, float] = {}
+        self.test = _IMPORTED
+
+    def run(self, session: Any, told: Path) -> int:
+        """Run all tests one by one and write down what they executed."""
+        threading.settrace(self.enter)
+        items = session.items
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            self.test, begin = item.nodeid, time.process_time()
+            sys.settrace(self.enter)
+            failed = _run_items_traced(session, item, following)
+            sys.settrace(None)
+            self.seconds[item.nodeid] = time.process_time() - begin
+            if failed:
+                return 1
+        told.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
+        return 0
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Look into frames of the files only."""
+        return self.note if frame.f_code.co_filename in self.lines else None
+
+    def note(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Remember a line."""
+        seen = self.lines[frame.f_code.co_filename].setdefault(frame.f_lineno, [])
+        test = self.test if frame.f_code.co_name != "<module>" else _IMPORTED
+        if not seen or (seen[-1] != test and test not in seen):
+            seen.append(test)
+        return self.note
+
+
+def _run_items_traced(session: Any, item: Any, following: Any) -> int:
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    return int(session.testsfailed)
