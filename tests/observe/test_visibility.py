@@ -90,8 +90,6 @@ def test_flows_that_two_switches_export_count_once(made: Made) -> None:
     assert [job.steps.height for job in found.jobs] == [job.steps.height for job in sound.jobs]
 
 
-
-
 @pytest.mark.parametrize("ranks", [7, 16, 24, 48])
 def test_every_candidate_layout_has_as_many_ranks_as_the_job(ranks: int) -> None:
     layouts = list(list_layouts(ranks))

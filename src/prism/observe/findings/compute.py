@@ -134,7 +134,7 @@ def _group(case: Case, table: WorkTable, suspects: list[Suspect]) -> list[list[S
 def _pick_head(table: WorkTable, left: list[Suspect]) -> Suspect:
     """The surest suspect of the host that is late in all: a transfer that begins late is late at both of its ends.
 
-    A ring enters a host by one NIC and leaves it by another, so the host of a late rank is an end of every late transfer.
+    A ring enters a host by one NIC and leaves it by another; every late transfer has an end at the host of a late rank.
     """
     late: dict[str, float] = {}
     for s in left:

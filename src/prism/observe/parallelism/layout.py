@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from prism.observe.jobs.grouping import ObservedJob, connect
 from prism.observe.parallelism.gradient_groups import GradientGroups, count_gradient_groups, waits_for_senders_alone
-from prism.observe.parallelism.layout_model import LayoutConfig, Reading, confidence_of, rank_layouts, stages_on_host
+from prism.observe.parallelism.layout_model import (
+    Degrees,
+    LayoutConfig,
+    Reading,
+    confidence_of,
+    rank_layouts,
+    stages_on_host,
+)
 from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
 from prism.observe.parallelism.stages import StageMap, spread_over_nics
 from prism.observe.traffic.table import Traffic
@@ -132,7 +139,7 @@ class _Counts:
     @property
     def spans(self) -> bool:
         """Whether any context or expert group is seen."""
-        return any(kind in ("cp", "ep") for kind, _ in self.groups)
+        return self.covers("cp") or self.covers("ep")
 
     def read(self) -> Iterator[Reading]:
         """Counts of stages, of gradient groups and of groups that span hosts."""
@@ -143,14 +150,25 @@ class _Counts:
         if across > 1:
             yield Reading(value=across * self.inside, reliability=config.groups, predict=lambda d: (d.tp,))
         for kind in ("cp", "ep"):
-            if any(k == kind for k, _ in self.groups):
+            if self.covers(kind):
                 yield Reading(
                     value=1,
                     reliability=config.groups,
                     predict=lambda d, kind=kind: (int(getattr(d, kind) == self.spread(kind, d.tp)),),  # type: ignore[misc]
                 )
-        if not any(kind == "cp" for kind, _ in self.groups):
+        if not self.covers("cp"):
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (int(d.cp * d.tp <= self.inside),))
+
+    def _hybrid(self, degrees: Degrees) -> tuple[int, ...]:
+        """Ranks of a host that hold one copy in shards: each sums its own with other hosts, layer by layer."""
+        alone = degrees.tp == degrees.pp == degrees.cp == 1 and not self.stages.chains
+        return (self.inside,) if alone and _sends_layers(self.streams) else ()
+
+    def covers(self, kind: str) -> bool:
+        """Whether groups of a kind hold most endpoints of the job, and not a few that were read wrong."""
+        members = set().union(*(m for k, m in self.groups if k == kind)) if self.groups else set()
+        every = {e for _, m in self.groups for e in m}
+        return 2 * len(members) > len(every)
 
     def _read_stages(self) -> Iterator[Reading]:
         config, total = self.config, self.ranks.total
@@ -178,11 +196,11 @@ class _Counts:
             yield Reading(
                 value=on_host,
                 reliability=config.one_group if on_host == 1 else config.groups,
-                predict=lambda d: (d.tp * (max(1, d.pp // self.seen) if chains else d.pp),),
+                predict=lambda d: (d.tp * (max(1, d.pp // self.seen) if chains else d.pp), *self._hybrid(d)),
             )
         elif not on_host:
             yield Reading(value=1, reliability=config.unseen, predict=lambda d: (int(d.dp == d.cp == 1),))
-        if gradients.dense and not any(kind == "ep" for kind, _ in self.groups):
+        if gradients.dense and not self.covers("ep"):
             share, odd = divmod(gradients.expert, gradients.dense)
             yield Reading(value=share if share and not odd else 1, reliability=config.groups, predict=lambda d: (d.ep,))
         if not self.spans and gradients.expert == gradients.dense and gradients.connections * on_host == self.inside:
@@ -191,7 +209,7 @@ class _Counts:
             yield Reading(
                 value=gradients.in_step,
                 reliability=config.lockstep,
-                predict=lambda d: (d.tp * d.cp,) if one else (d.cp,),
+                predict=lambda d: (d.tp * d.cp, *self._hybrid(d)) if one else (d.cp,),
             )
 
 
@@ -314,9 +332,14 @@ def _shards_by_layer(streams: pl.DataFrame) -> bool:
         (pl.col("role") == "routed").any().alias("mixed"),
     )  # fmt: skip
     known = units.filter(~pl.col("mixed"))  # Where few packets are sampled, sizes that differ by little run together.
-    rest = (pl.col("sizes") == 2) & (pl.col("once") < _ONCE) & (pl.col("often") >= _LAYERS * pl.col("once"))
-    layered = rest | ((pl.col("sizes") == 1) & (pl.col("often") >= _LAYERS))
+    layered = (pl.col("sizes") == 2) & (pl.col("once") < _ONCE) & (pl.col("often") >= _LAYERS * pl.col("once"))
     return bool(known.select(layered.mean() > 0.5).item()) if known.height else False
+
+
+def _sends_layers(streams: pl.DataFrame) -> bool:
+    """Whether most connections send many gradients of one size in a step: those of layers that are alike."""
+    units = streams.filter(pl.col("kind") == "dp").group_by("unit").agg(pl.col("per_step").max())
+    return bool(units.select((pl.col("per_step") >= _LAYERS).mean() > 0.5).item()) if units.height else False
 
 
 def find_groups(streams: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:
