@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from prism.cli.main import app
 from prism.observe import diagnose
-from prism.observe.parallelism.layout import fit_degrees
+from prism.observe.parallelism.layout_model import list_layouts
 
 MS, SECOND = 10**6, 10**9
 
@@ -90,8 +90,8 @@ def test_flows_that_two_switches_export_count_once(made: Made) -> None:
     assert [job.steps.height for job in found.jobs] == [job.steps.height for job in sound.jobs]
 
 
-@pytest.mark.parametrize("total, degrees", [(16, (1, 3, 1)), (48, (4, 5, 1)), (64, (3, 8, 2)), (24, (1, 16, 1))])
-def test_degrees_multiply_to_the_number_of_ranks(total: int, degrees: tuple[int, int, int]) -> None:
-    fitted = fit_degrees(total, *degrees)
-    assert total % int(np.prod(fitted)) == 0
-    assert fit_degrees(total, *fitted) == fitted
+@pytest.mark.parametrize("ranks", [7, 16, 24, 48])
+def test_every_candidate_layout_has_as_many_ranks_as_the_job(ranks: int) -> None:
+    layouts = list(list_layouts(ranks))
+    assert {d.dp * d.pp * d.tp * d.cp for d in layouts} == {ranks}
+    assert len(layouts) == len(set(layouts))

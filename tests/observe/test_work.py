@@ -25,6 +25,6 @@ def write_pipeline(seen: float) -> pl.DataFrame:
 def test_a_message_that_waits_for_its_receiver_is_not_what_is_answered() -> None:
     stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
     for seen in (1.0, 0.8):
-        work = measure_work(write_pipeline(seen), stages, STEPS)
+        work = measure_work(write_pipeline(seen), stages, np.arange(8), STEPS)
         turn = work.filter(pl.col("phase") == "turn")["work_ns"].to_numpy()
         assert np.allclose(turn / MS, 20.0), seen

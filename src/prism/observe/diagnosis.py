@@ -13,7 +13,7 @@ from prism.observe.steps.life import Life
 from prism.observe.steps.visibility import Visibility
 from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
-from prism.records.layout import Layout
+from prism.records.layout import DEGREES, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class JobDiagnosis:
             "ended_ns": self.life.ended_ns,
             "endpoints": list(self.endpoints),
             "hosts": list(self.hosts),
-            "layout": {k: document[k] for k in ("dp", "pp", "tp", "cp", "ep", "confidence", "confidences", "sharding")},
+            "layout": {k: document[k] for k in (*DEGREES, "confidence", "confidences", "sharding", "alternatives")},
             "pairs": self.pairs.select("src", "dst", "kind", "confidence").to_dicts(),
             "groups": document["groups"],
             "stages": document["stages"],

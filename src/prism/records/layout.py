@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prism.errors import BadRowError
@@ -34,6 +34,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another layout that explains what was seen nearly as well."""
+
+    dp: int
+    pp: int
+    tp: int
+    cp: int
+    ep: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How one job is spread over its ranks."""
 
@@ -45,10 +57,14 @@ class Layout:
     sharding: str = "unknown"
     groups: tuple[Group, ...] = ()
     stages: Mapping[str, int] = field(default_factory=dict)
+    joint: float | None = None  # that all degrees are right, where they were judged together
+    alternatives: tuple[Alternative, ...] = ()  # the likeliest first
 
     @property
     def confidence(self) -> float:
         """That every degree given is right."""
+        if self.joint is not None:
+            return self.joint
         product = 1.0
         for name in DEGREES:
             product *= getattr(self, name).confidence
@@ -61,6 +77,7 @@ class Layout:
             "confidence": self.confidence,
             "confidences": {name: getattr(self, name).confidence for name in DEGREES},
             "sharding": self.sharding,
+            "alternatives": [asdict(other) for other in self.alternatives],
             "groups": [{"kind": g.kind, "endpoints": list(g.members), "confidence": g.confidence} for g in self.groups],
             "stages": dict(self.stages),
         }

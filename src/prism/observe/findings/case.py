@@ -193,7 +193,7 @@ def make_case(
         stages=stages,
         steps=steps,
         messages=known,
-        work=measure_work(known, stages, steps),
+        work=measure_work(known, stages, endpoints["host_id"].to_numpy().astype(np.int64), steps),
         endpoints=endpoints,
         streams=streams,
         observed_until_ns=until_ns,

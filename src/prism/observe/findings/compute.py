@@ -116,7 +116,7 @@ def _group(case: Case, table: WorkTable, suspects: list[Suspect]) -> list[list[S
     peers = _peers(case) if len(left) > 1 else {}
     groups: list[list[Suspect]] = []
     while left:
-        head = left[0]
+        head = _pick_head(table, left)
         near = [s for s in left if at_one_time([head, s])]
         on_host = [s for s in near if table.host[s.row] == table.host[head.row]]
         in_stage = [s for s in near if table.stage[s.row] == table.stage[head.row]]
@@ -129,6 +129,18 @@ def _group(case: Case, table: WorkTable, suspects: list[Suspect]) -> list[list[S
         waits = {s.row for s in near if int(table.endpoints[s.row]) in touched}
         left = [s for s in left if s.row not in taken | waits]
     return groups
+
+
+def _pick_head(table: WorkTable, left: list[Suspect]) -> Suspect:
+    """The surest suspect of the host that is late in all: a transfer that begins late is late at both of its ends.
+
+    A ring enters a host by one NIC and leaves it by another; every late transfer has an end at the host of a late rank.
+    """
+    late: dict[str, float] = {}
+    for s in left:
+        late[table.host[s.row]] = late.get(table.host[s.row], 0.0) + s.window.mean
+    worst = max(late, key=lambda host: late[host])
+    return next(s for s in left if table.host[s.row] == worst)
 
 
 def _peers(case: Case) -> dict[int, set[int]]:

@@ -15,7 +15,7 @@ from prism.records.findings import Finding, FindingKind
 _LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
 _ONE_MOMENT = 0.001  # of a step
-_ALIKE = 0.1  # by which sizes differ that buffers set
+_ALIKE = 1e-3  # by which sizes differ that buffers set
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 
@@ -98,11 +98,14 @@ def _last_end(case: Case) -> int:
 def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
     """Whether the last that many endpoints sent are transfers that never got anywhere: the exporter gave them up."""
     cut = find_stalled(case, end_ns - round(usual), end_ns)
-    # An exporter that is switched off cuts what is under way at one moment, the last one, whatever was sent of it. A
-    # transfer that gets nowhere stops earlier, or where the buffers of its transport are full, at one size.
+    # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
+    # transfer before may be such a one. A transfer that gets nowhere stops earlier, or where the buffers of its
+    # transport are full, at one size.
     alike = cut.height and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
+    usual_ns = case.streams.filter(pl.col("role") != "rare")["duration_ns"].max()
     if not alike:
-        cut = cut.filter(pl.col("end_ns") + _ONE_MOMENT * usual < case.observed_until_ns)
+        margin = max(_ONE_MOMENT * usual, float(usual_ns or 0.0))  # type: ignore[arg-type]
+        cut = cut.filter(pl.col("end_ns") + margin < case.observed_until_ns)
     return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
 
 

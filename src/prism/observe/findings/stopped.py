@@ -154,6 +154,11 @@ def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
     head = _pick_head(case, stands, at_once, moment)
     if not num_stuck:
         head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
+        ends = _find_both_ends(case, stands, head, _AT_ONCE * usual_ns)
+        if ends:
+            named = " and ".join(_name_stopped(case, end).id for end in ends)
+            why = f"the first message that never came is between {named}; records do not show which of them stopped"
+            return culprit("group", ",".join(case.address(e) for end in ends for e in end)), why
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
@@ -196,6 +201,30 @@ def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
     late = [owed.filter((pl.col("src") == e) & (pl.col("due") <= stands.until_ns)).height for e in (head, to)]
     silent = stands.last_sent.get(to, -1.0) < first["due"] - margin_ns and to in owed["src"]
     return to if to in stands.turn and head not in stands.turn and silent and late[1] >= _AS_MUCH * late[0] else head
+
+
+def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float) -> list[list[int]]:
+    """The endpoints at both ends of the first message that never came, where either end may have stopped; else none.
+
+    A message between two stages begins once both are ready for it, so it is missing whichever of them stopped. A third
+    host that misses something at the same moment, or an end that sent later, tells the two apart.
+    """
+    owed = stands.due.filter("owed").sort("due")
+    hosts = np.array(case.hosts, dtype=str)
+    own = owed.filter(pl.Series(hosts[owed["src"].to_numpy()] == case.hosts[head]))
+    first = float(own["due"][0])
+    at_once = owed.filter((pl.col("due") - first).abs() <= margin_ns)
+    ends = {tuple(sorted({case.hosts[s], case.hosts[d]})) for s, d in at_once.select("src", "dst").iter_rows()}
+    between = [pair for pair in ends if case.hosts[head] in pair]
+    if len(between) != 1 or len(between[0]) != 2:
+        return []
+    (other,) = set(between[0]) - {case.hosts[head]}
+    here, there = (
+        sorted({e for e in (*own["src"], *own["dst"]) if case.hosts[e] == host}) for host in (case.hosts[head], other)
+    )
+    stage = [case.stages.stage.get(int(e)) for e in (here[0], there[0])]
+    alive = any(stands.last_sent.get(int(e), -1.0) >= first - margin_ns for e in there)
+    return [] if alive or None in stage or stage[0] == stage[1] else [here, there]
 
 
 def _name_missed(case: Case, stands: Standstill) -> tuple[Culprit, str]:

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs.same_job import are_same_job
+from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.traffic.period import Times, pack_starts
 from prism.observe.traffic.storage import find_hubs
@@ -34,6 +35,8 @@ NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = 20  # of a clock in a step
 _MUCH = 0.1  # of the bytes of the heaviest pair of either end
 _MOST_VOTES = 5  # of clusters on whether two families are one
+_OFTEN = 0.1  # of the messages of the busiest pair of either end
+_STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
 
@@ -78,17 +81,21 @@ def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = N
 
 
 def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
-    """Pairs that exchange more than now and then: a checkpoint every hour does not tie two clusters together."""
-    num = traffic.pairs["num"].to_numpy().astype(np.float64)
-    busiest = np.zeros(traffic.endpoints.height)
-    np.maximum.at(busiest, src, num)
-    np.maximum.at(busiest, dst, num)
-    steady: NDArray[np.bool_] = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+    """Pairs that exchange more than now and then: a checkpoint every hour does not tie two clusters together.
+
+    Shells, monitors and copies of files touch a training endpoint a few times with few bytes; a gradient sum comes once
+    in a step too, but with many bytes.
+    """
+    num, load = (traffic.pairs[c].to_numpy().astype(np.float64) for c in ("num", "bytes"))
+    busiest, heaviest = (np.zeros(traffic.endpoints.height) for _ in range(2))
+    for end in (src, dst):
+        np.maximum.at(busiest, end, num)
+        np.maximum.at(heaviest, end, load)
+    frequent = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+    often = num / np.maximum(busiest[src], busiest[dst])
+    share = often * load / np.maximum(heaviest[src], heaviest[dst])
+    steady: NDArray[np.bool_] = frequent & ((share >= _STRAY) | (often >= _OFTEN))
     if traffic.active_ns:  # One record may stand for a minute.
-        load = traffic.pairs["bytes"].to_numpy().astype(np.float64)
-        heaviest = np.zeros(traffic.endpoints.height)
-        np.maximum.at(heaviest, src, load)
-        np.maximum.at(heaviest, dst, load)
         steady |= load >= _MUCH * np.maximum(heaviest[src], heaviest[dst])
     return steady
 
@@ -207,7 +214,10 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
     if candidates.is_empty():
         return None
-    large = candidates.filter(pl.col("bytes") >= NUMBERS_BYTES)
+    large, small = (
+        candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
+        candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
+    )
     candidates = large if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
@@ -224,7 +234,8 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
     single = [StreamStarts(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
     heavy = _heavy_streams(traffic, candidates)
-    period = choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
+    marked = time_small_messages(_small_streams(traffic, small), heavy) if large.height else None
+    period = marked or choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
     # Times that are rounded to a good part of a step make any length repeat.
     return period if period is None or period >= _LEAST_TICKS * traffic.resolution_ns else None
 
@@ -244,6 +255,12 @@ def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
 def _starts_of(traffic: Traffic, stream: int) -> Times:
     starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_stream(stream)]
     return starts
+
+
+def _small_streams(traffic: Traffic, small: pl.DataFrame) -> list[StreamStarts]:
+    """One of the streams of small messages for each number of messages, the rarest first."""
+    chosen = small.sort("num", "stream").unique("num", keep="first", maintain_order=True).head(_CLASSES)
+    return [StreamStarts(times=_starts_of(traffic, stream), klass=0) for stream in chosen["stream"]]
 
 
 def _heavy_streams(traffic: Traffic, candidates: pl.DataFrame) -> list[StreamStarts]:

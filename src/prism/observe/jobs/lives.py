@@ -181,7 +181,7 @@ class _Job:
     number: int
     begin_ns: int
     endpoints: Ints
-    rate: dict[int, float]  # messages per second by stream
+    rate: dict[tuple[int, int], float]  # messages per second by pair and class of size
     sizes: dict[int, float]  # share of the messages by class of size
 
 
@@ -219,21 +219,22 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
     rows = np.concatenate([
         np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)
     ])  # fmt: skip
-    stream = traffic.messages["stream"].to_numpy()[rows]
     start = traffic.messages["start_ns"].to_numpy()[rows]
-    table = pl.DataFrame({"stream": stream, "start": start, "bytes": traffic.messages["bytes"].to_numpy()[rows]})
-    by_stream = table.group_by("stream").agg(
-        pl.len().alias("num"), (pl.col("start").max() - pl.col("start").min()).alias("took"), pl.col("bytes").mean()
+    sent = traffic.messages.select("pair", "stream", "start_ns", "bytes")[rows]
+    size = (pl.col("bytes").clip(1).mean().over("stream").log() / 0.1).round().cast(pl.Int64).alias("size")
+    sent = sent.with_columns(size)
+    # A job that is started again has other connections, but sends as often between the same two endpoints.
+    by_pair = sent.group_by("pair", "size").agg(
+        pl.len().alias("num"), (pl.col("start_ns").max() - pl.col("start_ns").min()).alias("took")
     )
-    timed = by_stream.filter((pl.col("num") >= config.least_messages) & (pl.col("took") > 0))
-    by_size = by_stream.with_columns((pl.col("bytes").clip(1).log() / 0.1).round().cast(pl.Int64).alias("size"))
-    by_size = by_size.group_by("size").agg(pl.col("num").sum() / len(rows))
+    timed = by_pair.filter((pl.col("num") >= config.least_messages) & (pl.col("took") > 0))
+    by_size = by_pair.group_by("size").agg(pl.col("num").sum() / len(rows))
     ends = [traffic.pairs[c].to_numpy()[stretches.pair[own]] for c in ("src", "dst")]
     return _Job(
         number=number,
         begin_ns=int(start.min()),
         endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
-        rate={int(s): (n - 1) / t * 1e9 for s, n, t in timed.select("stream", "num", "took").iter_rows()},
+        rate={(p, s): (n - 1) / t * 1e9 for p, s, n, t in timed.select("pair", "size", "num", "took").iter_rows()},
         sizes={int(s): float(n) for s, n in by_size.iter_rows()},
     )
 
@@ -248,7 +249,12 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     )
     if alike < config.same_sizes:
         return False
-    ratios = [after.rate[s] / rate for s, rate in before.rate.items() if s in after.rate]
+    ratios = [
+        after.rate[pair, near] / rate
+        for (pair, size), rate in before.rate.items()
+        for near in (size - 1, size, size + 1)
+        if (pair, near) in after.rate
+    ]
     return not ratios or abs(float(np.log(np.median(ratios)))) <= config.same_rate
 
 

@@ -57,8 +57,13 @@ class GradientGroups:
 NO_GRADIENT_GROUPS = GradientGroups(dense=0, expert=0, stages=1, connections=0, in_step=1)
 
 
-def count_gradient_groups(traffic: Traffic, streams: pl.DataFrame, period_ns: float) -> GradientGroups:
-    """How many different groups send gradients from a host, and how these and their connections keep time."""
+def count_gradient_groups(
+    traffic: Traffic, streams: pl.DataFrame, period_ns: float, *, shared: bool = True
+) -> GradientGroups:
+    """How many different groups send gradients from a host, and how these and their connections keep time.
+
+    Connections between two NICs are those of several ranks where NICs are `shared`, else channels of one collective.
+    """
     rings = streams.filter(pl.col("kind") == "dp")
     if rings.is_empty():
         return NO_GRADIENT_GROUPS
@@ -67,6 +72,8 @@ def count_gradient_groups(traffic: Traffic, streams: pl.DataFrame, period_ns: fl
     rings = rings.with_columns(sent.sum().over(one).alias("load")).filter(sent >= _MAIN * sent.max().over(one))
     rings = rings.sort("bytes", "stream", descending=[True, False])
     largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
+    if not shared:
+        largest = largest.unique(["src", "dst", "bytes"], keep="first", maintain_order=True)
     found: list[GradientGroups] = []
     places: list[list[list[Connection]]] = []
     sharp_ns = _measure_sharpness(traffic, largest)

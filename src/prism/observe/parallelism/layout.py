@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 
 from prism.observe.jobs.grouping import ObservedJob, connect
 from prism.observe.parallelism.gradient_groups import GradientGroups, count_gradient_groups, waits_for_senders_alone
-from prism.observe.parallelism.lockstep_ranks import LockstepRanks, find_lockstep_ranks
+from prism.observe.parallelism.layout_model import (
+    Degrees,
+    LayoutConfig,
+    Reading,
+    confidence_of,
+    rank_layouts,
+    stages_on_host,
+)
+from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
 from prism.observe.parallelism.stages import StageMap, spread_over_nics
 from prism.observe.traffic.table import Traffic
-from prism.records.layout import Degree, Group, Layout
+from prism.records.layout import DEGREES, Alternative, Degree, Group, Layout
 
 __all__ = ["StageMap", "infer_layout", "relabel_ties"]
 
@@ -23,6 +31,7 @@ Ints = NDArray[np.int64]
 
 _LAYERS = 12  # messages of one size per step that are one of each layer rather than buckets of gradients
 _ONCE = 1.4  # per step
+_LISTED = 4  # layouts that are listed, the best one among them
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
 
 
@@ -59,81 +68,175 @@ def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
 def infer_layout(
     traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, gpus_per_host: int | None = None
 ) -> Layout:
-    """The degrees of a job; with `gpus_per_host` NICs may be shared by ranks that cannot be told apart."""
+    """The most likely layout of a job; with `gpus_per_host` NICs may be shared by ranks that cannot be told apart."""
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    groups = find_groups(streams, stages)
-    gradient_groups = count_gradient_groups(traffic, streams, job.period_ns or float(job.last_ns - job.first_ns))
     ranks = count_ranks(traffic, job, streams, gpus_per_host, host)
-    gradient_groups = _part_experts(gradient_groups, ranks.per_host)
-    inside = max(1.0, ranks.per_host)
-    # Several connections of two NICs are several ranks only where NICs are shared.
-    key = "unit" if ranks.shared else "pair"
-    seen = max(stages.stage.values(), default=0) + 1
-    pp = (
-        _pipeline_degree(streams, seen, stages, ranks, key, traffic.connected)
-        if stages.chains
-        else gradient_groups.stages
+    period_ns = job.period_ns or float(job.last_ns - job.first_ns)
+    gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
+    counts = _Counts(
+        ranks=ranks,
+        streams=streams,
+        stages=stages,
+        host=host,
+        gradients=_part_experts(gradients, ranks.per_host),
+        groups=find_groups(streams, stages),
     )
-    lockstep, tp_sure = _find_lockstep(traffic, streams, stages, gradient_groups, key, max(1, pp // seen), inside)
-    tp = max(1, min(lockstep.tensor, ranks.total // pp))
-    tp_across = _spanned_hosts(groups, "tp", host)
-    tp = int(tp_across * inside) if tp_across > 1 else tp
-    per_block = max(1.0, inside / max(tp, 1))
-    cp = max(lockstep.context, _spread_degree(groups, "cp", host, per_block))
-    ep = _spread_degree(groups, "ep", host, per_block)
-    if (
-        cp == ep == 1
-        and gradient_groups.expert == gradient_groups.dense
-        and gradient_groups.connections * gradient_groups.dense * gradient_groups.stages == inside
-    ):
-        # Tensor parallelism binds the ranks of a host before context parallelism does.
-        tp, cp = (max(tp, gradient_groups.in_step), 1) if gradient_groups.dense == 1 else (tp, gradient_groups.in_step)
-    if (
-        cp == ep == pp == 1
-        and _has_unseen_ranks(gradient_groups, streams, inside)
-        and waits_for_senders_alone(traffic, streams)
-    ):
-        cp = int(inside / gradient_groups.dense)
-    pp, tp, cp = fit_degrees(ranks.total, pp, tp, cp)
-    dp = ranks.total // (pp * tp * cp)
-    if (
-        ep == 1
-        and gradient_groups.expert > gradient_groups.dense > 0
-        and gradient_groups.expert % gradient_groups.dense == 0
-    ):
-        shared = min(gradient_groups.expert // gradient_groups.dense, dp)
-        ep = shared if dp % shared == 0 else 1
+    ranked = rank_layouts(ranks.total, counts.inside, [*counts.read(), *_read_lockstep(traffic, counts)])
+    best = ranked[0].degrees
     address = traffic.endpoints["address"].to_list()
-    staged = spread_over_nics(stages, streams.filter(pl.col("kind") == "pp"), pp, _list_nics(traffic, job))
+    staged = spread_over_nics(stages, streams.filter(pl.col("kind") == "pp"), best.pp, _list_nics(traffic, job))
     return Layout(
-        dp=Degree(dp, min(tp_sure, ranks.sure)),
-        pp=Degree(pp, stages.confidence if pp > 1 else 0.95),
-        tp=Degree(tp, tp_sure),
-        cp=Degree(cp, 0.9),
-        ep=Degree(ep, 0.9),
+        **{name: Degree(getattr(best, name), round(ranks.sure * confidence_of(ranked, name), 3)) for name in DEGREES},
+        joint=round(ranks.sure * ranked[0].probability, 3),
+        alternatives=tuple(
+            Alternative(**asdict(other.degrees), probability=round(ranks.sure * other.probability, 3))
+            for other in ranked[1:_LISTED]
+        ),
         sharding="unknown",
         groups=tuple(
-            Group(kind=kind, members=tuple(address[e] for e in sorted(m)), confidence=0.9) for kind, m in groups
+            Group(kind=kind, members=tuple(address[e] for e in sorted(m)), confidence=0.9) for kind, m in counts.groups
         ),
         stages={address[e]: s for e, s in staged.items()},
     )
 
 
-def fit_degrees(total: int, pp: int, tp: int, cp: int) -> tuple[int, int, int]:
-    """The degrees nearest to those measured whose product divides the number of ranks.
+@dataclass(frozen=True, kw_only=True)
+class _Counts:
+    """What was counted of a job, as readings that layouts predict."""
 
-    Stages are seen one by one, so they give way last; ranks in lockstep are counted by how alike they are.
-    """
-    if total % (pp * tp * cp) == 0:
-        return pp, tp, cp
-    divisors = [d for d in range(1, total + 1) if total % d == 0]
-    fitting = [(p, t, c) for p in divisors for t in divisors for c in divisors if total % (p * t * c) == 0]
-    weights = ((pp, 4.0), (tp, 1.0), (cp, 1.5))
+    ranks: Ranks
+    streams: pl.DataFrame
+    stages: StageMap
+    host: Ints
+    gradients: GradientGroups
+    groups: list[tuple[str, frozenset[int]]]
+    config: LayoutConfig = field(default_factory=LayoutConfig)
 
-    def distance(degrees: tuple[int, int, int]) -> float:
-        return sum(w * abs(math.log(found / wanted)) for found, (wanted, w) in zip(degrees, weights, strict=True))
+    @property
+    def inside(self) -> int:
+        """Ranks of a host."""
+        return max(1, int(self.ranks.per_host))
 
-    return min(fitting, key=distance)
+    @property
+    def seen(self) -> int:
+        """Stages that messages pass."""
+        return max(self.stages.stage.values(), default=0) + 1
+
+    @property
+    def key(self) -> str:
+        """What stands for a rank: several connections of two NICs are several ranks only where NICs are shared."""
+        return "unit" if self.ranks.shared else "pair"
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks of a host share one copy of the model, layer by layer."""
+        return self.gradients.dense > 0 and _shards_by_layer(self.streams)
+
+    def spread(self, kind: str, tp: int) -> int:
+        """The degree of groups of a kind that span hosts, beside tensor parallelism."""
+        return _spread_degree(self.groups, kind, self.host, max(1.0, self.inside / tp))
+
+    @property
+    def spans(self) -> bool:
+        """Whether any context or expert group is seen."""
+        return self.covers("cp") or self.covers("ep")
+
+    def read(self) -> Iterator[Reading]:
+        """Counts of stages, of gradient groups and of groups that span hosts."""
+        yield from self._read_stages()
+        yield from self._read_gradients()
+        config = self.config
+        across = _spanned_hosts(self.groups, "tp", self.host)
+        if across > 1:
+            yield Reading(value=across * self.inside, reliability=config.groups, predict=lambda d: (d.tp,))
+        for kind in ("cp", "ep"):
+            if self.covers(kind):
+                yield Reading(
+                    value=1,
+                    reliability=config.groups,
+                    predict=lambda d, kind=kind: (int(getattr(d, kind) == self.spread(kind, d.tp)),),  # type: ignore[misc]
+                )
+        if not self.covers("cp"):
+            yield Reading(value=1, reliability=config.groups, predict=lambda d: (int(d.cp * d.tp <= self.inside),))
+
+    def _hybrid(self, degrees: Degrees) -> tuple[int, ...]:
+        """Ranks of a host that hold one copy in shards: each sums its own with other hosts, layer by layer."""
+        alone = degrees.tp == degrees.pp == degrees.cp == 1 and not self.stages.chains
+        return (self.inside,) if alone and _sends_layers(self.streams) else ()
+
+    def covers(self, kind: str) -> bool:
+        """Whether groups of a kind hold most endpoints of the job, and not a few that were read wrong."""
+        members = set().union(*(m for k, m in self.groups if k == kind)) if self.groups else set()
+        every = {e for _, m in self.groups for e in m}
+        return 2 * len(members) > len(every)
+
+    def _read_stages(self) -> Iterator[Reading]:
+        config, total = self.config, self.ranks.total
+        if not self.stages.chains:
+            # A pipeline inside a host shows only by when its stages send their gradients.
+            value = self.gradients.stages if self.gradients.dense else 1
+            fits = min(value, self.inside)
+            yield Reading(value=fits, reliability=config.stages, predict=lambda d: (d.pp,))
+            return
+        yield Reading(
+            value=self.seen,
+            reliability=config.stages,
+            predict=lambda d: (d.pp, d.pp // stages_on_host(d, total, self.inside)),
+        )
+        senders = _count_senders(self.streams, self.stages, self.key)
+        if senders and total % senders == 0 and total // senders >= self.seen:
+            yield Reading(value=senders, reliability=config.senders, predict=lambda d: (total // d.pp,))
+
+    def _read_gradients(self) -> Iterator[Reading]:
+        config, gradients, chains = self.config, self.gradients, bool(self.stages.chains)
+        on_host = gradients.dense * gradients.stages
+        if self.sharded:
+            yield Reading(value=1, reliability=config.groups, predict=lambda d: (d.tp,))
+        elif 0 < on_host <= self.inside:
+            yield Reading(
+                value=on_host,
+                reliability=config.one_group if on_host == 1 else config.groups,
+                predict=lambda d: (d.tp * (max(1, d.pp // self.seen) if chains else d.pp), *self._hybrid(d)),
+            )
+        elif not on_host:
+            yield Reading(value=1, reliability=config.unseen, predict=lambda d: (int(d.dp == d.cp == 1),))
+        if gradients.dense and not self.covers("ep"):
+            share, odd = divmod(gradients.expert, gradients.dense)
+            yield Reading(value=share if share and not odd else 1, reliability=config.groups, predict=lambda d: (d.ep,))
+        if not self.spans and gradients.expert == gradients.dense and gradients.connections * on_host == self.inside:
+            # Tensor parallelism binds the ranks of a host before context parallelism does.
+            one = gradients.dense == 1
+            yield Reading(
+                value=gradients.in_step,
+                reliability=config.lockstep,
+                predict=lambda d: (d.tp * d.cp, *self._hybrid(d)) if one else (d.cp,),
+            )
+
+
+def _read_lockstep(traffic: Traffic, counts: _Counts) -> Iterator[Reading]:
+    """How many ranks begin as one, where gradients do not tell; measured only there, for it takes long."""
+    gradients, config = counts.gradients, counts.config
+    on_host = gradients.dense * gradients.stages
+    experts = gradients.expert > gradients.dense or any(kind == "ep" for kind, _ in counts.groups)
+    if counts.stages.chains and not counts.sharded:
+        hidden = gradients.connections * on_host < counts.inside
+        if not (hidden if on_host > 1 else not experts):
+            return
+        acting = find_lockstep_ranks(traffic, counts.streams, counts.stages, counts.key)
+        if acting is None:
+            return
+        yield Reading(value=acting.size, reliability=config.lockstep, predict=lambda d: (d.tp * d.cp,))
+        if on_host <= 1:
+            yield Reading(value=acting.tensor, reliability=config.lockstep, predict=lambda d: (d.tp,))
+    elif (
+        not counts.stages.chains
+        and not counts.spans
+        and gradients.stages == 1
+        and _has_unseen_ranks(gradients, counts.streams, counts.inside)
+        and waits_for_senders_alone(traffic, counts.streams)
+    ):
+        together = int(counts.inside / gradients.dense)
+        yield Reading(value=together, reliability=config.groups, predict=lambda d: (d.cp,))
 
 
 def _part_experts(gradient_groups: GradientGroups, per_host: float) -> GradientGroups:
@@ -214,49 +317,12 @@ def _ranks_per_nic(streams: pl.DataFrame) -> int:
     return max(most)
 
 
-def _pipeline_degree(
-    streams: pl.DataFrame, seen: int, stages: StageMap, ranks: Ranks, key: str, connected: bool
-) -> int:
-    """Stages that are seen, or more where several share a host: fewer ranks send onward than a stage would hold."""
-    if key == "unit" and not connected:
-        return seen  # Ranks behind one NIC that do not send side by side are not told apart.
+def _count_senders(streams: pl.DataFrame, stages: StageMap, key: str) -> int:
+    """Ranks that send to the next stage, of the stage with most of them."""
     pipe = streams.filter(pl.col("kind") == "pp")
     src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
     onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)
-    senders = onward.group_by("from").agg(pl.col(key).n_unique())[key].max()
-    if isinstance(senders, int) and senders and ranks.total % senders == 0:
-        return max(seen, ranks.total // senders)
-    return seen
-
-
-def _find_lockstep(
-    traffic: Traffic,
-    streams: pl.DataFrame,
-    stages: StageMap,
-    gradient_groups: GradientGroups,
-    key: str,
-    per_host: int,
-    inside: float,
-) -> tuple[LockstepRanks, float]:
-    """As many tensor-parallel ranks as groups of one stage sum their gradients apart, else those that act as one.
-
-    Replicas of a host that share a sequence or experts act as one too, but sum their gradients together; `per_host` is
-    how many stages share a host.
-    """
-    alone = LockstepRanks(tensor=1, context=1)
-    if gradient_groups.dense and _shards_by_layer(streams):
-        return alone, 0.8
-    groups = gradient_groups.dense * gradient_groups.stages // per_host if stages.chains else gradient_groups.dense
-    hidden = stages.chains and gradient_groups.connections * gradient_groups.dense * gradient_groups.stages < inside
-    acting = find_lockstep_ranks(traffic, streams, stages, key) if groups > 1 and hidden else None
-    if groups > 1 and acting is not None and acting.size % groups == 0:
-        return LockstepRanks(tensor=groups, context=acting.size // groups), 0.9
-    if groups > 1:
-        return LockstepRanks(tensor=groups, context=1), 0.95
-    if not stages.chains or gradient_groups.expert > gradient_groups.dense or (streams["kind"] == "ep").any():
-        return alone, 0.95 if groups else 0.5
-    # Groups that all wait for the same late rank may end as one, and then their ranks leave as one.
-    return find_lockstep_ranks(traffic, streams, stages, key) or alone, 0.85
+    return int(onward.group_by("from").agg(pl.col(key).n_unique())[key].max() or 0)  # type: ignore[arg-type]
 
 
 def _shards_by_layer(streams: pl.DataFrame) -> bool:
@@ -268,6 +334,12 @@ def _shards_by_layer(streams: pl.DataFrame) -> bool:
     known = units.filter(~pl.col("mixed"))  # Where few packets are sampled, sizes that differ by little run together.
     layered = (pl.col("sizes") == 2) & (pl.col("once") < _ONCE) & (pl.col("often") >= _LAYERS * pl.col("once"))
     return bool(known.select(layered.mean() > 0.5).item()) if known.height else False
+
+
+def _sends_layers(streams: pl.DataFrame) -> bool:
+    """Whether most connections send many gradients of one size in a step: those of layers that are alike."""
+    units = streams.filter(pl.col("kind") == "dp").group_by("unit").agg(pl.col("per_step").max())
+    return bool(units.select((pl.col("per_step") >= _LAYERS).mean() > 0.5).item()) if units.height else False
 
 
 def find_groups(streams: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:

@@ -21,6 +21,7 @@ _ASKED = 12  # streams of a family whose answers are looked at
 _UNHURRIED = 0.1  # of a stream's messages take no longer than the transfer itself
 _FLOOR_NS = 20_000.0
 _ASKED_MESSAGES = 400  # of each
+_LIVES = 0.1  # of the steps in which a connection sends, at least, to be one of a job that was started again
 _AS_OFTEN = 0.8  # of a stream's messages that come back
 _CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
@@ -56,7 +57,9 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
     square = np.add.reduceat(size.astype(np.float64) ** 2, first) / count if len(first) else np.zeros(0)
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
-    steps, own_steps, gap = _count_steps(start, begin, job.first_ns, period)
+    steps, own_steps, alive, gap = _count_steps(start, begin, job.first_ns, period)
+    # A job that is started again has new connections: what each of them does is counted while it is there.
+    alive = np.where(own_steps >= _LIVES * steps, alive, steps)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     table = traffic.streams[present]
     pair = table["pair"].to_numpy()
@@ -71,8 +74,8 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
         num=count,
         first_ns=start[first] if len(first) else start,
         duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
-        per_step=count / max(steps, 1),
-        presence=np.minimum(own_steps / max(steps, 1), 1.0),
+        per_step=count / np.maximum(alive, 1),
+        presence=np.minimum(own_steps / np.maximum(alive, 1), 1.0),
         longest_gap=gap / period,
         overlap=_share_overlapping(start, end, first, count),
     )
@@ -97,14 +100,17 @@ def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_byte
 
 
 @numba.njit(cache=True, nogil=True)
-def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Floats]:
-    """Periods in which anything is sent, those in which each stream is, and each stream's usual longest gap in one."""
+def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[int, Ints, Ints, Floats]:
+    """Periods in which anything is sent, those in which each stream is, those from its first message to its last, and
+    each stream's usual longest gap in one.
+    """
     num = len(begin) - 1
     last = 0
     for i in range(len(start)):
         last = max(last, int((start[i] - origin) / period))
     busy = np.zeros(last + 2, np.bool_)
     own = np.zeros(num, np.int64)
+    alive = np.zeros(num, np.int64)
     gap = np.zeros(num)
     for v in range(num):
         before = -1
@@ -121,7 +127,14 @@ def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[
                 longest = 0.0
                 before = step
         gap[v] = total / max(own[v] - 1, 1)
-    return busy.sum(), own, gap
+    before_step = np.zeros(len(busy) + 1, np.int64)
+    before_step[1:] = np.cumsum(busy)
+    for v in range(num):
+        if begin[v + 1] > begin[v]:
+            first = max(0, int((start[begin[v]] - origin) / period))
+            final = max(0, int((start[begin[v + 1] - 1] - origin) / period))
+            alive[v] = before_step[final + 1] - before_step[first]
+    return busy.sum(), own, alive, gap
 
 
 def _find_answers(traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame:
@@ -175,9 +188,11 @@ def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
 
 
 def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
-    """Streams among the candidates that carry messages of the same size."""
+    """Streams among the candidates that carry messages of the same size, or whose size varies as much."""
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
-    alike: Ints = candidates[np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near]
+    size = np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near
+    varies = np.abs(table["spread"][candidates] - table["spread"][i]) <= _SAME_SIZE
+    alike: Ints = candidates[size & varies]
     return alike
 
 

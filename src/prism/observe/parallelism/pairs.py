@@ -13,6 +13,7 @@ _UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not
 _OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
 _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
+_SILENT = 0.6  # of a step: what is sent layer by layer is never silent for longer
 _AT_ONCE = 0.6  # share of messages that begin while another one is under way: rings send one or two at a time
 _CROWD = 3  # peers of an endpoint that make its exchange all-to-all
 _PIPELINE_FIRST = 1.6  # weight of a pipeline's bytes
@@ -140,13 +141,14 @@ def _label_collectives(streams: pl.DataFrame) -> pl.DataFrame:
     units = units.with_columns(pl.col("per_step").mean().over("src", "dst", "size"))
     lowest = _lowest_nearby(units, staged=bool((streams["role"] == "pp").any()))
     units = units.with_columns(pl.Series("lowest", lowest), pl.Series("peers", _count_peers(units)))
-    frequent = pl.col("per_step") >= _OFTEN * pl.col("lowest")
-    # All ranks of a host send to all of another: several at once over one connection, or to several others.
+    # Buckets of gradients are several too, but they leave one after the other and the rest of the step is silent.
+    frequent = (pl.col("per_step") >= _OFTEN * pl.col("lowest")) & (pl.col("longest_gap") < _SILENT)
+    # All ranks of a host send to all of another: several at once over one connection, or to several others. Where each
+    # sends through the NIC on the rail of its receiver a NIC has one peer, but only tokens come in sizes that vary.
     many = (pl.col("overlap") >= _AT_ONCE) | (pl.col("peers") >= _CROWD)
+    routed = (pl.col("routed") > 0.5) & (frequent | ((pl.col("longest_gap") < _THROUGHOUT) & many))
     kind = (
-        pl.when((pl.col("routed") > 0.5) & ((pl.col("longest_gap") < _THROUGHOUT) | frequent) & many)
-        .then(pl.lit("ep"))
-        .when(frequent & (pl.col("peers") >= _CROWD))
+        pl.when(routed | (frequent & (pl.col("peers") >= _CROWD)))
         .then(pl.lit("ep"))
         .when(frequent)
         .then(pl.lit("cp"))
@@ -187,17 +189,22 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
 def choose_kind(streams: pl.DataFrame) -> pl.DataFrame:
     """One kind per pair: the one that carries most of its bytes, with that share as confidence.
 
-    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch.
+    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch. A
+    pair that sends a few numbers only, such as a norm, has the kind of what goes the other way.
     """
     factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
     load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
-    counted = streams.group_by("pair", "kind").agg(load.sum().alias("load"))
+    counted = streams.group_by("pair", "src", "dst", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)
-    return (
+    chosen = (
         counted.with_columns(share.alias("share"))
         .sort("pair", "load", "kind", descending=[False, True, False])
         .group_by("pair", maintain_order=True)
         .first()
-        .select("pair", "kind", (0.5 + 0.49 * pl.col("share")).alias("confidence"))
     )
+    back = chosen.select(pl.col("dst").alias("src"), pl.col("src").alias("dst"), pl.col("kind").alias("back"))
+    chosen = chosen.join(back, on=["src", "dst"], how="left", maintain_order="left")
+    silent = pl.col("kind") == "unknown"
+    kind = pl.when(silent).then(pl.col("back").fill_null("unknown")).otherwise("kind")
+    return chosen.select("pair", kind.alias("kind"), (0.5 + 0.49 * pl.col("share")).alias("confidence"))

@@ -22,6 +22,7 @@ _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = 12
 _AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
+_STRAYS = 3e-3  # of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more
 _QUIET = 0.8  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
 _PAUSE = 0.1  # of a step
@@ -29,8 +30,16 @@ _MOST_PAUSES = 0.8  # of those after another clock
 _NEAR = 0.01  # of the messages of a step
 _EXACT = 0.6  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
-_CLOSING = ("synchronisation", "dp", "embedding")
+_CLOSING = ("synchronisation", "dp", "embedding", "numbers")
 _MOST_GAPS = 20_000  # that change-point detection looks at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """When messages begin and end, in the order of starts."""
+
+    start: Times
+    end: Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +56,12 @@ class Clock:
 
 def list_clocks(
     start: Times, end: Times, row: Times, streams: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
-    gradients: Gradients | None, only: str | None = None,
+    gradients: Gradients | None, numbers: Spans, only: str | None = None,
 ) -> list[Clock]:  # fmt: skip
-    """All clocks of a job, or `only` the one of a name; `row` is the stream of each message, as a row of `streams`."""
+    """All clocks of a job, or `only` the one of a name; `row` is the stream of each message, as a row of `streams`.
+
+    `numbers` are small messages that every step sends, such as the norm of the gradients.
+    """
     asked = only or ""
     micro = (streams["role"].to_numpy() == "pp")[row]
     closing = streams["kind"].is_in(["dp", "embedding"]).to_numpy()[row]
@@ -64,6 +76,8 @@ def list_clocks(
             )
             if kind in ("dp", "pp") and f"change points of {kind}".startswith(asked):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
+    if len(numbers.start) and "numbers ".startswith(asked[:8]):
+        found += [(f"numbers {name}", marks) for name, marks in _group_edges(numbers.start, numbers.end, period_ns)]
     if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
         # Where a backward pass has the pipeline for itself, its end is that of a step.
         found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
@@ -89,6 +103,7 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     fullest = max(c.complete for c in clocks)
     full = [c for c in clocks if c.complete >= _NEARLY * fullest]
     full = [c for c in full if _opens(c, start, opening)] or full
+    full = _without_numbers(full)
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
@@ -97,6 +112,13 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)
+
+
+def _without_numbers(clocks: list[Clock]) -> list[Clock]:
+    """The clocks of tensors, where any of them is about as steady: numbers are summed before a step ends, or after."""
+    tensors = [c for c in clocks if not c.name.startswith("numbers")]
+    steadiest = min(c.jitter for c in clocks)
+    return tensors if any(c.jitter <= steadiest + _STRAYS for c in tensors) else clocks
 
 
 def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:

@@ -8,13 +8,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.jobs.grouping import NUMBERS_BYTES
 from prism.observe.parallelism.stages import find_forward_ways
-from prism.observe.steps.boundaries import choose_clock, count_periods, list_clocks
+from prism.observe.steps.boundaries import Spans, choose_clock, count_periods, list_clocks
 from prism.observe.steps.gradient_overlap import count_before, study_gradients
 from prism.observe.traffic.period import Times
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 
+_EVERY_STEP, _ONCE = 0.9, 2.5  # share of the steps that send a number, and how often
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = 0.03  # of a step: silence longer than usual by this much is a pause
 _UNUSUAL = 8  # times the usual deviation
@@ -55,13 +57,23 @@ def cut_steps(
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
     gradients = study_gradients(start, end, row, steady, count_periods(start, period_ns), period_ns)
-    clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, clock)
+    clocks = list_clocks(
+        start, end, row, steady, period_ns, opening, gradients, _find_numbers(messages, streams), clock
+    )
     chosen = choose_clock(clocks, start, opening)
     if chosen is None:
         return pl.DataFrame(schema=STEPS), None
     sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
     spare = count_before(chosen.marks, start, row, steady, gradients.size) if gradients and chosen.gradients else 0
     return _to_frame(chosen.marks, sent, period_ns, spare), chosen.name
+
+
+def _find_numbers(messages: pl.DataFrame, streams: pl.DataFrame) -> Spans:
+    """The messages of a few bytes that nearly every step sends once or twice."""
+    often = (pl.col("bytes") < NUMBERS_BYTES) & (pl.col("presence") >= _EVERY_STEP) & (pl.col("per_step") < _ONCE)
+    chosen = streams.filter(often)["stream"]
+    own = messages.filter(pl.col("stream").is_in(chosen.implode())).sort("start_ns")
+    return Spans(start=own["start_ns"].to_numpy(), end=own["end_ns"].to_numpy())
 
 
 def _join_saves(saves: pl.DataFrame | None) -> Times:

@@ -8,6 +8,7 @@ are read by how long they are silent between turns, ranks that only take part in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,16 +25,17 @@ Ints = NDArray[np.int64]
 
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
 _TIMES = ("start_ns", "end_ns")
-_MOST_LATE = 0.25  # share of the ranks that may be late in most steps; where more are, it is by design
+_MOST_LATE = 0.25  # share of the hosts that may be late in most steps; where more are, it is by design
 _LONG = 0.9  # quantile: sampled packets make a message look shorter
 _WAITED = 0.5  # of what a message takes: one that ends so close before an answer is not what is answered
 _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
 
 
-def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) -> pl.DataFrame:
+def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """WORK of every rank and step: in a pipeline, else in a ring of context blocks, else before collectives.
 
-    `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it.
+    `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it; `host` has the
+    host of each endpoint.
     """
     if steps.is_empty() or messages.is_empty():
         return pl.DataFrame(schema=WORK)
@@ -45,7 +47,7 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, steps: pl.DataFrame) 
     if work.is_empty():
         work = _work_in_ring(inside.filter(pl.col("kind") == "cp").select("src", "dst", "step", *_TIMES).collect())
     if work.is_empty():
-        work = _work_before_collectives(inside, stage_of, steps)
+        work = _work_before_collectives(inside, stage_of, host, steps)
     work = work.filter(pl.col("work_ns") > 0).group_by("endpoint", "step", "phase").agg(pl.col("work_ns").min())
     work = work.with_columns(pl.Series("stage", np.maximum(stage_of[work["endpoint"].to_numpy()], 0)))
     return work.select(pl.col(c).cast(t) for c, t in WORK.items()).sort("phase", "endpoint", "step")
@@ -203,7 +205,18 @@ def _work_in_ring(messages: pl.DataFrame) -> pl.DataFrame:
     return both.select(pl.col("endpoint").cast(pl.UInt32), "step", phase.alias("phase"), work.alias("work_ns"))
 
 
-def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+def _count_late_hosts(host: Ints, hops: pl.DataFrame) -> int:
+    """How many hosts must be late, at least, for all these hops to be: one late host delays its hops in and out."""
+    left = {(int(host[s]), int(host[d])) for s, d in hops.select("src", "dst").iter_rows()}
+    num = 0
+    while left:
+        worst = Counter(end for hop in left for end in set(hop)).most_common(1)[0][0]
+        left = {hop for hop in left if worst not in hop}
+        num += 1
+    return num
+
+
+def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """How late each rank sends for the first time in a step, and half of how late it is first sent to.
 
     Where a hop starts as soon as its two ends have come, the hops into and out of a late rank start late; where the
@@ -219,8 +232,9 @@ def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, steps: pl.D
     first = first.join(common.select("kind", "like"), on=["kind", "like"], how="semi")
     late = pl.col("start_ns") - pl.col("start_ns").quantile(0.25, "lower").over("step", "stage")
     first = first.with_columns(late.clip(lower_bound=0).alias("late"))
-    often = first.group_by("src").agg((pl.col("late") > 0.01 * length).mean().alias("share"))
-    if first.is_empty() or float((often["share"] > 0.5).mean()) > _MOST_LATE:  # type: ignore[arg-type]
+    often = first.group_by("src", "dst").agg((pl.col("late") > 0.01 * length).mean().alias("share"))
+    hops = often.filter(pl.col("share") > 0.5)
+    if first.is_empty() or _count_late_hosts(host, hops) > _MOST_LATE * len(np.unique(host[first["src"].to_numpy()])):
         return pl.DataFrame(schema=_PART)  # Groups that start at different times by design say nothing of a rank.
     out = first.group_by(pl.col("src").alias("endpoint"), "step").agg(pl.col("late").median())
     into = first.group_by(pl.col("dst").alias("endpoint"), "step").agg(pl.col("late").median().alias("late_in"))

@@ -11,6 +11,7 @@ from prism.observe.traffic.table import Traffic
 _LOPSIDED = 0.7  # share of a host's bytes that go one way only
 _PURE = 0.98
 _EVEN = 0.8  # of what goes one way between two hosts that comes back in messages of one size
+_SOME_PART = 0.01  # of a host's bytes: less is even by chance
 _GOOD_PART = 0.05  # of a host's bytes
 _STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
 
@@ -33,7 +34,7 @@ def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64])
     num = int(host.max(initial=-1)) + 1
     giver, taker, load, classes = _list_gifts(traffic, without)
     uneven = [_imbalance(giver, taker, klass, load, num) for klass in classes]
-    even = [_exchange_evenly(giver, taker, klass, load, num) for klass in classes]
+    even = [_exchange_evenly(giver, taker, klass, load, num, _SOME_PART) for klass in classes]
     # Two hosts that only know each other may be a small job, whatever it does.
     peers = _count_peers(giver, taker, num)
     friends = np.zeros(num, np.int64)
@@ -60,7 +61,7 @@ def _list_gifts(
 
 def _exchange_evenly(
     giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int,
-    part: float = 0.0,
+    part: float,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Hosts that give to some other host what they take from it, as stages of a pipeline do whatever they save.
 

@@ -1,0 +1,87 @@
+"""Small messages as step marks: a norm or a loss is summed once in every optimizer step, in a message of a few bytes.
+
+Layers of one size make traffic that repeats far more often than steps do, and tenants that share a link make steps of
+many lengths. Either way all that is sent between two such messages is the same from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.observe.jobs.step_counts import StreamStarts
+from prism.observe.traffic.medians import take_median
+from prism.observe.traffic.period import Floats, Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallMessageConfig:
+    """When small messages mark steps."""
+
+    least_marks: int = 5
+    even: float = 0.8  # share of the intervals in which every stream sends exactly as many messages as is usual
+    same_gap: float = 0.2  # of the logarithm of the time between two messages
+    repeats: float = 0.02  # share of the time between messages that may differ more, where a part of a step repeats
+
+
+def time_small_messages(
+    small: list[StreamStarts], heavy: list[StreamStarts], config: SmallMessageConfig | None = None
+) -> float | None:
+    """The usual time between small messages that cut all heavy streams into like parts; None where none do.
+
+    A loss may be summed every few steps only: where parts of what is sent between repeat, such a part is a step.
+    """
+    config = config or SmallMessageConfig()
+    found = []
+    for stream in small:
+        marks = _begin_bursts(stream.times)
+        if len(marks) >= config.least_marks and _cut_alike(marks, heavy, config):
+            found.append(marks)
+    if not found or not heavy:
+        return None
+    marks = max(found, key=len)
+    length = float(take_median(np.diff(marks)))
+    most = max(heavy, key=lambda stream: len(stream.times)).times
+    count = int(take_median(np.diff(np.searchsorted(most, marks))))
+    return length / _count_repeats(most, count, config)
+
+
+def _begin_bursts(times: Times) -> Times:
+    """The first message of each burst, where some follow each other at once."""
+    gaps = np.diff(times)
+    if not len(gaps):
+        return times
+    return np.concatenate([times[:1], times[1:][gaps > 0.1 * gaps.max()]])
+
+
+def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:
+    """Whether most intervals hold the same number of messages of every class of heavy streams, at least one."""
+    shares: dict[int, list[float]] = {}
+    for stream in heavy:
+        sent = np.diff(np.searchsorted(stream.times, marks))
+        usual = int(take_median(sent))
+        shares.setdefault(stream.klass, []).append(float(np.mean(sent == usual)) if usual else 0.0)
+    return all(float(take_median(np.array(own))) >= config.even for own in shares.values())
+
+
+def _count_repeats(times: Times, count: int, config: SmallMessageConfig) -> int:
+    """How many like parts the messages between two marks are made of, by the time from each to the next."""
+    gaps: Floats = np.log(np.maximum(np.diff(times), 1))
+    for parts in range(count, 1, -1):
+        lag = count // parts
+        if (
+            count % parts == 0
+            and _share_unlike(gaps, lag, config) <= _share_unlike(gaps, count, config) + config.repeats
+        ):
+            return parts
+    return 1
+
+
+def _share_unlike(gaps: Floats, lag: int, config: SmallMessageConfig) -> float:
+    """The share of the time that passes between messages whose distance is another one some messages later."""
+    if lag >= len(gaps):
+        return 1.0
+    unlike = np.abs(gaps[lag:] - gaps[:-lag]) > config.same_gap
+    took = np.exp(np.maximum(gaps[lag:], gaps[:-lag]))
+    return float((took * unlike).sum() / took.sum())

@@ -1,0 +1,112 @@
+"""Layout model: every layout that a job's ranks allow, ranked by how well it predicts the counts that were measured.
+
+A layout predicts counts: stages that a pipeline passes, ranks that send to the next stage, groups that sum gradients on
+a host, ranks that begin as one. A measured count is the predicted one with a reliability, or another one that is the
+less likely the further off it is. Layouts whose product is not the number of ranks are never candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutConfig:
+    """How often a count is right, and how common a layout is before anything was measured."""
+
+    stages: float = 0.98  # stages that messages pass
+    senders: float = 0.9  # ranks that send to the next stage; a rank may send through the NIC of another
+    groups: float = 0.95  # groups that sum gradients on a host
+    one_group: float = 0.5  # a single one: groups that wait for the same late rank end as one
+    lockstep: float = 0.85  # ranks that begin as one
+    unseen: float = 0.9  # what follows from messages that are not there
+    context: float = 0.1  # share of jobs that split sequences
+    experts: float = 0.2  # share of jobs that spread experts
+    tensor: float = 0.5  # share of jobs that split tensors
+    shared_host: float = 0.3  # share of pipelines with several stages on a host
+    close: float = 0.05  # share of the best layout's probability at which another one is listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """A layout by its degrees."""
+
+    dp: int
+    pp: int
+    tp: int
+    cp: int
+    ep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A count that was measured, how often such a count is right, and the counts that a layout predicts."""
+
+    value: int
+    reliability: float
+    predict: Callable[[Degrees], tuple[int, ...]]
+
+    def log_likelihood(self, degrees: Degrees) -> float:
+        """Of the measured count under a layout."""
+        predicted = self.predict(degrees)
+        if self.value in predicted:
+            return math.log(self.reliability)
+        off = min((abs(math.log((self.value or 0.5) / (p or 0.5))) for p in predicted), default=1.0)
+        return math.log(1 - self.reliability) - off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedLayout:
+    """A layout and its probability among all candidates."""
+
+    degrees: Degrees
+    probability: float
+
+
+def list_layouts(ranks: int) -> Iterator[Degrees]:
+    """Every layout of as many ranks; experts are spread over replicas."""
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    for pp in divisors:
+        for tp in (n for n in divisors if (ranks // pp) % n == 0):
+            for cp in (n for n in divisors if (ranks // (pp * tp)) % n == 0):
+                dp = ranks // (pp * tp * cp)
+                for ep in (n for n in divisors if (dp * cp) % n == 0):
+                    yield Degrees(dp=dp, pp=pp, tp=tp, cp=cp, ep=ep)
+
+
+def rank_layouts(
+    ranks: int, per_host: int, readings: Sequence[Reading], config: LayoutConfig | None = None
+) -> list[RankedLayout]:
+    """Layouts in the order of their probability, those far less likely than the best left out."""
+    config = config or LayoutConfig()
+    scored = [
+        (_log_prior(d, ranks, per_host, config) + sum(r.log_likelihood(d) for r in readings), d)
+        for d in list_layouts(ranks)
+    ]
+    best = max(score for score, _ in scored)
+    total = sum(math.exp(score - best) for score, _ in scored)
+    ranked = sorted(((math.exp(score - best) / total, d) for score, d in scored), key=lambda r: (-r[0], r[1].tp))
+    return [RankedLayout(degrees=d, probability=p) for p, d in ranked if p >= config.close * ranked[0][0]]
+
+
+def confidence_of(ranked: Sequence[RankedLayout], name: str) -> float:
+    """That one degree of the best layout is right, whatever the others are."""
+    value = getattr(ranked[0].degrees, name)
+    return min(0.99, sum(r.probability for r in ranked if getattr(r.degrees, name) == value))
+
+
+def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
+    """How many stages share a host, where those of one stage lie side by side."""
+    return max(1, per_host * degrees.pp // ranks)
+
+
+def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
+    """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
+    shares = {"cp": config.context, "ep": config.experts, "tp": config.tensor}
+    used = {f.name: getattr(degrees, f.name) > 1 for f in fields(degrees)}
+    log = sum(math.log(share if used[name] else 1 - share) for name, share in shares.items())
+    log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))
+    several = stages_on_host(degrees, ranks, per_host) > 1
+    return log + math.log(config.shared_host if several else 1 - config.shared_host)
