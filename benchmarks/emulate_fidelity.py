@@ -174,15 +174,17 @@ def report(folder: Path) -> None:
     print("paired: the middle of the errors of single turns; speed: processor time of equal work, real over emulated")
     print(f"{'case':<10}{'steps':>6}{'real ms':>9}{'spread %':>10}{'halves %':>10}{'predicted':>11}{'error %':>9}"
           f"{'paired %':>10}{'comm %':>8}{'speed':>8}")  # fmt: skip
-    errors, paired, halves = [], [], []
+    errors, paired, halves, covered = [], [], [], []
     for case in sorted(p for p in folder.iterdir() if (p / "real").is_dir()):
         num = int(case.name.partition("-")[0])
         table = folder / f"calibration-{num}.parquet"
         write_calibration(calibration_of(pl.read_json(folder / f"calibration-{num}.json")), table)
         turns = read_turns(case / "real")
         real = [step for turn in turns for step in turn]
-        guesses, talk = predict_case(case, num, table, facts["pinning"])
+        guesses, talk, band = predict_case(case, num, table, facts["pinning"])
         truth, guess = statistics.median(real), statistics.median(guesses)
+        plain, _, plain_band = predict_case(case, num, None, facts["pinning"])
+        covered.append(Covered(case.name, truth, guess, band, statistics.median(plain), plain_band))
         errors.append((guess / truth - 1) * 100)
         paired.append(compare_turns(turns, guesses))
         odd, even = (statistics.median(step for turn in turns[i::2] for step in turn) for i in (0, 1))
@@ -193,6 +195,36 @@ def report(folder: Path) -> None:
         sizes = [abs(value) for value in values]
         print(f"{what}: mean {statistics.mean(sizes):.2f} %, largest {max(sizes):.2f} %")
     print("asked: 1 % on average, 2 % at most")
+    print_coverage(covered)
+
+
+@dataclass(frozen=True)
+class Covered:
+    """A true time, and what was predicted with its band: with collectives of this host, and with the model alone."""
+
+    case: str
+    real_ms: float
+    measured_ms: float
+    measured_band_pct: float
+    modelled_ms: float
+    modelled_band_pct: float
+
+    def holds(self) -> tuple[bool, bool]:
+        """Whether the true time lies inside each band, which is a share of the prediction."""
+        pairs = ((self.measured_ms, self.measured_band_pct), (self.modelled_ms, self.modelled_band_pct))
+        first, second = (abs(self.real_ms - guess) <= guess * band / 100 for guess, band in pairs)
+        return first, second
+
+
+def print_coverage(cases: list[Covered]) -> None:
+    """Which true times lie inside the band that the prediction came with."""
+    print(f"{'case':<10}{'real ms':>9}{'measured host':>18}{'inside':>8}{'modelled host':>18}{'inside':>8}")
+    for c in cases:
+        first, second = ("yes" if inside else "NO" for inside in c.holds())
+        print(f"{c.case:<10}{c.real_ms:9.1f}{c.measured_ms:10.1f} ± {c.measured_band_pct:3.0f} %{first:>8}"
+              f"{c.modelled_ms:10.1f} ± {c.modelled_band_pct:3.0f} %{second:>8}")  # fmt: skip
+    held = [inside for c in cases for inside in c.holds()]
+    print(f"inside the band: {sum(held)} of {len(held)}; asked: 95 in 100")
 
 
 def compare_turns(turns: list[list[float]], guesses: list[float]) -> float:
@@ -212,8 +244,8 @@ def compare_speed(case: Path) -> float:
     return mean_thread_s(case / "real") / mean_thread_s(case / "emulated")
 
 
-def predict_case(case: Path, num: int, table: Path, pinned: bool) -> tuple[list[float], float]:
-    """Predicted milliseconds of every iteration, and the share of exposed communication in percent."""
+def predict_case(case: Path, num: int, table: Path | None, pinned: bool) -> tuple[list[float], float, float]:
+    """Predicted milliseconds of every iteration, the share of exposed communication and the band in percent."""
     from prism.emulate.emulation import EmulateConfig, predict_captures
 
     captures = keep_warm([read_capture(p) for p in sorted((case / "emulated").glob("rank-*[0-9].json"))])
@@ -221,7 +253,8 @@ def predict_case(case: Path, num: int, table: Path, pinned: bool) -> tuple[list[
     capture = CaptureConfig(launch=launch, warmup=0)
     config = EmulateConfig(capture=capture, calibration=table, overlap=not pinned, clock="wall")
     prediction = predict_captures(captures, config)[1]
-    return [step / 1e6 for step in prediction.step_ns], prediction.split.exposed_communication * 100
+    exposed = prediction.split.exposed_communication * 100
+    return [step / 1e6 for step in prediction.step_ns], exposed, prediction.error_band_pct
 
 
 def keep_warm(captures: list[Capture]) -> dict[int, Capture]:

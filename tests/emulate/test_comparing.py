@@ -69,3 +69,19 @@ def test_messages_match_by_source_target_and_tag() -> None:
         check_calls({0: _message(0, "send", 1), 1: _message(1, "recv", 0, size=16)})
     with pytest.raises(CallsDifferError, match="rank 0 sends .* to rank 1 with tag 3, which makes only 0 receives"):
         check_calls({0: _message(0, "send", 1, tag=3), 1: _message(1, "recv", 0, tag=4)})
+
+
+def _exchange(rank: int, world: int, *, capped: bool = False) -> Capture:
+    """Rank r sends 8 times (r + t) % 3 bytes to rank t."""
+    sends = tuple(8 * ((rank + other) % 3) for other in range(world))
+    takes = sends  # the rule is symmetric
+    if capped:
+        sends = tuple(min(size, 8) for size in sends)
+    call = replace(entry("all_to_all", group="0", bytes=sum(sends), op=0, sizes=sends), takes=takes)
+    return capture(rank, world, [call])
+
+
+def test_an_exchange_whose_parts_are_not_those_expected_is_named() -> None:
+    check_calls({r: _exchange(r, 6) for r in range(6)})
+    with pytest.raises(CallsDifferError, match=r"rank 4 and others disagree in all_to_all #0 .* 16 bytes"):
+        check_calls({r: _exchange(r, 6, capped=r == 4) for r in range(6)})

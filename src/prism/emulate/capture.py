@@ -42,6 +42,7 @@ class CapturedEntry:
     gap_ns: int
     wall_ns: int = 0
     tag: int = 0
+    takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty where not told
 
     @property
     def is_communication(self) -> bool:
@@ -88,7 +89,8 @@ def read_capture(path: Path) -> Capture:
         )
         document["step_walls_ns"] = tuple(document["step_walls_ns"])
         document["entries"] = tuple(
-            CapturedEntry(**{**entry, "sizes": tuple(entry["sizes"])}) for entry in document["entries"]
+            CapturedEntry(**{**entry, "sizes": tuple(entry["sizes"]), "takes": tuple(entry.get("takes", ()))})
+            for entry in document["entries"]
         )
         return Capture(**document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

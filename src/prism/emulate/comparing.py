@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from prism.emulate.capture import Capture, CapturedEntry
 from prism.errors import GraphError
 
@@ -51,7 +53,33 @@ def check_calls(captures: Mapping[int, Capture]) -> None:
     problems = sorted((p for p in found if p is not None), key=lambda problem: problem[0])
     if problems:
         raise CallsDifferError(problems[0][1])
+    for name, by_rank in calls.items():
+        _check_exchanges(members[name], by_rank)
     _check_messages(captures, members)
+
+
+def _check_exchanges(members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]]) -> None:
+    """What each member sends to another in an all-to-all must be what the other expects of it."""
+    place = {rank: position for position, rank in enumerate(members)}
+    for index in range(max(map(len, by_rank.values()), default=0)):
+        at = {r: calls[index] for r, calls in by_rank.items() if index < len(calls)}
+        at = {r: call for r, call in at.items() if call.what == "all_to_all" and call.takes}
+        ranks = list(at)
+        columns = [place[r] for r in ranks]
+        even = len(members)
+        sent = np.array([call.sizes or (call.bytes // even,) * even for call in at.values()]).reshape(-1, even)
+        taken = np.array([call.takes for call in at.values()]).reshape(-1, even)
+        wrong = np.argwhere(sent[:, columns] != taken[:, columns].T)
+        if not len(wrong):
+            continue
+        # The rank that most of the others disagree with is the odd one.
+        odd = Counter(wrong.ravel().tolist()).most_common(1)[0][0]
+        source, target = next(pair for pair in wrong.tolist() if odd in pair)
+        raise CallsDifferError(
+            f"this would hang on a cluster: rank {ranks[odd]} and others disagree in all_to_all #{index} of a group of "
+            f"{even}: rank {ranks[source]} sends {sent[source, columns[target]]:,} bytes{_at(at[ranks[source]])} to "
+            f"rank {ranks[target]}, which expects {taken[target, columns[source]]:,} bytes"
+        )
 
 
 def _check_groups(captures: Mapping[int, Capture]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prism.emulate.capture import CapturedEntry
@@ -44,7 +44,7 @@ def name_tag(slot: str, tag: int) -> str:
 class StreamWriter:
     """Ops where CUDA puts them: synchronous ones on the caller's stream, others on the group's own."""
 
-    def __init__(self, program: ProgramBuilder, seat: Seat, lanes: Mapping[str, int]) -> None:
+    def __init__(self, program: ProgramBuilder, seat: Seat, lanes: dict[str, int]) -> None:
         self._program = program
         self._seat = seat
         self._lanes = lanes
@@ -89,8 +89,7 @@ class StreamWriter:
     def _issue(self, entries: Sequence[CapturedEntry]) -> None:
         """Start ops that were issued together, on the stream of the first."""
         first = entries[0]
-        slot = self._seat.families.by_name[first.group].slot
-        lane = first.lane if first.lane >= 0 else self._lanes[slot]
+        lane = self.choose_lane(first)
         if lane != first.stream:
             self._program.join(waiter=lane, on=first.stream)
         if len(entries) == 1:
@@ -101,6 +100,10 @@ class StreamWriter:
                     self.emit(entry, lane)
         end = self._program.record(stream=lane)
         self._ends.update({entry.op: end for entry in entries})
+
+    def choose_lane(self, entry: CapturedEntry) -> int:
+        """The stream that an op runs on; on a CPU one for each group."""
+        return entry.lane if entry.lane >= 0 else self._lanes[self._seat.families.by_name[entry.group].slot]
 
     def emit(self, entry: CapturedEntry, lane: int) -> None:
         """The op itself."""
@@ -125,6 +128,27 @@ class StreamWriter:
         )  # fmt: skip
 
 
+class ChannelWriter(StreamWriter):
+    """gloo's order, for finding out who waits for whom: a message waits for the one before between the same two ranks.
+
+    A batch of messages is no more than its parts, and neither sends nor receives wait for collectives of their group.
+    """
+
+    def write(self, entry: CapturedEntry) -> None:
+        """Every message on a stream of its channel."""
+        if entry.what in MESSAGES:
+            self._issue([entry])
+        else:
+            super().write(entry)
+
+    def choose_lane(self, entry: CapturedEntry) -> int:
+        """One stream for the messages of one direction with one peer and tag."""
+        if entry.what not in MESSAGES:
+            return super().choose_lane(entry)
+        channel = f"{entry.what} {entry.peer} {self._seat.slot(entry.group, entry.tag)}"
+        return self._lanes.setdefault(channel, OWN_LANES + len(self._lanes))
+
+
 class SerialWriter(StreamWriter):
     """One core per rank: the core that computes also moves the bytes, so nothing overlaps.
 
@@ -132,7 +156,7 @@ class SerialWriter(StreamWriter):
     goes on: most of a message's time is the receiver's waking up.
     """
 
-    def __init__(self, program: ProgramBuilder, seat: Seat, lanes: Mapping[str, int]) -> None:
+    def __init__(self, program: ProgramBuilder, seat: Seat, lanes: dict[str, int]) -> None:
         super().__init__(program, seat, lanes)
         self._pending: dict[int, CapturedEntry] = {}
 

@@ -47,6 +47,7 @@ class Request:
     peer: int = -1
     tag: int = 0
     sizes: tuple[int, ...] = ()
+    takes: tuple[int, ...] = ()
 
 
 class VirtualGroup(NamedGroup):
@@ -161,12 +162,17 @@ class VirtualGroup(NamedGroup):
     ) -> VirtualWork:
         """Counts follow the routing asked for; payload is what was sent, as far as it fits."""
         sizes = tuple(contents.split_bytes(own, input_splits, self.size()))
+        takes = tuple(contents.split_bytes(output, output_splits, self.size())) if output_splits else ()
         if not own.is_floating_point() and is_control(own):
+            self._session.routed = True
             apply = lambda: self._peers.route(output, own)  # noqa: E731
         else:
             apply = lambda: contents.exchange_into(output, own)  # noqa: E731
         uneven = sizes if input_splits and len(set(sizes)) > 1 else ()
-        return self._run("all_to_all", [output, own], sum(sizes), opts, apply=apply, outputs=[output], sizes=uneven)
+        return self._run(
+            "all_to_all", [output, own], sum(sizes), opts, apply=apply, outputs=[output], sizes=uneven,
+            takes=() if self._session.routed else takes,
+        )  # fmt: skip
 
     alltoall_base = all_to_all_single
 
@@ -175,8 +181,9 @@ class VirtualGroup(NamedGroup):
         sizes = tuple(map(size_of, inputs))
         apply = lambda: [contents.exchange_into(o, i) for o, i in zip(outputs, inputs, strict=True)]  # noqa: E731
         uneven = sizes if len(set(sizes)) > 1 else ()
+        takes = () if self._session.routed else tuple(map(size_of, outputs))
         return self._run(
-            "all_to_all", [*outputs, *inputs], sum(sizes), opts, apply=apply, outputs=outputs, sizes=uneven
+            "all_to_all", [*outputs, *inputs], sum(sizes), opts, apply=apply, outputs=outputs, sizes=uneven, takes=takes
         )
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> VirtualWork:
@@ -282,6 +289,7 @@ class VirtualGroup(NamedGroup):
         entry = Entry(
             request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
             sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, tag=request.tag, source=source,
+            takes=request.takes,
         )  # fmt: skip
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)

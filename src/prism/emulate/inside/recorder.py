@@ -37,6 +37,7 @@ class Entry:
     batch: int = -1
     tag: int = 0
     source: str = ""
+    takes: tuple[int, ...] = ()  # of an all-to-all: bytes that are expected from each position, where the program says
     gap_ns: int = 0  # work on `stream` since the entry before
     wall_ns: int = 0  # all the time since then
 

@@ -33,6 +33,7 @@ class Session:
     step: int = 0
     open_batch: int = -1
     in_step: bool = False
+    routed: bool = False  # counts of an all-to-all were made up, and sizes that follow from them are not the program's
     messages: Counter[str] = field(default_factory=Counter)
 
     def become(self, plan: RunPlan) -> None:

@@ -1,0 +1,74 @@
+"""Who waits for whom with gloo: a send ends when its receiver takes it, and messages do not hold each other up.
+
+Each pattern was run under torchrun with gloo: those that are to hang do, the others do not.
+"""
+
+from __future__ import annotations
+
+import pytest
+from captured import capture, entry
+
+from prism.emulate.capture import CapturedEntry
+from prism.emulate.stitch import StitchConfig, stitch
+from prism.errors import GraphError
+from prism.simulate.verification import verify
+
+
+def _wait(op: int) -> CapturedEntry:
+    return entry("wait", op=op)
+
+
+def _message(what: str, peer: int, op: int, *, tag: int = 0, batch: int = -1) -> CapturedEntry:
+    return entry(what, group="0", bytes=64, op=op, peer=peer, lane=-1, tag=tag, batch=batch)
+
+
+def _blocking(what: str, peer: int, op: int) -> list[CapturedEntry]:
+    return [_message(what, peer, op), _wait(op)]
+
+
+def _verify(*ranks: list[CapturedEntry]) -> None:
+    captures = {rank: capture(rank, len(ranks), calls) for rank, calls in enumerate(ranks)}
+    verify(stitch(captures, StitchConfig(warmup=1, own_times=False, channels=True)).graph)
+
+
+def test_two_ranks_that_send_before_they_receive_hang() -> None:
+    with pytest.raises(GraphError, match=r"rank [01] waits in send"):
+        _verify(*([*_blocking("send", 1 - rank, 0), *_blocking("recv", 1 - rank, 1)] for rank in (0, 1)))
+
+
+def test_a_ring_of_blocking_sends_hangs() -> None:
+    with pytest.raises(GraphError, match="waits in send"):
+        _verify(*([*_blocking("send", (r + 1) % 4, 0), *_blocking("recv", (r - 1) % 4, 1)] for r in range(4)))
+
+
+@pytest.mark.parametrize("first", ["send", "recv"])
+def test_asynchronous_messages_in_either_order_do_not(first: str) -> None:
+    second = "recv" if first == "send" else "send"
+    _verify(*([_message(first, 1 - r, 0), _message(second, 1 - r, 1), _wait(0), _wait(1)] for r in (0, 1)))
+
+
+def test_a_receive_that_was_asked_for_before_a_blocking_send_does_not() -> None:
+    _verify(*([_message("recv", 1 - r, 0), *_blocking("send", 1 - r, 1), _wait(0)] for r in (0, 1)))
+
+
+def test_batches_of_messages_in_unlike_orders_do_not() -> None:
+    one = [_message("send", 1, 0, batch=0), _message("recv", 1, 1, batch=0), _wait(0), _wait(1)]
+    two = [_message("recv", 0, 0, batch=0), _message("send", 0, 1, batch=0), _wait(0), _wait(1)]
+    _verify(one, two)
+
+
+def test_tags_received_in_another_order_than_sent_do_not() -> None:
+    one = [_message("send", 1, 0, tag=1), _message("send", 1, 1, tag=2), _wait(0), _wait(1)]
+    two = [_message("recv", 0, 0, tag=2), _wait(0), _message("recv", 0, 1, tag=1), _wait(1)]
+    _verify(one, two)
+
+
+def test_a_message_may_be_under_way_while_its_ranks_meet_in_a_collective() -> None:
+    meet = [entry("all_reduce", group="0", bytes=64, op=1), _wait(1)]
+    _verify([_message("send", 1, 0), *meet, _wait(0)], [*meet, *_blocking("recv", 0, 0)])
+
+
+def test_a_blocking_send_before_a_collective_that_comes_before_the_receive_hangs() -> None:
+    meet = [entry("all_reduce", group="0", bytes=64, op=1), _wait(1)]
+    with pytest.raises(GraphError, match="waits in"):
+        _verify([*_blocking("send", 1, 0), *meet], [*meet, *_blocking("recv", 0, 0)])

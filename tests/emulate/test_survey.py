@@ -1,0 +1,47 @@
+"""How many iterations of all ranks are run to compare their calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from captured import capture, entry
+
+from prism.emulate import survey
+from prism.emulate.launch import LaunchConfig
+from prism.emulate.survey import SurveyConfig, Surveyor, say_calls
+
+
+def _steps(world: int, step_ms: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(2))
+    monkeypatch.setattr(survey, "_free_bytes", lambda: 1 << 40)
+    launch = LaunchConfig(script=(__file__,), world_size=world)
+    surveyor = Surveyor.__new__(Surveyor)
+    surveyor._launch, surveyor._config, surveyor._cores = launch, SurveyConfig(), 2
+    work = entry("all_reduce", group="0", bytes=8, op=0, gap_ns=round(step_ms * 1e6))
+    return surveyor._affordable_steps(replace(capture(0, world, [work]), cpu_s=0.1))
+
+
+def test_short_iterations_are_run_to_the_end_of_most_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _steps(8, 5.0, monkeypatch) == 32
+
+
+def test_long_iterations_are_run_as_often_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _steps(8, 500.0, monkeypatch) == 8
+
+
+def test_many_ranks_run_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _steps(256, 20.0, monkeypatch) == 5
+    assert _steps(1024, 300.0, monkeypatch) == 0
+
+
+def test_a_deadlock_is_told_in_the_calls_of_the_program() -> None:
+    found = (
+        "deadlock: rank 2 stream 0 waits for event 7; rank 2 waits in send #1 of group world-0 (a.py:19); rank 3 "
+        "stream 0 waits for event 3; rank 3 waits in send #0 of group world-0 (a.py:32); each waits for the next"
+    )
+    assert say_calls(found) == (
+        "rank 2 waits in send #1 of group world-0 (a.py:19); rank 3 waits in send #0 of group world-0 (a.py:32); "
+        "each waits for the next"
+    )
+    assert say_calls("rank 1 sends nothing") == "rank 1 sends nothing"
