@@ -178,6 +178,9 @@ DRILLS: dict[str, Callable[[Path], Outcome]] = {
     "kill-lightning": lambda folder: kill_unchanged(folder, "lightning_fit.py", PYTHON),
     "resume-hugging-face": lambda folder: resume_exactly(folder, "hf_trainer.py", TORCHRUN),
     "resume-lightning": lambda folder: resume_exactly(folder, "lightning_fit.py", PYTHON),
+    "resume-deepspeed": lambda folder: resume_exactly(
+        folder, "deepspeed_loop.py", (*TORCHRUN, "--nproc-per-node", "2")
+    ),
     "stop-with-loaders": stop_with_loaders,
     "terminate-torchrun": terminate_torchrun,
     "full-run-folder": fill_run_folder,

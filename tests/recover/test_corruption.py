@@ -220,6 +220,9 @@ class OneOfThree(Ranks):
         calm = {step: (Norm(value=norm.usual or 1.0, usual=norm.usual), False) for step, (norm, _) in value.items()}
         return [calm, value, calm]
 
+    def from_rank(self, rank, value):
+        return torch.ones(2, 64) if value is None else value
+
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_replica_that_differs_is_named(wrong: bool):

@@ -16,6 +16,9 @@ _ATTACHED_BY = {
     "transformers.trainer": "hugging_face",
     "lightning.pytorch.trainer.trainer": "lightning_trainer",
     "pytorch_lightning.trainer.trainer": "lightning_trainer",
+    "deepspeed.runtime.engine": "deepspeed_engine",
+    "torchtitan.components.checkpointer.dcp": "torchtitan_manager",
+    "megatron.training.training": "megatron_training",
 }
 
 
