@@ -69,6 +69,17 @@ def test_a_sacct_that_fails_or_is_not_there_is_said_in_one_line(
         fetch_sacct("now-1days", tmp_path / "t.txt")
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_kueue_is_asked_in_the_version_that_its_cluster_prefers(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = {"kind": "APIGroup", "preferredVersion": {"version": version}}
+    empty = {"kind": "WorkloadList", "metadata": {"resourceVersion": "7"}, "items": []}
+    answers = {"/apis/kueue.x-k8s.io": group, f"/apis/kueue.x-k8s.io/{version}/workloads": empty}
+    install(tmp_path, "kubectl", f"import json, sys\nprint(json.dumps({answers!r}[sys.argv[-1]]))", monkeypatch)
+    assert list_objects("kueue", tmp_path / "store.jsonl") == "7"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

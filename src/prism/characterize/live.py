@@ -13,8 +13,8 @@ from typing import Any
 from prism.characterize.formats import SACCT_FORMAT
 from prism.errors import BadConfigError, BadFileError
 
-PATHS: Mapping[str, str] = {"kubernetes": "/api/v1/pods", "kueue": "/apis/kueue.x-k8s.io/v1beta1/workloads"}
-SOURCES = ("sacct", *PATHS)
+KUEUE = "/apis/kueue.x-k8s.io"
+SOURCES = ("sacct", "kubernetes", "kueue")
 DEFAULT_SINCE = "now-28days"  # four weeks: two to compare, two for the trend
 
 _KEPT_METADATA = ("uid", "name", "namespace", "creationTimestamp", "deletionTimestamp", "labels", "ownerReferences")
@@ -34,8 +34,8 @@ def fetch_sacct(since: str, target: Path) -> None:
 
 def list_objects(source: str, store: Path) -> str:
     """Write the cluster's objects of today into a store, beside what it knew; returns where a watch goes on from."""
-    path = PATHS[source]
-    answer = _run(["kubectl", "get", "--raw", path], subprocess.PIPE, dict(os.environ))
+    path = _find_path(source)
+    answer = _get(path)
     try:
         listed = json.loads(answer)
         version = str(listed["metadata"]["resourceVersion"])
@@ -59,7 +59,7 @@ def list_objects(source: str, store: Path) -> str:
 def watch_objects(source: str, store: Path, version: str, seconds: int) -> int:
     """Add to a store what happens in a cluster for so many seconds; returns how many events came."""
     query = f"watch=1&resourceVersion={version}&timeoutSeconds={max(seconds, 1)}"
-    command = ["kubectl", "get", "--raw", f"{PATHS[source]}?{query}"]
+    command = ["kubectl", "get", "--raw", f"{_find_path(source)}?{query}"]
     count, deadline = 0, time.monotonic() + seconds + 30
     with store.open("a", encoding="utf-8") as file, _start(command) as watch:
         assert watch.stdout is not None
@@ -77,6 +77,23 @@ def watch_objects(source: str, store: Path, version: str, seconds: int) -> int:
                 watch.terminate()
                 break
     return count
+
+
+def _find_path(source: str) -> str:
+    """Where the API server lists the objects; Kueue's version is the one that this cluster prefers."""
+    if source == "kubernetes":
+        return "/api/v1/pods"
+    try:
+        version = str(json.loads(_get(KUEUE))["preferredVersion"]["version"])
+    except (ValueError, TypeError, KeyError):
+        raise BadFileError(
+            f"kubectl get --raw {KUEUE}: names no version; is Kueue installed in this cluster?"
+        ) from None
+    return f"{KUEUE}/{version}/workloads"
+
+
+def _get(path: str) -> bytes:
+    return _run(["kubectl", "get", "--raw", path], subprocess.PIPE, dict(os.environ))
 
 
 def _read_store(store: Path) -> Iterator[dict[str, Any]]:
