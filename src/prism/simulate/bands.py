@@ -51,7 +51,7 @@ def class_of(kind: str, placement: GroupPlacement, cluster: Cluster) -> str:
     """Which kind of system an estimate belongs to; bands are held per class."""
     if cluster.backend == "gloo":
         return "gloo"
-    where = "one host" if placement.same_host else cluster.nics.transport
+    where: str = "one host" if placement.same_host else cluster.nics.transport
     if where == "rdma" and not cluster.nics.gpu_direct:
         where = "rdma, no GPUDirect"
     if cluster.arch == "cdna":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
@@ -49,6 +49,15 @@ def read_cluster(text: str, where: str = "cluster") -> Cluster:
     settings.setdefault("name", base.name if base else Path(where).stem or "cluster")
     cluster: Cluster = build(Cluster, settings, where, base=base)
     return cluster
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write a cluster as a file that `load_cluster` reads back as the same cluster."""
+    import yaml
+
+    known = {key: value for key, value in asdict(cluster).items() if value is not None}
+    known["nccl_algo"], known["links"] = list(cluster.nccl_algo), [dict(link) for link in known["links"]]
+    path.write_text(yaml.safe_dump(known, sort_keys=False))
 
 
 def _preset(name: str) -> Cluster:
