@@ -159,7 +159,24 @@ def quantile(rows: pl.DataFrame, share: float = GOAL) -> float:
 
 
 def show_mlperf(folder: Path) -> None:
-    """How a step grows when only data parallelism does, measured and predicted."""
+    """How a step grows when only data parallelism does; compute is fitted on the smallest run."""
+    import emulate_mlperf as mlperf
+
+    print("\nMLPerf training, fixed micro-batches for each rank: growth of a step with data parallelism")
+    keys = [*mlperf.KEYS, "accumulation"]
+    table = pl.read_csv(folder / "families.csv", infer_schema_length=None)
+    known = table.filter(pl.col("benchmark").is_in(list(mlperf.SHAPES)) & pl.col("data_parallel").is_not_null())
+    merged = known.group_by([*keys, "gpus", "data_parallel"]).agg(pl.col("step_median").median())
+    families = (f.sort("gpus") for f in merged.partition_by(keys) if f["gpus"].n_unique() > 1)
+    for family in sorted(families, key=lambda f: f["gpus"][0]):
+        first, *others = family.to_dicts()
+        factor = mlperf.fit_factor(*mlperf.write_step(first), first["step_median"])
+        for row in others:
+            predicted = mlperf.step_seconds(*mlperf.write_step(row), factor) / first["step_median"] - 1
+            measured = row["step_median"] / first["step_median"] - 1
+            grown = f"dp {first['data_parallel']:.0f} -> {row['data_parallel']:.0f} ({row['gpus']} GPUs)"
+            name = f"{row['benchmark']:<13} {row['accelerator'][-22:]:<22}"
+            print(f"  {name} {grown}: measured {measured:+.2%}, predicted {predicted:+.2%}", flush=True)
 
 
 if __name__ == "__main__":

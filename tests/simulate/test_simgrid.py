@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "simulate_simgrid.py"
 @pytest.fixture(scope="module")
 def simgrid():
     spec = importlib.util.spec_from_file_location("simulate_simgrid", BENCHMARK)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
