@@ -203,8 +203,14 @@ def _estimate(
             moved = costs.duration_us - costs.latency_us
             duration = factors.latency * costs.latency_us + factors.transfer * moved
             provenance = np.full(len(sizes), _FITTED, np.int8)
-            if kind in fit.crossing and not placement.same_host:
-                modelled = np.minimum(modelled, by_size(MEASURED_NETWORK, sizes))
-            band = factors.band_pct + modelled / 2
+            band = factors.band_pct + _left_unknown(modelled, sizes, placement, is_known=kind in fit.crossing)
     found = Estimates(duration_ns=np.rint(duration * 1000).astype(np.int64), provenance=provenance, error_band_pct=band)
     return costs, found
+
+
+def _left_unknown(modelled: FloatArray, sizes: FloatArray, placement: GroupPlacement, *, is_known: bool) -> FloatArray:
+    """What of the model's band remains beside measurements on another placement."""
+    if placement.same_host:
+        return modelled / 2
+    # Points of one host say nothing about the network between hosts.
+    return np.minimum(modelled, by_size(MEASURED_NETWORK, sizes)) / 2 if is_known else modelled
