@@ -207,6 +207,35 @@ def test_one_measured_point_keeps_the_band_of_the_model() -> None:
     assert (found.provenance, found.error_band_pct) == ("measured", 30.0)
 
 
+def test_only_points_between_hosts_narrow_the_band_between_hosts() -> None:
+    cluster = load_cluster("dgx-h200")
+    four = spread_evenly(32, 4, cluster)
+    inside = scaled(1.0, SIZES)
+    between = calibration_of(inside.points.with_columns(num_ranks=pl.lit(16), num_hosts=pl.lit(2)))
+    bands = {
+        name: estimate("all_reduce", 2**30, four, cluster, points)
+        for name, points in (("none", None), ("inside", inside), ("between", between))
+    }
+    assert bands["inside"].error_band_pct >= bands["none"].error_band_pct > 100
+    assert bands["none"].needs_calibration and bands["inside"].needs_calibration
+    assert not bands["between"].needs_calibration
+
+
+def test_two_hosts_of_a_sick_network_tell_about_four() -> None:
+    """H100 hosts on InfiniBand at a third of their rate (NVIDIA/nccl-tests issue 290): the factor carries over."""
+    cluster = load_cluster("dgx-h100")
+    two, four = spread_evenly(16, 2, cluster), spread_evenly(32, 4, cluster)
+    sizes = [2**23, 2**26, 2**29, 2**33]
+    measured = [215_300, 918_400, 6_983_700, 103_530_000]
+    points = pl.DataFrame({"bytes": sizes, "duration_ns": measured})
+    known = calibration_of(
+        points.with_columns(backend=pl.lit("nccl"), kind=pl.lit("all_reduce"), num_ranks=16, num_hosts=2)
+    )
+    modelled, fitted = (estimate("all_reduce", 2**30, four, cluster, c) for c in (None, known))
+    assert fitted.duration_ns > 2 * modelled.duration_ns
+    assert estimate("all_reduce", 2**29, two, cluster, known).duration_ns == measured[2]
+
+
 def test_points_of_another_backend_are_refused() -> None:
     ethernet = load_cluster("ethernet-host")
     with pytest.raises(BadConfigError, match="measured on nccl, but ethernet-host runs gloo; measure with"):

@@ -17,7 +17,10 @@ from prism.simulate.placement import placement_of, spread_evenly
 
 
 def test_every_preset_loads_and_knows_its_name() -> None:
-    assert set(preset_names()) == {"dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "ethernet-host"}
+    dgx = {"dgx-v100", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72"}
+    clouds = {"aws-p4d", "aws-p5", "gcp-a3-mega"}
+    others = {"mi250x", "mi300x", "v100-omni-path", "ethernet-host", "ethernet-nccl"}
+    assert set(preset_names()) == dgx | clouds | others
     for name in preset_names():
         assert load_cluster(name).name == name
 
@@ -26,7 +29,7 @@ def test_a_file_builds_on_a_preset_and_changes_only_what_it_says(tmp_path) -> No
     file = tmp_path / "mine.yaml"
     file.write_text("preset: dgx-h100\nnum_hosts: 32\nnics: {gbps: 200}\n")
     assert load_cluster(file) == replace(
-        load_cluster("dgx-h100"), num_hosts=32, nics=replace(load_cluster("dgx-h100").nics, gbps=200.0)
+        load_cluster("dgx-h100"), num_hosts=32, elastic=False, nics=replace(load_cluster("dgx-h100").nics, gbps=200.0)
     )
 
 
@@ -48,7 +51,7 @@ def test_the_caller_can_set_the_number_of_hosts() -> None:
         ("nvlink: {sharp: 1}", "c.yaml: 'nvlink.sharp' is 1, expected true or false"),
         ("nics: 8", "c.yaml: 'nics' is 8, expected keys and values"),
         ("links: 8", "c.yaml: 'links' is 8, expected a list"),
-        ("arch: volta", "c.yaml: 'arch' is 'volta'; expected one of ampere, hopper, blackwell"),
+        ("arch: kepler", "c.yaml: 'arch' is 'kepler'; expected one of volta, ampere, hopper, blackwell, cdna"),
         ("preset: dgx-h10", "c.yaml: 'preset' is 'dgx-h10', did you mean 'dgx-h100'?"),
         ("links: [{src: leaf-0}]", "c.yaml: 'links[0].dst' is missing"),
         ("links: [{src: leaf-0, dst: spine-0}]", "c.yaml: 'links[0].gbps' is missing"),
@@ -143,4 +146,38 @@ def test_a_placement_counts_hosts_rails_and_leaves() -> None:
 ])  # fmt: skip
 def test_a_group_outside_its_cluster_is_refused(hosts, locals_, message) -> None:
     with pytest.raises(BadConfigError, match=message):
-        placement_of(hosts, locals_, load_cluster("dgx-h100"))
+        placement_of(hosts, locals_, load_cluster("dgx-h100", num_hosts=1024))
+
+
+@pytest.mark.parametrize("preset", ["dgx-h100", "aws-p5", "mi300x", "gb200-nvl72", "ethernet-host"])
+def test_a_preset_grows_to_the_hosts_that_a_group_needs(preset) -> None:
+    cluster = load_cluster(preset)
+    placement = placement_of([0, 70_000], [0, 0], cluster)
+    assert placement.num_hosts == 2
+
+
+def test_a_stated_number_of_hosts_is_a_limit(tmp_path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preset: dgx-h100\nnum_hosts: 32\n")
+    for cluster in (load_cluster(file), load_cluster("dgx-h100", num_hosts=32)):
+        with pytest.raises(BadConfigError, match="no host 32; the cluster has hosts 0 to 31"):
+            placement_of([0, 32], [0, 0], cluster)
+
+
+def test_a_file_on_a_preset_without_a_number_of_hosts_grows_too(tmp_path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preset: dgx-h100\nnics: {gbps: 200}\n")
+    assert placement_of([0, 5_000], [0, 0], load_cluster(file)).num_hosts == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nccl: 3.1.2", "'nccl' is '3.1.2', expected a version"),
+        ("nics: {transport: infiniband}", "'nics.transport' is 'infiniband'"),
+        ("nccl_algo: [rings]", "'nccl_algo' has 'rings', did you mean 'ring'"),
+    ],
+)
+def test_what_nccl_cannot_be_is_refused_in_one_line(text, message) -> None:
+    with pytest.raises(BadConfigError, match=message):
+        read_cluster(text, "c.yaml")

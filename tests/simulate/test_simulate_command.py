@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from prism.cli.simulate import EPILOG, simulate_graph
 from prism.errors import InputError
-from prism.simulate import save_graph
+from prism.simulate import GraphBuilder, save_graph
 
 app = typer.Typer()
 app.command(epilog=EPILOG)(simulate_graph)
@@ -92,3 +92,40 @@ def test_wrong_input_is_an_input_error(folder: Path, words: list[str], message: 
 @pytest.mark.parametrize("words", [["--calibration", "x.csv"], ["--chakra"], ["--seeds", "0"]])
 def test_wrong_use_exits_two(folder: Path, words: list[str]):
     assert call(str(folder / "graph"), *words).exit_code == 2
+
+
+def test_a_network_that_is_not_known_asks_for_a_calibration(folder: Path, monkeypatch):
+    notes: list[str] = []
+    monkeypatch.setattr("prism.cli.simulate.note", notes.append)
+    result = call(str(folder / "graph"), "--cluster", "aws-p4d", "--json")
+    known = json.loads(result.stdout)["communication"]
+    assert known["calibrate"] and known["error_band_pct"] > 100 and known["measured_share"] == 0
+    assert any("prism calibrate --from" in text for text in notes)
+
+
+def build_ring(num_ranks: int):
+    job = GraphBuilder("ring")
+    program = job.program()
+    program.compute("forward", 1_000_000)
+    program.all_reduce("dp", 2**20)
+    ranks = range(num_ranks)
+    job.ranks(ranks, [program.class_id] * num_ranks, [r // 8 for r in ranks], [r % 8 for r in ranks])
+    job.group("dp", ranks)
+    return job.build()
+
+
+def test_one_host_is_known_well_enough(folder: Path, monkeypatch):
+    notes: list[str] = []
+    monkeypatch.setattr("prism.cli.simulate.note", notes.append)
+    save_graph(build_ring(8), folder / "node")
+    result = call(str(folder / "node"), "--cluster", "dgx-h100", "--json")
+    known = json.loads(result.stdout)["communication"]
+    assert (known["calibrate"], known["error_band_pct"]) == (False, 30.0)
+    assert not notes
+
+
+def test_a_preset_holds_65536_ranks(tmp_path: Path):
+    save_graph(build_ring(65_536), tmp_path / "wide")
+    result = call(str(tmp_path / "wide"), "--cluster", "dgx-h100", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["ranks"] == 65_536

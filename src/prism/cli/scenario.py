@@ -17,6 +17,8 @@ EPILOG = examples(
     "prism scenario dense-3d-64 --output /tmp/dense",
     "prism scenario random --seed 7 --output /tmp/drawn",
     "prism scenario my-cluster.yaml --output /tmp/mine --seed 7",
+    "prism scenario dense-3d-64 --output /tmp/dense --graph",
+    "prism simulate /tmp/dense/graphs/job-1 --cluster /tmp/dense/cluster.yaml",
 )
 
 
@@ -24,13 +26,17 @@ def run_scenario(
     scenario: Annotated[str | None, typer.Argument(help="A named scenario, a YAML file, or 'random'.")] = None,
     output: OutputDir = None,
     seed: Annotated[int, typer.Option(help="Chance starts from here; the same seed gives the same files.", min=0)] = 0,
+    graph: Annotated[
+        bool,
+        typer.Option("--graph", help="Also write each job's step as a graph, and the cluster, for prism simulate."),
+    ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the named scenarios and stop.")] = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Write the flows, topology, timeline and truth of a training cluster."""
-    from prism.scenarios import load_scenario, make_scenario, random_scenario, write_scenario
+    from prism.scenarios import load_scenario, make_scenario, random_scenario, write_graphs, write_scenario
 
     if list_all:
         _list_scenarios(json)
@@ -41,11 +47,15 @@ def run_scenario(
         raise typer.BadParameter("where to? give --output DIR")
     made = make_scenario(random_scenario(seed) if scenario == "random" else load_scenario(scenario), seed)
     write_scenario(made, output)
+    graphs = write_graphs(made, output) if graph else []
     if json:
-        show_json({"schema": "prism.scenario/1", "output": str(output), **_summary(made)})
+        written = {"graphs": [str(path) for path in graphs], "cluster": str(output / "cluster.yaml")} if graph else {}
+        show_json({"schema": "prism.scenario/1", "output": str(output), **_summary(made), **written})
         return
     _show(made)
     note(f"wrote flows.parquet, topology.csv, spans.parquet and truth.json to {output}")
+    if graph:
+        note(f"solve a job with: prism simulate {graphs[0]} --cluster {output / 'cluster.yaml'}")
 
 
 def _summary(made: ScenarioRun) -> dict[str, object]:

@@ -11,6 +11,7 @@ from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examp
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
+    from prism.simulate.assessment import Assessment
     from prism.simulate.what_if.comparison import Comparison, Outcome
 
 EPILOG = examples(
@@ -43,7 +44,17 @@ def simulate_graph(
     quiet: QuietFlag = False,
 ) -> None:
     """Solve a saved graph: step time, critical path, overlap; and the same after each what-if."""
-    from prism.simulate import Jitter, Plan, SolveConfig, apply_change, compare_plans, load_graph, sample_steps
+    from prism.simulate import (
+        ClusterCosts,
+        Jitter,
+        Plan,
+        SolveConfig,
+        apply_change,
+        assess_communication,
+        compare_plans,
+        load_graph,
+        sample_steps,
+    )
     from prism.simulate.what_if.comparison import solve_plan
 
     if calibration is not None and cluster is None:
@@ -65,9 +76,14 @@ def simulate_graph(
     else:
         outcome = solve_plan(before, costs, contention=contention)
         document |= outcome.to_json()
+    if isinstance(costs, ClusterCosts):
+        known = assess_communication(after.graph, costs)
+        document["communication"] = known.to_json()
+        if known.needs_calibration:
+            note(_ask_for_calibration(known))
     if jitter:
-        drawn = SolveConfig(slowdowns=after.config.slowdowns, bandwidth=after.config.bandwidth,
-                            jitter=Jitter(compute_sigma=jitter, communication_sigma=jitter))  # fmt: skip
+        noise = Jitter(compute_sigma=jitter, communication_sigma=jitter)
+        drawn = SolveConfig(slowdowns=after.config.slowdowns, bandwidth=after.config.bandwidth, jitter=noise)
         document["jitter"] = _percentiles(sample_steps(after.graph, costs, drawn, seeds), jitter, seeds)
     if output is not None:
         document["files"] = _write(outcome, output, chakra)
@@ -81,6 +97,14 @@ def simulate_graph(
         spread = document["jitter"]
         show(table(f"step time over {seeds} draws, ms", ["p5", "p50", "p95", "p99"],
                    [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]]))  # fmt: skip
+
+
+def _ask_for_calibration(known: Assessment) -> str:
+    factor = 1 + known.error_band_pct / 100
+    return (
+        f"communication is modelled: on networks like this one measured times lie within a factor of {factor:.1f}; "
+        "measure yours with nccl-tests, then `prism calibrate --from OUTPUT --output FILE`, and pass --calibration FILE"
+    )
 
 
 def _cost_model(cluster: str | None, calibration: Path | None) -> Any:

@@ -1,7 +1,7 @@
 """Clusters with known truth: jobs, layouts and faults that become flows, a topology, a timeline and a truth file."""
 
 from prism.scenarios.random_family import RandomConfig, random_scenario
-from prism.scenarios.run import ScenarioRun, make_scenario, write_scenario
+from prism.scenarios.run import ScenarioRun, make_scenario, write_graphs, write_scenario
 from prism.scenarios.scenario import Scenario
 from prism.scenarios.scenario_file import load_scenario, read_scenario, scenario_names
 
@@ -14,5 +14,6 @@ __all__ = [
     "random_scenario",
     "read_scenario",
     "scenario_names",
+    "write_graphs",
     "write_scenario",
 ]

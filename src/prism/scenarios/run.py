@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from prism.scenarios.slow_hops import end_hops_apart
 from prism.scenarios.timeline import Disturbance, JobPlan, JobRun, plan_job, run_job
 from prism.scenarios.traffic import collect_records, expand_flows
 from prism.scenarios.truth import describe_truth
+from prism.simulate.cluster import Cluster
+from prism.simulate.cluster_file import write_cluster
+from prism.simulate.graph import Graph, save_graph
 from prism.simulate.solving.slowdowns import Slowdown
 
 _MOST_SPANS = 2_000_000  # beyond, only some ranks' spans are kept
@@ -30,12 +33,14 @@ _JOIN_NS = 2_000_000  # traffic of another tenant closer than this is one distur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioRun:
-    """What a scenario gives: three tables and the truth document."""
+    """What a scenario gives: three tables, the truth document, and the graph of each job's undisturbed step."""
 
     flows: pl.DataFrame
     topology: pl.DataFrame
     spans: pl.DataFrame
     truth: dict[str, Any]
+    cluster: Cluster
+    graphs: Mapping[str, Graph]  # by job
 
 
 def make_scenario(scenario: Scenario, seed: int = 0) -> ScenarioRun:
@@ -59,6 +64,8 @@ def make_scenario(scenario: Scenario, seed: int = 0) -> ScenarioRun:
         topology=list_topology(cluster, naming, hosts),
         spans=spans.sort("job", "rank", "lane", "start_ns"),
         truth=describe_truth(scenario, seed, runs, planted, effects, naming, span_ranks),
+        cluster=cluster,
+        graphs={plan.job.id: plan.graph for plan in plans},
     )
 
 
@@ -151,3 +158,14 @@ def write_scenario(run: ScenarioRun, folder: Path) -> None:
     write_table(run.topology, folder / "topology.csv", TOPOLOGY)
     write_table(run.spans, folder / "spans.parquet", SPANS)
     (folder / "truth.json").write_text(json.dumps(run.truth) + "\n")
+
+
+def write_graphs(run: ScenarioRun, folder: Path) -> list[Path]:
+    """Write graphs/JOB for every job and cluster.yaml, as `prism simulate` takes them; returns the graphs' folders."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_cluster(run.cluster, folder / "cluster.yaml")
+    paths = [folder / "graphs" / job for job in run.graphs]
+    for path, graph in zip(paths, run.graphs.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_graph(graph, path)
+    return paths

@@ -28,6 +28,7 @@ _NAMES = {
     "cluster_file": ("load_cluster",),
     "calibration": ("Calibration", "read_calibration"),
     "costs": ("ClusterCosts", "Estimate", "estimate"),
+    "assessment": ("Assessment", "assess_communication"),
     "messages": ("find_messages",),
     "flows": ("make_flows",),
 }

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prism.errors import BadConfigError
-from prism.records.settings import Checked, number
+from prism.records.settings import Checked, nearest, number, one_of
 
-Arch = Literal["ampere", "hopper", "blackwell"]
+Arch = Literal["volta", "ampere", "hopper", "blackwell", "cdna"]
 Cpu = Literal["intel", "amd", "arm"]
 Backend = Literal["nccl", "gloo"]
+# How NCCL reaches the network: verbs on InfiniBand or RoCE; libfabric on AWS EFA; Google's GPUDirect-TCPX and TCPXO;
+# verbs on Omni-Path, where the CPU moves the bytes; TCP sockets.
+Transport = Literal["rdma", "efa", "tcpx", "omni-path", "sockets"]
+Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat"]
+
+_NCCL_VERSION = re.compile(r"2\.\d{1,3}(\.\d{1,3})?")
 
 IntArray = NDArray[np.int64]
 
@@ -37,9 +44,11 @@ class Nvlink(Checked):
 class Nics(Checked):
     """The network cards of one host; card k is rail k."""
 
-    count: int = number(8, 1, 64)
+    count: int = number(8, 1, 128)  # those that NCCL uses, which may be fewer than the host has
     gbps: float = number(400.0, 0.1, 6400)
     latency_us: float = number(0.0, 0, 10_000)  # per hop, on top of what the cost model already holds
+    transport: Transport = field(default="rdma", metadata=one_of(Transport))
+    gpu_direct: bool = True  # NICs read and write GPU memory; without it every message goes through host memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,10 @@ class Cluster(Checked):
     arch: Arch = field(default="hopper", metadata={"choices": get_args(Arch)})
     cpu: Cpu = field(default="intel", metadata={"choices": get_args(Cpu)})
     backend: Backend = field(default="nccl", metadata={"choices": get_args(Backend)})
+    nccl: str = "2.30"  # its version decides which algorithms there are and how they are scored
+    nccl_algo: tuple[Algorithm, ...] = ()  # what NCCL_ALGO allows; empty where it is not set
     num_hosts: int = number(1024, 1, 1_000_000)
+    elastic: bool = False  # a job that needs more hosts gets them; presets are elastic, a stated number is a limit
     gpus_per_host: int = number(8, 1, 256)
     pcie_gb_per_s: float = number(48.0, 0.1, 1000)
     nvlink: Nvlink | None = None
@@ -90,6 +102,14 @@ class Cluster(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
+        if not _NCCL_VERSION.fullmatch(self.nccl):
+            raise BadConfigError(f'\'nccl\' is {self.nccl!r}, expected a version such as "2.27" or "2.7.8"')
+        unknown = [name for name in self.nccl_algo if name not in get_args(Algorithm)]
+        if unknown:
+            hint = nearest(unknown[0], get_args(Algorithm))
+            raise BadConfigError(
+                f"'nccl_algo' has {unknown[0]!r}{hint}; expected some of {', '.join(get_args(Algorithm))}"
+            )
         for i, link in enumerate(self.links):
             for end in (link.src, link.dst):
                 if not self.has_node(end):
@@ -102,6 +122,15 @@ class Cluster(Checked):
                     f"'links[{i}]' joins '{link.src}' to '{link.dst}', which are not neighbours; "
                     "links go host-H/nic-K to its leaf, or leaf-L to spine-S"
                 )
+
+    @property
+    def nccl_minor(self) -> int:
+        """The N of NCCL 2.N."""
+        return int(self.nccl.split(".")[1])
+
+    def holding(self, num_hosts: int) -> Cluster:
+        """This cluster with at least so many hosts, where it is elastic."""
+        return replace(self, num_hosts=num_hosts) if self.elastic and num_hosts > self.num_hosts else self
 
     @property
     def num_gpus(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def load_cluster(path_or_preset: str | Path, num_hosts: int | None = None) -> Cluster:
-    """A preset by name, or a YAML file; `num_hosts` overrides how many hosts it has."""
+    """A preset by name, or a YAML file; `num_hosts` says how many hosts it has, and no more."""
     where = str(path_or_preset)
     names = preset_names()
     if where in names:
@@ -30,7 +30,7 @@ def load_cluster(path_or_preset: str | Path, num_hosts: int | None = None) -> Cl
             hint = nearest(where, names)
             raise BadFileError(f"{where}: no such cluster file or preset{hint}; presets: {', '.join(names)}")
         cluster = read_cluster(read_text(path), where)
-    return cluster if num_hosts is None else replace(cluster, num_hosts=num_hosts)
+    return cluster if num_hosts is None else replace(cluster, num_hosts=num_hosts, elastic=False)
 
 
 def read_cluster(text: str, where: str = "cluster") -> Cluster:
@@ -45,9 +45,19 @@ def read_cluster(text: str, where: str = "cluster") -> Cluster:
                 f"expected one of {', '.join(preset_names())}"
             )
         base = _preset(preset)
+    settings.setdefault("elastic", "num_hosts" not in settings and (base is None or base.elastic))
     settings.setdefault("name", base.name if base else Path(where).stem or "cluster")
     cluster: Cluster = build(Cluster, settings, where, base=base)
     return cluster
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write a cluster as a file that `load_cluster` reads back as the same cluster."""
+    import yaml
+
+    known = {key: value for key, value in asdict(cluster).items() if value is not None}
+    known["nccl_algo"], known["links"] = list(cluster.nccl_algo), [dict(link) for link in known["links"]]
+    path.write_text(yaml.safe_dump(known, sort_keys=False))
 
 
 def _preset(name: str) -> Cluster:

@@ -73,6 +73,7 @@ class Fit:
 
     corrections: dict[tuple[str, int, int], Correction]  # kind, ranks, hosts
     factors: dict[str, Factors]
+    crossing: frozenset[str]  # kinds that were measured between hosts
 
 
 @lru_cache(maxsize=64)
@@ -91,6 +92,7 @@ def fit_calibration(calibration: Calibration, cluster: Cluster) -> Fit:
     for group in median.filter(pl.col("num_ranks") > 1).sort(*key, "bytes").partition_by(key):
         kind, ranks, hosts = group.select(key).row(0)
         sizes, measured = group["bytes"].to_numpy().astype(float), group["duration_ns"].to_numpy() / 1000
+        cluster = cluster.holding(hosts)
         if ranks > cluster.num_gpus or hosts > cluster.num_hosts or ranks > hosts * cluster.gpus_per_host:
             raise BadConfigError(
                 f"the calibration has {ranks} ranks on {hosts} hosts, which {cluster.name} cannot hold"
@@ -100,7 +102,8 @@ def fit_calibration(calibration: Calibration, cluster: Cluster) -> Fit:
         rows = np.stack([costs.latency_us, costs.duration_us - costs.latency_us, measured])
         parts.setdefault(kind, []).append(rows)
     factors = {kind: _fit_factors(np.concatenate(rows, axis=1)) for kind, rows in parts.items()}
-    return Fit(corrections, factors)
+    crossing = frozenset(kind for kind, _, hosts in corrections if hosts > 1)
+    return Fit(corrections, factors, crossing)
 
 
 def _log(sizes: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.errors import BadConfigError
+from prism.simulate.bands import CALIBRATE_ABOVE_PCT, MEASURED_NETWORK, band_pct, by_size
 from prism.simulate.calibration import Calibration
 from prism.simulate.cluster import Cluster, IntArray
 from prism.simulate.correction import fit_calibration
@@ -23,15 +24,6 @@ from prism.simulate.transfer_model import evaluate_transfer
 PROVENANCES = ("modelled", "fitted", "measured")
 _MODELLED, _FITTED, _MEASURED = range(3)
 
-# Error of the unfitted model against public measurements, rounded up (benchmarks/collectives.py prints them):
-# from LARGE_BYTES up and below. Between hosts NCCL's latencies are about half of what a cloud network shows, and
-# clusters whose owners asked for help ran large messages at half of what a sound network of theirs would.
-LARGE_BYTES = 64 * 2**20
-_BAND_ONE_HOST = (15.0, 30.0)
-_BAND_HOSTS = (40.0, 60.0)
-_BAND_POINT_TO_POINT = (40.0, 60.0)  # no public table at hand: an assumption
-_BAND_TCP = (60.0, 60.0)  # the CPU and the kernel decide; calibrate
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -42,7 +34,12 @@ class Estimate:
     protocol: str
     channels: int
     provenance: str  # measured, fitted or modelled
-    error_band_pct: float  # about nine of ten comparisons with measurements lie within
+    error_band_pct: float  # 95 of 100 measured times lie within a factor of 1 + this / 100
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether too little is known about this network to rely on the time."""
+        return self.error_band_pct > CALIBRATE_ABOVE_PCT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +157,7 @@ def estimate_all_to_all(
     even = estimate("all_to_all", busiest, placement, cluster, calibration)
     if cluster.backend != "nccl" or count == 1:
         return even
+    cluster = cluster.holding(max(hosts) + 1)
     held = _busiest_link_us(matrix, np.asarray(hosts, np.int64), np.asarray(locals_, np.int64), cluster)
     modelled = exchange_latency_us(count - 1, SIMPLE, placement, cluster) + held
     ratio = 1.0
@@ -189,7 +187,7 @@ def _estimate(
     kind = "send" if kind == "recv" else kind
     costs = evaluate_transfer(kind, sizes, placement, cluster)
     duration = costs.duration_us
-    modelled = band = _model_band(kind, sizes, placement, cluster)
+    modelled = band = band_pct(kind, sizes, placement, cluster)
     provenance = np.zeros(len(sizes), np.int8)
     if calibration is not None and placement.num_ranks > 1:
         fit = fit_calibration(calibration, cluster)
@@ -205,18 +203,14 @@ def _estimate(
             moved = costs.duration_us - costs.latency_us
             duration = factors.latency * costs.latency_us + factors.transfer * moved
             provenance = np.full(len(sizes), _FITTED, np.int8)
-            band = factors.band_pct + modelled / 2
+            band = factors.band_pct + _left_unknown(modelled, sizes, placement, is_known=kind in fit.crossing)
     found = Estimates(duration_ns=np.rint(duration * 1000).astype(np.int64), provenance=provenance, error_band_pct=band)
     return costs, found
 
 
-def _model_band(kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster) -> FloatArray:
-    if placement.num_ranks == 1:
-        return np.zeros(len(sizes))
-    if cluster.backend == "gloo":
-        large, small = _BAND_TCP
-    elif kind in ("send", "all_to_all", "gather", "scatter"):
-        large, small = _BAND_POINT_TO_POINT
-    else:
-        large, small = _BAND_ONE_HOST if placement.same_host else _BAND_HOSTS
-    return np.where(sizes >= LARGE_BYTES, large, small)
+def _left_unknown(modelled: FloatArray, sizes: FloatArray, placement: GroupPlacement, *, is_known: bool) -> FloatArray:
+    """What of the model's band remains beside measurements on another placement."""
+    if placement.same_host:
+        return modelled / 2
+    # Points of one host say nothing about the network between hosts.
+    return np.minimum(modelled, by_size(MEASURED_NETWORK, sizes)) / 2 if is_known else modelled

@@ -41,6 +41,7 @@ def placement_of(
 ) -> GroupPlacement:
     """Summarise the members of a group given as host and GPU number of each."""
     host, local = np.asarray(hosts, np.int64), np.asarray(locals_, np.int64)
+    cluster = cluster.holding(int(host.max(initial=0)) + 1)
     if not len(host) or host.shape != local.shape:
         raise BadConfigError(f"a group needs one host and one GPU per member, got {len(host)} and {len(local)}")
     if host.min() < 0 or host.max() >= cluster.num_hosts:

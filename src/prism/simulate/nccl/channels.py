@@ -32,6 +32,25 @@ class GroupGraphs:
     nvls_channels: int
 
 
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A group on its cluster with the channels that NCCL finds for it."""
+
+    placement: GroupPlacement
+    cluster: Cluster
+    graphs: GroupGraphs
+
+    @property
+    def scale(self) -> int:
+        """Which entry of NCCL's rows of three applies: one host, two, more."""
+        return min(self.placement.num_hosts, 3) - 1
+
+
+def communicator(placement: GroupPlacement, cluster: Cluster) -> Communicator:
+    """What NCCL works with for one group."""
+    return Communicator(placement, cluster, find_graphs(placement, cluster))
+
+
 @lru_cache(maxsize=4096)
 def find_graphs(placement: GroupPlacement, cluster: Cluster) -> GroupGraphs:
     """The graphs of one group."""
@@ -85,7 +104,7 @@ def _best(tried: list[tuple[float, int]], fallback: float) -> ChannelGraph:
 
 def _duplicate(graph: ChannelGraph, arch: str) -> ChannelGraph:
     """Fast channels are run as two slower ones."""
-    if graph.intra < 25.0 or (arch != "ampere" and graph.intra < 50.0 and graph.channels > 4):
+    if graph.intra < 25.0 or (arch in ("hopper", "blackwell") and graph.intra < 50.0 and graph.channels > 4):
         return graph
     channels = min(2 * graph.channels, tables.MAX_CHANNELS // 2)
     share = math.ceil(channels / graph.channels)
@@ -104,7 +123,13 @@ def _nvls(placement: GroupPlacement, cluster: Cluster) -> ChannelGraph | None:
     """One channel per GPU of a host; the head of a channel carries it twice."""
     link = cluster.nvlink
     heads = placement.ranks_per_host_min
-    if link is None or not link.sharp or cluster.arch == "ampere" or placement.num_ranks <= 2 or heads < 2:
+    if (
+        link is None
+        or not link.sharp
+        or cluster.arch not in ("hopper", "blackwell")
+        or placement.num_ranks <= 2
+        or heads < 2
+    ):
         return None
     if placement.ranks_per_host_max != heads:
         return None

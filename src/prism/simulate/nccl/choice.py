@@ -7,6 +7,7 @@ NCCL scores every algorithm and protocol by `latency + bytes / bandwidth` and ru
   costs two more rounds (src/device/all_reduce.h for the stages, src/enqueue.cc for the chunk sizes).
 - LL runs a message under `channels x ranks x 4 KiB` on fewer channels, so its bandwidth is that of the channels used.
 - Broadcast and reduce pass the first chunk along the whole chain of ranks.
+- Nothing is quicker than what the NICs of a host really carry (`transports.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 
 from prism.simulate.cluster import Cluster
 from prism.simulate.nccl import constants as tables
+from prism.simulate.nccl import older
 from prism.simulate.nccl.candidates import Candidate, find_candidates, hop_latencies, num_steps
-from prism.simulate.nccl.channels import find_graphs
+from prism.simulate.nccl.channels import Communicator, communicator
 from prism.simulate.nccl.constants import LL, SIMPLE
+from prism.simulate.nccl.transports import network_us
 from prism.simulate.placement import GroupPlacement
 
 FloatArray = NDArray[np.float64]
@@ -45,15 +48,17 @@ class Costs:
 
 def evaluate(kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster) -> Costs:
     """Choose and time a ring-like collective for every size."""
+    comm = communicator(placement, cluster)
     candidates = find_candidates(kind, placement, cluster)
-    scores = np.stack([_score(c, kind, sizes, placement, cluster) for c in candidates])
+    scores = np.stack([_score(c, kind, sizes, comm) for c in candidates])
     choice = np.argmin(scores, axis=0)
     score = scores[choice, np.arange(len(sizes))]
     duration, shape = score.copy(), score.copy()
     for index in np.unique(choice):
         chosen = choice == index
-        longer, stepped = _refine(candidates[index], kind, sizes[chosen], score[chosen], placement, cluster)
-        duration[chosen], shape[chosen] = longer, stepped
+        longer, stepped = _refine(candidates[index], kind, sizes[chosen], score[chosen], comm)
+        busy = candidates[index].latency_us + network_us(kind, candidates[index].algorithm, sizes[chosen], comm)
+        duration[chosen], shape[chosen] = np.maximum(longer, busy), np.maximum(stepped, busy)
     latency = np.array([c.latency_us for c in candidates])[choice]
     return Costs(
         candidates=candidates,
@@ -65,37 +70,36 @@ def evaluate(kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: C
     )
 
 
-def _score(
-    candidate: Candidate, kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster
-) -> FloatArray:
+def _score(candidate: Candidate, kind: str, sizes: FloatArray, comm: Communicator) -> FloatArray:
     """NCCL's expected time of one candidate, in microseconds."""
+    placement, cluster = comm.placement, comm.cluster
+    is_old = cluster.nccl_minor <= older.LAST_MINOR
     bandwidth = np.full(len(sizes), candidate.gb_per_s)
     log_size = np.frexp(np.floor(sizes / 64))[1] - 1
     corrected = candidate.algorithm == "tree"
     if candidate.algorithm == "nvls_tree":
         corrected = cluster.arch == "blackwell" and cluster.cpu != "arm"
     if corrected:
-        table = np.array(tables.TREE_CORRECTION[candidate.protocol])
+        table = np.array((older.TREE_CORRECTION if is_old else tables.TREE_CORRECTION)[candidate.protocol])
         last = 22 if candidate.algorithm == "tree" else 23
         inside = (log_size >= 0) & (log_size <= last)
         bandwidth *= np.where(inside, table[np.clip(log_size, 0, 23)], 1.0)
     latency = np.full(len(sizes), candidate.latency_us)
     if (candidate.algorithm, candidate.protocol, kind) == ("ring", SIMPLE, "all_reduce") and not placement.same_host:
-        share = sizes // (candidate.channels * placement.num_ranks)
-        latency *= np.where(share >= 64, 1.4, 1.0)  # the plateau of rings over networks
+        if is_old:
+            latency *= np.where(older.is_on_plateau(sizes, placement.num_ranks), older.PLATEAU, 1.0)
+        else:
+            share = sizes // (candidate.channels * placement.num_ranks)
+            latency *= np.where(share >= 64, 1.4, 1.0)  # the plateau of rings over networks
     score: FloatArray = latency + sizes / (1000 * bandwidth)
     return score
 
 
 def _refine(
-    candidate: Candidate,
-    kind: str,
-    sizes: FloatArray,
-    score: FloatArray,
-    placement: GroupPlacement,
-    cluster: Cluster,
+    candidate: Candidate, kind: str, sizes: FloatArray, score: FloatArray, comm: Communicator
 ) -> tuple[FloatArray, FloatArray]:
     """Duration and shape of the chosen candidate: its score and what the score leaves out."""
+    placement = comm.placement
     if candidate.algorithm == "nvls":
         heads = placement.num_ranks
         rounds = 2 if kind == "all_reduce" else 1  # all-gather and reduce-scatter have two stages, not three
@@ -105,35 +109,28 @@ def _refine(
     if candidate.algorithm != "ring":
         return score, score
     if kind in ("broadcast", "reduce"):
-        graphs = find_graphs(placement, cluster)
-        intra, inter = hop_latencies("ring", candidate.protocol, placement, cluster, graphs)
+        intra, inter = hop_latencies("ring", candidate.protocol, comm)
         chain = (placement.num_ranks - placement.num_hosts) * intra + (placement.num_hosts - 1) * inter
         score = score + max(0.0, chain - (intra if placement.same_host else inter))
     if candidate.protocol != LL:
         return score, score
-    return _refine_ll(candidate, kind, sizes, score, placement, cluster)
+    return _refine_ll(candidate, kind, sizes, score, comm)
 
 
 def _refine_ll(
-    candidate: Candidate,
-    kind: str,
-    sizes: FloatArray,
-    score: FloatArray,
-    placement: GroupPlacement,
-    cluster: Cluster,
+    candidate: Candidate, kind: str, sizes: FloatArray, score: FloatArray, comm: Communicator
 ) -> tuple[FloatArray, FloatArray]:
     """LL in steps of 4 KiB per channel and rank, on as many channels as the message fills."""
-    ranks, steps = placement.num_ranks, num_steps(kind, placement.num_ranks)
+    ranks, steps = comm.placement.num_ranks, num_steps(kind, comm.placement.num_ranks)
     full = ranks * candidate.channels * tables.LL_BYTES_PER_STEP
     step_bytes = np.maximum(np.minimum(sizes / ranks, tables.LL_BYTES_PER_STEP), sizes / (ranks * candidate.channels))
     # A 16-byte line carries 8 bytes with LL, a 128-byte line 120 with LL128; NCCL states only the rate of the latter.
-    nodes = min(placement.num_hosts, 3) - 1
-    channel_gb = tables.RING_LL128_PER_CHANNEL[cluster.arch][nodes] * (8 / 16) / (120 / 128)
+    channel_gb = tables.RING_LL128_PER_CHANNEL[comm.cluster.arch][comm.scale] * (8 / 16) / (120 / 128)
     duration = np.maximum(score, candidate.latency_us + steps * step_bytes / (1000 * channel_gb))
-    if not placement.same_host:
+    if not comm.placement.same_host:
         return duration, duration
     # Where a measurement sets the level, only the shape counts: one more pass over all channels per full load.
-    graph = find_graphs(placement, cluster).ring
+    graph = comm.graphs.ring
     uncapped = graph.channels * graph.intra * 0.5 * ranks / steps
     passes = np.ceil(np.maximum(sizes, 1) / full)
     return duration, candidate.latency_us + passes * full / (1000 * uncapped)

@@ -42,7 +42,7 @@ HOP_LATENCY: Final[dict[str, dict[str, Row]]] = {
 }
 
 # One node: by GPU. Several: by CPU, Intel (and others) then AMD, which are the Volta and Ampere rows of NCCL's table.
-LL_MAX_ONE_NODE: Final = {"ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
+LL_MAX_ONE_NODE: Final = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0, "cdna": 87.7}
 LL_MAX_NODES: Final[dict[str, Row]] = {
     "intel": (39.0, 39.0, 20.4),
     "arm": (39.0, 39.0, 20.4),
@@ -50,27 +50,35 @@ LL_MAX_NODES: Final[dict[str, Row]] = {
 }
 
 RING_LL128_PER_CHANNEL: Final[dict[str, Row]] = {
+    "volta": (20.0, 20.0, 20.0),
+    "cdna": (20.0, 20.0, 20.0),
     "ampere": (20.0, 20.0, 20.0),
     "hopper": (36.7, 36.7, 36.7),
     "blackwell": (40.0, 40.0, 40.0),
 }
 TREE_LL128_PER_CHANNEL: Final[dict[str, Row]] = {
+    "volta": (20.0, 20.0, 20.0),
+    "cdna": (20.0, 20.0, 20.0),
     "ampere": (20.0, 20.0, 20.0),
     "hopper": (36.7, 36.7, 29.0),
     "blackwell": (55.6, 31.67, 20.0),
 }
 TREE_PER_CHANNEL: Final[dict[str, Row]] = {
+    "volta": (26.5, 18.5, 10.0),
+    "cdna": (24.0, 23.6, 17.8),
     "ampere": (24.0, 23.6, 17.8),
     "hopper": (38.7, 41.4, 36.0),
     "blackwell": (70.0, 42.8, 24.0),
 }
 NVLS_TREE_PER_CHANNEL: Final[dict[str, Row]] = {
+    "volta": (26.5, 18.5, 10.0),
+    "cdna": (24.0, 23.6, 17.8),
     "ampere": (24.0, 23.6, 17.8),
     "hopper": (0.0, 57.7, 45.5),
     "blackwell": (0.0, 96.0, 80.0),
 }
-NVLS_EFFICIENCY: Final = {"ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
-NVLS_CHANNELS: Final = {"ampere": (0, 0), "hopper": (16, 16), "blackwell": (24, 32)}  # one node, several
+NVLS_EFFICIENCY: Final = {"hopper": 0.85, "blackwell": 0.74}
+NVLS_CHANNELS: Final = {"hopper": (16, 16), "blackwell": (24, 32)}  # one node, several
 
 # What posting one message to the network costs the CPU; three times that with Simple.
 NETWORK_OVERHEAD: Final = {"intel": 1.0, "amd": 2.0, "arm": 1.0}
@@ -84,13 +92,19 @@ TREE_CORRECTION: Final[tuple[tuple[float, ...], ...]] = (
 )  # fmt: skip
 
 # The per-channel bandwidths that the topology search tries, best first.
+_BEFORE_HOPPER = (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
+_BEFORE_HOPPER_NODES = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
 SPEEDS_ONE_NODE: Final[dict[str, tuple[float, ...]]] = {
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    "volta": _BEFORE_HOPPER,
+    "cdna": (48, *_BEFORE_HOPPER),
+    "ampere": _BEFORE_HOPPER,
     "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
     "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
 }
 SPEEDS_NODES: Final[dict[str, tuple[float, ...]]] = {
-    "ampere": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    "volta": _BEFORE_HOPPER_NODES,
+    "ampere": _BEFORE_HOPPER_NODES,
+    "cdna": _BEFORE_HOPPER_NODES,
     "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     "blackwell": (96, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 }  # fmt: skip

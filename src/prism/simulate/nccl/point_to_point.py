@@ -11,9 +11,10 @@ import numpy as np
 from prism.simulate.cluster import Cluster
 from prism.simulate.nccl import constants as tables
 from prism.simulate.nccl.candidates import Candidate
-from prism.simulate.nccl.channels import find_graphs, nic_gb_per_s
+from prism.simulate.nccl.channels import find_graphs
 from prism.simulate.nccl.choice import Costs, FloatArray
 from prism.simulate.nccl.constants import LL, SIMPLE
+from prism.simulate.nccl.transports import hop_us, real_nic_gb_per_s
 from prism.simulate.placement import GroupPlacement
 
 POINT_TO_POINT_KINDS = ("send", "recv", "all_to_all", "gather", "scatter")
@@ -59,13 +60,13 @@ def exchange_latency_us(num_peers: int, protocol: int, placement: GroupPlacement
     hop = tables.HOP_LATENCY[hardware]["ring"][protocol]
     if not placement.same_host:
         detour = 0.0 if placement.same_rail else hop  # another rail is reached through the GPU that owns its NIC
-        hop = tables.HOP_LATENCY["network"]["tree"][SIMPLE] + 2 * cluster.nics.latency_us + detour
+        hop = tables.HOP_LATENCY["network"]["tree"][SIMPLE] + 2 * hop_us(cluster) + detour
     return tables.BASE_LATENCY["ring"][protocol] + -(-num_peers // tables.P2P_PEERS_AT_ONCE) * hop
 
 
 def slowest_link_us(kind: str, sizes: FloatArray, placement: GroupPlacement, cluster: Cluster) -> FloatArray:
     """How long the busiest link is held: NVLink of one GPU, a NIC, or a leaf's share of its uplinks."""
-    nic = nic_gb_per_s(placement, cluster)
+    nic = real_nic_gb_per_s(placement, cluster)
     if kind in ("send", "recv"):
         return sizes / (1000 * (host_gb_per_s(cluster) if placement.same_host else nic))
     inside, outside = placement.ranks_per_host_max - 1, placement.num_ranks - placement.ranks_per_host_min

@@ -89,9 +89,10 @@ def solve_shared(graph: Graph, costs: ClusterCosts, config: SolveConfig | None =
     ports = connect(graph, program, costs, config.slowdowns)
     alone = no_folding(ports)
     wiring = wire(graph, program, ports, costs, alone.cell, alone.colour)
-    links = find_site_links(graph, ports, wiring, costs.cluster)
+    cluster = costs.cluster.holding(int(graph.ranks["host"].max() or 0) + 1)  # type: ignore[arg-type]
+    links = find_site_links(graph, ports, wiring, cluster)
     state = make_state(program.code, wiring.wires, program.lane_nodes, len(program.steps), note=config.note_ops)
-    capacity = np.array(link_capacities(costs.cluster))
+    capacity = np.array(link_capacities(cluster))
     run_shared(
         wiring.wires, state, op_traffic(graph, program), wiring.site, links.start, links.links, links.share, capacity
     )
