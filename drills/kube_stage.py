@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -66,7 +67,8 @@ class KubeStage(Stage):
         paths |= {"TrainJob": "/apis/trainer.kubeflow.org/v1alpha1"}
         plural = f"{self.kind.lower()}s"
         name = f"{paths[self.kind]}/namespaces/default/{plural}/{self.folder.name}"
-        self.cluster.api.delete(name, propagation="Background")
+        with contextlib.suppress(OSError):  # a drill may have left the server away
+            self.cluster.api.delete(name, propagation="Background")
 
 
 def workload(name: str, kind: str, pods: int = PODS) -> dict[str, Any]:
