@@ -28,6 +28,7 @@ from prism.recover.supervise.launchers.kubernetes.watching import Watcher
 
 _BEAT_S = 2.0
 _POLL_S = 0.1
+_PATIENCE_S = 120.0  # with a server that is away
 _CONTAINER = Path(__file__).with_name("kube_container.py")
 
 
@@ -80,6 +81,9 @@ class BenchNode:
         known = self.containers.get(uid)
         if known is None and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             folder = self.folder / uid
+            if folder.exists():  # it ran here before this node lost its power
+                self._patch(pod, {"status": {"phase": "Failed", "reason": "NodeLost"}})
+                return
             folder.mkdir(parents=True)
             known = self.containers[uid] = Container(pod=pod, folder=folder)
             threading.Thread(target=self._run_pod, args=(known,), daemon=True).start()
@@ -197,8 +201,16 @@ class BenchNode:
 
     def _patch(self, pod: dict[str, Any], body: dict[str, Any]) -> None:
         meta = pod["metadata"]
-        with contextlib.suppress(ApiRefused):
-            self.api.patch(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status", body, STRATEGIC)
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                self.api.patch(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status", body, STRATEGIC)
+            except ApiRefused:
+                return  # it is gone
+            except OSError:
+                time.sleep(1.0)
+            else:
+                return
 
     def _forget(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]

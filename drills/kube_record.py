@@ -32,7 +32,7 @@ class Recorder:
 
     def __init__(self, cluster: KubeCluster) -> None:
         self.cluster = cluster
-        self._pool = urllib3.PoolManager(cert_reqs="CERT_NONE", retries=False)
+        self._pool = urllib3.PoolManager(ca_certs=str(cluster.folder / "certs" / "apiserver.crt"), retries=False)
         self._server = cluster.api.credentials.server
 
     def ask(self, method: str, path: str, body: Json | None = None, token: str = "") -> Json:
@@ -47,6 +47,7 @@ class Recorder:
     def refusals(self) -> Json:
         """One of each."""
         job = workload("refused", "Job")
+        job["spec"]["template"]["spec"]["restartPolicy"] = "Never"
         self.ask("POST", _JOBS, job)
         found = {
             "unauthorized": self.ask("GET", _PODS, token="wrong"),
@@ -59,7 +60,8 @@ class Recorder:
         return found
 
     def gone(self) -> Json:
-        """A watch from a version that the server has forgotten."""
+        """A watch from a version that the server has forgotten, as it does when it starts."""
+        self.cluster.restart_server()
         url = f"{self._server}{_PODS}?watch=true&resourceVersion=1&timeoutSeconds=2"
         found = self._pool.request("GET", url, headers=self.cluster.api.credentials.headers(), timeout=20.0)
         return {"status": found.status, "lines": [_short(json.loads(line)) for line in found.data.splitlines()]}
@@ -106,9 +108,9 @@ class Recorder:
 
 
 def _short(document: Json) -> Json:
-    """Without who wrote which field, which is most of an answer."""
+    """Without who wrote which field, which is most of an answer, and without this machine's variables."""
     if isinstance(document, dict):
-        return {k: _short(v) for k, v in document.items() if k != "managedFields"}
+        return {k: _short(v) for k, v in document.items() if k not in ("managedFields", "env")}
     return [_short(v) for v in document] if isinstance(document, list) else document
 
 
@@ -124,10 +126,10 @@ def main() -> int:
         found = {
             "version": Api(read_kubeconfig(cluster.kubeconfig)).get("/version")["gitVersion"],
             "refusals": recorder.refusals(),
-            "gone": recorder.gone(),
             "succeeded": recorder.life("succeeded", "echo hello"),
             "failed": recorder.life("failed", "exit 7"),
             "evicted": recorder.life("evicted", _HOOK, evict),
+            "gone": recorder.gone(),
             "nodes": recorder.lost_node(),
         }
     Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")

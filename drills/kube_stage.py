@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -31,7 +32,7 @@ class KubeStage(Stage):
         own = {"kubernetes": {"run_dir": str(self.run_dir.resolve()), "node_lost_s": 3.0}, "python": sys.executable}
         self.settings = merge({"launch": own}, self.settings)
         Stage.__post_init__(self)
-        (self.folder / "manifest.yaml").write_text(yaml.safe_dump(workload(self.folder.name, self.kind)))
+        (self.folder / "manifest.yaml").write_text(yaml.safe_dump(workload(self.folder.name.lower(), self.kind)))
 
     def command(self) -> list[str]:
         """The training command of one pod."""
@@ -65,8 +66,9 @@ class KubeStage(Stage):
         paths = {"JobSet": "/apis/jobset.x-k8s.io/v1alpha2", "Job": "/apis/batch/v1"}
         paths |= {"TrainJob": "/apis/trainer.kubeflow.org/v1alpha1"}
         plural = f"{self.kind.lower()}s"
-        name = f"{paths[self.kind]}/namespaces/default/{plural}/{self.folder.name}"
-        self.cluster.api.delete(name, propagation="Background")
+        name = f"{paths[self.kind]}/namespaces/default/{plural}/{self.folder.name.lower()}"
+        with contextlib.suppress(OSError):  # a drill may have left the server away
+            self.cluster.api.delete(name, propagation="Background")
 
 
 def workload(name: str, kind: str, pods: int = PODS) -> dict[str, Any]:

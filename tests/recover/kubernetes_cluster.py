@@ -31,7 +31,7 @@ class MemoryCluster:
         handler = type("Handler", (_Handler,), {"cluster": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def write_kubeconfig(self, path: Path) -> None:
         cluster = {"server": f"http://127.0.0.1:{self._server.server_address[1]}"}

@@ -84,7 +84,7 @@ def serve(**answers: list[Answer]) -> Iterator[Script]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     script.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield script

@@ -56,15 +56,21 @@ def kube(tmp_path_factory) -> Iterator[KubeCluster]:
         yield cluster
 
 
-@pytest.fixture
-def kube_launcher(kube: KubeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+def on_kubernetes(tmp_path: Path, **more: object) -> KubernetesLauncher:
     """A launcher of a Job of one pod."""
-    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
     name = f"contract-{secrets.token_hex(3)}"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(workload(name, "Job", pods=1)))
-    own = KubernetesSettings(manifest=str(tmp_path / "job.yaml"))
-    yield KubernetesLauncher(LaunchSettings(kubernetes=own, python=sys.executable))
-    kube.api.delete(f"/apis/batch/v1/namespaces/default/jobs/{name}", propagation="Background")
+    own = KubernetesSettings(manifest=str(tmp_path / "job.yaml"), **more)  # type: ignore[arg-type]
+    return KubernetesLauncher(LaunchSettings(kubernetes=own, python=sys.executable))
+
+
+@pytest.fixture
+def kube_launcher(kube: KubeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
+    yield on_kubernetes(tmp_path)
+    for job in kube.api.get("/apis/batch/v1/namespaces/default/jobs")["items"]:
+        path = f"/apis/batch/v1/namespaces/default/jobs/{job['metadata']['name']}"
+        kube.api.delete(path, propagation="Background")
 
 
 class NamedHosts(SshLauncher):
@@ -295,6 +301,97 @@ def test_a_host_that_ssh_no_longer_reaches_is_lost(tmp_path: Path, ssh_hosts: Ss
     look = wait_over(launcher, one.folder, 120.0)
     assert look.first_failed == "h2" and look.lost
     LocalLauncher().stop(one.folder, 0.0)
+
+
+# -- Kubernetes only, on a real API server
+
+
+def wait_hosts(launcher: Launcher, folder: Path) -> tuple[str, ...]:
+    deadline = time.monotonic() + 60.0
+    while not (look := launcher.look(folder)).hosts and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return look.hosts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_drain_waits_for_the_save_and_asks_the_ranks_alone(
+    tmp_path: Path, kube: KubeCluster, kube_launcher: Launcher
+):
+    script = tmp_path / "train.py"
+    script.write_text(LOADERS)
+    one = plan(tmp_path, f"RANK=0 {sys.executable} {script}; exit $?")
+    kube_launcher.start(one)
+    wait_text(kube_launcher, one.folder, "up")
+    (node,) = wait_hosts(kube_launcher, one.folder)
+    try:
+        kube.drain(node)
+        look = wait_over(kube_launcher, one.folder)
+    finally:
+        kube.uncordon(node)
+    assert look.code == 143 and look.first_failed == node
+    assert "saved with 2 loaders" in wait_text(kube_launcher, one.folder, "saved")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_excluded_node_is_avoided_by_the_scheduler(tmp_path: Path, kube: KubeCluster, kube_launcher: Launcher):
+    for attempt, node in enumerate(kube.nodes, 1):
+        one = replace(plan(tmp_path, "sleep 300", attempt=attempt), excluded=(node,))
+        kube_launcher.start(one)
+        (found,) = wait_hosts(kube_launcher, one.folder)
+        assert found != node
+        kube_launcher.stop(one.folder, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kube_launcher")
+def test_a_condemned_node_gets_a_taint_and_a_condition_and_loses_the_taint(tmp_path: Path, kube: KubeCluster):
+    launcher, node = on_kubernetes(tmp_path, taint=True), kube.nodes[0]
+    launcher.cordon(node, "failed the host test")
+    found = kube.api.get(f"/api/v1/nodes/{node}")
+    assert [taint["key"] for taint in found["spec"]["taints"]] == ["prism-suspect"]
+    suspect = next(c for c in found["status"]["conditions"] if c["type"] == "PrismSuspect")
+    assert (suspect["status"], suspect["message"]) == ("True", "failed the host test")
+    launcher.uncordon(node)
+    assert not kube.api.get(f"/api/v1/nodes/{node}")["spec"].get("taints")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kube_launcher")
+def test_only_the_failed_pod_is_replaced_where_the_user_wants_that(tmp_path: Path, kube: KubeCluster):
+    launcher = on_kubernetes(tmp_path, restart="pod")
+    one = plan(tmp_path, f"[ -e {tmp_path}/again ] && echo twice && exit 0; touch {tmp_path}/again; echo once; exit 3")
+    launcher.start(one)
+    assert wait_over(launcher, one.folder).code == 0
+    assert len(launcher.logs(one.folder)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kube_launcher")
+def test_the_shipped_rights_are_enough_and_no_more(tmp_path: Path, kube: KubeCluster, monkeypatch: pytest.MonkeyPatch):
+    kube.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}})
+    rbac = Path(__file__).parents[2] / "examples" / "recover" / "kubernetes" / "rbac.yaml"
+    for document in yaml.safe_load_all(rbac.read_text()):
+        space = document["metadata"].get("namespace")
+        group = "/api/v1" if document["kind"] == "ServiceAccount" else "/apis/rbac.authorization.k8s.io/v1"
+        kube.api.create(f"{group}{f'/namespaces/{space}' if space else ''}/{document['kind'].lower()}s", document)
+    account = "/api/v1/namespaces/training/serviceaccounts/prism-supervise/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = kube.api.create(account, request)["status"]["token"]
+    kube.write_kubeconfig(tmp_path / "kubeconfig", token, "training")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    launcher = on_kubernetes(tmp_path)
+    one = plan(tmp_path, "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    launcher.start(one)
+    wait_text(launcher, one.folder, "up")
+    launcher.stop(one.folder, 20.0)
+    assert "saved" in wait_text(launcher, one.folder, "saved")
+    with pytest.raises(BadConfigError, match=r"403.*rbac\.yaml"):
+        on_kubernetes(tmp_path, namespace="default").start(plan(tmp_path, "true", attempt=2))
 
 
 def test_slurm_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):

@@ -124,7 +124,10 @@ class KubernetesLauncher:
             session.close()
 
     def logs(self, folder: Path) -> list[Path]:
-        """One log per pod."""
+        """One log per pod; those of new pods are followed from now on."""
+        session = self._session(folder) if read_end(folder) is None else None
+        if session is not None:
+            session.follow_logs()
         return sorted(folder.glob("*.log"))
 
     def pids(self, folder: Path) -> list[int]:

@@ -40,13 +40,18 @@ class Session:
 
     def look(self, nodes: NodeWatch) -> Look:
         """How it is doing."""
-        pods = self._last = self._states()
-        self.logs.update(pods)
+        pods = self.follow_logs()
         placed = tuple(sorted({pod.node for pod in pods if pod.node and not pod.over}))
         replaced = self._settings.restart == "pod"
         judging = Judging(replaced=replaced, lost_nodes=nodes.lost(placed))
         workload = read_workload(self._find_workload(), self._record.name, self._record.num_pods)
         return judge(pods, workload, judging)
+
+    def follow_logs(self) -> list[PodState]:
+        """The pods as they are, their logs being read."""
+        self._last = self._states()
+        self.logs.update(self._last)
+        return self._last
 
     def new_trouble(self) -> list[str]:
         """What a person should know of and was not told yet."""
