@@ -12,16 +12,8 @@ words = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i + 3 for i in range(60)}}
 plain = Tokenizer(WordLevel(words, "<unk>"))
 plain.pre_tokenizer = Whitespace()
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", pad_token="</s>")
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-    )  # fmt: skip
-)
+shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, max_position_embeddings=32, **shape))
 text = Dataset.from_dict({"text": [" ".join(f"w{(7 * i + j) % 60}" for j in range(12)) for i in range(400)]})
 settings = SFTConfig(
     output_dir="out", max_steps=14, per_device_train_batch_size=2, logging_steps=100, save_strategy="no", report_to=[],
