@@ -89,3 +89,11 @@ def test_the_circle_is_told_with_ranks_peers_and_lines() -> None:
         "this would hang on a cluster: rank 0 waits in send of 64 bytes to rank 1 (train.py:1); rank 1 waits in send of "
         "64 bytes to rank 0 (train.py:1); each waits for the next"
     )
+
+
+def test_ranks_that_only_wait_for_the_circle_are_not_named() -> None:
+    first = _blocking("recv", 1, 0)
+    circle = [[*_blocking("send", 3 - rank, 0), *_blocking("recv", 3 - rank, 1)] for rank in (1, 2)]
+    with pytest.raises(CallsDifferError) as raised:
+        _verify(first, *circle)
+    assert "rank 1 waits in send" in str(raised.value) and "rank 0 waits" not in str(raised.value)

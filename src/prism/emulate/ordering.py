@@ -20,11 +20,11 @@ _Channel = tuple[str, int, int, int]  # group, source, target, tag
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a rank: what it is the how-manieth of."""
+    """One call of a rank, and who is still missing from it."""
 
     entry: CapturedEntry
-    peers: Sequence[int]  # ranks that it needs
-    is_met: Callable[[], bool]
+    peers: Sequence[int]
+    missing: Callable[[], list[int]]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Replay:
         while self.at.setdefault(rank, 0) < len(entries):
             held = self.held.get(rank)
             if held is not None:
-                if not held.is_met():
+                if held.missing():
                     return self.at[rank] > begun
                 del self.held[rank]
                 self.at[rank] += 1
@@ -73,15 +73,20 @@ class _Replay:
             self.calls[rank][entry.group] += 1
             came = self.came[entry.group, number]
             came.add(rank)
-            whole = len(members)
-            met = lambda: len(came) == whole or all(r in came or self.is_over(r) for r in members)  # noqa: E731
-            return _Call(entry, members, met)
+            return _Call(entry, members, lambda: self._absent(members, came))
         peer = members[entry.peer]
         source, target = (rank, peer) if entry.what == "send" else (peer, rank)
         channel = (entry.group, source, target, entry.tag)
         number, other = self.offered[entry.what, channel], "recv" if entry.what == "send" else "send"
         self.offered[entry.what, channel] += 1
-        return _Call(entry, (peer,), lambda: self.offered[other, channel] > number or self.is_over(peer))
+        return _Call(
+            entry, (peer,), lambda: [] if self.offered[other, channel] > number or self.is_over(peer) else [peer]
+        )
+
+    def _absent(self, members: Sequence[int], came: set[int]) -> list[int]:
+        if len(came) == len(members):
+            return []
+        return [r for r in members if r not in came and not self.is_over(r)]
 
 
 def check_order(captures: Mapping[int, Capture]) -> None:
@@ -102,8 +107,7 @@ def _say_circle(replay: _Replay) -> str:
     rank = min(replay.held)
     while rank not in path:
         path.append(rank)
-        peers = replay.held[rank].peers
-        rank = next((r for r in peers if r != rank and r in replay.held and r not in path[:-1]), path[0])
+        rank = replay.held[rank].missing()[0]
     circle = path[path.index(rank) :]
     return "; ".join(_say(r, replay.held[r].entry, replay.held[r].peers) for r in circle[:_MOST_NAMED])
 
