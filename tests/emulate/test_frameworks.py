@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate
+from prism.errors import PrismError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,6 +27,29 @@ def test_the_hugging_face_trainer_with_logging(tmp_path: Path, monkeypatch: pyte
     steps = _emulate("transformers", "hf_trainer.py").prediction.steps
     assert steps.unit == 3
     assert steps.mean_ms > 0 and len(steps.special) == 1
+
+
+@pytest.mark.parametrize("way", [(), ("--fsdp",)], ids=["ddp", "fsdp2"])
+def test_the_example_of_the_hugging_face_page(way: tuple[str, ...], tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "huggingface" / "train.py"
+    emulation = _emulate("transformers", str(example), "--output_dir", str(tmp_path), *way)
+    assert emulation.prediction.steps.unit == 5  # it logs every fifth step
+    kinds = set(emulation.stitched.graph.ops["kind"].cast(str).unique().to_list())
+    assert ("reduce_scatter" if way else "all_reduce") in kinds
+
+
+def test_a_trainer_whose_ranks_never_join_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun, too, every rank then trains alone: the norms of their gradients differ."""
+    monkeypatch.chdir(tmp_path)
+    alone = (SCRIPTS / "hf_trainer.py").read_text().replace('use_cpu=True, ddp_backend="gloo", ', "")
+    (tmp_path / "alone.py").write_text(alone)
+    with pytest.raises(PrismError, match="needs use_cpu=True"):
+        _emulate("transformers", str(tmp_path / "alone.py"))
+
+
+def test_trl_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _emulate("trl", "trl_sft.py").prediction.headline_ms > 0
 
 
 def test_lightning_with_metrics_over_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 
 from prism.emulate.capture import Capture
 from prism.emulate.stitch import Stitched
+from prism.emulate.survey import EAGER_BYTES
 from prism.emulate.units import StepSummary, summarize
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
@@ -27,9 +28,6 @@ _UNCALIBRATED_BAND_PCT = 25.0
 # With one, 12 layouts of 2 to 8 ranks on 16 shared cores were 5 % off on average and 13 % at most: gloo's threads, the
 # kernel's scheduling and other tenants of a CPU are in no model.
 _CPU_BAND_PCT = 13.0
-# In a program that was verified, a message's time is best told by its receiver: gloo's sender goes on as soon as the
-# receiver has asked, which it mostly has.
-EAGER_BYTES = 1 << 50
 _PRESET_OF_GPU = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100", "B200": "dgx-b200"}
 
 # Buffers of one NCCL communicator: channels x receiving connections (ring and tree) x (4 MiB Simple + 4.7 MiB LL128

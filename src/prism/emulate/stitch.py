@@ -14,7 +14,7 @@ from prism.emulate.capture import Capture, CapturedEntry, Iterations, cut_all
 from prism.emulate.classes import Classes, find_classes, sign_of
 from prism.emulate.families import Families, find_families
 from prism.emulate.workloads import describe_unlike, split_by_work
-from prism.emulate.writers import OWN_LANES, ChannelWriter, Seat, SerialWriter, StreamWriter, name_tag
+from prism.emulate.writers import OWN_LANES, Seat, SerialWriter, StreamWriter, name_tag
 from prism.simulate.builder import GraphBuilder, ProgramBuilder
 from prism.simulate.graph import Graph
 
@@ -35,7 +35,6 @@ class StitchConfig:
     compute_scale: float = 1.0  # times of another GPU over those of this one
     clock: ClockName = "work"
     own_times: bool = True  # where every rank was measured each keeps its own times; false where only calls matter
-    channels: bool = False  # CPU only: messages wait for their receiver, and for no others than those of their channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +176,7 @@ class _Writing:
         self._first = first
         self._families = families
         self._classes = classes
-        self._writer = ChannelWriter if config.channels else SerialWriter if lone_core else StreamWriter
+        self._writer = SerialWriter if lone_core else StreamWriter
         self._config = config
         self._lanes = {family.slot: OWN_LANES + i for i, family in enumerate(families.families)}
         self.used = self._list_slots()
@@ -192,11 +191,10 @@ class _Writing:
         head = rank if self._classes.of_rank[rank] == class_id else self._classes.members(class_id)[0]
         seat = Seat(head, self._families, self._classes.by_peer[class_id], self.tagged)
         emitted: list[int] = []
-        lanes = dict(self._lanes)
         for number, iteration in enumerate(self._measured[rank]):
             program.step = number
             gaps = self._gaps(members, number)
-            out = self._writer(program, seat, lanes)
+            out = self._writer(program, seat, self._lanes)
             for entry, gap in zip(self._name_peers(iteration, rank, head, number), gaps, strict=True):
                 out.work(entry, round(gap * self._config.compute_scale))
                 out.write(entry)

@@ -18,12 +18,15 @@ from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig, Launcher, RunLimits, check_ranks
 from prism.emulate.mailbox import Recording
 from prism.emulate.memberships import choose_probes
+from prism.emulate.ordering import check_order
 from prism.emulate.stitch import StitchConfig, stitch
 from prism.errors import BadConfigError, GraphError, PrismError
 from prism.simulate.verification import verify
 
 _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
+# Who waits for whom is checked on the logs; an iteration cut out of them need not hold both ends of a message.
+EAGER_BYTES = 1 << 50
 _AUDITED = 8
 _SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are dear, and few differ from the first ones
 _MOST_STEPS, _CHEAP_S = 32, 6.0  # more iterations where all ranks take no longer than this for them
@@ -136,6 +139,7 @@ class Surveyor:
             return None
         if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
             check_calls(captures)
+            check_order(captures)
         check_ranks(launcher, captures)
         # Every rank ran, so whatever contradicts itself now would hang.
         self._verify(captures, launcher.recording)
@@ -167,13 +171,10 @@ class Surveyor:
     def _verify(self, captures: dict[int, Capture], recording: Recording) -> dict[int, Capture]:
         """Put the sample together; ranks that a contradiction names are run too, until there is none."""
         for _ in range(_ROUNDS):
-            # With gloo as with nccl a send ends when its receiver takes it; gloo's messages do not hold each other up.
-            config = StitchConfig(
-                warmup=1, gpus_per_node=self._launch.gpus_per_node, own_times=False, channels=not self._on_gpu
-            )
+            config = StitchConfig(warmup=1, gpus_per_node=self._launch.gpus_per_node, own_times=False)
             stitched = stitch(captures, config)
             try:
-                verify(stitched.graph)
+                verify(stitched.graph, eager_bytes=-1 if self._on_gpu else EAGER_BYTES)
                 return captures
             except GraphError as error:
                 named = {int(rank) for rank in re.findall(r"\brank (\d+)", str(error))}
@@ -212,6 +213,8 @@ class Surveyor:
             return self.extend(captures, recording, ranks)
         if not any(c.status in ("crashed", "exited", "unsupported") for c in found.values()):
             check_calls({**captures, **found})
+            if not self._on_gpu:
+                check_order({**captures, **found})
         check_ranks(launcher, found)
         recording.absorb(launcher.recording)
         return {**captures, **found}

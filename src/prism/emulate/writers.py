@@ -128,27 +128,6 @@ class StreamWriter:
         )  # fmt: skip
 
 
-class ChannelWriter(StreamWriter):
-    """gloo's order, for finding out who waits for whom: a message waits for the one before between the same two ranks.
-
-    A batch of messages is no more than its parts, and neither sends nor receives wait for collectives of their group.
-    """
-
-    def write(self, entry: CapturedEntry) -> None:
-        """Every message on a stream of its channel."""
-        if entry.what in MESSAGES:
-            self._issue([entry])
-        else:
-            super().write(entry)
-
-    def choose_lane(self, entry: CapturedEntry) -> int:
-        """One stream for the messages of one direction with one peer and tag."""
-        if entry.what not in MESSAGES:
-            return super().choose_lane(entry)
-        channel = f"{entry.what} {entry.peer} {self._seat.slot(entry.group, entry.tag)}"
-        return self._lanes.setdefault(channel, OWN_LANES + len(self._lanes))
-
-
 class SerialWriter(StreamWriter):
     """One core per rank: the core that computes also moves the bytes, so nothing overlaps.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing.process
 import resource
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -34,27 +37,37 @@ class Clock(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Why a thread does not run: how often it gave its core up or lost it, and how long it waited for one."""
+
+    gave_up: int
+    pushed_off: int
+    delay_ns: int | None  # None where the kernel does not say
+    helpers_delay_ns: int  # of processes that this one started, such as loaders of data
+
+
 class ThreadClock:
     """CPU: the thread's own running time plus the time it slept on purpose; waiting for a core is left out.
 
-    Sleeping shows as voluntary switches of context. Where the thread was also pushed off its core in the same stretch,
-    the two cannot be told apart and only running time counts.
+    Sleeping shows as voluntary switches of context. What the thread, or a process that it sleeps for, waited for a core
+    is taken off. Where the kernel does not say how long that was, sleep counts only if the thread was never pushed off.
     """
 
     def __init__(self) -> None:
         self._wall: list[int] = []
         self._busy: list[int] = []
-        self._switches: list[tuple[int, int]] = []
-        self._known = _switches()
+        self._standing: list[_Standing] = []
+        self._known = _read_standing()
 
     def mark(self, stream: Any = None) -> int:
         """Read the thread's clocks."""
         wall, busy = time.perf_counter_ns(), time.thread_time_ns()
         if self._wall and (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
-            self._known = _switches()
+            self._known = _read_standing()
         self._wall.append(wall)
         self._busy.append(busy)
-        self._switches.append(self._known)
+        self._standing.append(self._known)
         return len(self._wall) - 1
 
     def stream(self, stream: Any = None) -> int:
@@ -67,9 +80,14 @@ class ThreadClock:
         busy = self._busy[second] - self._busy[first]
         if torch.get_num_threads() > 1 or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
-        gave_up, pushed_off = (b - a for a, b in zip(self._switches[first], self._switches[second], strict=True))
+        before, after = self._standing[first], self._standing[second]
         slept = wall - busy
-        return busy + (slept if slept > _LONG_GAP_NS and gave_up and not pushed_off else 0)
+        if before.delay_ns is not None and after.delay_ns is not None:
+            slept -= after.delay_ns - before.delay_ns
+            slept -= max(after.helpers_delay_ns - before.helpers_delay_ns, 0)
+        elif after.pushed_off > before.pushed_off:
+            slept = 0
+        return busy + (slept if slept > _LONG_GAP_NS and after.gave_up > before.gave_up else 0)
 
     def wall_ns(self, first: int, second: int) -> int:
         """By the clock on the wall."""
@@ -104,7 +122,17 @@ class StreamClock:
     wall_ns = elapsed_ns
 
 
-def _switches() -> tuple[int, int]:
-    """How often this thread gave its core up, and how often it was pushed off."""
+def _read_standing() -> _Standing:
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return usage.ru_nvcsw, usage.ru_nivcsw
+    helpers = [_read_delay(f"/proc/{child.pid}/schedstat") or 0 for child in multiprocessing.process._children]  # type: ignore[attr-defined]
+    return _Standing(
+        usage.ru_nvcsw, usage.ru_nivcsw, _read_delay("/proc/thread-self/schedstat"), max(helpers, default=0)
+    )
+
+
+def _read_delay(path: str) -> int | None:
+    """How long a thread was ready to run and had no core, in all its life."""
+    try:
+        return int(Path(path).read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
