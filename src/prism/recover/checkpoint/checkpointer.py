@@ -16,7 +16,6 @@ import itertools
 import logging
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -37,6 +36,7 @@ from prism.recover.checkpoint.preemption import PreemptionNotice
 from prism.recover.checkpoint.ranks import LaggedVote, Ranks
 from prism.recover.checkpoint.restore import Restore, Restored
 from prism.recover.checkpoint.slots import Slot, SlotHeader
+from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
 from prism.recover.checkpoint.writer import WriteJob, WriteOrder
 from prism.recover.interval import IntervalConfig, SaveClock
@@ -326,11 +326,11 @@ def abandon_checkpointers() -> None:
         _LIVING.discard(one)
 
 
-class _StagingThread(threading.Thread):
+class _StagingThread(TorchThread):
     """The copy to host memory; what it raises is raised again where it is waited for."""
 
     def __init__(self, work: Any) -> None:
-        super().__init__(name="prism-stage", daemon=True)
+        super().__init__("prism-stage", lambda: None)
         self._work = work
         self._failure: BaseException | None = None
 

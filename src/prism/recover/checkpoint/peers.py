@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from prism.recover.checkpoint.memory import Memory
 from prism.recover.checkpoint.ranks import Ranks
 from prism.recover.checkpoint.slots import Slot, SlotHeader
+from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.files import make_private_folder
 
 Key = tuple[int, int]  # step and token
@@ -46,7 +46,7 @@ class PeerCopies:
         self.distance = find_distance(hosts)
         self._ranks, self._memory = ranks, memory
         self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT) if self.distance else None
-        self._thread: threading.Thread | None = None
+        self._thread: TorchThread | None = None
         self._turn = 0
         self.trouble = "" if self.distance else f"all ranks are on {hosts[0]} or no even shift parts them by host"
 
@@ -55,7 +55,7 @@ class PeerCopies:
         if self._group is None or self.trouble:
             return
         self._turn = (self._turn + 1) % _NUM_COPIES
-        self._thread = threading.Thread(target=self._exchange, args=(slot, header), name="prism-peers", daemon=True)
+        self._thread = TorchThread("prism-peers", self._exchange, slot, header)
         self._thread.start()
 
     def wait(self) -> None:
@@ -72,7 +72,7 @@ class PeerCopies:
             make_private_folder(folder)
             copy = Slot(folder, self._turn)
             copy.clear()
-            sender = threading.Thread(target=self._send_quietly, args=(slot, header, target), daemon=True)
+            sender = TorchThread("prism-peers-send", self._send_quietly, slot, header, target)
             sender.start()
             _receive(copy, source, self._group)
             sender.join()
