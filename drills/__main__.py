@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 import sys
 import tempfile
@@ -50,6 +51,17 @@ HEADER = f"{'drill':32} {'end':8} {'attempts':>8} {'lost':>5} {'recovery':>9} {'
 NEED_ROOT = {"full-disk", "full-run-folder", "cut-network", "slow-link", "healthy-hosts", "slow-host"}
 
 
+NEED_PACKAGE = {"resume-deepspeed": "deepspeed", "resume-torchtitan": "torchtitan"}
+
+
+def why_not(name: str) -> str | None:
+    """Why a drill cannot be run here, or None."""
+    package = NEED_PACKAGE.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return f"needs the package {package}"
+    return why_no_namespaces() if name in NEED_ROOT else None
+
+
 def main() -> int:
     """Run the named drills, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -69,7 +81,7 @@ def main() -> int:
 
 def run_drill(name: str, drill: Drill, script: Script) -> bool:
     """Run one drill and print its line; whether it went well."""
-    reason = why_no_namespaces() if name in NEED_ROOT else None
+    reason = why_not(name)
     if reason is not None:
         print(f"{name:32} skipped  {reason}")
         return True

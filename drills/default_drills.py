@@ -172,15 +172,15 @@ def fill_run_folder(folder: Path) -> Outcome:
 
 
 PYTHON = (sys.executable,)
+TWO_RANKS = (*TORCHRUN, "--nproc-per-node", "2")
 DRILLS: dict[str, Callable[[Path], Outcome]] = {
     "kill-example": kill_rank_of_the_example,
     "kill-hugging-face": lambda folder: kill_unchanged(folder, "hf_trainer.py", TORCHRUN),
     "kill-lightning": lambda folder: kill_unchanged(folder, "lightning_fit.py", PYTHON),
     "resume-hugging-face": lambda folder: resume_exactly(folder, "hf_trainer.py", TORCHRUN),
     "resume-lightning": lambda folder: resume_exactly(folder, "lightning_fit.py", PYTHON),
-    "resume-deepspeed": lambda folder: resume_exactly(
-        folder, "deepspeed_loop.py", (*TORCHRUN, "--nproc-per-node", "2")
-    ),
+    "resume-deepspeed": lambda folder: resume_exactly(folder, "deepspeed_loop.py", TWO_RANKS),
+    "resume-torchtitan": lambda folder: resume_exactly(folder, "torchtitan_loop.py", TWO_RANKS),
     "stop-with-loaders": stop_with_loaders,
     "terminate-torchrun": terminate_torchrun,
     "full-run-folder": fill_run_folder,

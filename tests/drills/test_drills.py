@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from drills.__main__ import DRILLS, NEED_ROOT
+from drills.__main__ import DRILLS, why_not
 from drills.process_drills import Script
 from drills.slurm_cluster import why_no_slurm
 from drills.slurm_drill import lose_slurm_node
-from prism.testbed.namespaces import why_no_namespaces
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
 
@@ -33,7 +32,7 @@ def test_the_run_ends_as_a_person_would_want(name: str, script: Script):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in DRILLS if name not in EVERYDAY])
 def test_so_it_does_under_every_other_harm(name: str, script: Script):
-    reason = why_no_namespaces() if name in NEED_ROOT else None
+    reason = why_not(name)
     if reason is not None:
         pytest.skip(reason)
     assert DRILLS[name](script).equal is not False, "losses as in the undisturbed run, where it went on"

@@ -16,7 +16,6 @@ import itertools
 import logging
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -31,11 +30,13 @@ from prism.recover.catalog import Catalog, Retention
 from prism.recover.checkpoint.inspection import find_not_finite
 from prism.recover.checkpoint.layout import Staging, ValueCache, plan_staging
 from prism.recover.checkpoint.memory import Memory, sweep_memory
+from prism.recover.checkpoint.peers import PeerCopies, fetch_lost
 from prism.recover.checkpoint.planning import SharePlan, plan_save, same_shape
 from prism.recover.checkpoint.preemption import PreemptionNotice
 from prism.recover.checkpoint.ranks import LaggedVote, Ranks
 from prism.recover.checkpoint.restore import Restore, Restored
 from prism.recover.checkpoint.slots import Slot, SlotHeader
+from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
 from prism.recover.checkpoint.writer import WriteJob, WriteOrder
 from prism.recover.interval import IntervalConfig, SaveClock
@@ -60,6 +61,7 @@ class CheckpointConfig:
     writer: Literal["process", "thread"] = "process"
     writer_start_s: float = 120.0  # a process that is not ready by then is replaced by a thread
     overlap: bool = False  # save() returns at once; call wait_staged() before the state changes again
+    peer_copies: bool = False  # a copy of each staged state on another host: twice the memory, and network
     watch_signals: bool = True
     read_only: bool = False  # for scripts that only restore: a save is refused, nothing is made or changed
     trusted: tuple[type, ...] = ()  # classes that values of the state may have beside plain ones
@@ -96,6 +98,7 @@ class Checkpointer:
         )
         self._values = ValueCache(config.trusted)
         self._staging: _StagingThread | None = None
+        self._peers: PeerCopies | None = None
         self._session: _Session | None = None
         self._restored: tuple[Restore, Restored | None] | None = None
         self._tolerated: frozenset[str] = frozenset()
@@ -123,6 +126,8 @@ class Checkpointer:
         start = time.monotonic()
         self.wait_staged()
         session = self._session or self._open_session()
+        if self._peers is not None:
+            self._peers.wait()  # the oldest slot may be the one that is being copied
         slot = self.memory.take_slot(self._uploads.wait_oldest_part)
         plain = _plain(state)
         staging = plan_staging(plain, self._values.dump)
@@ -186,6 +191,8 @@ class Checkpointer:
             use_memory=not self.config.read_only,  # a training may be at work there
             tell_broken=lambda step, why: self.progress.event("broken", step=step, why=why),
         )
+        if self.config.peer_copies and not self.config.read_only and self.ranks.world_size > 1:
+            fetch_lost(self.ranks, self.memory)
         restored = search.newest(state, limit)
         self._restored, self._session = (search, restored), None
         if not self.config.read_only:
@@ -198,6 +205,8 @@ class Checkpointer:
     def close(self, *, keep_memory: bool = False) -> None:
         """Finish the writes and give memory back; after a preemption or a failed save it stays for the next process."""
         self.wait_written()
+        if self._peers is not None:
+            self._peers.wait()
         self._uploads.close()
         if self.notice is not None:
             self.notice.close()
@@ -225,6 +234,8 @@ class Checkpointer:
         session = _Session(epoch=self.ranks.on_first(self._take_over))
         if self.ranks.rank == 0 or os.environ.get("LOCAL_RANK") == "0":
             sweep_memory(self.config.memory_dir)
+        if self.config.peer_copies and self._peers is None and self.ranks.world_size > 1:
+            self._peers = PeerCopies(self.ranks, self.memory, self.orders.host)
         self._session = session
         return session
 
@@ -285,6 +296,8 @@ class Checkpointer:
             slot.busy = False
             raise
         slot.declare(header)
+        if self._peers is not None:
+            self._peers.send(slot, header)
         self._uploads.add(WriteJob(order=order, plan=self._session.plan, memory=memory), slot)
 
     def _note_written(self, written: Written) -> None:
@@ -313,11 +326,11 @@ def abandon_checkpointers() -> None:
         _LIVING.discard(one)
 
 
-class _StagingThread(threading.Thread):
+class _StagingThread(TorchThread):
     """The copy to host memory; what it raises is raised again where it is waited for."""
 
     def __init__(self, work: Any) -> None:
-        super().__init__(name="prism-stage", daemon=True)
+        super().__init__("prism-stage", lambda: None)
         self._work = work
         self._failure: BaseException | None = None
 

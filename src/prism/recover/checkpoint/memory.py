@@ -187,6 +187,8 @@ class Memory:
         self.release()
         shutil.rmtree(self.folder, ignore_errors=True)
         if not any(self.run_folder.glob("rank-*")):
+            for copies in self.run_folder.glob("peer-*"):
+                shutil.rmtree(copies, ignore_errors=True)
             (self.run_folder / _BINDING).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other ranks are still there, or the last of them was quicker
             self.run_folder.rmdir()

@@ -23,6 +23,7 @@ import torch
 import prism
 from prism.recover.checkpoint.planning import SharePlan
 from prism.recover.checkpoint.slots import Slot
+from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.checkpoint.writer import PARTS_LIMIT_S, PartWriter, WriteJob
 from prism.recover.checkpoint.writer_process import MESSAGE_BYTES, pack_delivery
 from prism.recover.files import open_private
@@ -78,6 +79,7 @@ class Uploads:
         self._open: dict[int, _Open] = {}
         self._process: WriterProcess | None = None
         self._queue: queue.SimpleQueue[WriteJob | None] | None = None
+        self._thread: TorchThread | None = None
         self._sent_plan: SharePlan | None = None
         atexit.register(self._finish_at_exit)
 
@@ -124,8 +126,9 @@ class Uploads:
         atexit.unregister(self._finish_at_exit)
         if self._process is not None:
             self._process.end()
-        if self._queue is not None:
+        if self._queue is not None and self._thread is not None:
             self._queue.put(None)
+            self._thread.join(_END_WAIT_S)
 
     def abandon(self) -> None:
         """Let the writer finish by itself, without waiting for it."""
@@ -169,11 +172,13 @@ class Uploads:
 
     def _queue_up(self, job: WriteJob) -> None:
         if self._queue is None:
-            self._queue = queue.SimpleQueue()
-            threading.Thread(
-                target=self._write_in_thread, args=(self._queue,), name="prism-writer", daemon=True
-            ).start()
-        self._queue.put(job)
+            jobs: queue.SimpleQueue[WriteJob | None] = queue.SimpleQueue()
+            jobs.put(job)  # before the thread is there: one that is told to stop finishes what it has
+            self._queue = jobs
+            self._thread = TorchThread("prism-writer", self._write_in_thread, jobs, stop=lambda: jobs.put(None))
+            self._thread.start()
+        else:
+            self._queue.put(job)
 
     def _write_in_thread(self, jobs: queue.SimpleQueue[WriteJob | None]) -> None:
         writer = PartWriter()

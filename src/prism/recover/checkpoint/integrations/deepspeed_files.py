@@ -13,7 +13,6 @@ import os
 import queue
 import re
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from prism.recover.checkpoint.threads import TorchThread
 from prism.recover.files import hash_file, write_durably
 
 _TAG = re.compile(r"^step-(\d{9})$")
@@ -45,7 +45,7 @@ class BackgroundFiles:
     def __init__(self, folder: Path, rank: int, world_size: int) -> None:
         self.folder, self.rank, self.world_size = folder, rank, world_size
         self._todo: queue.SimpleQueue[_Write | _Commit | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="prism-deepspeed-writer", daemon=True)
+        self._thread = TorchThread("prism-deepspeed-writer", self._work, stop=lambda: self._todo.put(None))
         self._thread.start()
 
     def save(self, state: Any, path: str) -> None:
