@@ -110,5 +110,10 @@ def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | N
 
 def lay_out_rings(layout: Layout, ranks: int) -> Layout:
     """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer."""
+    return replace(lay_out_degrees(dp=ranks, pp=1, tp=1), groups=layout.groups)
+
+
+def lay_out_degrees(*, dp: int, pp: int, tp: int) -> Layout:
+    """A layout that follows from what is usual, not from what was seen of single messages."""
     one = Degree(1, _UNSEEN)
-    return replace(layout, dp=Degree(ranks, _UNSEEN), pp=one, tp=one, cp=one, ep=one)
+    return Layout(dp=Degree(dp, _UNSEEN), pp=Degree(pp, _UNSEEN), tp=Degree(tp, _UNSEEN), cp=one, ep=one, joint=_UNSEEN)
