@@ -33,7 +33,7 @@ _HEAVY = 0.01  # of the bytes of the heaviest stream
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = 20  # of a clock in a step
-_MUCH = 0.1  # of the bytes of the heaviest pair of either end
+_MUCH = 0.002  # of the bytes of the heaviest pair of either end
 _MOST_VOTES = 5  # of clusters on whether two families are one
 _OFTEN = 0.1  # of the messages of the busiest pair of either end
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
@@ -95,8 +95,9 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
     often = num / np.maximum(busiest[src], busiest[dst])
     share = often * load / np.maximum(heaviest[src], heaviest[dst])
     steady: NDArray[np.bool_] = frequent & ((share >= _STRAY) | (often >= _OFTEN))
-    if traffic.active_ns:  # One record may stand for a minute.
-        steady |= load >= _MUCH * np.maximum(heaviest[src], heaviest[dst])
+    if traffic.active_ns:
+        # One record may stand for a minute, so that only bytes say what matters to an endpoint.
+        return np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
     return steady
 
 
