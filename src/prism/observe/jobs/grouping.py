@@ -35,7 +35,7 @@ NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = 20  # of a clock in a step
 _MUCH = 0.002  # of the bytes of the heaviest pair of either end
 _MOST_VOTES = 5  # of clusters on whether two families are one
-_OFTEN = 0.1  # of the messages of the busiest pair of either end
+_ABSURD = 1e3  # times the bytes of the middle pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
@@ -87,14 +87,15 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
     in a step too, but with many bytes.
     """
     num, load = (traffic.pairs[c].to_numpy().astype(np.float64) for c in ("num", "bytes"))
+    # One record with an absurd size makes no other pair light.
+    load = np.minimum(load, _ABSURD * float(np.median(load[num >= 3]))) if (num >= 3).any() else load
     busiest, heaviest = (np.zeros(traffic.endpoints.height) for _ in range(2))
     for end in (src, dst):
         np.maximum.at(busiest, end, num)
         np.maximum.at(heaviest, end, load)
     frequent = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
-    often = num / np.maximum(busiest[src], busiest[dst])
-    share = often * load / np.maximum(heaviest[src], heaviest[dst])
-    steady: NDArray[np.bool_] = frequent & ((share >= _STRAY) | (often >= _OFTEN))
+    share = num * load / (np.maximum(busiest[src], busiest[dst]) * np.maximum(heaviest[src], heaviest[dst]))
+    steady: NDArray[np.bool_] = frequent & (share >= _STRAY)
     if traffic.active_ns:
         # One record may stand for a minute, so that only bytes say what matters to an endpoint.
         return np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
