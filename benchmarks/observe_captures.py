@@ -5,7 +5,7 @@ count as right, steps (start_ns, duration_ns), the planted culprit or null, and 
 each other. A culprit is found where the first finding of its job has its kind and names it; every other finding is
 false. Steps count where their mean error is at most 0.1 %.
 
-    python benchmarks/observe_captures.py FOLDER [--explain]
+    python benchmarks/observe_captures.py FOLDER... [--explain] [--reliability]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 
 STEP_ERROR = 0.001
+BINS = ((0.0, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))  # of confidence
 FIGURES = ("jobs exact", "pair labels", "degrees", "steps within 0.1 %", "culprit first", "false findings", "crashes")
 
 
@@ -38,6 +39,14 @@ class Board:
     false: int = 0
     crashes: int = 0
     wrong: list[str] = field(default_factory=list)
+    claims: list[tuple[str, float, bool]] = field(
+        default_factory=list
+    )  # what was claimed, how surely, and whether right
+
+    def add(self, other: Board) -> None:
+        """Add the counts of other captures."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     def figures(self) -> list[str]:
         """The values of FIGURES, in their order."""
@@ -65,6 +74,7 @@ def score_capture(board: Board, document: dict[str, Any], truth: dict[str, Any],
         board.pairs.append(pairs)
         board.degrees += degrees
         board.steps_right += steps <= STEP_ERROR
+        board.claims += _list_claims(job, found, document["findings"])
         first, false = _judge_findings(job, found, document["findings"])
         board.first += first
         board.false += false
@@ -91,6 +101,24 @@ def _share_of_pairs(job: dict[str, Any], found: dict[str, Any]) -> float:
     kinds |= {(p["src"], p["dst"]): p["kind"] for p in found["pairs"]}
     right = sum(kinds.get((p["src"], p["dst"])) in p["kinds"] for p in job["pairs"])
     return right / max(1, len(job["pairs"]))
+
+
+def _list_claims(
+    job: dict[str, Any], found: dict[str, Any], findings: list[dict[str, Any]]
+) -> list[tuple[str, float, bool]]:
+    """Layouts, pairs and findings of one job with their confidence, and whether each is right."""
+    claims = []
+    if found["layout"]["dp"] is not None:
+        claims.append(("layout", float(found["layout"]["confidence"]), _same_degrees(job, found)))
+    wanted = {(p["src"], p["dst"]): p["kinds"] for p in job["pairs"]}
+    wanted |= {(d, s): kinds for (s, d), kinds in wanted.items()}
+    for pair in found["pairs"]:
+        kinds = wanted.get((pair["src"], pair["dst"]))
+        if kinds is not None and pair["kind"] != "unknown":
+            claims.append(("pair", float(pair["confidence"]), pair["kind"] in kinds))
+    planted = job.get("culprit")
+    own = [finding for finding in findings if finding["job"] == found["id"]]
+    return claims + [("finding", float(f["score"]), planted is not None and _is_hit(planted, f)) for f in own]
 
 
 def _same_degrees(job: dict[str, Any], found: dict[str, Any]) -> bool:
@@ -131,31 +159,54 @@ def _is_hit(planted: dict[str, Any], finding: dict[str, Any]) -> bool:
     return name == planted["id"] or near
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--explain", action="store_true", help="print what was wrong")
-    arguments = parser.parse_args()
+def run_capture(folder: Path) -> tuple[Board, int]:
+    """Diagnose one capture and score it; also how many flows it has."""
     from prism.observe import diagnose
     from prism.records import TOPOLOGY, read_table
 
+    board = Board()
+    records = pl.read_parquet(folder / "flows.parquet")
+    truth = json.loads((folder / "truth.json").read_text())
+    try:
+        document = diagnose(records, read_table(folder / "topology.csv", TOPOLOGY)).to_json()
+    except Exception as error:
+        board.crashes += 1
+        board.wrong.append(f"{folder.name}: {type(error).__name__}: {error}")
+        document = {"jobs": [], "findings": [], "notes": []}
+    board.crashes += sum("could not be studied" in note for note in document["notes"])
+    score_capture(board, document, truth, folder.name)
+    return board, records.height
+
+
+def print_reliability(claims: list[tuple[str, float, bool]]) -> None:
+    """How often what is claimed with about one confidence is right."""
+    print(f"{'claim':10}{'confidence':>14}{'number':>8}{'said':>8}{'right':>8}{'off':>8}")
+    for what in dict.fromkeys(claim[0] for claim in claims):
+        for low, high in BINS:
+            own = [claim for claim in claims if claim[0] == what and low <= claim[1] < high]
+            if own:
+                said, right = (sum(claim[i] for claim in own) / len(own) for i in (1, 2))
+                shown = f"{low:.1f} to {min(high, 1):.1f}"
+                print(f"{what:10}{shown:>14}{len(own):>8,}{said:>8.2f}{right:>8.2f}{100 * (right - said):>+8.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--explain", action="store_true", help="print what was wrong")
+    parser.add_argument("--reliability", action="store_true", help="print how often each confidence is right")
+    arguments = parser.parse_args()
     board, begin, flows = Board(), time.monotonic(), 0
-    folders = sorted(file.parent for file in arguments.folder.glob("**/truth.json"))
+    folders = sorted(file.parent for folder in arguments.folders for file in folder.glob("**/truth.json"))
     for folder in folders:
-        records = pl.read_parquet(folder / "flows.parquet")
-        flows += records.height
-        truth = json.loads((folder / "truth.json").read_text())
-        try:
-            document = diagnose(records, read_table(folder / "topology.csv", TOPOLOGY)).to_json()
-        except Exception as error:
-            board.crashes += 1
-            board.wrong.append(f"{folder.name}: {type(error).__name__}: {error}")
-            document = {"jobs": [], "findings": [], "notes": []}
-        board.crashes += sum("could not be studied" in note for note in document["notes"])
-        score_capture(board, document, truth, folder.name)
+        scored, records = run_capture(folder)
+        board.add(scored)
+        flows += records
     print(f"{len(folders)} captures, {board.jobs} jobs, {flows:,} flows, {time.monotonic() - begin:.0f} s")
     for name, value in zip(FIGURES, board.figures(), strict=True):
         print(f"{name:22}{value:>12}")
+    if arguments.reliability:
+        print_reliability(board.claims)
     if arguments.explain:
         print(*board.wrong, sep="\n")
 

@@ -96,6 +96,9 @@ def test_the_rank_that_hangs_is_named_and_the_silence_measured(shape: str, meets
     kind, name = named(findings[0])
     assert kind == "hang"
     assert name == f"h{job.host(place)}" or job.address(place) in name.split(",")
+    if job.pp == 2:  # Two stages wait for each other only: nothing shows which of them stopped, so both are named.
+        assert findings[0].culprit.type == "group"
+        assert len({address.rsplit(".", 1)[0] for address in name.split(",")}) == 2
     silent_s = (findings[0].end_ns - findings[0].start_ns) / 1e9
     assert findings[0].lost_gpu_seconds == pytest.approx(silent_s * job.num_ranks, rel=0.01)
 

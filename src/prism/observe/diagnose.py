@@ -19,10 +19,11 @@ from prism.observe.parallelism.layout import count_own_nics, infer_layout, relab
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
+from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import join_phases
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, Watched, judge_life
-from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_rings
+from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_degrees, lay_out_rings
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.table import Traffic, prepare_traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
@@ -136,8 +137,13 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     pairs = known.name_pairs(traffic, job) if known is not None else None
     visible = judge_visibility(traffic, streams, steps)
     steps = steps if visible.steps else steps.clear()
+    volumes = None if visible.layout else lay_out_volumes(traffic, job)
     if not visible.layout and form_rings(traffic, job.pairs):
         layout, pairs = lay_out_rings(layout, len(job.endpoints)), None
+    elif volumes is not None:
+        kind = pl.col("pair").replace_strict(volumes.kinds, default="unknown", return_dtype=pl.String)
+        streams, stages, pairs = streams.with_columns(kind=kind), NO_STAGES, None
+        layout = lay_out_degrees(dp=volumes.dp, pp=volumes.pp, tp=volumes.tp)
     elif not visible.layout:
         # Without messages of a known size and rate, what a pair carries and how ranks are laid out would be a guess.
         visible = replace(visible, notes=(*visible.notes, "how it is laid out cannot be seen either"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from prism.errors import BadRowError
@@ -108,4 +108,5 @@ class Layout:
                     confidence=float(entry.get("confidence", 1.0)),
                 )
             )
-        return cls(**degrees, sharding=sharding, groups=tuple(groups), stages=dict(document.get("stages", {})))
+        layout = cls(sharding=sharding, groups=tuple(groups), stages=dict(document.get("stages", {})))
+        return replace(layout, **degrees)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pair
 from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
+_WORTH_AT_ALL = 0.001  # of the time of all GPUs in all steps
 _WORTH = 0.005  # of the time of all GPUs while it lasts
 
 
@@ -69,7 +70,7 @@ def find_all(
         causes = stops + [c for c in causes if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
-        return causes + steps + pauses
+        return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]
 
     found = [finding for _, findings in try_each(explain, cases, _name, notes) for finding in findings]
     until = max((case.observed_until_ns for case in cases), default=0)
@@ -92,8 +93,10 @@ def _weight(finding: Finding, until_ns: int) -> tuple[bool, float, float]:
 
 
 def _is_worth_telling(case: Case, finding: Finding) -> bool:
-    """Whether mending it would save more than steps differ by anyway."""
-    return finding.lost_gpu_seconds >= _WORTH * case.gpus * (finding.end_ns - finding.start_ns) / 1e9
+    """Whether mending it would save more than steps differ by anyway, while it lasts and of all that was observed."""
+    while_s = (finding.end_ns - finding.start_ns) / 1e9
+    all_s = float(case.length_s.sum())
+    return finding.lost_gpu_seconds >= case.gpus * max(_WORTH * while_s, _WORTH_AT_ALL * all_s)
 
 
 def _covers(cause: Finding, effect: Finding) -> bool:

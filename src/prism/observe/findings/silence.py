@@ -122,6 +122,8 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     usual = float(np.median(case.length_s))
     length = (silence.end_ns - silence.start_ns) / 1e9
     stopped, why = name_first_to_stop(case, stands)
+    if stopped.type == "job" and not silence.ends and length < usual:
+        return None  # A capture that ends cuts the transfers of all ranks at once.
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
     if silence.ends and stopped.type == "endpoint":  # what came back was started again, and a host is what is replaced

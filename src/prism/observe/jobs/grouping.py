@@ -33,9 +33,9 @@ _HEAVY = 0.01  # of the bytes of the heaviest stream
 _MOST_HEAVY = 24
 NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = 20  # of a clock in a step
-_MUCH = 0.1  # of the bytes of the heaviest pair of either end
+_MUCH = 0.002  # of the bytes of the heaviest pair of either end
 _MOST_VOTES = 5  # of clusters on whether two families are one
-_OFTEN = 0.1  # of the messages of the busiest pair of either end
+_OFTEN = 0.1  # of the messages of the busiest stream of a pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 
@@ -86,7 +86,8 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
     Shells, monitors and copies of files touch a training endpoint a few times with few bytes; a gradient sum comes once
     in a step too, but with many bytes.
     """
-    num, load = (traffic.pairs[c].to_numpy().astype(np.float64) for c in ("num", "bytes"))
+    num = traffic.pairs["num"].to_numpy().astype(np.float64)
+    load = _sum_regular(traffic)
     busiest, heaviest = (np.zeros(traffic.endpoints.height) for _ in range(2))
     for end in (src, dst):
         np.maximum.at(busiest, end, num)
@@ -94,10 +95,20 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
     frequent = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
     often = num / np.maximum(busiest[src], busiest[dst])
     share = often * load / np.maximum(heaviest[src], heaviest[dst])
-    steady: NDArray[np.bool_] = frequent & ((share >= _STRAY) | (often >= _OFTEN))
-    if traffic.active_ns:  # One record may stand for a minute.
-        steady |= load >= _MUCH * np.maximum(heaviest[src], heaviest[dst])
+    steady: NDArray[np.bool_] = frequent & (share >= _STRAY)
+    if traffic.active_ns:
+        # One record may stand for a minute, so that only bytes say what matters to an endpoint.
+        return np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
     return steady
+
+
+def _sum_regular(traffic: Traffic) -> NDArray[np.float64]:
+    """Bytes of each pair without its rare streams: a record with an absurd size makes no other pair light."""
+    pair, num = traffic.streams["pair"].to_numpy().astype(np.int64), traffic.stream_num
+    most = np.zeros(traffic.pairs.height)
+    np.maximum.at(most, pair, num)
+    load = np.where(num >= _OFTEN * most[pair], traffic.stream_load, 0.0)
+    return np.bincount(pair, np.maximum(load, 0.0), minlength=traffic.pairs.height)
 
 
 @numba.njit(cache=True)

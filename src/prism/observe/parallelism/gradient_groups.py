@@ -107,14 +107,16 @@ def waits_for_senders_alone(traffic: Traffic, streams: pl.DataFrame) -> bool:
     """
     rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
-    if largest["src_host"].n_unique() > _FEW_HOSTS:
+    if not 0 < largest["src_host"].n_unique() <= _FEW_HOSTS:
         return False
     connections = [read_connection(traffic, int(v)) for v in largest["stream"].to_list()]
     group = [connection for connection in connections if ends_as_one(connections[0], connection)]
+    if len(group) < 2:
+        return False
     shortest = min(connection.shortest for connection in group)
     hosts = {connection.src: int(h) for connection, h in zip(connections, largest["src_host"].to_list(), strict=True)}
     beside = [(a, b) for i, a in enumerate(group) for b in group[:i] if hosts[a.src] == hosts[b.src]]
-    if len(group) < 2 or not all(_are_bound(a, b) for a, b in beside):
+    if not all(_are_bound(a, b) for a, b in beside):
         return False
     first = max(group, key=lambda connection: len(connection.fresh))
     if not len(first.fresh) or max(connection.noise for connection in group) > _STEADY * shortest:

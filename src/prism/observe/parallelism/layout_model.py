@@ -24,7 +24,8 @@ class LayoutConfig:
     unseen: float = 0.9  # what follows from messages that are not there
     context: float = 0.1  # share of jobs that split sequences
     experts: float = 0.2  # share of jobs that spread experts
-    tensor: float = 0.5  # share of jobs that split tensors
+    tensor: float = 0.5  # share of jobs with a pipeline that split tensors
+    tensor_alone: float = 0.2  # the same of other jobs
     shared_host: float = 0.3  # share of pipelines with several stages on a host
     close: float = 0.05  # share of the best layout's probability at which another one is listed
 
@@ -104,7 +105,8 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
     """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
-    shares = {"cp": config.context, "ep": config.experts, "tp": config.tensor}
+    tensor = config.tensor if degrees.pp > 1 else config.tensor_alone
+    shares = {"cp": config.context, "ep": config.experts, "tp": tensor}
     used = {f.name: getattr(degrees, f.name) > 1 for f in fields(degrees)}
     log = sum(math.log(share if used[name] else 1 - share) for name, share in shares.items())
     log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))

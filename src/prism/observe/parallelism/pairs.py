@@ -203,8 +203,10 @@ def choose_kind(streams: pl.DataFrame) -> pl.DataFrame:
         .group_by("pair", maintain_order=True)
         .first()
     )
-    back = chosen.select(pl.col("dst").alias("src"), pl.col("src").alias("dst"), pl.col("kind").alias("back"))
+    back = chosen.select(
+        pl.col("dst").alias("src"), pl.col("src").alias("dst"), pl.col("kind", "share").name.suffix("_back")
+    )
     chosen = chosen.join(back, on=["src", "dst"], how="left", maintain_order="left")
-    silent = pl.col("kind") == "unknown"
-    kind = pl.when(silent).then(pl.col("back").fill_null("unknown")).otherwise("kind")
-    return chosen.select("pair", kind.alias("kind"), (0.5 + 0.49 * pl.col("share")).alias("confidence"))
+    silent = (pl.col("kind") == "unknown") & pl.col("kind_back").is_not_null()
+    kind, share = (pl.when(silent).then(f"{name}_back").otherwise(name) for name in ("kind", "share"))
+    return chosen.select("pair", kind.alias("kind"), (0.5 + 0.49 * share).alias("confidence"))

@@ -23,6 +23,7 @@ _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = 12
 _AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
 _STRAYS = 3e-3  # of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more
+_ONE_MARK = 0.2  # of a step: marks that are closer are one
 _QUIET = 0.8  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
 _PAUSE = 0.1  # of a step
@@ -172,7 +173,20 @@ def mend_marks(marks: Times, start: Times) -> Times:
         missing = round((at[i + 1] - at[i]) / usual) - 1
         added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
     marks = np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
-    return _settle(marks, start)
+    return _space_out(_settle(marks, start), start)
+
+
+def _space_out(marks: Times, start: Times) -> Times:
+    """Marks without those at one moment, and with one in the middle of what is as long as two steps.
+
+    Only where it sends as much as two: records that an exporter cuts move marks by a whole step.
+    """
+    usual = float(take_median(np.diff(marks))) if len(marks) > 2 else 0.0
+    marks = marks[np.concatenate([[True], np.diff(marks) > _ONE_MARK * usual])]
+    length, sent = np.diff(marks), np.diff(np.searchsorted(start, marks))
+    double = (np.abs(length - 2 * usual) < _ONE_MARK * usual) & (sent > 1.5 * float(take_median(sent)))
+    middle = marks[:-1][double] + length[double] // 2
+    return np.sort(np.concatenate([marks, middle]))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -56,10 +56,10 @@ def cut_steps(
         return pl.DataFrame(schema=STEPS), None
     start, end, row = start[order], messages["end_ns"].to_numpy()[order], row[order]
     opening = _open_steps(pl.DataFrame({"start_ns": start, "row": row}), steady)
-    gradients = study_gradients(start, end, row, steady, count_periods(start, period_ns), period_ns)
-    clocks = list_clocks(
-        start, end, row, steady, period_ns, opening, gradients, _find_numbers(messages, streams), clock
-    )
+    num_steps = count_periods(start, period_ns)
+    gradients = study_gradients(start, end, row, steady, num_steps, period_ns)
+    numbers = _find_numbers(messages, streams, num_steps)
+    clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, numbers, clock)
     chosen = choose_clock(clocks, start, opening)
     if chosen is None:
         return pl.DataFrame(schema=STEPS), None
@@ -68,11 +68,11 @@ def cut_steps(
     return _to_frame(chosen.marks, sent, period_ns, spare), chosen.name
 
 
-def _find_numbers(messages: pl.DataFrame, streams: pl.DataFrame) -> Spans:
+def _find_numbers(messages: pl.DataFrame, streams: pl.DataFrame, num_steps: float) -> Spans:
     """The messages of a few bytes that nearly every step sends once or twice."""
-    often = (pl.col("bytes") < NUMBERS_BYTES) & (pl.col("presence") >= _EVERY_STEP) & (pl.col("per_step") < _ONCE)
-    chosen = streams.filter(often)["stream"]
-    own = messages.filter(pl.col("stream").is_in(chosen.implode())).sort("start_ns")
+    small = streams.filter(pl.col("bytes") < NUMBERS_BYTES)["stream"]
+    own = messages.filter(pl.col("stream").is_in(small.implode())).sort("start_ns")
+    own = own.filter(pl.len().over("stream").is_between(_EVERY_STEP * num_steps, _ONCE * num_steps))
     return Spans(start=own["start_ns"].to_numpy(), end=own["end_ns"].to_numpy())
 
 

@@ -15,6 +15,7 @@ _LIKE_TIMEOUT = 0.15  # relative difference
 _COARSE_NS = 1_000_000  # times in milliseconds are common
 _TICKS = 20  # of a clock that a step lasts at least
 _LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
+_SOME = 0.3  # of the bytes of a pair
 _QUICK = 0.2  # of a record that lasts long
 _UNSEEN = 0.6  # confidence of a degree that follows from what is usual, not from what was seen
 
@@ -76,7 +77,7 @@ def judge_visibility(
 
 
 def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
-    """The share of pairs most of whose bytes are in records that last long.
+    """The share of pairs of whose bytes many are in records that last long.
 
     Not those of a size that others send quickly: these are hops that wait for a late rank.
     """
@@ -85,7 +86,7 @@ def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
     quick = size.filter(streams["duration_ns"] < _QUICK * long_ns).unique()
     waits = size.is_in(quick.implode()).alias("waits")
     several = (pl.col("duration_ns") > long_ns) & ~pl.col("waits")
-    pairs = streams.with_columns(waits).group_by("pair").agg((load * several).sum() > 0.5 * load.sum())
+    pairs = streams.with_columns(waits).group_by("pair").agg((load * several).sum() > _SOME * load.sum())
     return float(pairs.to_series(1).mean() or 0.0)  # type: ignore[arg-type]
 
 
@@ -110,5 +111,10 @@ def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | N
 
 def lay_out_rings(layout: Layout, ranks: int) -> Layout:
     """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer."""
+    return replace(lay_out_degrees(dp=ranks, pp=1, tp=1), groups=layout.groups)
+
+
+def lay_out_degrees(*, dp: int, pp: int, tp: int) -> Layout:
+    """A layout that follows from what is usual, not from what was seen of single messages."""
     one = Degree(1, _UNSEEN)
-    return replace(layout, dp=Degree(ranks, _UNSEEN), pp=one, tp=one, cp=one, ep=one)
+    return Layout(dp=Degree(dp, _UNSEEN), pp=Degree(pp, _UNSEEN), tp=Degree(tp, _UNSEEN), cp=one, ep=one, joint=_UNSEEN)

@@ -34,8 +34,8 @@ _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where wh
 def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """WORK of every rank and step: in a pipeline, else in a ring of context blocks, else before collectives.
 
-    `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it; `host` has the
-    host of each endpoint.
+    `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it. `host` is the
+    number of the host of each endpoint.
     """
     if steps.is_empty() or messages.is_empty():
         return pl.DataFrame(schema=WORK)

@@ -1,0 +1,40 @@
+"""Norms mark the steps of jobs whose layers are all alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prism.observe.jobs.small_messages import time_small_messages
+from prism.observe.jobs.step_counts import StreamStarts
+
+MS = 10**6
+LAYERS, STEPS = 24, 20
+FORWARD, BACKWARD = 15 * MS, 30 * MS
+
+
+def write_layers(every: int = 1, jitter: float = 0.01) -> tuple[StreamStarts, StreamStarts, float]:
+    """What a job with like layers sends, its norms (of `every` so many steps), and how long a step is."""
+    rng = np.random.default_rng(1)
+    gaps = np.tile([FORWARD] * LAYERS + [BACKWARD] * LAYERS, STEPS) * rng.normal(1, jitter, 2 * LAYERS * STEPS)
+    times = np.cumsum(gaps).astype(np.int64)
+    ends = times[2 * LAYERS - 1 :: 2 * LAYERS * every] + MS
+    step = LAYERS * (FORWARD + BACKWARD)
+    return StreamStarts(times=times, klass=7), StreamStarts(times=ends, klass=0), step
+
+
+def test_a_norm_in_every_step_tells_how_long_steps_are_though_every_layer_sends_alike() -> None:
+    layers, norms, step = write_layers()
+    assert time_small_messages([norms], [layers]) == pytest.approx(step, rel=0.01)
+
+
+def test_a_loss_that_is_summed_every_other_step_does_not_make_steps_twice_as_long() -> None:
+    layers, norms, step = write_layers(every=2)
+    assert time_small_messages([norms], [layers]) == pytest.approx(step, rel=0.01)
+
+
+def test_small_messages_at_any_time_mark_nothing() -> None:
+    layers, _, step = write_layers()
+    rng = np.random.default_rng(2)
+    heartbeats = StreamStarts(times=np.sort(rng.integers(0, int(STEPS * step), 30)), klass=0)
+    assert time_small_messages([heartbeats], [layers]) is None
