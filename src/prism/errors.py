@@ -19,7 +19,7 @@ class PrismError(Exception):
 
 
 class InputError(PrismError):
-    """What the user gave is wrong; the message says where and how to mend it."""
+    """What the user gave is wrong; the message says where and how to fix it."""
 
     exit_code = 2
 

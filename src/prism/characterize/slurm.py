@@ -109,7 +109,7 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def name_columns(rows: Sequence[Sequence[str]], where: str) -> list[str]:
-    """Columns of a sacct export without a header line, from what they hold; raises where that leaves a doubt."""
+    """Columns of a sacct export without a header line, by their values; raises where these fit several columns."""
     width = len(rows[0])
     columns = [pl.Series([row[i].strip() for row in rows if len(row) == width], dtype=pl.String) for i in range(width)]
     names = [f"column_{i + 1}" for i in range(width)]

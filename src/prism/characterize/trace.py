@@ -254,7 +254,7 @@ def _explain(trace: Trace, error: Exception) -> BadFileError | BadRowError:
         return NotUtf8Error(f"{trace.path}: holds text that is not UTF-8; save it as UTF-8")
     if "more fields than defined" in text or "ragged" in text:
         return BadRowError(
-            f"{trace.path}: a row has more fields than the header has columns; mend it or pass --skip-bad-rows"
+            f"{trace.path}: a row has more fields than the header has columns; fix it or pass --skip-bad-rows"
         )
     return BadFileError(f"{trace.path}: cannot be read as a table ({_first_line(error)}); export it again")
 

@@ -1,4 +1,4 @@
-"""Whether a table's numbers are in the units they are taken for: mended where that is certain, else refused."""
+"""Whether a table's numbers are in the units they are taken for: converted where that is certain, else refused."""
 
 from __future__ import annotations
 
@@ -134,5 +134,5 @@ def refuse_span(span_s: float, columns: ColumnMap, where: str, limits: Plausible
         name = next(name for name in ("submit", "start", "end") if name in columns.column_of)
         raise BadFileError(
             f"{where}: its times span {span_s / _YEAR_S:,.0f} years; say what unit they are in, for example "
-            f"--map {name}={columns.column_of[name]}:ms, or mend the rows that lie far off"
+            f"--map {name}={columns.column_of[name]}:ms, or fix the rows that lie far off"
         )

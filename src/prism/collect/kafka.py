@@ -119,7 +119,7 @@ class KafkaSource:
         return {"offsets": {str(partition): offset for partition, offset in self._offsets.items()}}
 
     def close(self) -> None:
-        """Commit what was read, for whoever watches the lag of the group, and leave it."""
+        """Commit the offsets that were read, so that the lag of the group is right, and leave the group."""
         places = [self._kafka.TopicPartition(self._topic, p, offset) for p, offset in self._offsets.items()]
         try:
             if places:

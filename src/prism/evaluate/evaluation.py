@@ -28,7 +28,7 @@ from prism.evaluate.run.stations import Layout
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.surveying import Surveyed, survey_datasets
 from prism.evaluate.run.watching import Seen
-from prism.evaluate.run.workers import Crew
+from prism.evaluate.run.workers import WorkerPool
 from prism.evaluate.schedule.priors import Priors, read_priors, write_priors
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Group, Kept
@@ -91,13 +91,13 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     looked = survey_datasets(plan.datasets, engine)
     book = Fingerprints(models=models, surveyed=looked)
     scheduler = _make_scheduler(plan, checkpoints, book, config)
-    crew = Crew(engine, layout, WarmUpJob(modules=choose_imports(plan.checkpoints, plan.datasets)))
+    worker_pool = WorkerPool(engine, layout, WarmUpJob(modules=choose_imports(plan.checkpoints, plan.datasets)))
     if looked.worker is not None:
-        crew.adopt_scorer(looked.worker, looked.node)
+        worker_pool.adopt_scorer(looked.worker, looked.node)
     steps = {c.name: c.step for c in checkpoints}
     coordinator = Coordinator(
         scheduler,
-        crew,
+        worker_pool,
         Assignments(RunConfig(folder=config.folder, roots=config.roots), models, looked.datasets, book.word),
         RunLog(config.folder, steps, len(looked.datasets), say=config.say, show=config.show),
     )

@@ -15,7 +15,7 @@ from prism.records.verdict import FAILURE_REASONS
 
 MIN_QUOTE_CHARS = 8
 REASONS = tuple(r for r in FAILURE_REASONS if r != "Unknown")
-# What a line says that speaks to a reader instead of reporting: it may be shown, but proves nothing.
+# Words of a line that advises its reader instead of reporting a fault: it may be shown, but proves nothing.
 _ADDRESSES_READER = re.compile(
     r"\b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:rules?|instructions?|above|previous|prior|everything|all)\b"
     r"|\b(?:you (?:are|must|should|will)|your (?:answer|task|instructions?|reply)|answer (?:with|is|only)|respond "
@@ -80,7 +80,7 @@ def find_answer(text: str) -> dict[str, Any] | None:
 
 
 def can_prove(line: LogLine, reason: str) -> bool:
-    """Whether a line may stand as proof: it reports trouble of that kind, and does not speak to its reader."""
+    """Whether a line may stand as proof: it reports trouble of that kind, and does not advise its reader."""
     text = line.text
     if _ADDRESSES_READER.search(text) or is_progress(text):
         return False

@@ -13,7 +13,7 @@ from prism.explain.rules import RuleBook
 from prism.explain.triggers import has_trouble, is_progress
 
 SAID_CONFIDENCE, REACHED_CONFIDENCE, SILENT_CONFIDENCE = 0.95, 0.9, 0.5
-LAST_LINES = 12  # among which trouble that no rule knows speaks against a good end
+LAST_LINES = 12  # an unknown error among these lines means that the run may not have ended well
 MIN_SILENT_PROGRESS = 5
 LEVEL_SHARE = 0.98  # of the most progress lines in any file, that each other one must have
 # What programs, trainers, launchers and schedulers print last when all went well.

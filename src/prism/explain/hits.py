@@ -83,17 +83,17 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
 
     `routine` holds templates learned from healthy runs of the same job family.
     """
-    voices: dict[tuple[str, int | None], dict[int, LogLine]] = defaultdict(dict)
+    lines_by_source: dict[tuple[str, int | None], dict[int, LogLine]] = defaultdict(dict)
     ranks_of_file: dict[str, set[int | None]] = defaultdict(set)
     for order, line in enumerate(job.lines):
-        voices[line.file, line.rank][order] = line
+        lines_by_source[line.file, line.rank][order] = line
         ranks_of_file[line.file].add(line.rank)
     book.prepare(text for line in job.lines if line.hit for text in (line.text, strip_level(line.text)))
     hits: list[Hit] = []
     survived: Counter[str] = Counter()
     # What somebody cut out of a log shows neither steps nor the traceback above its exception.
     is_snippet = job.num_lines <= SNIPPET_LINES and not job.saw_progress
-    for (file, _), lines in voices.items():
+    for (file, _), lines in lines_by_source.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
         found = _hits_of_voice(lines, book, routine, is_snippet=is_snippet)
         found = _fold_chains(_without_strangers(found), lines)
@@ -116,7 +116,7 @@ def blames_host(hit: Hit, book: RuleBook) -> bool:
 
 
 def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
-    """What a job prints about hosts is heard last, and not at all beside an error of the program itself."""
+    """What a job prints about hosts counts last, and not at all beside an error of the program itself."""
     found = {h.reason for h in hits if h.depth >= EXCEPTION_DEPTH}
     of_program = bool(found & _OF_PROGRAM)
     # A runtime that warns of the network may well end in a plain RuntimeError of its own.

@@ -30,7 +30,7 @@ class Trial:
     rule: Rule
     changed: tuple[str, ...]
     num_cases: int
-    num_held_back: int = 0  # of them, cases that whoever proposed the rule was never shown
+    num_held_back: int = 0  # of them, cases that the author of the rule did not see
 
     @property
     def is_safe(self) -> bool:

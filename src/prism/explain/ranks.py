@@ -26,7 +26,7 @@ _SLURM_HOST = re.compile(
     r"(?:srun: error: |failed on node |failure of node |Node failure on |Nodes? |on node "
     r")([a-z][\w-]*\d[\w-]*)\b(?=[: ,]|$)"
 )
-# Slurm names the node whose daemon speaks, which is seldom the one that failed.
+# Slurm names the node whose daemon wrote the line, which is seldom the node that failed.
 _STEP_LOST = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED|^srun: error: Node failure on")
 _FAILED_NODE = re.compile(r"(?:Node failure on|failure of node) ([a-z][\w-]*\d[\w-]*)")
 _PEER_HOST = re.compile(
@@ -54,7 +54,7 @@ class Suspect:
 
 
 def choose_root(hits: list[Hit]) -> Hit | None:
-    """The deepest cause; among equals the first to speak, or without clocks the one that differs from the rest."""
+    """The deepest cause; among equals the first in time, or without clocks the one that differs from the rest."""
     if not hits:
         return None
     depth = max(h.depth for h in hits)
@@ -75,7 +75,7 @@ def choose_root(hits: list[Hit]) -> Hit | None:
 
 
 def may_prove(hit: Hit) -> bool:
-    """Whether this line may speak against a host: the job itself cannot have made it up, or its runtime reported it."""
+    """Whether this line is evidence against a host: the job cannot have made it up, or its runtime reported it."""
     return hit.line.trusted or hit.reported
 
 

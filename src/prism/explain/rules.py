@@ -53,7 +53,7 @@ class Rule:
         return LAYERS.index(self.layer)
 
     def matches(self, text: str) -> bool:
-        """Whether the rule speaks about this line."""
+        """Whether the rule matches this line."""
         lowered = text.lower()
         for words, alternative in _alternatives(self.pattern):
             if (not words or any(w in lowered for w in words)) and self.finds(alternative, text):
@@ -227,7 +227,7 @@ def parse_rule(row: Any, where: str, *, ours: bool = False) -> Rule:
     rule = Rule(**{**row, "explains": tuple(row.get("explains") or ()), "ours": ours})
     _check_patterns(rule, where)
     if not rule.matches(rule.example):
-        raise BadConfigError(f"{where}: the pattern does not match its own example; mend one of them")
+        raise BadConfigError(f"{where}: the pattern does not match its own example; fix one of them")
     if rule.matches(rule.counter_example):
         raise BadConfigError(f"{where}: the pattern matches its counter-example; narrow it or use 'unless'")
     return rule

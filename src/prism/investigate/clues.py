@@ -51,7 +51,7 @@ _WORDS = {
 _ADVICE = {
     "absent": "look at its stack (py-spy dump) and its host's kernel log; if it hangs again, restart without it",
     "missing_dump": "look at its log and its host's kernel log; let TORCH_FR_DUMP_TEMP_FILE name a shared folder",
-    "mismatch": "mend the program where that rank takes another branch; a restart will hang again",
+    "mismatch": "fix the program where that rank takes another branch; a restart will hang again",
     "deadlock": "let all ranks call their groups in one order; a restart will hang again",
     "stuck": "collect NCCL RAS output, kernel logs and flow records of that minute",
     "none": "",

@@ -1,4 +1,4 @@
-"""Clues of several sources made one verdict: those that name the same suspects add up, the others speak against it."""
+"""Clues of several sources made one verdict: those that name the same suspects add up, others lower confidence."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def fuse(clues: Sequence[Clue]) -> Fused:
     best: tuple[float, tuple[Clue, ...]] = (-1.0, ())
     for lead in clues:
         support = tuple(c for c in clues if c is lead or _agree(lead, c))
-        doubt = 1.0
+        all_wrong = 1.0
         for clue in support:
-            doubt *= 1.0 - min(clue.confidence, 0.99)
+            all_wrong *= 1.0 - min(clue.confidence, 0.99)
         # A clue that names someone is worth more to a person than one that names nobody.
-        score = (1.0 - doubt) + (0.001 if lead.suspects else -1.0)
+        score = (1.0 - all_wrong) + (0.001 if lead.suspects else -1.0)
         if score > best[0] or not best[1]:
             best = (score, (lead, *(c for c in support if c is not lead)))
     lead, support = best[1][0], best[1]
-    doubt = 1.0
+    all_wrong = 1.0
     for clue in support:
-        doubt *= 1.0 - min(clue.confidence, 0.99)
+        all_wrong *= 1.0 - min(clue.confidence, 0.99)
     culprits = _join(support)
     others = [s for c in clues for s in (*c.suspects, *c.alternatives) if s not in culprits]
     since = [c.since_ns for c in support if c.since_ns is not None]
@@ -47,7 +47,7 @@ def fuse(clues: Sequence[Clue]) -> Fused:
         what=_describe(support),
         culprits=culprits,
         since_ns=min(since) if since else None,
-        confidence=1.0 - doubt,
+        confidence=1.0 - all_wrong,
         alternatives=tuple(dict.fromkeys(others)),
         advice=next((c.advice for c in support if c.advice), lead.advice),
     )

@@ -96,9 +96,9 @@ def make_history(events: pl.DataFrame, stays: pl.DataFrame, notes: tuple[str, ..
     if nameless:
         notes += (f"{nameless:,} events without a part or a time are left out",)
     parts = pl.concat([stays["serial"], events["serial"]]).unique(maintain_order=True)
-    strangers = events.filter(~pl.col("serial").is_in(stays["serial"].unique().implode())).height
-    if strangers:
-        notes += (f"{strangers:,} events are of parts that were never installed; they count for their place only",)
+    uninstalled = events.filter(~pl.col("serial").is_in(stays["serial"].unique().implode())).height
+    if uninstalled:
+        notes += (f"{uninstalled:,} events are of parts that were never installed; they count for their place only",)
     names = pl.concat([stays["location"], events["location"]]).fill_null("").unique(maintain_order=True)
     number = pl.DataFrame({"serial": parts}).with_row_index("part")
     place = pl.DataFrame({"location": names}).with_row_index("place")

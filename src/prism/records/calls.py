@@ -1,4 +1,4 @@
-"""CALLS: one row for each member of a collective call or message, whoever recorded it."""
+"""CALLS: one row for each member of a collective call or message, from any source."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from prism.records.json_tables import read_json_lines
 from prism.records.times import unit_by_size
 
 # Rows. Looking at every address of a larger table costs half as much as reading it, so 200,000 rows spread
-# evenly over it are looked at; whoever lists its endpoints (`endpoints_of`) looks at them all.
+# evenly over it are checked; `endpoints_of`, which lists the endpoints, checks them all.
 _CHECK_EVERY_ADDRESS_BELOW = 2_000_000
 _EPOCH_NS = 10**17  # Larger start times count from the epoch, in nanoseconds.
 _LEAST_IPV4 = 1 << 24  # 1.0.0.0 as a number

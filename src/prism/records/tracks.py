@@ -91,7 +91,7 @@ def check_times(table: pl.DataFrame, name: str) -> None:
         row = backwards.arg_max() or 0
         raise BadRowError(
             f"{name} row {row + 1}: 'end_ns' is {table['end_ns'][row]}, before its start_ns "
-            f"{table['start_ns'][row]}; mend or drop the row"
+            f"{table['start_ns'][row]}; fix or drop the row"
         )
 
 

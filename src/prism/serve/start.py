@@ -53,7 +53,7 @@ def has_other_users() -> bool:
     """Whether people besides us may log in to this machine: they reach its loopback address too."""
     me = os.getuid()
     people = {user.pw_uid for user in pwd.getpwall() if user.pw_shell.rpartition("/")[2] not in _NO_SHELLS}
-    # A directory service may list nobody, so whoever has a home or a process here counts too.
+    # A directory service may list no users, so users with a home or a process here count too.
     for path in (*Path("/home").glob("*"), *Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
             people.add(path.stat().st_uid)
@@ -105,7 +105,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     logging.getLogger("prism.serve").addHandler(logging.StreamHandler())
     say(f"serving {config.folder} on {describe_address(config, listener, token)}")
     if token is not None and config.token is None:
-        say("whoever has this address can read the folder; the token is new at every start unless --token is given")
+        say("anyone who has this address can read the folder; the token is new at every start unless --token is given")
     server = uvicorn.Server(
         uvicorn.Config(
             app,

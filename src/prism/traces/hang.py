@@ -68,7 +68,7 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
 
 
 def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:
-    """Members of every group: as written down by anyone, else whoever made a call in it."""
+    """Members of every group: as any rank recorded them, else the ranks that made a call in it."""
     told: dict[str, tuple[int, ...]] = {}
     seen: dict[str, set[int]] = defaultdict(set)
     for dump in dumps:

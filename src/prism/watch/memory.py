@@ -20,7 +20,7 @@ from prism.observe.traffic.threads import do_each
 _ENOUGH_STEPS = 8  # of a job, to be known by
 _MOST_LOOKS = 24  # after which a job is studied in full again
 _MOST_JOBS = 10_000
-_LONGER = 0.005  # than when nothing was found: mending what costs less is not worth telling
+_LONGER = 0.005  # than when nothing was found: a finding that costs less is not worth reporting
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ _SAME_JOB = 0.5  # share of the smaller set of endpoints that two sightings of o
 _FORGET_JOB_NS = 3600 * 10**9
 _FORGET_FINDING_NS = 3600 * 10**9
 _MAX_REMEMBERED = 10_000
-# A job has one of these at a time, whoever is blamed for it at the moment.
+# A job has at most one finding of these kinds at a time, even when its culprit changes.
 _ONE_AT_A_TIME = frozenset({"hang", "slow_step", "drift", "restart"})
 _CERTAIN = frozenset({"hang"})  # Silence needs no second look.
 _ENOUGH_ARRIVALS = 3

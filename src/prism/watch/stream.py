@@ -267,7 +267,7 @@ class Watch:
             self._save()
 
     def _finish(self) -> None:
-        """A last look where the source has ended; a watch that is stopped keeps its doubts for the next run."""
+        """A last look where the source has ended; a watch that is stopped keeps unconfirmed findings for later."""
         self._collect_look(wait=True)
         if self._source.is_finished and self._window.newest_ns:
             self._begin_look()

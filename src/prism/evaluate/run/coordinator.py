@@ -15,7 +15,7 @@ from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
 from prism.evaluate.run.stations import Duty
 from prism.evaluate.run.store import Store
-from prism.evaluate.run.workers import Crew
+from prism.evaluate.run.workers import WorkerPool
 from prism.evaluate.schedule import actions, events
 from prism.evaluate.schedule.events import Event, Failure
 from prism.evaluate.schedule.scheduler import Scheduler
@@ -49,13 +49,13 @@ class Coordinator:
     def __init__(
         self,
         scheduler: Scheduler,
-        crew: Crew,
+        worker_pool: WorkerPool,
         assignments: Assignments,
         log: RunLog,
     ) -> None:
         self.scheduler = scheduler
         self.found = Findings()
-        self._crew = crew
+        self._worker_pool = worker_pool
         self._jobs = assignments
         self._log = log
         self._num_published = 0
@@ -114,13 +114,13 @@ class Coordinator:
     def _heed_training(self) -> None:
         """Give workers up while the file `give-back` asks for it, and take them again afterwards."""
         wanted = read_wanted(self._folder / GIVE_BACK)
-        if chosen := self._crew.lend(wanted):
+        if chosen := self._worker_pool.lend(wanted):
             self._log.say(f"{len(chosen)} workers make way for training")
             self._take(events.Preempted(now_s=self.now_s, workers=chosen))
             for worker in chosen:
                 self._runs.pop(worker, None)
-                self._crew.dismiss(worker)
-        self._crew.take_back(wanted)
+                self._worker_pool.dismiss(worker)
+        self._worker_pool.take_back(wanted)
 
     def _add(self, arrivals: Iterable[Arrival]) -> None:
         added: list[Event] = []
@@ -132,12 +132,14 @@ class Coordinator:
 
     def _collect(self) -> list[Event]:
         """Wait a little, and say what happened in the scheduler's words."""
-        found: list[Event] = [*self._crew.watch_nodes(self.now_s)]
-        for duty, outcome in self._crew.wait(0.0 if found else _TICK_S / 5):
+        found: list[Event] = [*self._worker_pool.watch_nodes(self.now_s)]
+        for duty, outcome in self._worker_pool.wait(0.0 if found else _TICK_S / 5):
             found += self._translate(duty, outcome)
-        found += self._crew.changes(self.now_s)
+        found += self._worker_pool.changes(self.now_s)
         if lost := {event.node for event in found if isinstance(event, events.NodeLost)}:
-            self._runs = {worker: run for worker, run in self._runs.items() if self._crew.worker(worker) is not None}
+            self._runs = {
+                worker: run for worker, run in self._runs.items() if self._worker_pool.worker(worker) is not None
+            }
             self._offers = {key: address for key, address in self._offers.items() if key[0] not in lost}
         return found
 
@@ -152,14 +154,14 @@ class Coordinator:
                 self._load(action)
             case actions.ReleaseCheckpoint():
                 self._offers.pop((action.node, action.checkpoint), None)
-                self._crew.tend(action.node, self._jobs.release(action.checkpoint), Duty(kind="release"))
+                self._worker_pool.tend(action.node, self._jobs.release(action.checkpoint), Duty(kind="release"))
             case actions.StartInference():
                 self.found.num_trials += 1
                 self._runs[action.worker] = _Run(trial=action.trial, waiting=list(action.trial.parts))
                 self._infer_next(action.worker)
             case actions.CancelInference():
                 self._runs.pop(action.worker, None)
-                self._crew.dismiss(action.worker)
+                self._worker_pool.dismiss(action.worker)
             case actions.StartScore():
                 self._score(action)
             case actions.CombineScores():
@@ -172,23 +174,23 @@ class Coordinator:
 
     def _load(self, action: actions.LoadCheckpoint) -> None:
         offered = self._offers.get((action.source or "", action.checkpoint))
-        job = self._jobs.pull(action.checkpoint, self._crew.address(action.node), offered)
-        self._crew.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
+        job = self._jobs.pull(action.checkpoint, self._worker_pool.address(action.node), offered)
+        self._worker_pool.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
 
     def _infer_next(self, worker: str) -> None:
-        run, spec = self._runs[worker], self._crew.worker(worker)
+        run, spec = self._runs[worker], self._worker_pool.worker(worker)
         if spec is None:
             del self._runs[worker]
             return
         part = run.waiting.pop(0)
         job = self._jobs.infer(part, gpus=spec.gpus, shrink=run.trial.shrink)
         limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * run.trial.expected_s)
-        self._crew.assign(worker, job, Duty(kind="infer", part=part, node=spec.node, limit_s=limit_s))
+        self._worker_pool.assign(worker, job, Duty(kind="infer", part=part, node=spec.node, limit_s=limit_s))
 
     def _score(self, action: actions.StartScore) -> None:
         limit_s = self._jobs.score_limit_s(action.part.dataset)
         duty = Duty(kind="score", part=action.part, node=action.node, limit_s=limit_s, attempt=action.attempt)
-        self._crew.score(action.node, self._jobs.score(action.part), duty)
+        self._worker_pool.score(action.node, self._jobs.score(action.part), duty)
 
     def _combine(self, action: actions.CombineScores) -> None:
         key = (action.checkpoint, action.dataset)
@@ -198,7 +200,9 @@ class Coordinator:
             return
         self._combining.add(key)
         limit_s = self._jobs.config.score_timeout_s
-        self._crew.score(None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s))
+        self._worker_pool.score(
+            None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s)
+        )
 
     def _translate(self, duty: Duty, outcome: Outcome) -> list[Event]:
         """An ended job as events; what nobody waits for any more is none."""
@@ -228,7 +232,7 @@ class Coordinator:
             return []
         if duty.lost:
             del self._runs[duty.worker]
-            return []  # the crew tells of the worker itself
+            return []  # the pool reports the worker itself
         if not isinstance(outcome.value, Inferred):
             del self._runs[duty.worker]
             failure = outcome.failure or Failure.OTHER

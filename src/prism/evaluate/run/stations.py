@@ -1,4 +1,4 @@
-"""What a crew knows of each node: how its processors are used, what its processes do, what waits for them."""
+"""The state of each node: how its processors are used, what its processes do, what waits for them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Store:
         lines = [json.dumps({"schema": _SCHEMA, "fingerprint": fingerprint, "first": part.first, "last": part.last})]
         lines += [json.dumps(record) for record in records]
         if len(lines) != part.samples + 1:
-            raise PrismError(f"{part}: {len(lines) - 1} records for {part.samples} samples; mend the adapter's command")
+            raise PrismError(f"{part}: {len(lines) - 1} records for {part.samples} samples; fix the adapter's command")
         replace_file(self._path(kind, part), "\n".join(lines) + "\n")
 
     def read(self, kind: Kind, part: Part) -> list[Record]:

@@ -19,7 +19,7 @@ _MAX_ATTEMPTS = 3  # to combine scores
 _MAX_REPLACEMENTS = 8  # of one worker's process, before its place is left empty
 
 
-class Crew:
+class WorkerPool:
     """Starts processes on an engine and hands them jobs."""
 
     def __init__(self, engine: Engine, layout: Layout, warm_up: Job | None = None) -> None:
@@ -66,7 +66,7 @@ class Crew:
         return found
 
     def worker(self, worker: str) -> WorkerSpec | None:
-        """A worker for inference; None when it is gone and the scheduler has yet to hear of it."""
+        """A worker for inference; None when it is gone and the scheduler does not know yet."""
         return self._workers.get(worker)
 
     def address(self, node: str) -> str:

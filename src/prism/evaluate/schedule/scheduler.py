@@ -325,7 +325,7 @@ class Scheduler:
 
     def _stop(self, dataset: str, why: str) -> None:
         """Give a dataset up for all checkpoints, those to come included; what is scored stays."""
-        self._stopped[dataset] = f"dataset stopped: {why}; mend it and run again"
+        self._stopped[dataset] = f"dataset stopped: {why}; fix it and run again"
         for pools in self._ledger.pools.values():
             self._give_up_pool(pools[dataset], self._stopped[dataset])
         self._planner.regroup()

@@ -56,7 +56,7 @@ class ToldFindings:
 
 
 def read_watched(folder: Folder, place: Place) -> Watched:
-    """Read a watch's state; findings that it has not told yet are doubts, and left out."""
+    """Read a watch's state; findings that the watch has not confirmed yet are left out."""
     path = place.path_of(STATE_FILE)
     document = read_object(folder, path)
     try:

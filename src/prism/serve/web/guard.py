@@ -144,7 +144,7 @@ class Guard:
         # begins like an address from being one.
         place = "./" + quote(scope["path"].rpartition("/")[2])
         answer = RedirectResponse(place + (f"?{query}" if query else ""), status_code=303)
-        # Lax: a link from a chat or a ticket must find whoever follows it logged in.
+        # Lax: a user who follows a link from a chat or a ticket stays logged in.
         answer.set_cookie(
             COOKIE,
             make_session(token),

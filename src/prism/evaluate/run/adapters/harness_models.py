@@ -1,4 +1,4 @@
-"""The harness's model for a checkpoint: Hugging Face in this process, vLLM, or a server that speaks OpenAI's API."""
+"""The harness's model for a checkpoint: Hugging Face in this process, vLLM, or an OpenAI-compatible server."""
 
 from __future__ import annotations
 

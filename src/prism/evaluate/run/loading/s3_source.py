@@ -1,4 +1,4 @@
-"""A checkpoint in an S3 bucket, or in anything that speaks S3 (set AWS_ENDPOINT_URL)."""
+"""A checkpoint in an S3 bucket, or in any store with an S3 API (set AWS_ENDPOINT_URL)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A node's shelf: checkpoints in shared memory, pulled by one, leased by many, cleared when the last is gone.
 
 ROOT/<key>/            a whole, verified copy
-ROOT/<key>.pulling/    a copy on its way; whoever pulls holds the lock
+ROOT/<key>.pulling/    a copy that is being pulled; the process that pulls it holds the lock
 ROOT/<key>.lock        held (flock) while a copy is made, leased, given back or cleared
 ROOT/<key>.leases/     one file per user, named by its process; a lease of a dead process is none
 """
@@ -139,7 +139,7 @@ def _locked(root: Path, key: str, *, wait: bool = True) -> Iterator[None]:
     while True:
         with path.open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            # Whoever cleared the copy removed the lock file too: then this one locks nothing.
+            # The process that cleared the copy removed the lock file too, so this lock protects nothing.
             if path.exists() and os.fstat(handle.fileno()).st_ino == path.stat().st_ino:
                 yield
                 return

@@ -1,4 +1,4 @@
-"""A model behind an address that speaks OpenAI's API: who it is, and a client that retries, keeps rates and counts."""
+"""A model behind an OpenAI-compatible address: its name, and a client that retries, limits its rate and counts."""
 
 from __future__ import annotations
 

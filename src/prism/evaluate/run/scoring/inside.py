@@ -27,7 +27,7 @@ def judge(task: Task, limit: Limit) -> tuple[str, str]:
 
     The program only answers calls with plain values, and the test runs in a process that the program cannot reach:
     nothing but right answers passes. Where a test needs the program's own objects both run as one; then it is run
-    again with an end that must fail: whoever passes that as well has not run to its end but forged it.
+    again with an end that must fail: a program that passes that as well has not run to its end but forged it.
     """
     program, test = (task["program"], task["test"]) if task["test"] else _split(task["program"])
     if test:
@@ -106,7 +106,7 @@ def _spawn(role: str, texts: tuple[str, ...], whole: Task, limit: Limit, ends: t
 
 
 class _Watch:
-    """Time, memory of all processes together, their number, and what they write; whoever exceeds one is ended."""
+    """Time, memory of all processes together, their number, and what they write; what exceeds one is ended."""
 
     def __init__(self, task: Task, told: int) -> None:
         self.limits, self.told = task["limits"], told
