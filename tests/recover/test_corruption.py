@@ -253,6 +253,7 @@ def test_a_gradient_that_stands_out_again_has_replicas_compared(wrong: bool):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_on_a_gpu_no_step_waits_for_the_device_and_a_flip_is_found_a_few_steps_later():
     device = torch.device("cuda")
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).to(device)
