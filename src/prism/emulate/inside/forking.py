@@ -6,6 +6,7 @@ What runs before that point cannot depend on the rank, so imports, and often the
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -145,6 +146,9 @@ def _driver_is_in_use() -> bool:
 def _serve(control: Connection) -> RunPlan:
     """Fork a child for every plan that comes in; the parent ends here."""
     children: set[int] = set()
+    # A collection in a child would write to every object, and so make a copy of all memory that is shared.
+    gc.collect()
+    gc.freeze()
     # Asked through NVML, which does not start CUDA.
     control.send(("ready", torch.cuda.is_available()))
     while True:
