@@ -108,7 +108,7 @@ def _sum_regular(traffic: Traffic) -> NDArray[np.float64]:
     most = np.zeros(traffic.pairs.height)
     np.maximum.at(most, pair, num)
     load = np.where(num >= _OFTEN * most[pair], traffic.stream_load, 0.0)
-    return np.bincount(pair, np.maximum(load, 0.0), minlength=traffic.pairs.height).astype(np.float64)
+    return np.asarray(np.bincount(pair, np.maximum(load, 0.0), minlength=traffic.pairs.height), np.float64)
 
 
 @numba.njit(cache=True)

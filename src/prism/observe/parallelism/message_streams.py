@@ -21,7 +21,7 @@ _ASKED = 12  # streams of a family whose answers are looked at
 _UNHURRIED = 0.1  # of a stream's messages take no longer than the transfer itself
 _FLOOR_NS = 20_000.0
 _ASKED_MESSAGES = 400  # of each
-_LIVES = 0.1  # of the steps in which a connection sends, at least, to be one of a job that was started again
+_LIVES = (0.1, 0.8)  # of the steps that a connection lasts, at least and at most, where a job was started again
 _AS_OFTEN = 0.8  # of a stream's messages that come back
 _CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
 
@@ -59,7 +59,8 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
     steps, own_steps, alive, gap = _count_steps(start, begin, job.first_ns, period)
     # A job that is started again has new connections: what each of them does is counted while it is there.
-    alive = np.where(own_steps >= _LIVES * steps, alive, steps)
+    partly = (own_steps >= _LIVES[0] * steps) & (alive < _LIVES[1] * steps)
+    alive = np.where(partly, alive, steps)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     table = traffic.streams[present]
     pair = table["pair"].to_numpy()
