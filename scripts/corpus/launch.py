@@ -19,6 +19,7 @@ from way import Place
 
 LIMIT_S = 150.0
 PROGRAM = "train.py"
+_OFTEN = ("torch._dynamo", "torch.nn.parallel", "torch.distributed.nn")  # torch loads them late, each rank again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Ranks:
     prepare: Callable[[Place, int], None] | None = None  # in the rank's process, before the program starts
 
     def __call__(self, place: Place) -> None:
-        for name in self.load:
+        for name in (*self.load, *(_OFTEN if "torch" in self.load else ())):
             importlib.import_module(name)
         (place.scratch / PROGRAM).write_text(self.program)
         port = free_port()
