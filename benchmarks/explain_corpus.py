@@ -1,4 +1,4 @@
-"""Score `prism explain` on what scripts/make_corpus.py made: the developer half with its misses, the held-back half in numbers.
+"""Score `prism explain` on what scripts/make_corpus.py made; of the held-back half only the numbers are shown.
 
 python benchmarks/explain_corpus.py OUTPUT
 """
@@ -55,11 +55,16 @@ def report(half: str, truths: list[Row], said: list[Row]) -> None:
     print(f"  reason macro-F1          {macro_f1(told):.3f}   (the first label alone: "
           f"{macro_f1([(t['reason'], a['reason']) for t, a in failed]):.3f})")  # fmt: skip
     print(f"  reason right             {share([t == p for t, p in told])}")
-    in_category = [(t, a, p) for (t, a), (_, p) in zip(failed, told, strict=True) if t["category"]]
-    print(f"  category right           {share([p == t['reason'] or a['category'] == t['category'] for t, a, p in in_category])}")
+    placed = [
+        p == t["reason"] or a["category"] == t["category"]
+        for (t, a), (_, p) in zip(failed, told, strict=True)
+        if t["category"]
+    ]
+    ranked = [(t, a) for t, a in failed if t["rank"] is not None]
+    print(f"  category right           {share(placed)}")
     print(f"  false stop               {share([a['action'] == 'stop' for t, a in failed if t['restarts'] is True])}")
     print(f"  false restart            {share([a['action'] != 'stop' for t, a in failed if t['restarts'] is False])}")
-    print(f"  rank right               {share([a['first_rank'] == t['rank'] for t, a in failed if t['rank'] is not None])}")
+    print(f"  rank right               {share([a['first_rank'] == t['rank'] for t, a in ranked])}")
     print(f"  host right               {share([a['hosts'] == [t['host']] for t, a in failed if t['host']])}")
     print(f"  finished called failed   {share([a['reason'] not in ('none', 'Unknown') for a in finished])}")
     print(f"  finished called Unknown  {share([a['reason'] == 'Unknown' for a in finished])}")

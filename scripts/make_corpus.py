@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "corpus"))
 
-from way import CannotMake, Place, Way, category_of, half_of
+from way import FINISHED, CannotMake, Place, Way, category_of, half_of
 
 MODULES = tuple(sorted(f.stem for f in (Path(__file__).parent / "corpus" / "ways").glob("*.py")))
 
@@ -49,7 +49,8 @@ def make(way: Way, output: Path) -> str:
         except CannotMake as why:
             shutil.rmtree(folder)
             return f"left out: {why}"
-    if not any(re.search(way.proof, f.read_text(errors="replace")) for f in logs.rglob("*") if f.is_file()):
+    proofs = [re.search(way.proof, f.read_text(errors="replace")) for f in logs.rglob("*") if f.is_file()]
+    if not (all(proofs) if way.reason == FINISHED else any(proofs)):
         shutil.rmtree(output / "not-as-meant" / way.name, ignore_errors=True)
         shutil.move(folder, output / "not-as-meant" / way.name)
         return "left out: it did not end as it was meant to"

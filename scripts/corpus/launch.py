@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from way import Place
+from way import CannotMake, Place
 
-LIMIT_S = 150.0
+LIMIT_S = 100.0
 PROGRAM = "train.py"
 _OFTEN = ("torch._dynamo", "torch.nn.parallel", "torch.distributed.nn")  # torch loads them late, each rank again
 
@@ -65,7 +65,7 @@ class Ranks:
 def run_program() -> int:
     """Run the program as the interpreter would: an error is shown with the program's own frames only."""
     sys.argv = [PROGRAM]
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     try:
         runpy.run_path(PROGRAM, run_name="__main__")
     except SystemExit as end:
@@ -103,6 +103,8 @@ def wait_for(pids: list[int], limit_s: float = LIMIT_S) -> None:
     for pid in waiting:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    if waiting:
+        raise CannotMake("it outlived its time limit")
 
 
 def run_to_file(command: list[str], place: Place, *, file: str = "job.log",
@@ -116,7 +118,8 @@ def run_to_file(command: list[str], place: Place, *, file: str = "job.log",
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return process.wait()
+            process.wait()
+            raise CannotMake("it outlived its time limit") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ def say(message):
     print(f"{datetime.datetime.now(datetime.timezone.utc).isoformat()} | INFO | rank {rank} | {message}", flush=True)
 """,
 )
-_TRAINER = '''\
+_TRAINER = """\
 import datetime
 import logging
 import os
@@ -66,7 +66,7 @@ def train():
 
 if __name__ == "__main__":
     train()
-'''
+"""
 
 
 def trainer(name: str, *, head: str = "", setup: str = "", at: str = "", rank: int | None = 1,

@@ -1,4 +1,4 @@
-"""Jobs in containers: bubblewrap starts them, and their real output is kept as docker, containerd and kubectl keep it."""
+"""Jobs in containers: started by bubblewrap, or with their output as docker, containerd and kubectl keep it."""
 
 from __future__ import annotations
 

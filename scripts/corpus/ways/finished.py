@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from launch import Program, Ranks, Torchrun
 from trainer import trainer
-from way import Way
+from way import Place, Way
 
 _NOISY = """
            import warnings, traceback
@@ -50,14 +52,14 @@ print({"train_runtime": 8.1, "train_samples_per_second": 12.2, "train_loss": 0.2
 """
 
 
-def _finished(name: str, family: str, make: object, proof: str) -> Way:
-    return Way(name=f"finished-{name}", family=family, reason="none", make=make, proof=proof, restarts=None)  # type: ignore[arg-type]
+def _finished(name: str, family: str, make: Callable[[Place], None], proof: str) -> Way:
+    return Way(name=f"finished-{name}", family=family, reason="none", make=make, proof=proof, restarts=None)
 
 
 WAYS = [
     _finished("ranks", "torch", Ranks(program=trainer("finished-ranks")), r"training finished"),
     _finished("with-noise", "torch", Ranks(program=trainer("finished-with-noise", at=_NOISY)), r"training finished"),
-    _finished("prints-samples", "torch", Ranks(program=trainer("finished-prints-samples", at=_SAMPLE)), r"Xid 79"),
+    _finished("prints-samples", "torch", Ranks(program=trainer("finished-prints-samples", at=_SAMPLE)), r"training finished"),
     _finished("nodes", "torch", Ranks(program=trainer("finished-nodes"), file="node-{rank}_rank_{rank}.log"),
               r"training finished"),
     _finished("plain-loop", "python", Program(text=_PLAIN), r"saved the model, done"),

@@ -50,7 +50,8 @@ class _KernelKills:
             raise CannotMake("needs root and a memory controller of version 1")
         before = self._kernel()
         self._job(place)
-        fresh = [line for line in self._kernel() if line not in set(before) and "corpus-" in line or "Killed pro" in line]
+        old = set(before)
+        fresh = [line for line in self._kernel() if line not in old and ("corpus-" in line or "Killed pro" in line)]
         (place.logs / "gpu-01.dmesg").write_text("\n".join(fresh[-4:]) + "\n")
         for group in _MEMORY.glob("corpus-*"):
             with contextlib.suppress(OSError):

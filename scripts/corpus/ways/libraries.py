@@ -51,8 +51,8 @@ WAYS = [
                options=_CPU + ", callbacks=[EarlyStopping('val_loss', check_on_train_epoch_end=True)]"),
     _lightning("lightning-resume-missing", "FileNotFoundError", r"FileNotFoundError|not found",
                fit=", ckpt_path='/checkpoints/last-7.ckpt'"),
-    _lightning("lightning-without-gpu", "CUDAError", r"No supported gpu backend", options="accelerator='gpu', devices=2",
-               also=("ArgumentError", "RuntimeError")),
+    _lightning("lightning-without-gpu", "CUDAError", r"No supported gpu backend",
+               options="accelerator='gpu', devices=2", also=("ArgumentError", "RuntimeError")),
     _lightning("finished-lightning", "none", r"max_epochs=2. reached"),
     _job("hub-offline", "transformers", "ModelLoadingError", r"OSError|LocalEntryNotFound",
          "from transformers import AutoConfig\nprint('loading the model', flush=True)\n"

@@ -81,8 +81,8 @@ def _ray(name: str, reason: str, proof: str, body: str, also: tuple[str, ...] = 
 WAYS = [
     Way(name="yaml-does-not-parse", family="configuration", reason="ArgumentError", also=("SyntaxError", "ValueError"),
         proof=r"yaml\.(?:parser|scanner)\.", make=Program(text=_YAML)),
-    Way(name="setting-not-in-struct", family="configuration", reason="AttributeError", also=("ArgumentError", "KeyError"),
-        proof=r"ConfigAttributeError", make=Program(text=_HYDRA)),
+    Way(name="setting-not-in-struct", family="configuration", reason="AttributeError",
+        also=("ArgumentError", "KeyError"), proof=r"ConfigAttributeError", make=Program(text=_HYDRA)),
     Way(name="override-of-unknown-setting", family="configuration", reason="ArgumentError",
         also=("ValueError", "KeyError"), proof=r"Could not override",
         make=Program(text=_HYDRA_OVERRIDE, arguments=("optimizr.lr=0.1",))),

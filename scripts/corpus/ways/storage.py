@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 
 from way import CannotMake, Place
 
@@ -12,7 +13,7 @@ from ways.forked import forked
 _NEW_MOUNTS, _PRIVATE, _READ_ONLY = 0x00020000, 0x4000 | 1 << 18, 1
 
 
-def _mount(options: bytes, flags: int = 0):  # type: ignore[no-untyped-def]
+def _mount(options: bytes, flags: int = 0) -> Callable[[Place, int], None]:
     def prepare(place: Place, rank: int) -> None:
         if os.geteuid() != 0:
             raise CannotMake("needs root, to mount a small file system")
