@@ -14,6 +14,7 @@ from typing import Any
 
 CHUNK = 20  # jobs per call of `prism explain`
 Row = dict[str, Any]
+_STAYS = ("stop", "none")  # actions after which the job does not run again
 
 
 def answers(folders: list[Path]) -> list[Row]:
@@ -62,10 +63,13 @@ def report(half: str, truths: list[Row], said: list[Row]) -> None:
     ]
     ranked = [(t, a) for t, a in failed if t["rank"] is not None]
     print(f"  category right           {share(placed)}")
-    print(f"  false stop               {share([a['action'] == 'stop' for t, a in failed if t['restarts'] is True])}")
-    print(f"  false restart            {share([a['action'] != 'stop' for t, a in failed if t['restarts'] is False])}")
+    print(f"  false stop               {share([a['action'] in _STAYS for t, a in failed if t['restarts'] is True])}")
+    print(
+        f"  false restart            {share([a['action'] not in _STAYS for t, a in failed if t['restarts'] is False])}"
+    )
     print(f"  rank right               {share([a['first_rank'] == t['rank'] for t, a in ranked])}")
     print(f"  host right               {share([a['hosts'] == [t['host']] for t, a in failed if t['host']])}")
+    print(f"  failed called finished   {share([a['reason'] == 'none' for _, a in failed])}")
     print(f"  finished called failed   {share([a['reason'] not in ('none', 'Unknown') for a in finished])}")
     print(f"  finished called Unknown  {share([a['reason'] == 'Unknown' for a in finished])}")
 
@@ -75,7 +79,7 @@ def faults_of(truth: Row, answer: Row) -> list[str]:
     wrong = []
     if answer["reason"] not in (truth["reason"], *truth["also"]):
         wrong.append(f"{answer['reason']}, is {truth['reason']}")
-    if truth["restarts"] is not None and (answer["action"] != "stop") != truth["restarts"]:
+    if truth["restarts"] is not None and (answer["action"] not in _STAYS) != truth["restarts"]:
         wrong.append(f"action {answer['action']}")
     if truth["rank"] is not None and answer["first_rank"] != truth["rank"]:
         wrong.append(f"rank {answer['first_rank']}, is {truth['rank']}")

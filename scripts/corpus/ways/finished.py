@@ -59,7 +59,8 @@ def _finished(name: str, family: str, make: Callable[[Place], None], proof: str)
 WAYS = [
     _finished("ranks", "torch", Ranks(program=trainer("finished-ranks")), r"training finished"),
     _finished("with-noise", "torch", Ranks(program=trainer("finished-with-noise", at=_NOISY)), r"training finished"),
-    _finished("prints-samples", "torch", Ranks(program=trainer("finished-prints-samples", at=_SAMPLE)), r"training finished"),
+    _finished("prints-samples", "torch", Ranks(program=trainer("finished-prints-samples", at=_SAMPLE)),
+              r"training finished"),
     _finished("nodes", "torch", Ranks(program=trainer("finished-nodes"), file="node-{rank}_rank_{rank}.log"),
               r"training finished"),
     _finished("plain-loop", "python", Program(text=_PLAIN), r"saved the model, done"),
