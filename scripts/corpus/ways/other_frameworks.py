@@ -17,6 +17,11 @@ for step in range(1, 11):
     print(f"step {step}/%d loss {float(jnp.mean(weights ** 2)):.4f}", flush=True)
 %s
 """
+_JAX_JOINS = """\
+import jax.distributed
+print("joining the coordinator", flush=True)
+jax.distributed.initialize("127.0.0.1:9", 2, 1, initialization_timeout=6)
+"""
 _RAY = """\
 import os, time
 import ray
@@ -24,7 +29,7 @@ import ray
 ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20)
 
 
-@ray.remote(max_restarts=0, max_retries=0)
+@ray.remote(max_restarts=0)
 class Trainer:
     def step(self, number):
         %s
@@ -37,7 +42,6 @@ for number in range(1, 6):
 print("training finished", flush=True)
 ray.shutdown()
 """
-_RAY = _RAY.replace("max_restarts=0, max_retries=0", "max_restarts=0")
 _HYDRA = """\
 from omegaconf import OmegaConf
 
@@ -93,9 +97,10 @@ WAYS = [
          "jnp.ones((1 << 20, 1 << 20, 4)).block_until_ready()"),
     _jax("jax-bool-of-tracer", "TypeError", r"TracerBoolConversionError",
          "jax.jit(lambda w: w if w.sum() > 0 else -w)(weights)"),
-    _jax("jax-coordinator-missing", "ConnectionError", r"DEADLINE_EXCEEDED|UNAVAILABLE",
-         "import jax.distributed as d\nd.initialize('127.0.0.1:9', 2, 1, initialization_timeout=6)",
-         also=("NCCLTimeoutError", "NetworkError"), restarts=None),
+    Way(name="jax-coordinator-missing", family="jax", reason="ConnectionError", restarts=None,
+        also=("NCCLTimeoutError", "NetworkError"), proof=r"DEADLINE_EXCEEDED|UNAVAILABLE",
+        make=Program(text=_JAX_JOINS, environment={"JAX_PLATFORMS": "cpu"})),
+    _jax("jax-joins-too-late", "RuntimeError", r"must be called before", _JAX_JOINS),
     _jax("finished-jax", "none", r"training finished", "print('training finished')", steps=10, restarts=None),
     _ray("ray-task-raises", "ValueError", r"RayTaskError\(ValueError\)", "int('4k') if number == 3 else None"),
     _ray("ray-actor-dies", "NodeFailure", r"ActorDiedError", "os.kill(os.getpid(), 9) if number == 3 else None",
