@@ -109,11 +109,19 @@ WAYS = [
                sys.exit(0)
            """, timeout_s=5),
     forked("barrier-names-a-rank", {"reason": "NCCLTimeoutError", "restarts": True, "proof": r"monitoredBarrier"},
-           at="time.sleep(20)", timeout_s=60,
-           setup="""
-           barrier = dist.monitored_barrier
-           torch.optim.AdamW.step = lambda self: barrier(timeout=datetime.timedelta(seconds=4))
-           """),
+           head="""
+           class Checked(torch.optim.AdamW):
+               def step(self):
+                   dist.monitored_barrier(timeout=datetime.timedelta(seconds=4))
+                   super().step()
+
+           torch.optim.AdamW = Checked
+           """,
+           at="""
+           model.no_sync().__enter__()
+           time.sleep(15)
+           sys.exit(0)
+           """, timeout_s=60),
     forked("rank-stops-answering", {"reason": "NCCLTimeoutError", "restarts": True, "proof": r"Timed out waiting"},
            at="time.sleep(18)", timeout_s=5),
     forked("watchdog-of-the-script", {"reason": "NCCLTimeoutError", "also": ("Unknown",), "restarts": True,

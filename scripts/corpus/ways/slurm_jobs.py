@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from drills.slurm_cluster import SlurmCluster, why_no_slurm
 
+_ALIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
 _READY_S, _END_S = 40.0, 140.0
 _TASK = """\
 import os, sys, time
@@ -51,7 +52,7 @@ class _Job:
             if self._act is not None:
                 self._wait(lambda: output.exists() and "step 25/" in output.read_text(), _READY_S)
                 self._act(cluster, job)
-            self._wait(lambda: self._state(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), _END_S)
+            self._wait(lambda: self._state(job) not in _ALIVE or "CANCELLED AT" in output.read_text(), _END_S)
             time.sleep(2)
 
     @staticmethod
