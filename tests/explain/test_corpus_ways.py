@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "corpus"), str(ROOT / "benchmarks")]
 
-import explain_corpus  # noqa: E402
 import make_corpus  # noqa: E402
 from way import Place, Way, category_of, half_of  # noqa: E402
+
+import explain_corpus  # noqa: E402
 
 
 def test_there_are_enough_ways_and_each_has_a_known_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import replace
 
 from launch import Program
 from way import CannotMake, Place, Way
@@ -108,20 +109,14 @@ WAYS = [
                time.sleep(12)
                sys.exit(0)
            """, timeout_s=5),
-    forked("barrier-names-a-rank", {"reason": "NCCLTimeoutError", "restarts": True, "proof": r"monitoredBarrier"},
-           head="""
-           class Checked(torch.optim.AdamW):
-               def step(self):
+    replace(forked("barrier-names-a-rank",
+                   {"reason": "NCCLTimeoutError", "restarts": True, "proof": r"monitoredBarrier"},
+                   rank=None, timeout_s=60,
+                   at="""
+                   if rank == 1:
+                       time.sleep(12)
                    dist.monitored_barrier(timeout=datetime.timedelta(seconds=4))
-                   super().step()
-
-           torch.optim.AdamW = Checked
-           """,
-           at="""
-           model.no_sync().__enter__()
-           time.sleep(15)
-           sys.exit(0)
-           """, timeout_s=60),
+                   """), rank=1),
     forked("rank-stops-answering", {"reason": "NCCLTimeoutError", "restarts": True, "proof": r"Timed out waiting"},
            at="time.sleep(18)", timeout_s=5),
     forked("watchdog-of-the-script", {"reason": "NCCLTimeoutError", "also": ("Unknown",), "restarts": True,
