@@ -1,6 +1,6 @@
 """Write a corpus of really failed jobs: torch processes over gloo, the full log of every rank, and the truth.
 
-    python scripts/make_corpus.py OUTPUT [--only NAME ...] [--ranks 8] [--large-ranks 64] [--steps 400]
+    python scripts/make_rank_corpus.py OUTPUT [--only NAME ...] [--ranks 8] [--large-ranks 64] [--steps 400]
 
 Every job gets OUTPUT/<job>/logs/node-<n>_rank_<r>.log and OUTPUT/<job>/truth.json. Ranks are forked from one
 process that has loaded torch, so that sixty-four of them start in seconds; what they run is scripts/corpus/train.py.

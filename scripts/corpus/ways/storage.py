@@ -37,7 +37,8 @@ def _as_nobody(place: Place, rank: int) -> None:
 _OS = {"reason": "OSError"}
 
 WAYS = [
-    forked("checkpoint-disk-full", {**_OS, "also": ("RuntimeError",), "proof": r"No space left|file write failed"},
+    forked("checkpoint-disk-full",
+           {**_OS, "also": ("RuntimeError",), "proof": r"No space left|write failed|unexpected pos"},
            prepare=_mount(b"size=64k"), at='torch.save(torch.zeros(1 << 18), "checkpoints/step-20.pt")'),
     forked("log-disk-full", {**_OS, "proof": r"No space left on device"}, prepare=_mount(b"size=64k"), rank=None,
            at='open("checkpoints/metrics.jsonl", "wb").write(bytes(1 << 20))'),
