@@ -1,7 +1,7 @@
 """Accuracy, compression and speed of `prism explain`, beside other ways to answer.
 
 python benchmarks/explain.py snippets FILE.jsonl ...     labelled snippets (fields snippet, label, source_url)
-python benchmarks/explain.py corpus DIR                  what scripts/make_corpus.py wrote
+python benchmarks/explain.py corpus DIR                  what scripts/make_rank_corpus.py wrote
 python benchmarks/explain.py speed [--megabytes 400]     file to verdict, on generated logs
 python benchmarks/explain.py many [--logs 64 --megabytes 100]
 python benchmarks/explain.py ranks [--logs 1024 --megabytes 85]   many small logs, 85 MB in all

@@ -1,201 +1,95 @@
-"""Write a corpus of really failed jobs: torch processes over gloo, the full log of every rank, and the truth.
+"""Make real jobs fail (and some finish) in many ways, and keep their logs with the truth about each.
 
-    python scripts/make_corpus.py OUTPUT [--only NAME ...] [--ranks 8] [--large-ranks 64] [--steps 400]
+    python scripts/make_corpus.py OUTPUT [--only NAME ...] [--family NAME ...] [--again]
 
-Every job gets OUTPUT/<job>/logs/node-<n>_rank_<r>.log and OUTPUT/<job>/truth.json. Ranks are forked from one
-process that has loaded torch, so that sixty-four of them start in seconds; what they run is scripts/corpus/train.py.
-Jobs named torchrun-* are started by torchrun itself, with all ranks in one interleaved log.
-Dropping packets and filling /dev/shm need root (they happen in namespaces of their own); without it they are left out.
+A way belongs to OUTPUT/developer or OUTPUT/held-back by a hash of its name. Each gets logs/ and truth.json there;
+a job that did not end as it was meant to (its proof is not in its logs) is left out and named. Whoever writes rules
+for `prism explain` reads the developer half alone: nothing of the held-back half's logs is ever printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import os
+import re
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent / "corpus"
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "corpus"))
 
-NEEDS_ROOT = frozenset({"packets_dropped", "shm_full"})
-GPUS_PER_NODE = 8
-JOB_LIMIT_S = 180.0
-LARGE = ("kill_rank", "hang", "key", "wrong_path")  # also run with many ranks
-TORCHRUN = ("kill_rank", "value", "module_missing")
+from way import FINISHED, CannotMake, Place, Way, category_of, half_of
+
+MODULES = tuple(sorted(f.stem for f in (Path(__file__).parent / "corpus" / "ways").glob("*.py")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One run to make fail."""
-
-    name: str
-    fault: str
-    num_ranks: int
-    faulty_rank: int
-    steps: int
-    launcher: str = "fork"
+def all_ways() -> list[Way]:
+    """Every way, in the order of the modules."""
+    found = [way for name in MODULES for way in getattr(importlib.import_module(f"ways.{name}"), "WAYS", ())]
+    twice = [name for name, count in Counter(way.name for way in found).items() if count > 1]
+    if twice:
+        raise SystemExit(f"two ways have the same name: {', '.join(twice)}")
+    return found
 
 
-def plan(args: argparse.Namespace) -> list[Job]:
-    """Every fault once on a few ranks, some on many, some under torchrun."""
-    from faults import FAULTS
-
-    names = [n for n in FAULTS if n != "none" and (not args.only or n in args.only)]
-    jobs = [
-        Job(name=f"{n}-{args.ranks}", fault=n, num_ranks=args.ranks, steps=args.steps,
-            faulty_rank=0 if n == "store_missing" else (3 * i + 1) % args.ranks)
-        for i, n in enumerate(names)
-    ]  # fmt: skip
-    large = [n for n in LARGE if n in names and args.large_ranks]
-    jobs += [
-        Job(name=f"{n}-{args.large_ranks}", fault=n, num_ranks=args.large_ranks, steps=args.steps // 4,
-            faulty_rank=(17 * i + 5) % args.large_ranks)
-        for i, n in enumerate(large)
-    ]  # fmt: skip
-    jobs += [
-        Job(name=f"torchrun-{n}-4", fault=n, num_ranks=4, steps=args.steps, faulty_rank=2, launcher="torchrun")
-        for n in TORCHRUN
-        if n in names and not args.no_torchrun
-    ]
-    return [j for j in jobs if os.geteuid() == 0 or j.fault not in NEEDS_ROOT]
-
-
-def arguments_of(job: Job, scratch: str) -> list[str]:
-    """The command line of the trainer; many ranks get more time, they share few cores."""
-    timeout_s = 6.0 + job.num_ranks / 4
-    return ["--fault", job.fault, "--faulty-rank", str(job.faulty_rank), "--steps", str(job.steps),
-            "--fault-step", str(max(2, job.steps * 3 // 4)), "--timeout-s", str(timeout_s),
-            "--scratch", scratch]  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run_forked(job: Job, logs: Path, scratch: str) -> None:
-    """Fork every rank, each with its own log, and wait for all to end."""
-    port = free_port()
-    pids = [_fork_rank(job, rank, logs, scratch, port) for rank in range(job.num_ranks)]
-    deadline = time.monotonic() + JOB_LIMIT_S
-    waiting = set(pids)
-    while waiting and time.monotonic() < deadline:
-        for pid in list(waiting):
-            done, _ = os.waitpid(pid, os.WNOHANG)
-            waiting -= {done}
-        time.sleep(0.05)
-    for pid in waiting:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-def _fork_rank(job: Job, rank: int, logs: Path, scratch: str, port: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    target = os.open(logs / f"node-{rank // GPUS_PER_NODE}_rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(job.num_ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      LOCAL_RANK=str(rank % GPUS_PER_NODE))  # fmt: skip
-    code = 0
-    try:
-        import train
-
-        train.main(arguments_of(job, scratch))
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def run_torchrun(job: Job, logs: Path, scratch: str) -> None:
-    """Start the job with torchrun and keep its interleaved output."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.num_ranks), "--tee", "3",
-               "--master-port", str(free_port()), str(HERE / "train.py"), *arguments_of(job, scratch)]  # fmt: skip
-    with (logs / "job.log").open("wb") as out:
-        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=JOB_LIMIT_S, check=False)
-
-
-def run_in_own_network(job: Job, logs: Path, scratch: str) -> None:
-    """Fork once into a new network namespace, so that dropping packets drops only this job's."""
-    pid = os.fork()
-    if pid == 0:
-        os.unshare(os.CLONE_NEWNET) if hasattr(os, "unshare") else _unshare_network()
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        run_forked(job, logs, scratch)
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
-def _unshare_network() -> None:
-    import ctypes
-
-    if ctypes.CDLL(None).unshare(0x40000000):
-        raise OSError("cannot make a network namespace")
-
-
-def make(job: Job, output: Path) -> None:
-    """Run one job and write its truth beside its logs."""
-    from faults import FAULTS
-
-    folder = output / job.name
+def make(way: Way, output: Path) -> str:
+    """Run one job; say how that went, without a word of its logs."""
+    folder = output / half_of(way.name) / way.name
     shutil.rmtree(folder, ignore_errors=True)
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    fault = FAULTS[job.fault]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
         Path(scratch).chmod(0o755)
-        if job.launcher == "torchrun":
-            run_torchrun(job, logs, scratch)
-        elif job.fault == "packets_dropped":
-            run_in_own_network(job, logs, scratch)
-        else:
-            run_forked(job, logs, scratch)
-    named = not fault.everywhere and job.fault != "packets_dropped"
-    truth = {
-        "job": job.name,
-        "fault": job.fault,
-        "reason": fault.reason,
-        "restarts": fault.restarts,
-        "num_ranks": job.num_ranks,
-        "faulty_rank": job.faulty_rank if named else None,
-        "faulty_host": f"node-{job.faulty_rank // GPUS_PER_NODE}" if named and job.launcher == "fork" else None,
-        "root": fault.root,
-        "speaks": fault.speaks,
-    }
-    (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+        try:
+            way.make(Place(name=way.name, logs=logs, scratch=Path(scratch)))
+        except CannotMake as why:
+            shutil.rmtree(folder)
+            return f"left out: {why}"
+    proofs = [re.search(way.proof, f.read_text(errors="replace")) for f in logs.rglob("*") if f.is_file()]
+    if not (all(proofs) if way.reason == FINISHED else any(proofs)):
+        shutil.rmtree(output / "not-as-meant" / way.name, ignore_errors=True)
+        shutil.move(folder, output / "not-as-meant" / way.name)
+        return "left out: it did not end as it was meant to"
+    truth = {"way": way.name, "family": way.family, "half": half_of(way.name), "reason": way.reason,
+             "also": list(way.also), "category": category_of(way.reason), "restarts": way.restarts,
+             "rank": way.rank, "host": way.host}  # fmt: skip
+    (folder / "truth.json").write_text(json.dumps(truth) + "\n")
+    return "made"
+
+
+def write_manifest(output: Path) -> int:
+    """All truths in one file; returns how many."""
+    truths = [json.loads(f.read_text()) for f in sorted(output.glob("*/*/truth.json"))]
+    (output / "manifest.jsonl").write_text("".join(json.dumps(t) + "\n" for t in truths))
+    return len(truths)
 
 
 def main() -> None:
     """Make the jobs one after the other."""
-    parser = argparse.ArgumentParser(description="Write a corpus of really failed jobs.")
+    parser = argparse.ArgumentParser(description="Make real jobs fail in many ways and keep their logs.")
     parser.add_argument("output", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--large-ranks", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--no-torchrun", action="store_true")
+    parser.add_argument("--family", nargs="*", default=[])
+    parser.add_argument("--again", action="store_true", help="also make what is already there")
+    parser.add_argument("--list", action="store_true", help="show the ways and their halves, make nothing")
     args = parser.parse_args()
-    for job in plan(args):
+    for way in all_ways():
+        if (args.only and way.name not in args.only) or (args.family and way.family not in args.family):
+            continue
+        if args.list:
+            print(f"{half_of(way.name):<10} {way.family:<13} {way.name:<32} {way.reason}")
+            continue
+        if not args.again and (args.output / half_of(way.name) / way.name / "truth.json").exists():
+            continue
         started = time.monotonic()
-        make(job, args.output)
-        print(f"{job.name}: {time.monotonic() - started:.1f} s", flush=True)
+        outcome = make(way, args.output)
+        print(f"{way.name}: {outcome} ({time.monotonic() - started:.1f} s)", flush=True)
+    if not args.list:
+        print(f"{write_manifest(args.output)} jobs in {args.output}/manifest.jsonl")
 
 
 if __name__ == "__main__":
