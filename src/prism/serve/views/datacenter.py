@@ -102,7 +102,10 @@ class Price:
     currency: str = "$"
 
 
-def describe_overview(snapshot: Snapshot, folder: str, price: Price) -> OverviewDocument:
+_NO_PRICE = Price()
+
+
+def describe_overview(snapshot: Snapshot, folder: str, price: Price = _NO_PRICE) -> OverviewDocument:
     """What the folder holds."""
     return OverviewDocument(
         num_archived=snapshot.num_archived,
