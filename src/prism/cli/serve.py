@@ -14,6 +14,7 @@ EPILOG = examples(
     "prism serve",
     "prism serve out/ --port 9000",
     "prism serve /var/lib/prism --host 0.0.0.0 --token-file /etc/prism/token",
+    "prism serve out/ --state ~/.local/state/prism   [dim]# a history that lasts, annotations, silences[/dim]",
     "prism serve out/ --allow-host prism.example.com   [dim]# behind a reverse proxy[/dim]",
 )
 
@@ -41,6 +42,23 @@ def run_serve(
     most_files: Annotated[int, typer.Option(help="Files to look at; more are said, not read.", min=1)] = 200_000,
     every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 1.0,
     depth: Annotated[int, typer.Option(help="Folders below the folder to look into.", min=0, max=32)] = 6,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the index of the history, annotations and silences; without it nothing is kept."),
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the index anew from the files.")] = False,
+    keep_days: Annotated[float, typer.Option(help="Days that the history goes back.", min=1)] = 400.0,
+    clusters: Annotated[
+        bool, typer.Option("--clusters", help="Each folder at the top of FOLDER is a cluster of that name.")
+    ] = False,
+    price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, to show costs in money.", min=0)] = None,
+    currency: Annotated[str, typer.Option(help="How the price is written.")] = "$",
+    alerts: Annotated[Path | None, typer.Option(help="YAML file of channels to tell findings to.")] = None,
+    tokens: Annotated[Path | None, typer.Option(help="YAML file of further tokens, with scopes and an end.")] = None,
+    trust_proxy: Annotated[
+        list[str] | None, typer.Option(help="Address of a proxy that names the logged-in user; may be given again.")
+    ] = None,
+    user_header: Annotated[str, typer.Option(help="Header in which that proxy names the user.")] = "X-Forwarded-User",
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -66,5 +84,15 @@ def run_serve(
         most_files=most_files,
         look_every_s=every,
         depth=depth,
+        state=state,
+        rebuild=rebuild,
+        keep_days=keep_days,
+        clusters=clusters,
+        price=price,
+        currency=currency,
+        alerts_file=alerts,
+        tokens_file=tokens,
+        trust_proxies=tuple(trust_proxy or ()),
+        user_header=user_header,
     )
     serve(config, note)

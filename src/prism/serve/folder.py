@@ -26,6 +26,7 @@ class FoundFile:
     path: str
     num_bytes: int
     mtime_ns: int
+    inode: int = 0  # another one where the file was replaced
 
     @property
     def place(self) -> str:
@@ -75,7 +76,14 @@ class Folder:
                 elif entry.is_file(follow_symlinks=False):
                     with suppress(OSError):  # It may have gone since it was listed.
                         status = entry.stat(follow_symlinks=False)
-                        found.append(FoundFile(path=relative, num_bytes=status.st_size, mtime_ns=status.st_mtime_ns))
+                        found.append(
+                            FoundFile(
+                                path=relative,
+                                num_bytes=status.st_size,
+                                mtime_ns=status.st_mtime_ns,
+                                inode=status.st_ino,
+                            )
+                        )
         left_out = len(found) > self.limits.files
         return sorted(found[: self.limits.files], key=lambda file: file.path), left_out
 

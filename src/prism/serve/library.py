@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -16,10 +18,10 @@ from prism.serve.sources import characterized, diagnosed, evaluated, predicted, 
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.evaluated import Evaluated
-from prism.serve.sources.place import Place, read_object, schema_of
+from prism.serve.sources.place import Place, read_object, schema_of, schema_of_start
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.printed import Printed
-from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts
+from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts, read_run_once
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
 
@@ -29,6 +31,8 @@ _SNIFF_BYTES = 1 << 16
 _KNOWN_LINES = frozenset({"steps.jsonl", "decisions.jsonl", "trials.jsonl", "cases.jsonl"})
 _KNOWN_JSON = frozenset({"diagnosis.json", "emulation.json", "truth.json", "report.json", "results.json",
                          "progress.json", "state.json", predicted.SIMULATION_FILE})  # fmt: skip
+_SCHEMA_BYTES = 256
+_MOST_OPENED = 8
 _BROKEN = "broken"  # in place of a schema, where a file is not JSON
 
 
@@ -40,6 +44,7 @@ class LookConfig:
     settle_s: float = 2.0  # a file that changed within this time may still be being written
     name_gone_s: float = 86_400.0
     most_gone: int = 100
+    most_live: int = 2_000  # sources held in memory, the newest; older ones are in the index, and read when asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,7 @@ class Snapshot:
     states: tuple[FileState, ...] = ()
     num_files: int = 0
     files_left_out: bool = False  # more files are in the folder than are looked at
+    num_archived: int = 0  # sources that are not in `sources`, because many newer ones are
     files: Mapping[str, FoundFile] = field(default_factory=dict)
     _made: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -97,6 +103,17 @@ class Reading:
     key: tuple[str, str]
     files: tuple[FoundFile, ...]
     read: Callable[[], Source]
+    read_once: Callable[[], Source] | None = None  # without remembering how far it was read, where `read` does
+
+    @property
+    def changed_ns(self) -> int:
+        """When one of its files was last written."""
+        return max((file.mtime_ns for file in self.files), default=0)
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """What the key of something it tells of may begin with: its folder, or its file."""
+        return self.key[1].rpartition("/")[0] or ".", self.key[1]
 
 
 @dataclass(slots=True)
@@ -107,6 +124,9 @@ class Library:
     config: LookConfig = field(default_factory=LookConfig)
     clock: Callable[[], int] = time.time_ns
     snapshot: Snapshot = field(default_factory=Snapshot)
+    readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)  # all, also those not in memory
+    _archive: Mapping[str, list[Reading]] = field(default_factory=dict)  # those not in memory, by place
+    _opened: OrderedDict[tuple[int, str], Snapshot] = field(default_factory=OrderedDict)
     _runs: SupervisedReader = field(default_factory=SupervisedReader)
     _known: dict[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]] = field(default_factory=dict)
     _schemas: dict[str, tuple[FoundFile, str]] = field(default_factory=dict)
@@ -121,14 +141,19 @@ class Library:
             paths = {file.path: file for file in found}
             before = self._known
             self._known = {}
-            for reading in self._recognise(found):
+            readings = list(self._recognise(found))
+            live, archived = split_archive(readings, self.config.most_live)
+            for reading in live:
                 old = before.get(reading.key)
                 same = old is not None and old[0] == reading.files
                 self._known[reading.key] = old if same and old is not None else self._read(reading, old)
+            self.readings = {reading.key: reading for reading in readings}
+            self._archive = _by_place(archived)
             self._forget(paths)
             self._note_gone(before, paths)
             states = tuple(self._list_states())
             changed = self._differs(before) or states != self.snapshot.states
+            changed = changed or len(archived) != self.snapshot.num_archived
             if self.snapshot.version == 0 or changed or left_out != self.snapshot.files_left_out:
                 results = [result for _, result in self._known.values()]
                 self.snapshot = Snapshot(
@@ -139,9 +164,34 @@ class Library:
                     states=states,
                     num_files=len(found),
                     files_left_out=left_out,
+                    num_archived=len(archived),
                     files=paths,
                 )
             return self.snapshot
+
+    def in_memory(self, key: tuple[str, str]) -> Source | None:
+        """A source that need not be read again."""
+        known = self._known.get(key)
+        return None if known is None or isinstance(known[1], Problem) else known[1]
+
+    def snapshot_of(self, key: str) -> Snapshot:
+        """The snapshot that holds what a key asks for; of an old source, which is not in memory, one of its own."""
+        place, snapshot = key.rpartition("~")[0] or key, self.snapshot
+        readings = self._archive.get(place)
+        if not readings:
+            return snapshot
+        known = self._opened.get((snapshot.version, place))
+        if known is None:
+            sources = []
+            for reading in readings:
+                with suppress(PrismError):  # It may have gone, or be damaged: then it is not found.
+                    sources.append((reading.read_once or reading.read)())
+            files = {file.path: file for reading in readings for file in reading.files}
+            known = Snapshot(version=snapshot.version, looked_ns=self.clock(), sources=tuple(sources), files=files)
+            self._opened[snapshot.version, place] = known
+            while len(self._opened) > _MOST_OPENED:
+                self._opened.popitem(last=False)
+        return known
 
     def _differs(self, before: Mapping[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]]) -> bool:
         """By identity: frames cannot be compared, and what did not change was not read again."""
@@ -167,6 +217,7 @@ class Library:
         for memory in (self._schemas, self._starts):
             for path in [path for path in memory if path not in paths]:
                 del memory[path]
+        self._runs.forget_except({file.path for files, _ in self._known.values() for file in files})
 
     def _note_gone(
         self,
@@ -238,6 +289,7 @@ class Library:
                             *attempts.values(),
                         ),
                         read=run,
+                        read_once=partial(read_run_once, folder, place, attempts),
                     )
                 case "prism.watch-state" | "broken":
                     yield reading("state.json", partial(watched.read_watched, folder, place))
@@ -251,7 +303,8 @@ class Library:
         known = self._schemas.get(file.path)
         if known is None or known[0] != file:
             try:
-                schema = schema_of(read_object(self.folder, file.path))
+                schema = schema_of_start(self.folder.read(file.path, most=_SCHEMA_BYTES))
+                schema = schema or schema_of(read_object(self.folder, file.path))
             except PrismError:
                 # A file that is being written just now, or was damaged, is still what it was.
                 schema = known[1] if known and known[1] else _BROKEN
@@ -301,3 +354,23 @@ def _kind_of_line(first: Any) -> str:
 def _is_live(source: Source) -> bool:
     """Whether something writes to it as long as it runs."""
     return isinstance(source, Watched) or (isinstance(source, Evaluated) and source.progress.state == "running")
+
+
+def split_archive(readings: list[Reading], most: int) -> tuple[list[Reading], list[Reading]]:
+    """The newest to hold in memory, in the order given, and the others."""
+    if len(readings) <= most:
+        return readings, []
+    oldest = sorted((reading.changed_ns for reading in readings), reverse=True)[most - 1]
+    live: list[Reading] = []
+    archived: list[Reading] = []
+    for reading in readings:
+        (live if reading.changed_ns >= oldest and len(live) < most else archived).append(reading)
+    return live, archived
+
+
+def _by_place(readings: list[Reading]) -> dict[str, list[Reading]]:
+    found: dict[str, list[Reading]] = {}
+    for reading in readings:
+        for place in reading.places:
+            found.setdefault(place, []).append(reading)
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from urllib.parse import quote
 
@@ -39,6 +39,16 @@ class ServeConfig:
     most_connections: int = 1_024
     request_s: float = 10.0  # for a client to send its request
     answer_s: float = 30.0  # for an answer to be made and taken
+    state: Path | None = None  # where the index and what people write are kept; None: in memory, nothing is written
+    rebuild: bool = False  # forget the index and read every file again
+    keep_days: float = 400.0
+    clusters: bool = False  # each folder at the top is a cluster
+    price: float | None = None  # of a GPU by the hour
+    currency: str = "$"
+    alerts_file: Path | None = None
+    tokens_file: Path | None = None
+    trust_proxies: tuple[str, ...] = ()  # addresses or networks of proxies that name the user
+    user_header: str = "X-Forwarded-User"
 
 
 def is_loopback(host: str) -> bool:
@@ -81,12 +91,20 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
             raise MissingExtraError("prism serve", "serve")
     import uvicorn
 
+    from prism.serve.alerts import AlertConfig, read_alerts
     from prism.serve.folder import ScanLimits
+    from prism.serve.history.index import HistoryConfig, forget_index
+    from prism.serve.tokens import read_tokens
+    from prism.serve.views.datacenter import Price
     from prism.serve.web.app import AppConfig, create_app
     from prism.serve.web.connection import limit_requests
     from prism.serve.web.guard import LOOPBACK, GuardConfig
 
     token = choose_token(config)
+    tokens = read_tokens(config.tokens_file) if config.tokens_file is not None else ()
+    history = HistoryConfig(state=config.state, keep_days=config.keep_days, clusters=config.clusters)
+    if config.rebuild and config.state is not None:
+        forget_index(config.state)
     names = LOOPBACK | {name.lower() for name in config.allow_hosts} if is_loopback(config.host) else None
     app = create_app(
         AppConfig(
@@ -98,7 +116,14 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
                 hosts=frozenset(names) if names is not None else None,
                 most_seconds=config.answer_s,
                 prefix=check_prefix(config.prefix),
+                tokens=tokens,
+                trusted_proxies=check_proxies(config.trust_proxies),
+                user_header=config.user_header if config.trust_proxies else "",
+                writable=config.state is not None,
             ),
+            history=history,
+            alerts=read_alerts(config.alerts_file) if config.alerts_file is not None else AlertConfig(),
+            price=Price(per_gpu_hour=config.price, currency=config.currency),
         )
     )
     listener = open_socket(config.host, config.port)
@@ -147,6 +172,14 @@ def check_prefix(text: str) -> str:
     if prefix and (odd or "?" in prefix or not prefix.isprintable()):
         raise BadConfigError(f"--prefix {text}: not a path; write it like /prism")
     return f"/{prefix}" if prefix else ""
+
+
+def check_proxies(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Addresses or networks of proxies."""
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise BadConfigError(f"--trust-proxy: {error}; write an address or a network such as 10.0.0.0/24") from None
 
 
 def describe_address(config: ServeConfig, listener: socket.socket, token: str | None) -> str:

@@ -53,7 +53,7 @@ class Timelines:
 
     def find(self, key: str) -> Timeline:
         """The timeline of a job or an evaluation."""
-        snapshot = self.library.snapshot
+        snapshot = self.library.snapshot_of(key)
         source = find_timeline(snapshot, key)
         if source is not None:
             index = self._get((key, snapshot.files.get(source.path)), lambda: load_spans(self.library.folder, source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from prism.errors import BadFileError
 from prism.serve.folder import Folder, FoundFile
 
 _MOST_JSON_BYTES = 256 << 20
+_SCHEMA = re.compile(rb'\A\s{0,8}\{\s{0,8}"schema"\s{0,8}:\s{0,8}"([a-z.-]{1,64})/')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +42,9 @@ def schema_of(document: Mapping[str, Any]) -> str:
     """The name of a document's schema without its version, "" where it has none."""
     schema = document.get("schema")
     return schema.partition("/")[0] if isinstance(schema, str) else ""
+
+
+def schema_of_start(start: bytes) -> str:
+    """The name of the schema where it is the first field, as Prism writes it; "" where only the whole file tells."""
+    found = _SCHEMA.match(start)
+    return found[1].decode() if found else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,11 @@ class SupervisedReader:
             updated_ns=max(changed),
         )
 
+    def forget_except(self, paths: Set[str]) -> None:
+        """Let go of what was read of all other files."""
+        for path in self._known.keys() - paths:
+            del self._known[path]
+
     def _read(self, folder: Folder, file: FoundFile, attempt: int) -> tuple[Report, ...]:
         known = self._known.get(file.path, _ReadReports())
         if file.num_bytes < known.offset:
@@ -118,6 +123,11 @@ class SupervisedReader:
         known = _ReadReports(offset=known.offset + len(whole), reports=known.reports + more)
         self._known[file.path] = known
         return known.reports
+
+
+def read_run_once(folder: Folder, place: Place, attempts: Mapping[int, FoundFile]) -> Supervised:
+    """Read a run without remembering how far."""
+    return SupervisedReader().read(folder, place, attempts)
 
 
 def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]:

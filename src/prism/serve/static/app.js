@@ -8,6 +8,7 @@ import { cluster } from "./pages/cluster.js";
 import { datacenter } from "./pages/datacenter.js";
 import { evaluation } from "./pages/evaluation.js";
 import { failures } from "./pages/failures.js";
+import { history as past } from "./pages/history.js";
 import { job } from "./pages/job.js";
 import { reports } from "./pages/reports.js";
 import { ago, plural, whole } from "./units.js";
@@ -19,6 +20,7 @@ const PAGES = [
   { path: "/evaluation", title: "Evaluation", open: evaluation, count: (o) => o.num_evaluations },
   { path: "/datacenter", title: "Datacenter", open: datacenter, count: (o) => o.num_reports },
   { path: "/reports", title: "Reports", open: reports, count: (o) => o.num_printed },
+  { path: "/history", title: "History", open: past, count: (o) => o.num_archived },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
 const POLL_MS = 2000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
@@ -85,6 +87,7 @@ function states() {
   return [
     gone ? h("p", { class: "alert", role: "alert" }, gone) : null,
     overview?.files_left_out ? h("p", { class: "alert" }, `Only the first ${whole(overview.num_files)} files of the folder are looked at; serve a smaller folder, or raise --most-files.`) : null,
+    overview?.num_archived ? h("p", { class: "alert" }, `${plural(overview.num_archived, "older source")} not counted here; they are in the `, h("a", { href: address.at("/history") }, "history"), ".") : null,
     rows.length ? h("details", { class: "alert" }, h("summary", {}, said.join(", ")), h("ul", { class: "notes" }, rows.map((row) => h("li", {}, h("b", {}, row.state), ` ${ago(row.since_ns)}: ${row.message}`)))) : null,
   ].filter(Boolean);
 }
@@ -169,7 +172,7 @@ function toggleTheme() {
 }
 
 const KEYS = [
-  ["1 to 6", "Cluster, Job, Failures, Evaluation, Datacenter, Reports"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
+  ["1 to 7", "Cluster, Job, Failures, Evaluation, Datacenter, Reports, History"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
   ["W S or + −", "timeline: zoom in, out"], ["A D", "timeline: pan"], ["← → ↑ ↓", "with the timeline in focus: pan, scroll rows"], ["F", "timeline: all of it"], ["N P", "timeline: next, previous step"], ["J K", "timeline: next, previous finding"], ["L", "timeline: lanes or ranks"],
   ["Ctrl + wheel", "timeline: zoom at the pointer; Shift + wheel pans, drag moves, double click zooms in"],
 ];
@@ -193,7 +196,7 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (event.key >= "1" && event.key <= "6") go(PAGES[Number(event.key) - 1].path);
+  if (event.key >= "1" && event.key <= "7") go(PAGES[Number(event.key) - 1].path);
   else if (event.key === "t") toggleTheme();
   else if (event.key === "?") showHelp();
   else if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } }

@@ -69,6 +69,9 @@ class OverviewDocument:
     num_reports: int
     num_printed: int  # investigations, comparisons, predictions, goodput
     files_left_out: bool  # more files are in the folder than are looked at
+    num_archived: int  # sources that are in the history only, because many newer ones are shown
+    price_per_gpu_hour: float | None
+    currency: str
     looked_ns: str
     sources: tuple[SourceRow, ...]
     problems: tuple[ProblemRow, ...]
@@ -91,9 +94,23 @@ def describe_datacenters(snapshot: Snapshot) -> DatacenterDocument:
     )
 
 
-def describe_overview(snapshot: Snapshot, folder: str) -> OverviewDocument:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a GPU costs by the hour; None where nobody said."""
+
+    per_gpu_hour: float | None = None
+    currency: str = "$"
+
+
+_NO_PRICE = Price()
+
+
+def describe_overview(snapshot: Snapshot, folder: str, price: Price = _NO_PRICE) -> OverviewDocument:
     """What the folder holds."""
     return OverviewDocument(
+        num_archived=snapshot.num_archived,
+        price_per_gpu_hour=price.per_gpu_hour,
+        currency=price.currency,
         folder=folder,
         version=snapshot.version,
         num_files=snapshot.num_files,

@@ -6,7 +6,7 @@ import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -79,6 +79,7 @@ class Service:
     library: Library
     timelines: Timelines
     answers: Answers
+    price: datacenter.Price = field(default_factory=datacenter.Price)
 
 
 def build_api(service: Service) -> APIRouter:
@@ -107,7 +108,9 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     async def overview(request: Request) -> Response:
         """What was found in the folder, and what could not be read."""
         name = library.folder.root.name or "/"
-        return await give(request, ("overview",), lambda: datacenter.describe_overview(library.snapshot, name))
+        return await give(
+            request, ("overview",), lambda: datacenter.describe_overview(library.snapshot, name, service.price)
+        )
 
     @router.get("/jobs", response_model=JobsDocument, tags=["cluster"])
     async def jobs(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
@@ -162,29 +165,31 @@ def _add_details(router: APIRouter, service: Service) -> None:
     @router.get("/job", response_model=job.JobDocument, responses=_ERRORS, tags=["job"])
     async def get_job(request: Request, key: Key) -> Response:
         """Steps, findings, groups and stages of a job, and what can be laid over its timeline."""
-        return await give(request, ("job", key), lambda: job.describe_job(library.snapshot, key))
+        return await give(request, ("job", key), lambda: job.describe_job(library.snapshot_of(key), key))
 
     @router.get("/verdict", response_model=failures.VerdictDocument, responses=_ERRORS, tags=["failures"])
     async def verdict(request: Request, id: Key) -> Response:
         """A verdict with its evidence in context."""
         return await give(
-            request, ("verdict", id), lambda: failures.describe_verdict(library.snapshot, library.folder, id)
+            request, ("verdict", id), lambda: failures.describe_verdict(library.snapshot_of(id), library.folder, id)
         )
 
     @router.get("/run", response_model=runs.RunDocument, responses=_ERRORS, tags=["failures"])
     async def run(request: Request, key: Key) -> Response:
         """A supervised run: its story, its losses, and marks on them."""
-        return await give(request, ("run", key), lambda: runs.describe_run(library.snapshot, key))
+        return await give(request, ("run", key), lambda: runs.describe_run(library.snapshot_of(key), key))
 
     @router.get("/evaluation", response_model=evaluation.EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
     async def get_evaluation(request: Request, key: Key) -> Response:
         """An evaluation: its progress, its leaderboard, what its phases cost."""
-        return await give(request, ("evaluation", key), lambda: evaluation.describe_evaluation(library.snapshot, key))
+        return await give(
+            request, ("evaluation", key), lambda: evaluation.describe_evaluation(library.snapshot_of(key), key)
+        )
 
     @router.get("/printed", response_model=reports.PrintedDocument, responses=_ERRORS, tags=["reports"])
     async def get_printed(request: Request, path: Key) -> Response:
         """One printed document, by its path in the list."""
-        return await give(request, ("printed", path), lambda: reports.describe_report(library.snapshot, path))
+        return await give(request, ("printed", path), lambda: reports.describe_report(library.snapshot_of(path), path))
 
 
 def _add_timeline(router: APIRouter, service: Service) -> None:

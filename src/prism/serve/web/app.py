@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -15,18 +15,25 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from prism.serve.alerts import AlertConfig, Alerter
 from prism.serve.folder import Folder, ScanLimits
-from prism.serve.library import Library
+from prism.serve.history import HistoryConfig, HistoryIndex
+from prism.serve.history.notes import Notes
+from prism.serve.library import Library, LookConfig
 from prism.serve.timeline.raster import warm_up
 from prism.serve.timelines import Timelines
+from prism.serve.views.datacenter import Price
+from prism.serve.views.looks import find_now
 from prism.serve.web.answers import Answers
 from prism.serve.web.api import Service, build_api
 from prism.serve.web.guard import Guard, GuardConfig
+from prism.serve.web.history_api import HistoryService, build_history_api
 from prism.serve.web.metrics import CONTENT_TYPE, render_metrics
 from prism.serve.web.pages import list_routes, load_static
 from prism.serve.web.problems import answer_error
 from prism.version import __version__
 
+_FEW = 200  # sources that are indexed before the first answer
 _LOOK_SHARE = 20.0  # looking at the folder takes at most this part of a second, as in 1/20
 
 log = logging.getLogger("prism.serve")
@@ -40,20 +47,44 @@ class AppConfig:
     look_every_s: float = 1.0
     limits: ScanLimits = field(default_factory=ScanLimits)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    looks: LookConfig = field(default_factory=LookConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
+    alerts: AlertConfig = field(default_factory=AlertConfig)
+    price: Price = field(default_factory=Price)
 
 
 def create_app(config: AppConfig) -> ASGIApp:
     """The application behind its guard."""
-    library = Library(Folder(config.folder, config.limits))
+    library = Library(Folder(config.folder, config.limits), config.looks)
     library.refresh()
-    service = Service(library=library, timelines=Timelines(library), answers=Answers(library))
+    service = Service(library=library, timelines=Timelines(library), answers=Answers(library), price=config.price)
+    index = HistoryIndex(replace(config.history, name=config.history.name or library.folder.root.name))
+    notes, alerter = Notes(config.history.state), Alerter(config.alerts, config.history.state)
+    if len(library.readings) <= _FEW:  # what takes no time is there from the first answer on
+        index.update(library.readings, library.in_memory)
+
+    seen: list[object] = []
+
+    def bring_up_to_date() -> None:
+        readings = library.readings
+        if not seen or seen[0] is not readings:
+            index.update(readings, library.in_memory)
+            seen[:] = [readings]
+
+    def alert() -> None:
+        alerter.look(find_now(library.snapshot).findings, notes.silences())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        looking = asyncio.create_task(_look(library, config.look_every_s))
-        warming = asyncio.create_task(asyncio.to_thread(_prepare))
+        tasks = [
+            asyncio.create_task(_repeat(library.refresh, config.look_every_s, "looking at the folder")),
+            asyncio.create_task(_repeat(bring_up_to_date, config.look_every_s, "the index")),
+            asyncio.create_task(asyncio.to_thread(_prepare)),
+        ]
+        if config.alerts.channels:
+            tasks.append(asyncio.create_task(_repeat(alert, config.look_every_s, "alerts")))
         yield
-        for task in (looking, warming):
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -68,6 +99,18 @@ def create_app(config: AppConfig) -> ASGIApp:
         lifespan=lifespan,
     )
     app.include_router(build_api(service))
+    app.include_router(
+        build_history_api(
+            HistoryService(
+                library=library,
+                answers=service.answers,
+                index=index,
+                notes=notes,
+                alerter=alerter,
+                writable=config.guard.writable,
+            )
+        )
+    )
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_parameter)
     app.add_exception_handler(Exception, _on_bug)
@@ -88,15 +131,15 @@ def create_app(config: AppConfig) -> ASGIApp:
     return Guard(app, config.guard)
 
 
-async def _look(library: Library, every_s: float) -> None:
-    """Look at the folder again and again; a folder that takes long to look at is looked at less often."""
+async def _repeat(work: Callable[[], object], every_s: float, what: str) -> None:
+    """Do something again and again; what takes long is done less often."""
     loop = asyncio.get_running_loop()
     while True:
         start = loop.time()
         try:
-            await asyncio.to_thread(library.refresh)
-        except Exception:  # The outermost loop: one bad look must not end the service.
-            log.exception("looking at the folder went wrong; looking again")
+            await asyncio.to_thread(work)
+        except Exception:  # The outermost loop: one failure must not end the service.
+            log.exception("%s went wrong; trying again", what)
         await asyncio.sleep(max(every_s, _LOOK_SHARE * (loop.time() - start)))
 
 

@@ -10,15 +10,18 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Literal
 from urllib.parse import parse_qs, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from prism.serve.tokens import Token, digest_of
 from prism.serve.web.problems import answer_error
 
-COOKIE = "prism_session"
+COOKIE = "prism_session"  # proof of a token, and not the token itself
 _MOST_CLIENTS = 10_000
 _OPEN_FILES = frozenset({"/static/style.css", "/static/favicon.svg"})  # what the login page looks like
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -37,6 +40,10 @@ _HEADERS = {
 }
 
 
+_WRITABLE = frozenset({"/api/annotations", "/api/silences", "/api/alerts/test"})
+WRITE_HEADER = "x-prism-write"  # a page elsewhere cannot send it without asking first, and is never told yes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
     """What is allowed."""
@@ -49,15 +56,24 @@ class GuardConfig:
     prefix: str = ""  # of every path, such as /prism, where a reverse proxy passes it on
     most_wrong_tries: int = 10  # of tokens from one address within `wrong_tries_s`
     wrong_tries_s: float = 60.0
+    tokens: tuple[Token, ...] = ()  # further ones, with scopes and an end
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # whose word on who asks is taken
+    user_header: str = ""  # in which they name the user, as X-Forwarded-User; "" takes nobody's word
+    writable: bool = False  # whether annotations and silences may be written
+    most_body_bytes: int = 8_192
+    most_writes: int = 60  # from one address within a minute
 
 
 class Guard:
-    """Wraps the application. Only GET and HEAD pass, without a body."""
+    """Wraps the application. GET and HEAD pass, without a body; notes may be written where that is allowed."""
 
     def __init__(self, app: ASGIApp, config: GuardConfig) -> None:
         self.app = app
         self.config = config
         self.tries = WrongTries(config.most_wrong_tries, config.wrong_tries_s)
+        self.writes = WrongTries(config.most_writes, 60.0)
+        given = () if config.token is None else (Token(name="", digest=digest_of(config.token)),)
+        self.tokens = (*given, *config.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse or pass on one request."""
@@ -88,8 +104,10 @@ class Guard:
             await send(message)
 
         limit_s = self.config.most_trace_seconds if scope["path"] == "/api/trace" else self.config.most_seconds
+        scope = {**scope, "prism_user": ""}
         refusal = self._refuse(scope)
-        scope = {**scope, "method": "GET"}  # A HEAD is a GET whose body is not sent.
+        if is_head:
+            scope = {**scope, "method": "GET"}  # A HEAD is a GET whose body is not sent.
         try:
             # The time limit holds for sending too: a reader that takes nothing is let go.
             async with asyncio.timeout(limit_s):
@@ -103,33 +121,51 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
+        writes = scope["method"] in ("POST", "DELETE") and scope["path"] in _WRITABLE and self.config.writable
+        if scope["method"] not in ("GET", "HEAD") and not writes:
             return answer_error(405, "this service is read-only; use GET", {"Allow": "GET, HEAD"})
         if len(scope["query_string"]) > self.config.most_query_bytes:
             return answer_error(414, f"the query is longer than {self.config.most_query_bytes} bytes")
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return answer_error(413, "requests carry no body here")
+        if "transfer-encoding" in headers or not _is_small(headers, self.config.most_body_bytes if writes else 0):
+            return answer_error(413, "requests carry no body here" if not writes else "the body is too large")
         if self.config.hosts is not None and name_of_host(headers.get("host", "")) not in self.config.hosts:
             return answer_error(
                 403, "this name is not served; open the address that was printed, or name it with --allow-host"
             )
-        return self._check_token(scope, headers)
+        return self._check_token(scope, headers) or (self._check_write(scope, headers) if writes else None)
+
+    def _check_write(self, scope: Scope, headers: Headers) -> ASGIApp | None:
+        """Only our own pages and programs that mean it may write, and not without end."""
+        origin = headers.get("origin")
+        if headers.get(WRITE_HEADER) != "1" or (origin and origin.partition("://")[2] != headers.get("host", "")):
+            return answer_error(403, "writing needs the header X-Prism-Write: 1, and comes from no other site")
+        client = _client_of(scope)
+        if self.writes.are_too_many(client):
+            return answer_error(429, "too much is written from this address; wait a minute", {"Retry-After": "60"})
+        self.writes.note(client)
+        return None
 
     def _check_token(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        token = self.config.token
-        if token is None or scope["path"] == "/healthz" or scope["path"] in _OPEN_FILES:
+        if not self.tokens or scope["path"] == "/healthz" or scope["path"] in _OPEN_FILES:
             return None
-        if is_same(make_session(token), read_cookie(headers.get("cookie", ""))):
+        client = _client_of(scope)
+        user = headers.get(self.config.user_header, "") if self.config.user_header else ""
+        if user and is_within(client, self.config.trusted_proxies):
+            scope["prism_user"] = user[:200]
             return None
+        session = read_cookie(headers.get("cookie", ""))
+        known = self._find(lambda token: is_same(token.session, session))
+        if known is not None:
+            return _check_scope(known, scope)
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         asked_for = asked.pop("token", [""])[0]
         given = asked_for or headers.get("authorization", "").removeprefix("Bearer ")
-        client = scope["client"][0] if scope.get("client") else ""
         if given and self.tries.are_too_many(client):
             wait = {"Retry-After": str(math.ceil(self.config.wrong_tries_s))}
             return answer_error(429, "too many wrong tokens from this address; wait a minute", wait)
-        if is_same(token, given):
-            return self._let_in(scope, token, asked) if asked_for else None
+        known = self._find(lambda token: is_same(token.digest, digest_of(given))) if given else None
+        if known is not None:
+            return _check_scope(known, scope) or (self._let_in(scope, known, asked) if asked_for else None)
         if given:
             self.tries.note(client)
         if "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
@@ -137,7 +173,12 @@ class Guard:
         message = "a token is needed: open the printed address with ?token=..., or send Authorization: Bearer ..."
         return answer_error(401, message, {"WWW-Authenticate": "Bearer"})
 
-    def _let_in(self, scope: Scope, token: str, asked: dict[str, list[str]]) -> ASGIApp:
+    def _find(self, matches: Callable[[Token], bool]) -> Token | None:
+        """The token that matches and has not ended; every one is compared, so that the time tells nothing."""
+        found = [token for token in self.tokens if matches(token)]
+        return next((token for token in found if not token.has_ended(time.time())), None)
+
+    def _let_in(self, scope: Scope, token: Token, asked: dict[str, list[str]]) -> ASGIApp:
         """Keep a session in a cookie; the token leaves the address at once, so that it is not shared with a link."""
         query = urlencode(asked, doseq=True)
         # Relative to the page asked for, so that a prefix that only the proxy knows stays; "./" keeps a name that
@@ -147,7 +188,7 @@ class Guard:
         # Lax: a user who follows a link from a chat or a ticket stays logged in.
         answer.set_cookie(
             COOKIE,
-            make_session(token),
+            token.session,
             httponly=True,
             samesite="lax",
             secure=scope.get("scheme") == "https",
@@ -176,9 +217,33 @@ class WrongTries:
         return moments is not None and len(moments) >= self.most and self.clock() - moments[0] < self.within_s
 
 
-def make_session(token: str) -> str:
-    """What the cookie holds: proof of the token, and not the token itself."""
-    return hmac.new(token.encode(), b"prism serve session", "sha256").hexdigest()
+def _check_scope(token: Token, scope: Scope) -> ASGIApp | None:
+    """Refuse what a token is not for; note whose it is."""
+    scope["prism_user"] = token.name
+    needed: Literal["read", "write"] = "write" if scope["method"] in ("POST", "DELETE") else "read"
+    if scope["path"] == "/metrics" and "metrics" in token.scopes:
+        return None
+    if needed not in token.scopes:
+        return answer_error(403, f"this token may not {needed} here; ask for one with the scope {needed}")
+    return None
+
+
+def _client_of(scope: Scope) -> str:
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _is_small(headers: Headers, most: int) -> bool:
+    length = headers.get("content-length", "0")
+    return length.isdecimal() and int(length) <= most
+
+
+def is_within(address: str, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+    """Whether an address is of one of the networks."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return any(found.version == network.version and found in network for network in networks)
 
 
 def _login_page(*, wrong: bool) -> str:

@@ -1,0 +1,268 @@
+"""Alerts: which findings are told to whom, decided first, sent after; each links to its moment of the timeline."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+import yaml
+
+from prism.errors import BadFileError
+from prism.serve.history.notes import Silence
+from prism.serve.views.jobs import FindingRow
+
+ChannelType = Literal["webhook", "slack", "alertmanager"]
+_TYPES: tuple[ChannelType, ...] = ("webhook", "slack", "alertmanager")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """Somebody to tell. Its address may hold a secret: only its name and type are ever shown."""
+
+    name: str
+    type: ChannelType
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertConfig:
+    """Who is told, of what, and how links begin."""
+
+    channels: tuple[Channel, ...] = ()
+    public_url: str = ""  # of this service, for links
+    least_lost_gpu_s: float = 0.0  # cheaper findings are not told
+    repeat_s: float = 60.0  # Alertmanager forgets what is not repeated
+    holds_s: float = 300.0
+    timeout_s: float = 5.0
+    tries: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One thing to tell."""
+
+    id: str
+    status: Literal["firing", "resolved", "test"]
+    kind: str
+    job: str
+    culprit_type: str
+    culprit: str
+    start_ns: int
+    end_ns: int
+    lost_gpu_seconds: float
+    evidence: str
+    link: str
+
+
+def read_alerts(path: Path) -> AlertConfig:
+    """The file of --alerts: public_url, least_lost_gpu_s, and channels with name, type, url and headers."""
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadFileError(f"{path}: cannot be read ({error}); check the file") from None
+    rows = document.get("channels") if isinstance(document, dict) else None
+    if not isinstance(rows, list):
+        raise BadFileError(f"{path}: expected a list 'channels', each with name, type and url")
+    channels = tuple(_read_channel(row, f"{path} channel {number}") for number, row in enumerate(rows, start=1))
+    if len({channel.name for channel in channels}) < len(channels):
+        raise BadFileError(f"{path}: two channels have one name; give each its own")
+    try:
+        least = float(document.get("least_lost_gpu_s", 0.0))
+    except (TypeError, ValueError):
+        raise BadFileError(f"{path}: least_lost_gpu_s is not a number") from None
+    return AlertConfig(channels=channels, public_url=str(document.get("public_url", "")), least_lost_gpu_s=least)
+
+
+def _read_channel(row: Any, where: str) -> Channel:
+    kind = row.get("type") if isinstance(row, dict) else None
+    if kind not in _TYPES:
+        raise BadFileError(f"{where}: type is {kind!r}; choose of {', '.join(_TYPES)}")
+    url = str(row.get("url", ""))
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise BadFileError(f"{where}: url does not begin with http:// or https://")
+    headers = row.get("headers") or {}
+    if not isinstance(headers, dict):
+        raise BadFileError(f"{where}: headers is not a table of names and values")
+    return Channel(name=str(row.get("name") or kind), type=kind, url=url,
+                   headers={str(name): str(value) for name, value in headers.items()})  # fmt: skip
+
+
+def decide_alerts(
+    firing: Mapping[str, Alert],
+    findings: Iterable[FindingRow],
+    silences: Iterable[Silence],
+    config: AlertConfig,
+) -> tuple[dict[str, Alert], list[Alert]]:
+    """What fires now, and what is to be told: new ones, and those that are over. A silence only holds back new ones."""
+    held = tuple(silences)
+    now: dict[str, Alert] = {}
+    for row in findings:
+        alert = describe_alert(row, config.public_url)
+        quiet = row.lost_gpu_seconds < config.least_lost_gpu_s or any(is_silenced(alert, silence) for silence in held)
+        if alert.id in firing or not quiet:
+            now[alert.id] = alert
+    told = [alert for id, alert in now.items() if id not in firing]
+    told += [replace(alert, status="resolved") for id, alert in firing.items() if id not in now]
+    return now, told
+
+
+def is_silenced(alert: Alert, silence: Silence) -> bool:
+    """Whether a silence names this alert; what it leaves open names all."""
+    parts = ((silence.job, alert.job), (silence.kind, alert.kind), (silence.culprit, alert.culprit))
+    return all(not wanted or wanted == given for wanted, given in parts)
+
+
+def describe_alert(row: FindingRow, public_url: str) -> Alert:
+    """A finding as an alert; its id stays the same while the finding grows."""
+    start_ns = int(row.origin_ns) + row.from_ns
+    end_ns = int(row.origin_ns) + row.to_ns
+    margin = max(1_000, (end_ns - start_ns) // 10)
+    window = {"key": row.job_key, "from": start_ns - margin, "to": end_ns + margin}
+    return Alert(
+        id=f"{row.job_key}/{row.kind}/{row.culprit_type}/{row.culprit}/{start_ns}",
+        status="firing",
+        kind=row.kind,
+        job=row.job,
+        culprit_type=row.culprit_type,
+        culprit=row.culprit,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        lost_gpu_seconds=row.lost_gpu_seconds,
+        evidence=row.evidence,
+        link=f"{public_url.rstrip('/')}/job?{urlencode(window)}" if public_url else "",
+    )
+
+
+def write_body(alert: Alert, kind: ChannelType, now_s: float, holds_s: float) -> Any:
+    """What is posted to a channel of one type."""
+    what = f"{alert.kind.replace('_', ' ')}: {alert.culprit_type} {alert.culprit} in {alert.job}"
+    if kind == "slack":
+        mark = {"firing": "\N{LARGE RED CIRCLE}", "resolved": "\N{LARGE GREEN CIRCLE}", "test": "\N{BELL}"}[
+            alert.status
+        ]
+        link = f"\n<{alert.link}|open the timeline>" if alert.link else ""
+        return {"text": f"{mark} {_plain(what)} ({alert.status})\n{_plain(alert.evidence)}{link}"}
+    if kind == "alertmanager":
+        ends_s = now_s if alert.status == "resolved" else now_s + holds_s
+        labels = {"alertname": "PrismFinding", "kind": alert.kind, "prism_job": alert.job,
+                  "culprit_type": alert.culprit_type, "culprit": alert.culprit, "prism_id": alert.id}  # fmt: skip
+        return [{"labels": labels, "annotations": {"summary": what, "description": alert.evidence},
+                 "startsAt": _clock(min(alert.start_ns / 1e9, now_s)), "endsAt": _clock(ends_s),
+                 "generatorURL": alert.link}]  # fmt: skip
+    names = ("id", "status", "kind", "job", "culprit_type", "culprit", "start_ns", "end_ns", "lost_gpu_seconds",
+             "evidence", "link")  # fmt: skip
+    return {"schema": "prism.alert/1", **{name: getattr(alert, name) for name in names}}
+
+
+def _plain(text: str) -> str:
+    """Text in which Slack finds no link and no mention."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat()
+
+
+@dataclass(slots=True)
+class Delivery:
+    """How the last message to a channel went."""
+
+    at_ns: int = 0
+    ok: bool | None = None
+    why: str = ""
+    num_sent: int = 0
+
+
+def post(channel: Channel, body: Any, timeout_s: float) -> str:
+    """Send a body; "" where it was taken, else why not, without the address."""
+    url = channel.url
+    if channel.type == "alertmanager" and not url.rstrip("/").endswith("/api/v2/alerts"):
+        url = url.rstrip("/") + "/api/v2/alerts"
+    headers = {"Content-Type": "application/json", **channel.headers}
+    try:
+        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=timeout_s) as answer:
+            return "" if 200 <= answer.status < 300 else f"answered {answer.status}"
+    except Exception as error:  # Whatever goes wrong there must not end the service here.
+        code = getattr(error, "code", None)
+        reason = getattr(error, "reason", None)
+        return f"answered {code}" if code else f"not reached ({type(reason or error).__name__})"
+
+
+class Alerter:
+    """Looks at the open findings now and then and tells the channels what changed."""
+
+    def __init__(self, config: AlertConfig, state: Path | None, clock: Callable[[], float] = time.time) -> None:
+        self.config, self.clock = config, clock
+        self.path = None if state is None else state / "alerts.json"
+        self.deliveries = {channel.name: Delivery() for channel in config.channels}
+        self.firing: dict[str, Alert] = self._restore()
+        self._lock = threading.Lock()
+        self._repeat_at = 0.0
+
+    def look(self, findings: Iterable[FindingRow], silences: Iterable[Silence]) -> list[Alert]:
+        """One look: decide, write down, tell."""
+        with self._lock:
+            self.firing, told = decide_alerts(self.firing, findings, silences, self.config)
+            if told:
+                self._keep()
+            again = self.clock() >= self._repeat_at
+            for channel in self.config.channels:
+                repeated = list(self.firing.values()) if again and channel.type == "alertmanager" else []
+                fresh = {alert.id for alert in told}
+                for alert in (*told, *(alert for alert in repeated if alert.id not in fresh)):
+                    self._tell(channel, alert)
+            if again:
+                self._repeat_at = self.clock() + self.config.repeat_s
+            return told
+
+    def test(self, name: str) -> Delivery | None:
+        """Send a test message to a channel; None where there is none of that name."""
+        channel = next((channel for channel in self.config.channels if channel.name == name), None)
+        if channel is None:
+            return None
+        now_ns = int(self.clock() * 1e9)
+        alert = Alert(
+            id=f"test/{now_ns}", status="test", kind="test", job="none", culprit_type="host", culprit="none",
+            start_ns=now_ns, end_ns=now_ns, lost_gpu_seconds=0.0, evidence="This is a test of Prism's alerts.",
+            link=self.config.public_url,
+        )  # fmt: skip
+        self._tell(channel, alert)
+        return self.deliveries[name]
+
+    def _tell(self, channel: Channel, alert: Alert) -> None:
+        body = write_body(alert, channel.type, self.clock(), self.config.holds_s)
+        why = "never tried"
+        for _ in range(self.config.tries):
+            why = post(channel, body, self.config.timeout_s)
+            if not why:
+                break
+        sent = self.deliveries[channel.name].num_sent + (not why)
+        self.deliveries[channel.name] = Delivery(at_ns=int(self.clock() * 1e9), ok=not why, why=why, num_sent=sent)
+
+    def _keep(self) -> None:
+        """What was told is written down, so that a restart does not tell it again."""
+        if self.path is None:
+            return
+        aside = self.path.with_suffix(".tmp")
+        rows = [{name: getattr(alert, name) for name in Alert.__slots__} for alert in self.firing.values()]
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        aside.write_text(json.dumps(rows))
+        aside.replace(self.path)
+
+    def _restore(self) -> dict[str, Alert]:
+        if self.path is None or not self.path.exists():
+            return {}
+        try:
+            found = [Alert(**row) for row in json.loads(self.path.read_bytes())]
+        except (OSError, ValueError, TypeError):
+            return {}
+        return {alert.id: alert for alert in found}

@@ -1,0 +1,7 @@
+"""What the folder has ever held, in an embedded database: rebuilt from the files, asked by job, host and time."""
+
+from prism.serve.history.entries import Entry, EntryKind
+from prism.serve.history.index import HistoryConfig, HistoryIndex
+from prism.serve.history.queries import Asked, Day, Page, StoredEntry
+
+__all__ = ["Asked", "Day", "Entry", "EntryKind", "HistoryConfig", "HistoryIndex", "Page", "StoredEntry"]

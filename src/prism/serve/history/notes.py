@@ -1,0 +1,131 @@
+"""What people write: annotations and silences, as lines beside the index. A rebuild of the index leaves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_MOST_NOTES = 10_000
+_MOST_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A remark on a moment of a job, of a host, or of the whole cluster ("" for both)."""
+
+    id: str
+    at_ns: int
+    text: str
+    author: str = ""
+    job: str = ""
+    host: str = ""
+    written_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Until when no alert is sent for what it names; "" names every job, host or kind."""
+
+    id: str
+    until_ns: int
+    job: str = ""
+    kind: str = ""
+    culprit: str = ""
+    reason: str = ""
+    author: str = ""
+    written_ns: int = 0
+
+
+class Notes:
+    """Appends lines and reads them back; the last line of an id holds, and one with `deleted` ends it."""
+
+    def __init__(self, state: Path | None, clock: Callable[[], int] = time.time_ns) -> None:
+        self.path = None if state is None else state / "notes.jsonl"
+        self.clock = clock
+        self.version = 0
+        self._lock = threading.Lock()
+        self._lines: dict[str, dict[str, Any]] = {}
+        for line in self._read():
+            self._apply(line)
+
+    def annotations(self, job: str = "", host: str = "") -> list[Annotation]:
+        """Remarks, newest moment first; with a job or a host only theirs and those on everything."""
+        found = [Annotation(**fields) for fields in self._all("annotation")]
+        kept = [
+            a for a in found if not (job or host) or a.job == job != "" or a.host == host != "" or not a.job + a.host
+        ]
+        return sorted(kept, key=lambda note: -note.at_ns)
+
+    def silences(self) -> list[Silence]:
+        """Those that still hold, the one that ends first at the top."""
+        found = [Silence(**fields) for fields in self._all("silence")]
+        return sorted((s for s in found if s.until_ns > self.clock()), key=lambda s: s.until_ns)
+
+    def annotate(self, **fields: Any) -> Annotation:
+        """Write a remark down."""
+        note = Annotation(id=secrets.token_hex(8), written_ns=self.clock(), **fields)
+        self._write({"note": "annotation", **asdict(note)})
+        return note
+
+    def silence(self, **fields: Any) -> Silence:
+        """Write a silence down."""
+        note = Silence(id=secrets.token_hex(8), written_ns=self.clock(), **fields)
+        self._write({"note": "silence", **asdict(note)})
+        return note
+
+    def delete(self, id: str) -> bool:
+        """End a remark or a silence; whether there was one."""
+        with self._lock:
+            known = id in self._lines
+        if known:
+            self._write({"id": id, "deleted": True, "written_ns": self.clock()})
+        return known
+
+    def _all(self, kind: str) -> list[dict[str, Any]]:
+        with self._lock:
+            lines = [line for line in self._lines.values() if line["note"] == kind]
+        return [{name: value for name, value in line.items() if name != "note"} for line in lines]
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self._lock:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                with os.fdopen(descriptor, "wb") as handle:
+                    handle.write(json.dumps(line).encode() + b"\n")
+                    handle.flush()
+                    os.fsync(handle.fileno())
+            self._apply(line)
+
+    def _apply(self, line: dict[str, Any]) -> None:
+        self.version += 1
+        if line.get("deleted"):
+            self._lines.pop(line["id"], None)
+        else:
+            self._lines[line["id"]] = line
+            while len(self._lines) > _MOST_NOTES:
+                del self._lines[next(iter(self._lines))]
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Lines of the file; one that a crash left half written is left out."""
+        if self.path is None or not self.path.exists():
+            return []
+        found = []
+        for text in self.path.read_bytes()[-_MOST_BYTES:].splitlines():
+            try:
+                line = json.loads(text)
+                shape = {"annotation": Annotation, "silence": Silence}.get(line.get("note"))
+                if shape is not None:
+                    shape(**{name: value for name, value in line.items() if name != "note"})
+                if shape is not None or line.get("deleted"):
+                    found.append(line)
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                continue
+        return found

@@ -1,0 +1,319 @@
+"""Routes of the history, the search, hosts, the feed, and what people write: remarks, silences, a test of alerts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from prism.serve.alerts import Alerter
+from prism.serve.history.index import HistoryIndex
+from prism.serve.history.notes import Notes
+from prism.serve.history.queries import Asked
+from prism.serve.library import Library
+from prism.serve.views import history, host
+from prism.serve.web.answers import Answers
+from prism.serve.web.problems import ErrorBody, answer_error
+
+T = TypeVar("T", bound=BaseModel)
+Name = Annotated[str, Query(max_length=1_024, description="Leave out for all.")]
+Moment = Annotated[
+    int | None, Query(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since 1970; without it, no limit.")
+]
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Rows to pass over.")]
+Limit = Annotated[
+    int, Query(ge=1, le=10_000, description="Rows to answer with at most; `total` says how many there are.")
+]
+Ref = Annotated[
+    str, Query(max_length=2_048, description="`ref` of an entry, or a day as day:2026-01-31, or day:2026-01-31:JOB.")
+]
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    404: {"model": ErrorBody, "description": "Nothing of that name"},
+    422: {"model": ErrorBody, "description": "A parameter is wrong"},
+}
+_WRITE_ERRORS: dict[int | str, dict[str, Any]] = {
+    **_ERRORS,
+    403: {"model": ErrorBody, "description": "The header X-Prism-Write or the scope is missing"},
+    405: {"model": ErrorBody, "description": "Nothing may be written here: no --state folder"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
+    429: {"model": ErrorBody, "description": "Too much was written"},
+}
+_LAST_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryService:
+    """What these routes answer from."""
+
+    library: Library
+    answers: Answers
+    index: HistoryIndex
+    notes: Notes
+    alerter: Alerter
+    writable: bool
+
+
+class NewAnnotation(BaseModel):
+    """A remark to write down."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(min_length=1, max_length=2_000, description="What to remark.")
+    at_ns: int = Field(ge=0, le=_LAST_NS, description="The moment it is about, in nanoseconds since 1970.")
+    job: str = Field("", max_length=1_024, description="Lasting name of a job, or nothing.")
+    host: str = Field("", max_length=256, description="A host, or nothing.")
+
+
+class NewSilence(BaseModel):
+    """A silence to write down; what is left open names all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    until_ns: int = Field(ge=0, le=_LAST_NS, description="Until when no alert is sent, in nanoseconds since 1970.")
+    job: str = Field("", max_length=1_024, description="A job as findings name it, or nothing for all.")
+    kind: str = Field("", max_length=64, description="A kind of finding, or nothing for all.")
+    culprit: str = Field("", max_length=1_024, description="A host, link or switch, or nothing for all.")
+    reason: str = Field("", max_length=500, description="Why.")
+
+
+class AlertTrial(BaseModel):
+    """Which channel to try."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    channel: str = Field(max_length=200, description="Name of a channel, as in /api/alerts.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationsDocument:
+    """Remarks, newest moment first."""
+
+    annotations: tuple[history.AnnotationRow, ...]
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceRow:
+    """A silence that holds."""
+
+    id: str
+    until_ns: str
+    job: str
+    kind: str
+    culprit: str
+    reason: str
+    author: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelRow:
+    """Somebody who is told; the address is a secret and never here."""
+
+    name: str
+    type: str
+    last_ok: bool | None
+    last_why: str
+    last_ns: str
+    num_sent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsDocument:
+    """Who is told, what fires, and what is silenced."""
+
+    channels: tuple[ChannelRow, ...]
+    num_firing: int
+    silences: tuple[SilenceRow, ...]
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was written or ended, by its id."""
+
+    id: str
+
+
+def build_history_api(service: HistoryService) -> APIRouter:
+    """All of these routes."""
+    router = APIRouter(prefix="/api")
+    _add_history(router, service)
+    _add_reading(router, service)
+    _add_writing(router, service)
+    return router
+
+
+def _add_history(router: APIRouter, service: HistoryService) -> None:
+    index, notes, give = service.index, service.notes, service.answers.give
+
+    @router.get("/history", response_model=history.HistoryDocument, responses=_ERRORS, tags=["history"])
+    async def get_history(
+        request: Request,
+        job: Name = "",
+        host: Name = "",
+        cluster: Name = "",
+        kind: Name = "",
+        q: Annotated[str, Query(max_length=400, description="Words that a row must hold.")] = "",
+        from_ns: Moment = None,
+        to_ns: Moment = None,
+        offset: Offset = 0,
+        limit: Limit = 100,
+    ) -> Response:
+        """Everything that was ever found in the folder, newest first, and day by day."""
+        asked = Asked(kind=kind, cluster=cluster, job=job, host=host, text=q, from_ns=from_ns, to_ns=to_ns,
+                      offset=offset, limit=limit)  # fmt: skip
+        return await give(
+            request, ("history", index.version, notes.version, index.num_waiting, asked),
+            lambda: history.describe_history(index, notes, asked),
+        )  # fmt: skip
+
+    @router.get("/history/jobs", response_model=history.HistoryJobsDocument, tags=["history"])
+    async def jobs(request: Request, limit: Limit = 500) -> Response:
+        """Every job that was ever seen, by its newest look or run."""
+        return await give(
+            request, ("history/jobs", index.version, limit), lambda: history.describe_history_jobs(index, limit)
+        )
+
+    @router.get("/difference", response_model=history.DifferenceDocument, responses=_ERRORS, tags=["history"])
+    async def difference(request: Request, first: Ref, second: Ref) -> Response:
+        """Two runs, looks or days side by side."""
+        return await give(
+            request, ("difference", index.version, first, second),
+            lambda: history.describe_difference(index, first, second),
+        )  # fmt: skip
+
+    @router.get("/search", response_model=history.SearchDocument, responses=_ERRORS, tags=["history"])
+    async def search(
+        request: Request, q: Annotated[str, Query(min_length=1, max_length=400, description="Words, all of them.")]
+    ) -> Response:
+        """Jobs, hosts, runs, findings, verdicts and reports that hold every word."""
+        return await give(request, ("search", index.version, q), lambda: history.search(index, q))
+
+
+def _add_reading(router: APIRouter, service: HistoryService) -> None:
+    index, notes, give = service.index, service.notes, service.answers.give
+
+    @router.get("/host", response_model=host.HostDocument, responses=_ERRORS, tags=["history"])
+    async def get_host(
+        request: Request,
+        name: Annotated[str, Query(max_length=256, description="A host.")],
+        offset: Offset = 0,
+        limit: Limit = 200,
+    ) -> Response:
+        """Everything ever said of a host."""
+        return await give(
+            request, ("host", index.version, notes.version, name, offset, limit),
+            lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
+        )  # fmt: skip
+
+    @router.get("/feed", response_model=host.FeedDocument, tags=["cluster"])
+    async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
+        """Findings as watches told, updated and resolved them, newest first."""
+        return await give(
+            request, ("feed", offset, limit),
+            lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit),
+        )  # fmt: skip
+
+    @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])
+    async def annotations(request: Request, job: Name = "", host: Name = "") -> Response:
+        """Remarks that people wrote."""
+
+        def build() -> AnnotationsDocument:
+            rows = tuple(history.to_annotation_row(note) for note in notes.annotations(job, host))
+            return AnnotationsDocument(annotations=rows, writable=service.writable)
+
+        return await give(request, ("annotations", notes.version, job, host), build)
+
+    @router.get("/alerts", response_model=AlertsDocument, tags=["alerts"])
+    async def alerts(request: Request) -> Response:
+        """Channels without their addresses, what fires, and silences."""
+        return Response(to_json(_describe_alerts(service)), media_type="application/json")
+
+
+def _describe_alerts(service: HistoryService) -> AlertsDocument:
+    alerter = service.alerter
+    rows = [(channel, alerter.deliveries[channel.name]) for channel in alerter.config.channels]
+    return AlertsDocument(
+        channels=tuple(
+            ChannelRow(name=channel.name, type=channel.type, last_ok=last.ok, last_why=last.why,
+                       last_ns=str(last.at_ns), num_sent=last.num_sent)
+            for channel, last in rows
+        ),
+        num_firing=len(alerter.firing),
+        silences=tuple(
+            SilenceRow(id=s.id, until_ns=str(s.until_ns), job=s.job, kind=s.kind, culprit=s.culprit, reason=s.reason,
+                       author=s.author)
+            for s in service.notes.silences()
+        ),
+        writable=service.writable,
+    )  # fmt: skip
+
+
+def _add_writing(router: APIRouter, service: HistoryService) -> None:
+    notes = service.notes
+
+    def body_of(model: type[BaseModel]) -> dict[str, Any]:
+        return {
+            "requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}
+        }
+
+    @router.post("/annotations", response_model=Written, responses=_WRITE_ERRORS, tags=["history"],
+                 openapi_extra=body_of(NewAnnotation))  # fmt: skip
+    async def annotate(request: Request) -> Response:
+        """Write a remark down; it survives a rebuild of the index."""
+        asked = await _read_body(request, NewAnnotation)
+        if isinstance(asked, Response):
+            return asked
+        note = await run_in_threadpool(notes.annotate, author=_user_of(request), **asked.model_dump())
+        return Response(to_json(Written(id=note.id)), media_type="application/json")
+
+    @router.post("/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"],
+                 openapi_extra=body_of(NewSilence))  # fmt: skip
+    async def silence(request: Request) -> Response:
+        """Hold back alerts until a moment."""
+        asked = await _read_body(request, NewSilence)
+        if isinstance(asked, Response):
+            return asked
+        note = await run_in_threadpool(notes.silence, author=_user_of(request), **asked.model_dump())
+        return Response(to_json(Written(id=note.id)), media_type="application/json")
+
+    @router.delete("/annotations", response_model=Written, responses=_WRITE_ERRORS, tags=["history"])
+    @router.delete("/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"])
+    async def delete(id: Annotated[str, Query(max_length=64, description="Of a remark or a silence.")]) -> Response:
+        """End a remark or a silence."""
+        if not await run_in_threadpool(notes.delete, id):
+            return answer_error(404, f"{id}: no remark or silence of that id")
+        return Response(to_json(Written(id=id)), media_type="application/json")
+
+    @router.post("/alerts/test", response_model=ChannelRow, responses=_WRITE_ERRORS, tags=["alerts"],
+                 openapi_extra=body_of(AlertTrial))  # fmt: skip
+    async def test_alert(request: Request) -> Response:
+        """Send a test message to a channel and say how it went."""
+        asked = await _read_body(request, AlertTrial)
+        if isinstance(asked, Response):
+            return asked
+        done = await run_in_threadpool(service.alerter.test, asked.channel)
+        if done is None:
+            return answer_error(404, f"{asked.channel}: no channel of that name")
+        row = next(row for row in _describe_alerts(service).channels if row.name == asked.channel)
+        return Response(to_json(row), media_type="application/json")
+
+
+async def _read_body(request: Request, model: type[T]) -> T | Response:
+    try:
+        return model.model_validate(json.loads(await request.body()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return answer_error(422, f"'{'.'.join(map(str, first['loc']))}': {first['msg']}")
+    except (ValueError, RecursionError):
+        return answer_error(422, "the body is not JSON")
+
+
+def _user_of(request: Request) -> str:
+    return str(request.scope.get("prism_user", ""))
