@@ -60,6 +60,7 @@ def train():
         optimizer.step()
         optimizer.zero_grad()
         say(f"step {{step}}/{steps} loss {{loss.item():.4f}} lr 1.0e-03")
+    del model, optimizer
     dist.destroy_process_group()
     say("training finished")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch import Ranks
+from launch import Program, Ranks
 from way import Way
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -29,6 +29,12 @@ class Net(lightning.LightningModule):
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 8)), batch_size=4)
 lightning.Trainer(max_epochs=2, logger=False, enable_checkpointing=False, %(options)s).fit(Net(), data%(fit)s)
 """
+_FROM_HUB = """\
+from transformers import AutoConfig
+
+print("loading the model", flush=True)
+AutoConfig.from_pretrained("example-lab/model-7b")
+"""
 _CPU = "accelerator='cpu'"
 
 
@@ -36,7 +42,7 @@ def _job(name: str, family: str, reason: str, proof: str, text: str, also: tuple
     load = {"lightning": ("torch", "lightning"), "transformers": ("torch", "transformers")}.get(family, ("torch",))
     return Way(name=name, family=family, reason=reason, proof=proof, also=also,
                restarts=None if reason == "none" else False,
-               make=Ranks(program=text, num_ranks=1, load=load, environment=_OFFLINE, file="train.log"))  # fmt: skip
+               make=Ranks(program=text, num_ranks=1, load=load, file="train.log"))  # fmt: skip
 
 
 def _lightning(name: str, reason: str, proof: str, also: tuple[str, ...] = (), **words: str) -> Way:
@@ -54,9 +60,12 @@ WAYS = [
     _lightning("lightning-without-gpu", "CUDAError", r"No supported gpu backend",
                options="accelerator='gpu', devices=2", also=("ArgumentError", "RuntimeError")),
     _lightning("finished-lightning", "none", r"max_epochs=2. reached"),
-    _job("hub-offline", "transformers", "ModelLoadingError", r"OSError|LocalEntryNotFound",
-         "from transformers import AutoConfig\nprint('loading the model', flush=True)\n"
-         "AutoConfig.from_pretrained('example-lab/model-7b')\n", also=("ConnectionError",)),
+    Way(name="hub-offline", family="transformers", reason="ModelLoadingError", also=("ConnectionError",),
+        proof=r"(?i)offline mode is enabled|outgoing traffic has been disabled|cached files",
+        make=Program(text=_FROM_HUB, environment=_OFFLINE)),
+    Way(name="hub-unreachable", family="transformers", reason="ModelLoadingError", also=("ConnectionError",),
+        proof=r"couldn't connect|Check your internet connection", restarts=None,
+        make=Program(text=_FROM_HUB, environment={"HF_ENDPOINT": "http://127.0.0.1:9"})),
     _job("tokenizer-file-broken", "transformers", "ModelLoadingError", r"Exception: |JSONDecodeError",
          "from tokenizers import Tokenizer\nopen('tokenizer.json', 'w').write('{\"model\": {\"type\": ')\n"
          "Tokenizer.from_file('tokenizer.json')\n", also=("ValueError",)),
