@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill kubernetes-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,9 +81,14 @@ release: $(READY)  ## build a wheel and an sdist, check them and install them in
 bench: $(READY)  ## run every benchmark beside its peers and print the tables
 	@for script in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-corpus: $(READY)  ## make real torch jobs fail in every way we know, and score `prism explain` on their logs
+corpus: $(READY)  ## make real jobs fail in every way we know, and score `prism explain` on their logs
 	$(BIN)/python scripts/make_corpus.py $(OUT)/corpus
-	$(BIN)/python benchmarks/explain.py corpus $(OUT)/corpus
+	$(BIN)/python benchmarks/explain_corpus.py $(OUT)/corpus
+	$(BIN)/python scripts/make_rank_corpus.py $(OUT)/rank-corpus
+	$(BIN)/python benchmarks/explain.py corpus $(OUT)/rank-corpus
+
+kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (drills/kube_cluster.py says what it needs)
+	$(BIN)/python -m drills.kubernetes_drill
 
 drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
 	$(BIN)/python -m drills
@@ -92,7 +97,7 @@ soak: $(READY)  ## 200 random faults on one run
 	$(BIN)/python -m drills.soak
 
 soak-hf: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts
-	$(BIN)/python -m drills.hf_soak --peer
+	$(BIN)/python -m drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
 	$(BIN)/python -m drills.slurm_drill

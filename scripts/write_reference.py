@@ -79,18 +79,22 @@ def render_api() -> str:
     lines = [
         "# API of `prism serve`\n",
         _NOTE,
-        "All routes are read with GET and answer JSON unless said otherwise. A service describes itself at "
-        '`/api/openapi.json`. An error is `{"error": ...}` with its status.',
+        "Routes answer JSON unless said otherwise. A service describes itself at `/api/openapi.json`. An error is "
+        '`{"error": {"code": ..., "message": ..., "status": ...}}`: a word for programs and a line for people.',
     ]
-    for path, operations in sorted(described["paths"].items()):
-        operation = operations["get"]
-        lines += [f"\n## {path}\n", operation.get("description", operation.get("summary", "")).strip() + "\n"]
+    routes = [
+        (f"{method.upper()} {path}", operation)
+        for path, operations in sorted(described["paths"].items())
+        for method, operation in operations.items()
+    ]
+    for route, operation in routes:
+        lines += [f"\n## {route}\n", operation.get("description", operation.get("summary", "")).strip() + "\n"]
         rows = [
             f"| `{p['name']}` | {'yes' if p.get('required') else 'no'} | {_describe_parameter(p)} |"
             for p in operation.get("parameters", [])
         ]
         lines += ["| parameter | needed | meaning |", "|---|---|---|", *rows, ""] if rows else []
-        answer = operation["responses"]["200"].get("content", {})
+        answer = operation["responses"].get("200", {}).get("content", {})
         for kind, content in answer.items():
             shape = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
             lines.append(f"Answer: {kind}" + (f", a [{shape}](#{shape.lower()})." if shape else "."))
