@@ -20,7 +20,7 @@ def parse() -> argparse.Namespace:
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--output_dir", default="out")
-    parser.add_argument("--fsdp", action="store_true", help="shard the model (FSDP2) in place of DDP")
+    parser.add_argument("--fsdp", action="store_true", help="shard the model (FSDP2) in place of DDP; GPUs only")
     return parser.parse_args()
 
 
@@ -48,6 +48,8 @@ def main() -> None:
     )  # fmt: skip
     model = LlamaForCausalLM(shape)
     on_gpu = torch.cuda.is_available()
+    if args.fsdp and not on_gpu:
+        raise SystemExit("accelerate leaves FSDP out on CPUs without a word and runs DDP; use --fsdp on a GPU")
     layer = {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
     shard = {"fsdp": "full_shard auto_wrap", "fsdp_config": layer} if args.fsdp else {}
     settings = TrainingArguments(
