@@ -196,6 +196,7 @@ class _Counts:
             yield Reading(
                 value=on_host,
                 reliability=config.one_group if on_host == 1 else config.groups,
+                merged=on_host == 1,
                 predict=lambda d: (d.tp * (max(1, d.pp // self.seen) if chains else d.pp), *self._hybrid(d)),
             )
         elif not on_host:

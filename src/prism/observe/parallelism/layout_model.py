@@ -48,12 +48,15 @@ class Reading:
     value: int
     reliability: float
     predict: Callable[[Degrees], tuple[int, ...]]
+    merged: bool = False  # several may have been measured as one, whatever their number
 
     def log_likelihood(self, degrees: Degrees) -> float:
         """Of the measured count under a layout."""
         predicted = self.predict(degrees)
         if self.value in predicted:
             return math.log(self.reliability)
+        if self.merged:
+            return math.log(1 - self.reliability)
         off = min((abs(math.log((self.value or 0.5) / (p or 0.5))) for p in predicted), default=1.0)
         return math.log(1 - self.reliability) - off
 
