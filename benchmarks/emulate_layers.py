@@ -2,7 +2,7 @@
 
 The layers are plain torch in bfloat16 with flash attention: a rank's slice by tensor parallelism, with norms over its
 slice of the sequence; context parallelism is taken as fewer heads over the whole sequence, which is as much work.
-`emulate_mlperf.py --layers FILE` reads what this writes. Communication is not in these times.
+Communication is not in these times. `emulate_mlperf.py` does not read them yet.
 """
 
 from __future__ import annotations
