@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
-from pathlib import Path
 
 import pytest
 
-from prism.emulate.inside.clocks import ThreadClock
+from prism.emulate.inside import clocks
+from prism.emulate.inside.clocks import ThreadClock, _Standing
 
 MS = 1_000_000
-
-
-def _spin(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 def test_sleeping_on_purpose_counts() -> None:
@@ -27,25 +19,28 @@ def test_sleeping_on_purpose_counts() -> None:
     assert clock.elapsed_ns(first, clock.mark()) >= 0.9 * 50 * MS
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").is_file(), reason="the kernel tells no delays")
-def test_waiting_for_a_core_does_not_count_even_beside_a_sleep() -> None:
-    """Two threads on one core: half of the time this one is ready and does not run."""
-    cores = os.sched_getaffinity(0)
-    rival = multiprocessing.get_context("fork").Process(target=_spin, args=(20.0,), daemon=True)
-    rival.start()
-    assert rival.pid is not None
-    try:
-        os.sched_setaffinity(rival.pid, {min(cores)})
-        os.sched_setaffinity(0, {min(cores)})
-        multiprocessing.process._children.discard(rival)  # type: ignore[attr-defined]  # it is no helper of ours
-        clock = ThreadClock()
-        first, began, busy = clock.mark(), time.perf_counter_ns(), time.thread_time_ns()
-        _spin(0.15)
-        time.sleep(0.05)
-        second, wall, ran = clock.mark(), time.perf_counter_ns() - began, time.thread_time_ns() - busy
-    finally:
-        os.sched_setaffinity(0, cores)
-        rival.kill()
+@pytest.mark.parametrize(
+    ("after", "counted_ms"),
+    [
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=150 * MS, helpers_delay_ns=0), 200),  # ran 150, slept 50
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=100 * MS, helpers_delay_ns=50 * MS), 200),  # a loader waited, too
+        (_Standing(gave_up=0, pushed_off=9, delay_ns=150 * MS, helpers_delay_ns=0), 150),  # it never slept
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=None, helpers_delay_ns=0), 150),  # the kernel says no delays
+        (_Standing(gave_up=1, pushed_off=0, delay_ns=None, helpers_delay_ns=0), 350),  # but it was never pushed off
+    ],
+)
+def test_waiting_for_a_core_does_not_count_even_beside_a_sleep(
+    after: _Standing, counted_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """350 ms by the wall, 150 of them on a core."""
+    before = _Standing(0, 0, None if after.delay_ns is None else 0, 0)
+    readings, walls, busy = iter([before, after]), iter([0, 350 * MS]), iter([0, 150 * MS])
+    monkeypatch.setattr(clocks, "_read_standing", lambda: next(readings))
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: next(walls))
+    monkeypatch.setattr(clocks.time, "thread_time_ns", lambda: next(busy))
+    monkeypatch.setattr(clocks.torch, "get_num_threads", lambda: 1)
+    clock = ThreadClock()
+    first, second = clock.mark(), clock.mark()
     counted = clock.elapsed_ns(first, second)
-    assert wall > 1.4 * (ran + 50 * MS)  # the rival really took the core
-    assert counted == pytest.approx(ran + 50 * MS, rel=0.2)
+    monkeypatch.undo()
+    assert counted == counted_ms * MS

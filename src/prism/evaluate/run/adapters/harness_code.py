@@ -164,9 +164,9 @@ def install_code_metric() -> None:
         return
     import evaluate
 
-    if getattr(evaluate.load, "is_ours", False):
+    original = getattr(evaluate, "load", None)  # a folder of that name beside the program is no library
+    if original is None or getattr(original, "is_ours", False):
         return
-    original = evaluate.load
 
     def load(path: str, *args: Any, **kwargs: Any) -> Any:
         return CodeMetric() if path == "code_eval" else original(path, *args, **kwargs)
