@@ -39,7 +39,7 @@ class Target:
 TARGETS = {
     "kernel": Target(
         sources=("src/prism/simulate/solving/kernel.py",),
-        tests=("tests/simulate/test_kernel.py", "tests/simulate/test_solver.py", "tests/simulate/test_straggler.py"),
+        tests=("tests/simulate/test_kernel.py",),
         compiled=False,
     ),
     "records": Target(

@@ -95,7 +95,7 @@ def finish_transfer(
 ) -> int:
     """When a transfer that all sides have reached ends."""
     if chance.communication_sigma > 0.0:
-        cost = int(np.rint(cost * draw_factor(chance.seed, chance.communication_sigma, call, -1)))
+        cost = int(np.rint(cost * draw_factor(chance.seed, chance.communication_sigma, call, np.int64(-1))))
     return elapse(windows, profiles, profile, ready, cost) if profile else ready + cost
 
 
