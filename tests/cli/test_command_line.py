@@ -108,6 +108,18 @@ def test_a_bug_of_ours_is_one_line_and_exit_code_one(
     assert "internal error: RuntimeError: boom" in shown and "Traceback" not in shown
 
 
+def test_a_file_that_the_system_refuses_is_the_users_trouble_and_not_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from prism.cli import main as module
+
+    monkeypatch.setattr(module, "app", lambda **_: tmp_path.read_bytes())
+    with pytest.raises(SystemExit) as caught:
+        module.main([])
+    assert caught.value.code == 2
+    assert capfd.readouterr().err.startswith(f"prism: error: {tmp_path}: Is a directory")
+
+
 def test_a_bug_of_ours_leaves_a_file_with_the_stack_and_no_secrets(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

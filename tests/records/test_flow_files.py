@@ -183,6 +183,7 @@ BAD = {
         "f.csv", "start,src,dst,bytes\n1700000000,a,b,1\n1700000000123,a,b,1\n", "'start' mixes time units"),
     "a time without a unit": ("f.csv", "start,src,dst,bytes\n5,a,b,1\n", "cannot tell the unit of 'start'"),
     "a date that is none": ("f.csv", "ts,src,dst,bytes\n2023-13-99 99:00,a,b,1\n", "line 2: 'ts' is \"2023-13-99 99:00\""),
+    "JSON lines without a field": ("f.jsonl", b"{}\n{}\n", "no column for 'start_ns' (it has none)"),
     "a broken JSON line": ("f.jsonl", b'{"start_ns":1,"src":"a","dst":"b","bytes":1}\n{oops\n', "line 2: not valid JSON"),
     "a JSON value of another type": (
         "f.jsonl", b'{"start_ns":1,"src":"a","dst":"b","bytes":1}\n{"start_ns":1,"src":"a","dst":"b","bytes":"x"}\n',

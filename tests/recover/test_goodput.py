@@ -138,3 +138,22 @@ def test_lines_that_a_kill_cut_off_are_passed_over(run: Run):
     with (attempt_dir(run.folder, 3) / "steps.jsonl").open("a") as log:
         log.write('{"kind": "step", "ti')
     assert read_goodput([run.folder])["gpu_seconds"].sum() == pytest.approx(4 * (run.now - START))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"time": 1}',
+        '{"time": NaN, "event": {"kind": "Tick"}, "actions": []}',
+        '{"time": 1, "event": 3, "actions": [7]}',
+    ],
+)
+def test_a_line_that_is_no_decision_is_named(tmp_path: Path, line: str):
+    (tmp_path / "decisions.jsonl").write_text(line)
+    with pytest.raises(BadFileError, match="decisions.jsonl line 1: not a decision"):
+        read_goodput([tmp_path])
+
+
+def test_a_run_without_an_attempt_has_no_hours(tmp_path: Path):
+    (tmp_path / "decisions.jsonl").write_text("cut off")
+    assert read_goodput([tmp_path]).is_empty()

@@ -127,6 +127,9 @@ def _exit_code_of(error: Exception, arguments: list[str]) -> int:
     if type(error).__name__ == "Abort":
         fail("stopped")
         return 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        fail(f"{error.filename}: {error.strerror}; check that it is there, is what the command needs and may be used")
+        return 2
     if verbosity.level > 0:
         note("".join(traceback.format_exception(error)).rstrip())
     left = write_crash_file(error, arguments)

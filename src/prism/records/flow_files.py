@@ -306,7 +306,7 @@ def _read_raw(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFra
         if read.bad_lines and not options.skip_bad_rows:
             line, problem = read.bad_lines[0]
             raise BadFileError(f"{path} line {line}: {problem}; fix the line or pass --skip-bad-rows")
-        raw = read.frame.with_columns(pl.Series(_PLACE, read.lines, dtype=pl.Int64))
+        raw = pl.DataFrame({_PLACE: read.lines}, schema={_PLACE: pl.Int64}).hstack(read.frame.get_columns())
         return raw, Counter({"not a JSON object": len(read.bad_lines)} if read.bad_lines else {})
     raw = files.collect(files.scan(path, fmt), path).with_row_index(_PLACE, offset=files.first_row(path, fmt)[1])
     first = raw.columns[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ SPANS = pl.Schema(
     }
 )
 _USUAL_STEPS = 31  # around a step, to tell what a step usually takes
+_WITH_STEP = ("step", "restored", "saved")  # kinds of reports that name a step
 _SLOW = {"Slow"}
 
 
@@ -86,7 +88,7 @@ def write_metrics(spans: pl.DataFrame) -> str:
 
 def _read_run(run_dir: Path, gpus: int | None) -> Iterator[tuple[Any, ...]]:
     attempts, end_s = _read_attempts(run_dir)
-    count = gpus or max(1, *(len(list(attempt_dir(run_dir, a.number).glob(BEATS))) for a in attempts))
+    count = gpus or max([1, *(len(list(attempt_dir(run_dir, a.number).glob(BEATS))) for a in attempts)])
     for place, attempt in enumerate(attempts):
         later = attempts[place + 1 :]
         next_s = later[0].launched_s if later else end_s
@@ -168,17 +170,22 @@ def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
         raise BadFileError(f"{path}: not there; name the folder of a supervised run, as given to --run-dir")
     attempts: list[Attempt] = []
     end_s = 0.0
-    for line in _json_lines(path):
-        moment = float(line["time"])
+    for number, line in _json_lines(path):
+        try:
+            moment = float(line["time"])
+            if not math.isfinite(moment):
+                raise ValueError
+            event, names = line["event"], [action["action"] for action in line["actions"]]
+            if attempts:
+                _note_end(attempts[-1], event, names, moment)
+            launches = [action for action in line["actions"] if action["action"] == "Launch"]
+            attempts += [Attempt(number=int(launch["attempt"]), launched_s=moment) for launch in launches]
+        except (KeyError, TypeError, ValueError):
+            raise BadFileError(f"{path} line {number}: not a decision of a supervisor; was the file edited?") from None
         end_s = max(end_s, moment)
-        event, names = line["event"], [action["action"] for action in line["actions"]]
-        if attempts:
-            _note_end(attempts[-1], event, names, moment)
-        launches = [action for action in line["actions"] if action["action"] == "Launch"]
-        attempts += [Attempt(number=int(launch["attempt"]), launched_s=moment) for launch in launches]
     for attempt in attempts:
         steps = attempt_dir(run_dir, attempt.number) / STEPS_FILE
-        attempt.reports = list(_json_lines(steps)) if steps.exists() else []
+        attempt.reports = [line for _, line in _json_lines(steps) if _is_report(line)] if steps.exists() else []
         end_s = max([end_s, *(float(report["time"]) for report in attempt.reports[-1:])])
     return attempts, end_s
 
@@ -197,15 +204,22 @@ def _note_end(attempt: Attempt, event: dict[str, Any], actions: list[str], momen
             attempt.reason = "LossSpike"
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _is_report(line: dict[str, Any]) -> bool:
+    """A trainer writes these lines; what has no time, kind or step is left out."""
+    time, kind = line.get("time"), line.get("kind")
+    timed = isinstance(time, int | float) and math.isfinite(time) and isinstance(kind, str)
+    return timed and (kind not in _WITH_STEP or isinstance(line.get("step"), int))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             try:
                 found = json.loads(line)
             except ValueError:
                 continue  # a line that a full disk or a kill cut off
             if isinstance(found, dict):
-                yield found
+                yield number, found
 
 
 def _escape(text: str) -> str:
