@@ -71,7 +71,7 @@ def read_status(run_dir: Path, num_decisions: int = 10) -> RunStatus:
         if isinstance(event, events.Saved) and event.healthy
     ]
     log = run_dir / DECISIONS_FILE
-    decisions = log.read_text().splitlines()[-num_decisions:] if log.exists() else []
+    decisions = log.read_text(errors="replace").splitlines()[-num_decisions:] if log.exists() else []
     return RunStatus(
         run_dir=str(run_dir),
         supervised=is_supervised(run_dir),
