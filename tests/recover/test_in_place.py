@@ -73,6 +73,14 @@ def test_an_error_that_blames_a_peer_is_not_held_against_the_rank():
     assert roster.outcome is None
 
 
+def test_a_broken_connection_is_explained_by_a_death():
+    roster = running(2, "a", "b", "spare")
+    roster.fail("a", 1, "connection reset by peer", own=False)
+    assert not roster.explained
+    roster.die("b")
+    assert roster.explained and roster.next_generation().members == ("a", "spare")
+
+
 def test_the_same_error_of_the_program_ends_it():
     roster = running(2, "a", "b", max_same_failures=3)
     for _ in range(3):
@@ -180,6 +188,36 @@ def test_a_rank_that_waits_for_its_writer_can_be_called_away():
         waiting.join(1.0)
     atexit.unregister(uploads._finish_at_exit)
     assert ends == ["called away"]
+
+
+LOST_BEFORE_THE_GROUP = """
+import os
+from prism.recover.checkpoint.inplace import member
+
+connect = member.Member._connect
+
+def die_before(self, connections, place):
+    if place.generation == 1 and place.rank == 1:
+        os._exit(1)
+    connect(self, connections, place)
+
+member.Member._connect = die_before
+member.run_in_place(lambda place: print("trains", self_name(), place.generation, flush=True))
+""".replace("self_name()", "os.environ['PRISM_INPLACE_MEMBER']")
+
+
+@pytest.mark.timeout(600)
+def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(LOST_BEFORE_THE_GROUP)
+    command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "1", "--"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    lines = sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("trains"))
+    assert len(lines) == 2 and all(generation == "2" for _, generation in lines), done.stdout
+    assert len({name for name, _ in lines} - {"0-4"}) == 2, "a process was replaced that need not be"
+    lost = next(line for line in done.stdout.splitlines() if line.startswith("generation 2"))
+    assert "rank 1 was lost" in lost
 
 
 @pytest.mark.slow

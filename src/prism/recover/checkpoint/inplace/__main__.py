@@ -17,6 +17,7 @@ from prism.recover.checkpoint.inplace.processes import open_host
 from prism.recover.checkpoint.inplace.roster import Roster, RosterConfig
 
 _POLL_S = 0.05
+_EXPLAIN_S = 1.0
 _LAST_WORDS_S = 30.0
 _BOOT_DELAY_S = 10.0
 
@@ -76,7 +77,9 @@ class Leader:
             roster.finish(name)
         self._lost_s = self._lost_s or (time.time() if roster.broken else 0.0)
         self._tell_phases()
-        generation = roster.next_generation()
+        # A connection breaks before the death of its other end is seen: the next world would begin with a dead rank.
+        explained = roster.explained or time.time() > self._lost_s + _EXPLAIN_S
+        generation = roster.next_generation() if explained else None
         if generation is not None:
             print(f"generation {generation.number}: {roster.reason}", flush=True)
             self._phases = []

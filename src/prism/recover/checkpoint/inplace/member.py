@@ -17,6 +17,7 @@ from datetime import timedelta
 import torch
 import torch._dynamo  # optimizers import it when the first one is made: most of a second that a spare has before
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from prism.recover.checkpoint.checkpointer import abandon_checkpointers
@@ -28,7 +29,7 @@ _log = logging.getLogger("prism.recover")
 _POLL_S = 0.05
 _INSIST_S = 1.0  # between requests to a training that does not stop
 _LOST = "another rank was lost"
-_GIVE_UP_S = 60.0  # a process that cannot be brought back is better replaced
+_GIVE_UP_S = 20.0  # a process that cannot be brought back is better replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,7 @@ class _Watch(threading.Thread):
 
     def __init__(self, address: str, generation: int, connections: Connections) -> None:
         super().__init__(name="prism-generation", daemon=True)
-        self._address = address
+        self._board = Board(address)  # here: a socket that the thread opens would count as one of the group's
         self._generation = generation
         self._connections = connections
         self._trainer = threading.get_ident()
@@ -149,9 +150,8 @@ class _Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        board = Board(self._address)
         while not self._done.wait(_POLL_S):
-            if board.newest() > self._generation or board.ended() is not None:
+            if self._board.newest() > self._generation or self._board.ended() is not None:
                 break
         deadline = time.monotonic() + _GIVE_UP_S
         while not self._done.is_set():
@@ -183,6 +183,8 @@ def _leave(connections: Connections) -> None:
     connections.shut_down()
     with contextlib.suppress(Exception):  # an aborted group may refuse
         dist.destroy_process_group()
+    # Groups are numbered, and a group that was never finished keeps its number: a spare would wait under another one.
+    distributed_c10d._world.group_count = 0
     gc.collect()  # groups that models and optimizers held
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -29,6 +29,7 @@ class Roster:
         self._members: tuple[str, ...] = ()
         self._finished: set[str] = set()
         self.broken = ""  # why the present world cannot go on
+        self.explained = True  # False: a rank blames a peer, and no peer is known to be gone
         self._failures: Counter[str] = Counter()
 
     def join(self, name: str) -> None:
@@ -40,14 +41,14 @@ class Roster:
         if name in self._alive:
             self._alive.remove(name)
         if name in self._members and name not in self._finished:
-            self.broken = f"rank {self._members.index(name)} was lost"
+            self.broken, self.explained = f"rank {self._members.index(name)} was lost", True
 
     def fail(self, name: str, generation: int, why: str, *, own: bool) -> None:
         """A member's training ended, with an error of its own or because a peer is gone; its process lives."""
         if generation != self.number or name not in self._members:
             return
         if not self.broken or own:
-            self.broken = f"rank {self._members.index(name)} failed ({why})"
+            self.broken, self.explained = f"rank {self._members.index(name)} failed ({why})", own
         if not own:
             return
         self._failures[f"{self._members.index(name)}: {why}"] += 1
@@ -78,5 +79,5 @@ class Roster:
             return None
         self.number += 1
         self.reason = self.broken or f"{len(chosen)} ranks begin"
-        self._members, self.broken, self._finished = tuple(chosen), "", set()
+        self._members, self.broken, self.explained, self._finished = tuple(chosen), "", True, set()
         return Generation(number=self.number, members=self._members)
