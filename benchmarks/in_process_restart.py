@@ -65,7 +65,7 @@ class Result:
     def lines(self) -> list[str]:
         """The total, and each part."""
         if self.stepped is None:
-            return [f"{self.method:>9}  no step in time"]
+            return [f"{self.method:>9}  no step in time; {self.killed.cpu_s:.1f} s CPU by then"]
         parts = [("to restored", self.killed, self.restored), ("to next step", self.restored, self.stepped)]
         rows = [self._row(f"{self.method:>9} in all", self.killed, self.stepped) + f", processes kept {self.kept}"]
         rows += [self._row(f"{name:>16}", a, b) for name, a, b in parts if a is not None and b is not None]
@@ -92,7 +92,8 @@ class Trial:
     def run(self) -> Result:
         """Start, wait for step 60, kill rank 1, wait for the next step."""
         started = self._start()
-        self._wait(lambda text: "step 60 " in text and (self.method == "torchft" or self._has_saved()))
+        if not self._wait(lambda text: "step 60 " in text and (self.method == "torchft" or self._has_saved())):
+            return Result(method=self.method, killed=self.usage())
         before = self.members() if self.method != "torchft" else {p.pid: str(n) for n, p in enumerate(started)}
         victim = next(pid for pid, rank in before.items() if rank == "1")
         size = self.log.stat().st_size
