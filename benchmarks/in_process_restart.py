@@ -1,18 +1,25 @@
-"""From the kill of one rank to the next step: in place with a spare and without, torchrun, NVIDIA's extension.
+"""From the kill of one rank to the next step: in place with a spare and without, torchrun, torchft, NVIDIA's extension.
 
     python benchmarks/in_process_restart.py                      # 8 ranks on the CPU
     python benchmarks/in_process_restart.py --methods spare,torchrun --ranks 4
 
-The same training (`examples/recover/in_place.py`, gloo, a checkpoint every 20 steps in memory and on storage) runs
-under each method; when it has reached step 60, rank 1 is killed with SIGKILL. The time runs until a step is printed
-again. A spare is booted before the kill; a full restart boots everything after it. `nvrx` runs if
-nvidia-resiliency-ext can be imported, with one inactive rank as its spare and its own defaults.
+The same model (`examples/recover/in_place.py`, gloo; a checkpoint every 20 steps in memory and on storage, but for
+torchft, which copies from a living replica) trains under each method. After step 60, with a checkpoint on storage, rank
+1 is killed with SIGKILL; the time runs until a step is printed again. A spare is there before the kill; torchrun boots
+everything after it. `nvrx` has one inactive rank as its spare; `torchft` goes on with one rank less. Each has its own
+defaults.
+
+Beside the seconds: the CPU time that all processes of the method used, the times that they gave up the CPU to wait, and
+how many cores were left to them by the rest of the machine. CPU time over cores is what a restart takes when it never
+waits; what is beyond it is waiting, or the machine's load.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,70 +36,173 @@ from machine import describe_machine
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "recover" / "in_place.py"
-NVRX = Path(__file__).with_name("in_process_restart_nvrx.py")
-METHODS = ("spare", "no-spare", "torchrun", "nvrx")
-_LIMIT_S = 400.0
+NEEDS = {"nvrx": "nvidia_resiliency_ext", "torchft": "torchft"}
+METHODS = ("spare", "no-spare", "torchrun", "nvrx", "torchft")
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What processes had used at one moment."""
+
+    when_s: float
+    cpu_s: float
+    waits: int
+    machine_s: float  # CPU time of everybody on this machine
+
+
+@dataclass(slots=True, kw_only=True)
 class Result:
-    """One method, in seconds from the kill."""
+    """One method, from the kill."""
 
     method: str
-    seconds: float | None
-    restored: str
-    processes_kept: int
+    killed: Usage
+    restored: Usage | None = None
+    stepped: Usage | None = None
+    kept: int = 0
+    log: str = ""
+
+    def lines(self) -> list[str]:
+        """The total, and each part."""
+        if self.stepped is None:
+            return [f"{self.method:>9}  no step in time; {self.killed.cpu_s:.1f} s CPU by then"]
+        parts = [("to restored", self.killed, self.restored), ("to next step", self.restored, self.stepped)]
+        rows = [self._row(f"{self.method:>9} in all", self.killed, self.stepped) + f", processes kept {self.kept}"]
+        rows += [self._row(f"{name:>16}", a, b) for name, a, b in parts if a is not None and b is not None]
+        said = re.findall(r"^generation \d+(?: starts|:).*", self.log, re.M)
+        return rows + [f"{'':>16} {line}" for line in said]
+
+    def _row(self, name: str, begin: Usage, end: Usage) -> str:
+        wall_s, cpu_s = end.when_s - begin.when_s, end.cpu_s - begin.cpu_s
+        others = max(0.0, end.machine_s - begin.machine_s - cpu_s) / max(wall_s, 1e-9)
+        used = f"{wall_s:7.1f} s wall {cpu_s:7.1f} s CPU {end.waits - begin.waits:6} waits"
+        return f"{name} {used}, others on {others:.1f} cores"
 
 
-def command_of(method: str, ranks: int) -> list[list[str]]:
-    """The commands that start a method."""
+class Trial:
+    """One method in a folder of its own; every process in that folder is its."""
+
+    def __init__(self, method: str, ranks: int, limit_s: float) -> None:
+        self.method, self.ranks, self.limit_s = method, ranks, limit_s
+        self.folder = Path(tempfile.mkdtemp(prefix="prism-bench-"))
+        self.log = self.folder / "log"
+        self._cpu_s: dict[int, float] = {}  # by process, also of those that ended
+        self._waits: dict[int, int] = {}  # by thread
+
+    def run(self) -> Result:
+        """Start, wait for step 60, kill rank 1, wait for the next step."""
+        started = self._start()
+        if not self._wait(lambda text: "step 60 " in text and (self.method == "torchft" or self._has_saved())):
+            return Result(method=self.method, killed=self.usage())
+        before = self.members() if self.method != "torchft" else {p.pid: str(n) for n, p in enumerate(started)}
+        victim = next(pid for pid, rank in before.items() if rank == "1")
+        size = self.log.stat().st_size
+        result = Result(method=self.method, killed=self.usage())
+        os.kill(victim, signal.SIGKILL)
+        result.restored = self._wait(lambda text: "starts from" in text[size:])
+        result.stepped = self._wait(lambda text: _begun_again(text[size:]))
+        alive = self.members() if self.method != "torchft" else {p.pid: "" for p in started if p.poll() is None}
+        result.kept = len(before.keys() & alive.keys())
+        time.sleep(0.5)  # for the launcher's own account
+        result.log = self.log.read_text(errors="replace")[size:]
+        return result
+
+    def _start(self) -> list[subprocess.Popen[bytes]]:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = str(probe.getsockname()[1])
+        environment = os.environ | {"STEPS": "1000000", "SAVE_EVERY": "20", "BENCH_RANKS": str(self.ranks)}
+        environment |= {"BENCH_DIR": str(self.folder), "BENCH_PORT": port}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *sys.path[1:]])
+        with self.log.open("wb") as handle:
+            return [
+                subprocess.Popen(
+                    [sys.executable, *words],
+                    cwd=self.folder,
+                    env=environment,
+                    stdout=handle,
+                    stderr=handle,
+                    start_new_session=True,
+                )
+                for words in _commands(self.method, self.ranks)
+            ]
+
+    def _wait(self, true_of: Callable[[str], bool]) -> Usage | None:
+        deadline = time.monotonic() + self.limit_s
+        while not true_of(self.log.read_text(errors="replace")):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.1)
+        return self.usage()
+
+    def _has_saved(self) -> bool:
+        """Whether a checkpoint is on storage: every writer has booted."""
+        return any((self.folder / "checkpoints").glob("step-*"))
+
+    def usage(self) -> Usage:
+        """What this method's processes have used so far."""
+        for pid in self.processes():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                self._cpu_s[pid] = (int(fields[11]) + int(fields[12])) * _TICK_S
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    count = re.findall(r"\nvoluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text())
+                    self._waits[int(task.name)] = int(count[0])
+        busy = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        return Usage(
+            when_s=time.monotonic(),
+            cpu_s=sum(self._cpu_s.values()),
+            waits=sum(self._waits.values()),
+            machine_s=(sum(busy[:3]) + sum(busy[5:8])) * _TICK_S,
+        )
+
+    def processes(self) -> list[int]:
+        """Every process that works in the folder."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and (entry / "cwd").readlink() == self.folder:
+                    found.append(int(entry.name))
+        return found
+
+    def members(self) -> dict[int, str]:
+        """Ranks of processes that train, by the lock that each holds."""
+        found = {}
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    path = link.readlink()
+                    if path.name == "lock" and path.parent.name.startswith("rank-"):
+                        found[pid] = str(int(path.parent.name.removeprefix("rank-")))
+        return found
+
+    def close(self) -> None:
+        """End every process of this method, and remove what it left."""
+        while left := self.processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.1)
+        for path in Path("/dev/shm").glob("prism-*/run.json"):
+            if str(self.folder) in path.read_text():
+                shutil.rmtree(path.parent, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _commands(method: str, ranks: int) -> list[list[str]]:
+    """What Python is started with."""
     if method in ("spare", "no-spare"):
         spares = "1" if method == "spare" else "0"
-        start = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", str(ranks), "--spares", spares]
+        start = ["-m", "prism.recover.checkpoint.inplace", "--ranks", str(ranks), "--spares", spares]
         return [[*start, "--", str(EXAMPLE)]]
     if method == "torchrun":
-        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         return [[*start, "--max-restarts", "3", str(EXAMPLE)]]
-    return [[sys.executable, str(NVRX), str(rank)] for rank in range(ranks + 1)]
-
-
-def measure(method: str, options: argparse.Namespace) -> Result:
-    """Start, wait for step 60, kill rank 1, wait for the next step."""
-    folder = Path(tempfile.mkdtemp(prefix="prism-bench-"))
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = str(probe.getsockname()[1])
-    environment = os.environ | {"STEPS": "1000000", "SAVE_EVERY": "20", "BENCH_DIR": str(folder), "BENCH_PORT": port}
-    environment |= {
-        "BENCH_RANKS": str(options.ranks),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path[1:]]),
-    }
-    log = folder / "log"
-    with log.open("wb") as handle:
-        started = [
-            subprocess.Popen(line, cwd=folder, env=environment, stdout=handle, stderr=handle, start_new_session=True)
-            for line in command_of(method, options.ranks)
-        ]
-    try:
-        wait_for(log, lambda text: "step 60 " in text)
-        before = members(folder)
-        victim = next(pid for pid, rank in before.items() if rank == "1")
-        size = log.stat().st_size
-        os.kill(victim, signal.SIGKILL)
-        start = time.monotonic()
-        seconds = wait_for(log, lambda text: _begun_again(text[size:]), start)
-        kept = len(before.keys() & members(folder).keys()) if seconds is not None else 0
-        lines = [line for line in log.read_text()[size:].splitlines() if "starts from" in line]
-        return Result(method=method, seconds=seconds, restored=lines[0] if lines else "", processes_kept=kept)
-    finally:
-        if options.verbose:
-            print(log.read_text()[-3_000:])
-        for process in started:
-            end_tree(process)
-        for path in Path("/dev/shm").glob("prism-*/run.json"):
-            if str(folder) in path.read_text():
-                shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    peer = Path(__file__).with_name(f"in_process_restart_{method}.py")
+    return [[str(peer), str(rank)] for rank in range(ranks + (method == "nvrx"))]
 
 
 def _begun_again(text: str) -> bool:
@@ -100,57 +211,27 @@ def _begun_again(text: str) -> bool:
     return bool(found) and "\nstep " in after
 
 
-def wait_for(log: Path, true_of: object, start: float | None = None) -> float | None:
-    """Seconds until the log says so; None if it does not in time."""
-    begun = time.monotonic() if start is None else start
-    while not true_of(log.read_text()):  # type: ignore[operator]
-        if time.monotonic() - begun > _LIMIT_S:
-            return None
-        time.sleep(0.02)
-    return time.monotonic() - begun
-
-
-def members(folder: Path) -> dict[int, str]:
-    """Ranks of processes that train in this folder, by the lock that each holds."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
-                locks = [link.readlink() for link in (entry / "fd").iterdir()]
-                ranks = [path.parent.name for path in locks if path.name == "lock" and path.parent.name[:5] == "rank-"]
-                if ranks:
-                    found[int(entry.name)] = str(int(ranks[-1].removeprefix("rank-")))
-        except OSError:
-            continue
-    return found
-
-
-def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a method and everything that it started, by session and by parent."""
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    for pid in (process.pid, *map(int, children)):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds to wait for a start, and for a restart")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    print(f"{describe_machine()}; load {os.getloadavg()[0]:.1f} before; {options.ranks} ranks")
-    print(f"{'method':>12} {'seconds':>9} {'processes kept':>15}  restored")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that every process is ended
+    print(f"{describe_machine()}; {options.ranks} ranks")
     for method in options.methods.split(","):
-        if method == "nvrx" and find_spec("nvidia_resiliency_ext") is None:
-            print(f"{method:>12}  not installed (pip install nvidia-resiliency-ext)")
+        if method in NEEDS and find_spec(NEEDS[method]) is None:
+            print(f"{method:>9}  not installed (pip install {NEEDS[method].replace('_', '-')})")
             continue
-        result = measure(method, options)
-        took = f"{result.seconds:9.1f}" if result.seconds is not None else f"> {_LIMIT_S:.0f}"
-        print(f"{method:>12} {took:>9} {result.processes_kept:>15}  {result.restored}", flush=True)
+        print(f"{'':>9} load {os.getloadavg()[0]:.1f}", flush=True)
+        trial = Trial(method, options.ranks, options.limit)
+        try:
+            print("\n".join(trial.run().lines()), flush=True)
+        finally:
+            if options.verbose:
+                print(trial.log.read_text(errors="replace")[-3_000:])
+            trial.close()
 
 
 if __name__ == "__main__":

@@ -193,12 +193,14 @@ def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> T
             begun = log.stat().st_size
             tally.reached = min(tally.reached + fault.ahead, steps - 2)
             if not _peer_wait(job, log, begun, tally.reached):
-                tally.why = f"it ended after {tally.faults} faults"
+                hung = job.poll() is None
+                tally.why = f"{'no step in 300 s' if hung else 'it ended'} after {tally.faults} faults"
                 break
             _peer_harm(job, fault, folder / "peer")
             tally.faults += 1
             time.sleep(2.0)
-        job.wait(600.0)
+        else:
+            job.wait(600.0)
     except subprocess.TimeoutExpired:
         tally.why = "it hung"
     finally:
@@ -266,6 +268,7 @@ def main() -> int:
     parser.add_argument("--peer", action="store_true", help="the same faults under torchrun --max-restarts as well")
     parser.add_argument("--ledger", type=Path, help="file of results; runs that are in it are not made again")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))  # jobs end with it
     ledger = Ledger(options.ledger)
     with tempfile.TemporaryDirectory(prefix="prism-soak-") as name:
         soak(options, ledger, Path(name))

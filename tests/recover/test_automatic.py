@@ -7,9 +7,11 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from prism.recover.progress import AUTO_FOLDER
 from prism.recover.supervise.config import AutomaticCheckpoints, SuperviseConfig, read_config
 
 
@@ -96,3 +98,22 @@ if __name__ == "__main__":
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True [0, 1, 2, 3, 4, 5]\n", done.stderr
+
+
+@pytest.mark.parametrize("through", ["megatron.core", "megatron.training"])
+def test_megatron_is_left_alone_with_one_line(tmp_path: Path, monkeypatch, capsys, through: str):
+    pytest.importorskip("torch")
+    from prism.recover.checkpoint.integrations.megatron_training import attach
+
+    monkeypatch.setenv(AUTO_FOLDER, str(tmp_path))
+    core = ModuleType("megatron.core.pipeline_parallel.schedules")
+    core.get_forward_backward_func = lambda: "schedule"
+    attach(core)
+    if through == "megatron.training":
+        training = ModuleType("megatron.training.training")
+        monkeypatch.setitem(sys.modules, training.__name__, training)
+        attach(training)
+    get_schedule = core.get_forward_backward_func  # as a script imports it
+    assert [get_schedule() for _ in range(3)] == ["schedule"] * 3
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and ("megatron-core" in said[0]) == (through == "megatron.core")

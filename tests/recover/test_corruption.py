@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from prism.recover.checkpoint.corruption.judging import (  # noqa: E402
 from prism.recover.checkpoint.corruption.measuring import Sketch, sketch  # noqa: E402
 from prism.recover.checkpoint.ranks import Ranks  # noqa: E402
 
-CONFIG = CorruptionConfig(every_steps=5)
+CONFIG = CorruptionConfig(every_steps=5, checks_per_probe=1)
 
 
 def bits_of(*values: int) -> list[Sketch]:
@@ -258,7 +259,7 @@ def test_on_a_gpu_no_step_waits_for_the_device_and_a_flip_is_found_a_few_steps_l
     device = torch.device("cuda")
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    guard = CorruptionGuard(model, optimizer, CorruptionConfig(every_steps=10), ranks=OneOfThree())
+    guard = CorruptionGuard(model, optimizer, CorruptionConfig(every_steps=10, checks_per_probe=1), ranks=OneOfThree())
     batches = [torch.randn(16, 64, device=device) for _ in range(60)]
 
     def loss_of(batch):
@@ -327,6 +328,88 @@ for rank in range(3):
     pids.append(pid)
 sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
 """
+
+
+OWN_NORMS = """
+import json, os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from prism.recover.checkpoint import CorruptionConfig, CorruptionGuard
+from prism.recover.checkpoint.corruption import measuring
+
+class Late(measuring.Reading):
+    waits = 0  # for numbers that have not arrived, as on a device that is behind
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.asked = 0
+
+    @property
+    def ready(self):
+        self.asked += 1
+        return self.asked > 3
+
+    def wait(self):
+        Late.waits += self.asked <= 3
+        return super().wait()
+
+def count_calls(guard, model, step):
+    calls = 0
+    def note(frame, event, argument):
+        nonlocal calls
+        calls += event == "call" and "/prism/recover/" in frame.f_code.co_filename
+    sys.setprofile(note)
+    own = guard_step(guard, model, step)
+    sys.setprofile(None)
+    return calls, own
+
+def guard_step(guard, model, step):
+    batch = torch.randn(4, 32, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+    model.zero_grad()
+    loss_of = lambda batch: model(batch).square().mean()
+    loss_of(batch).backward()
+    norm = guard._own_norm._norm if hasattr(guard._own_norm, "_norm") else torch.stack(guard._own_norm._norms).norm()
+    with model.no_sync():
+        alone = torch.autograd.grad(loss_of(batch), list(model.parameters()))
+    assert torch.allclose(norm, torch.stack([one.norm() for one in alone]).norm()), "not this rank's own norm"
+    assert guard.after_backward(step, loss_of, batch) is None and guard.after_step(step) is None
+
+def run(rank):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+    from prism.recover.checkpoint.corruption import guard as module
+    module.Reading = Late
+    told = {}
+    for name, layers, view in (("few", 2, False), ("many", 12, False), ("view", 12, True)):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(layers)))
+        model = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=view)
+        guard = CorruptionGuard(model, None, CorruptionConfig(every_steps=1000))
+        for step in range(1, 11):
+            guard_step(guard, model, step)
+        Late.waits = 0
+        told[name] = [max(count_calls(guard, model, step)[0] for step in range(11, 15)), Late.waits]
+    if rank == 0:
+        print(json.dumps(told), flush=True)
+
+pid = os.fork()
+run(1 if pid == 0 else 0)
+if pid == 0:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_an_ordinary_step_makes_few_calls_however_many_buckets_and_waits_for_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_NORMS, str(tmp_path / "rendezvous")], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    told = json.loads(done.stdout)
+    (few, _), (many, _), (view, _) = told.values()
+    # Every parameter is looked at once, by its gradient; nothing is called for a bucket.
+    assert many == few and few < 60, told
+    assert view > many, told
+    assert all(waits == 0 for _, waits in told.values()), told
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ _BOOT = (
 _NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _EXIT_WAIT_S = {"process": 15.0, "thread": 60.0}
 _END_WAIT_S = 10.0
+_SLICE_S = 0.2
 _MAX_THREADS = 4
 _CORES_PER_THREAD = 4
 
@@ -113,8 +114,9 @@ class Uploads:
         """Wait until the write that was handed over first needs its slot no longer."""
         with self._changed:
             busy = [entry for entry in self._open.values() if entry.slot.busy]
-            if busy:
-                self._changed.wait_for(lambda: not busy[0].slot.busy)
+            # In slices: an exception that another thread raises here is seen only between two waits.
+            while busy and not self._changed.wait_for(lambda: not busy[0].slot.busy, _SLICE_S):
+                pass
 
     def wait_all(self, limit_s: float | None = None) -> None:
         """Wait for every answer."""

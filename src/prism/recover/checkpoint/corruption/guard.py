@@ -5,8 +5,8 @@
   does not.
 - Every `every_steps` steps replicas compare checksums of weights and optimizer state, which must agree to the bit. A
   flipped weight, moment or averaged gradient never heals by itself, so it is still there at the next comparison.
-- At the same time all ranks compute part of one rank's micro-batch, another rank's each time, and compare: hardware
-  that gives the same wrong answer twice is found by its peers.
+- At every fourth comparison all ranks compute part of one rank's micro-batch, another rank's each time, and compare:
+  hardware that gives the same wrong answer twice is found by its peers.
 
     guard = CorruptionGuard(model, optimizer)
     for step, batch in enumerate(loader):
@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from prism.recover.checkpoint.corruption.judging import (
@@ -52,11 +51,12 @@ from prism.recover.checkpoint.corruption.measuring import (
     state_of,
     versions_of,
 )
+from prism.recover.checkpoint.corruption.own_norm import OwnNorm, own_norm_of
 from prism.recover.checkpoint.ranks import LaggedVote, Ranks
 from prism.recover.progress import Progress
 
 LossOf = Callable[[Any], torch.Tensor]
-_MAX_KEPT = 12  # steps whose batches are kept: those that the device may be behind, and those a vote takes
+_MAX_KEPT = 12  # steps whose batches are kept: those that the device may be behind, and those that two votes take
 
 
 @dataclass(slots=True)
@@ -107,10 +107,7 @@ class CorruptionGuard:
         self._probe: _Check | None = None
         self._shared: HostCopy | None = None
         self._clean_step = 0
-        self._buckets: list[torch.Tensor] = []
-        if self._ddp is not None:
-            # torch reads a hook's annotations and knows none that are text, as all are in this file.
-            self._ddp.register_comm_hook(None, lambda state, bucket: self._note_bucket(bucket))
+        self._own_norm: OwnNorm | None = own_norm_of(self._ddp) if self._ddp is not None else None
 
     def after_backward(self, step: int, loss_of: LossOf, batch: Any) -> Corruption | None:
         """Look at this step's gradients; every rank calls this before the optimizer's step."""
@@ -119,7 +116,8 @@ class CorruptionGuard:
         self._steps.append(_Step(step, Reading(norm), batch, versions_of(batch)))
         self._read_norms()
         found = None
-        if self._vote.ask(int(any(one.stands_out for one in self._steps))):
+        # The answer may take some steps, as the device does; so there is no need to ask in every one.
+        if step % max(1, self._lag) == 0 and self._vote.ask(int(any(one.stands_out for one in self._steps))):
             found = self._resolve(loss_of)
         self._start_probe(step, loss_of, batch)
         return found or self._settle_probe(step)
@@ -141,17 +139,10 @@ class CorruptionGuard:
     def _due(self, step: int) -> bool:
         return step % self.config.every_steps == 0
 
-    def _note_bucket(self, bucket: Any) -> Any:
-        """DDP's hook: measure the gradients of this rank, then average them as usual."""
-        self._buckets.append(torch.linalg.vector_norm(bucket.buffer(), dtype=torch.float32))
-        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
-
     def _take_norm(self) -> torch.Tensor:
-        """This rank's own gradient norm, before averaging where DDP's hook saw it."""
-        if self._ddp is None:
-            return norm_of(gradients_of(self.model))
-        norms, self._buckets = self._buckets, []
-        return torch.stack(norms).norm() if norms else torch.zeros((), device=self._device)
+        """This rank's own gradient norm, before averaging where DDP averages."""
+        norm = norm_of(gradients_of(self.model)) if self._own_norm is None else self._own_norm.take()
+        return torch.zeros((), device=self._device) if norm is None else norm
 
     def _hold(self, norm: torch.Tensor) -> None:
         """Let a fused optimizer leave out, on the device, a step whose gradient is not finite on any rank.
@@ -229,11 +220,11 @@ class CorruptionGuard:
         """All ranks compute part of one rank's micro-batch, which was copied to the host a little before."""
         if self.ranks.world_size < 3:
             return  # two that differ do not say who is wrong; replicas are still compared
-        every = self.config.every_steps
+        every = self.config.every_steps * self.config.checks_per_probe
         turn = (step + every - 1) // every % self.ranks.world_size
         if self.ranks.rank == turn and self._shared is None and -step % every <= min(self._lag, 2):
             self._shared = HostCopy(batch, self.config.probe_share)
-        if self._due(step):
+        if step % every == 0:
             own, self._shared = self._shared, None
             shared = self.ranks.from_rank(turn, own.wait() if own is not None else None)
             self._probe = _Check(step, self._compute(loss_of, move(shared, self._device)))

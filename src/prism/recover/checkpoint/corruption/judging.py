@@ -19,6 +19,7 @@ class CorruptionConfig:
     """How often, and what counts as standing out."""
 
     every_steps: int = 50
+    checks_per_probe: int = 4  # launching even a small part of a micro-batch may take as long as a whole step
     norm_factor: float = 8.0  # a rank's gradient norm, against the median of its last steps
     num_usual: int = 64  # steps that say what is usual
     min_usual: int = 8  # before that only NaN and infinity stand out

@@ -92,12 +92,18 @@ def sketch(tensors: Iterable[torch.Tensor]) -> Sketch:
 
 def norm_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The norm of all tensors together, on their device: one pass."""
-    local = [one for one in map(_local, tensors) if one.numel()]
+    return norm_of_local([one for one in map(_local, tensors) if one.numel()])
+
+
+def norm_of_local(local: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The same for plain tensors, without a Python call for each of them."""
     if not local:
         return torch.zeros(())
-    # AdamW's step counters may lie on the CPU while the rest is on a GPU.
-    norms = [one.float().to(local[0].device, non_blocking=True) for one in torch._foreach_norm(local)]
-    total: torch.Tensor = torch.stack(norms).norm()
+    norms = torch._foreach_norm(local)
+    if len({(one.dtype, one.device) for one in norms}) > 1:
+        # AdamW's step counters may lie on the CPU while the rest is on a GPU.
+        norms = tuple(one.float().to(local[0].device, non_blocking=True) for one in norms)
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), dtype=torch.float32)
     return total
 
 
@@ -158,7 +164,7 @@ def _multipliers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    found = tensor.detach()
+    found = tensor.detach() if tensor.requires_grad else tensor
     if isinstance(found, DTensor):
         found = found._local_tensor
     return found.contiguous()

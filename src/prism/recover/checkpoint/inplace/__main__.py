@@ -4,17 +4,20 @@ from __future__ import annotations
 
 # ruff: noqa: T201 (a program of its own)
 import argparse
-import os
 import signal
 import socket
-import subprocess
 import sys
 import time
+from typing import Any
 
-from prism.recover.checkpoint.inplace.board import MEMBER, STORE, Board
+from prism.errors import PrismError
+from prism.recover.checkpoint.inplace.board import Board
+from prism.recover.checkpoint.inplace.phases import sum_up
+from prism.recover.checkpoint.inplace.processes import open_host
 from prism.recover.checkpoint.inplace.roster import Roster, RosterConfig
 
 _POLL_S = 0.05
+_EXPLAIN_S = 1.0
 _LAST_WORDS_S = 30.0
 _BOOT_DELAY_S = 10.0
 
@@ -28,11 +31,11 @@ def main() -> int:
     address = options.store or f"127.0.0.1:{free}"
     leads = options.host_index == 0
     board = Board(address, host_it=leads)
-    host = Host(options, address)
+    host = open_host(options.program, address, options.host_index, preload=not options.no_preload)
     for _ in range(options.ranks + options.spares):
         host.start()
     config = RosterConfig(num_ranks=options.ranks * options.hosts, max_restarts=options.max_restarts)
-    roster = Roster(config) if leads else None
+    leader = Leader(board, Roster(config)) if leads else None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda sign, frame: host.signal(sign))
     due: list[float] = []
@@ -45,70 +48,55 @@ def main() -> int:
         while due and due[0] <= time.monotonic():
             due.pop(0)
             host.start()
-        if roster is not None:
-            _lead(board, roster)
+        if leader is not None:
+            leader.lead()
         time.sleep(_POLL_S)
     host.wait(_LAST_WORDS_S)
     return code
 
 
-def _lead(board: Board, roster: Roster) -> None:
-    """Let the roster decide on what is new, and publish what it decided."""
-    for name in board.news("joined"):
-        roster.join(name)
-    for name in board.news("died"):
-        roster.die(name)
-    for failure in board.news("failed"):
-        roster.fail(failure["member"], failure["generation"], failure["why"], own=failure["own"])
-    for name in board.news(f"done-{roster.number}") if roster.number else ():
-        roster.finish(name)
-    generation = roster.next_generation()
-    if generation is not None:
-        print(f"generation {generation.number}: {roster.reason}", flush=True)
-        board.publish(generation)
-    if roster.outcome is not None:
-        print(f"over: {roster.reason}", flush=True)
-        board.end(roster.outcome)
+class Leader:
+    """On the first host: lets the roster decide on what is new, and publishes what it decided."""
 
+    def __init__(self, board: Board, roster: Roster) -> None:
+        self._board = board
+        self._roster = roster
+        self._lost_s = 0.0
+        self._phases: list[dict[str, Any]] = []
 
-class Host:
-    """The processes of this host."""
+    def lead(self) -> None:
+        """One look at the board."""
+        board, roster = self._board, self._roster
+        for name in board.news("joined"):
+            roster.join(name)
+        for name in board.news("died"):
+            roster.die(name)
+        for failure in board.news("failed"):
+            roster.fail(failure["member"], failure["generation"], failure["why"], own=failure["own"])
+        for name in board.news(f"done-{roster.number}") if roster.number else ():
+            roster.finish(name)
+        self._lost_s = self._lost_s or (time.time() if roster.broken else 0.0)
+        self._tell_phases()
+        # A connection breaks before the death of its other end is seen: the next world would begin with a dead rank.
+        explained = roster.explained or time.time() > self._lost_s + _EXPLAIN_S
+        generation = roster.next_generation() if explained else None
+        if generation is not None:
+            print(f"generation {generation.number}: {roster.reason}", flush=True)
+            self._phases = []
+            board.publish(generation)
+        if roster.outcome is not None:
+            print(f"over: {roster.reason}", flush=True)
+            board.end(roster.outcome)
 
-    def __init__(self, options: argparse.Namespace, address: str) -> None:
-        self._options = options
-        self._address = address
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._started = 0
-
-    def start(self) -> None:
-        """Boot one more member."""
-        self._started += 1
-        name = f"{self._options.host_index}-{self._started}"
-        command = [sys.executable, *self._options.program]
-        environment = os.environ | {STORE: self._address, MEMBER: name}
-        self._children[name] = subprocess.Popen(command, env=environment)
-
-    def collect_dead(self) -> list[str]:
-        """Members whose processes have ended."""
-        dead = [name for name, child in self._children.items() if child.poll() is not None]
-        for name in dead:
-            del self._children[name]
-        return dead
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on."""
-        for child in self._children.values():
-            child.send_signal(number)
-
-    def wait(self, limit_s: float) -> None:
-        """Wait for the members to leave; those that do not are ended."""
-        deadline = time.monotonic() + limit_s
-        for child in self._children.values():
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+    def _tell_phases(self) -> None:
+        """Say where the time of a restart went, once every rank is connected again."""
+        number = self._roster.number
+        if not self._lost_s or number < 2 or self._roster.broken:
+            return
+        self._phases += self._board.news(f"phases-{number}")
+        if len(self._phases) == self._roster.config.num_ranks:
+            print(f"generation {number}: {sum_up(self._phases, self._lost_s)}", flush=True)
+            self._lost_s = 0.0
 
 
 def _parse() -> argparse.Namespace:
@@ -120,6 +108,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--store", help="address:port on the first host; needed with several")
     parser.add_argument("--max-restarts", type=int, default=100)
     parser.add_argument("--no-replacements", action="store_true", help="do not boot a new spare for one that was used")
+    parser.add_argument("--no-preload", action="store_true", help="boot each member alone, not as a fork with torch")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
@@ -131,4 +120,7 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except PrismError as error:
+        sys.exit(f"prism: {error}")

@@ -24,15 +24,17 @@ class Connections:
 
     def __init__(self) -> None:
         self._inodes: set[int] = set()
+        self._before: frozenset[int] | None = None  # sockets that were open when a recording began
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Remember what is opened inside."""
-        before = set(_sockets())
+        """Remember what is opened inside; no other thread may open sockets meanwhile."""
+        self._before = frozenset(_sockets())
         try:
             yield
         finally:
-            self._inodes |= set(_sockets()) - before
+            self._inodes |= set(_sockets()) - self._before
+            self._before = None
 
     @contextlib.contextmanager
     def recording_groups(self) -> Iterator[None]:
@@ -53,8 +55,9 @@ class Connections:
         """End every collective that is under way in this process."""
         with contextlib.suppress(Exception):  # no group yet, or a backend that has nothing to abort
             distributed_c10d._abort_process_group()
+        before = self._before  # a group that is still being made waits for a rank that may be gone
         for inode, descriptor in _sockets().items():
-            if inode in self._inodes:
+            if inode in self._inodes or (before is not None and inode not in before):
                 _shut(descriptor)
 
 

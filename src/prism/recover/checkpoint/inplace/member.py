@@ -15,17 +15,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # optimizers import it when the first one is made: most of a second that a spare has before
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from prism.recover.checkpoint.checkpointer import abandon_checkpointers
 from prism.recover.checkpoint.inplace.board import MEMBER, STORE, Board
 from prism.recover.checkpoint.inplace.connections import Connections
+from prism.recover.checkpoint.inplace.phases import Phases
 
 _log = logging.getLogger("prism.recover")
 _POLL_S = 0.05
 _INSIST_S = 1.0  # between requests to a training that does not stop
-_GIVE_UP_S = 60.0  # a process that cannot be brought back is better replaced
+_LOST = "another rank was lost"
+_GIVE_UP_S = 20.0  # a process that cannot be brought back is better replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class Member:
         self._backend = backend
         self._timeout = timeout
         self._board = Board(address)
+        self._phases = Phases()
         if backend == "nccl" or "nccl" in backend:
             torch.cuda.current_stream()  # a spare is only of use with its device ready
 
@@ -82,6 +87,7 @@ class Member:
             members = self._board.generation(newest).members
             if self._name in members:
                 place = Place(rank=members.index(self._name), world_size=len(members), generation=newest)
+                self._phases.pass_by("called")
                 self._train(train, place)
         return code
 
@@ -90,22 +96,35 @@ class Member:
         watch = _Watch(self._address, place.generation, connections)
         failure, own = "", False
         try:
-            with connections.recording_groups():
-                self._connect(connections, place)
-                train(place)
+            failure, own = self._attempt(train, place, connections)
             watch.stop()
-            self._board.append(f"done-{place.generation}", self._name)
-        except RestartTraining:
-            failure = "another rank was lost"
-        except Exception as error:
-            failure = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            own = not _blames_peer(error)
+        except RestartTraining:  # it came while the attempt was ending by itself
+            watch.stop()
+            failure = failure or _LOST
         if failure:
-            watch.stop()
+            self._phases.pass_by("noticed")
             _log.info("generation %d ends on rank %d: %s", place.generation, place.rank, failure)
             report = {"member": self._name, "generation": place.generation, "why": failure, "own": own}
             self._board.append("failed", report)
+        else:
+            self._board.append(f"done-{place.generation}", self._name)
         _leave(connections)
+        self._phases.pass_by("left")
+
+    def _attempt(self, train: Callable[[Place], None], place: Place, connections: Connections) -> tuple[str, bool]:
+        """Train; why it failed, if it did, and whether that was this rank's own fault."""
+        try:
+            with connections.recording_groups():
+                self._connect(connections, place)
+                self._phases.pass_by("connected")
+                self._board.append(f"phases-{place.generation}", self._phases.report())
+                train(place)
+        except RestartTraining:
+            return _LOST, False
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            return why, not _blames_peer(error)
+        return "", False
 
     def _connect(self, connections: Connections, place: Place) -> None:
         os.environ |= {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size), "LOCAL_RANK": str(place.rank)}
@@ -122,7 +141,7 @@ class _Watch(threading.Thread):
 
     def __init__(self, address: str, generation: int, connections: Connections) -> None:
         super().__init__(name="prism-generation", daemon=True)
-        self._address = address
+        self._board = Board(address)  # here: a socket that the thread opens would count as one of the group's
         self._generation = generation
         self._connections = connections
         self._trainer = threading.get_ident()
@@ -131,9 +150,8 @@ class _Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        board = Board(self._address)
         while not self._done.wait(_POLL_S):
-            if board.newest() > self._generation or board.ended() is not None:
+            if self._board.newest() > self._generation or self._board.ended() is not None:
                 break
         deadline = time.monotonic() + _GIVE_UP_S
         while not self._done.is_set():
@@ -165,6 +183,8 @@ def _leave(connections: Connections) -> None:
     connections.shut_down()
     with contextlib.suppress(Exception):  # an aborted group may refuse
         dist.destroy_process_group()
+    # Groups are numbered, and a group that was never finished keeps its number: a spare would wait under another one.
+    distributed_c10d._world.group_count = 0
     gc.collect()  # groups that models and optimizers held
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

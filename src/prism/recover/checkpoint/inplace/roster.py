@@ -28,7 +28,8 @@ class Roster:
         self._alive: list[str] = []
         self._members: tuple[str, ...] = ()
         self._finished: set[str] = set()
-        self._broken = ""
+        self.broken = ""  # why the present world cannot go on
+        self.explained = True  # False: a rank blames a peer, and no peer is known to be gone
         self._failures: Counter[str] = Counter()
 
     def join(self, name: str) -> None:
@@ -40,19 +41,19 @@ class Roster:
         if name in self._alive:
             self._alive.remove(name)
         if name in self._members and name not in self._finished:
-            self._broken = f"rank {self._members.index(name)} was lost"
+            self.broken, self.explained = f"rank {self._members.index(name)} was lost", True
 
     def fail(self, name: str, generation: int, why: str, *, own: bool) -> None:
         """A member's training ended, with an error of its own or because a peer is gone; its process lives."""
         if generation != self.number or name not in self._members:
             return
-        if not self._broken or own:
-            self._broken = f"rank {self._members.index(name)} failed ({why})"
+        if not self.broken or own:
+            self.broken, self.explained = f"rank {self._members.index(name)} failed ({why})", own
         if not own:
             return
         self._failures[f"{self._members.index(name)}: {why}"] += 1
         if max(self._failures.values()) >= self.config.max_same_failures:
-            self.outcome, self.reason = 1, f"the same failure {self.config.max_same_failures} times: {self._broken}"
+            self.outcome, self.reason = 1, f"the same failure {self.config.max_same_failures} times: {self.broken}"
 
     def finish(self, name: str) -> None:
         """A member has trained to the end."""
@@ -62,7 +63,7 @@ class Roster:
 
     def next_generation(self) -> Generation | None:
         """The world that follows, if one is due and enough members have booted."""
-        if self.outcome is not None or (self.number and not self._broken):
+        if self.outcome is not None or (self.number and not self.broken):
             return None
         spares = [name for name in self._alive if name not in self._members]
         chosen: list[str] = []
@@ -74,9 +75,9 @@ class Roster:
                 holder = spares.pop(0)
             chosen.append(holder)
         if self.number > self.config.max_restarts:
-            self.outcome, self.reason = 1, f"{self.config.max_restarts} restarts are used up; {self._broken}"
+            self.outcome, self.reason = 1, f"{self.config.max_restarts} restarts are used up; {self.broken}"
             return None
         self.number += 1
-        self.reason = self._broken or f"{len(chosen)} ranks begin"
-        self._members, self._broken, self._finished = tuple(chosen), "", set()
+        self.reason = self.broken or f"{len(chosen)} ranks begin"
+        self._members, self.broken, self.explained, self._finished = tuple(chosen), "", True, set()
         return Generation(number=self.number, members=self._members)

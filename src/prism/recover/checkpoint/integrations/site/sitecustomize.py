@@ -19,6 +19,7 @@ _ATTACHED_BY = {
     "deepspeed.runtime.engine": "deepspeed_engine",
     "torchtitan.components.checkpointer.dcp": "torchtitan_manager",
     "megatron.training.training": "megatron_training",
+    "megatron.core.pipeline_parallel.schedules": "megatron_training",
 }
 
 
