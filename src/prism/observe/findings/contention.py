@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,7 @@ _TOLD_APART = 0.5  # by how much this share is larger than that of the others
 _HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
 _MATTERS = 0.005  # of all its steps that a job must lose
+_OTHERS = ">*<"  # stands for all other switches
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Meeting:
     extra_s: float
     first_ns: int
     last_ns: int
+    same: tuple[str, ...] = ()  # other places that the same transfers meet at
 
 
 def find_contention(
@@ -84,12 +86,21 @@ def _paths_of(routes: pl.DataFrame | None) -> dict[int, set[str]]:
 
 
 def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]]:
-    """The job's pairs on each link: those between switches, and those between a NIC and its switch."""
+    """The job's pairs on each link: between switches, between a NIC and its switch, and out of a switch or into it.
+
+    Where flows name no path, all that leaves a switch for others shares its uplinks, as far as is known.
+    """
     found: dict[str, set[int]] = defaultdict(set)
     ends = case.messages.select("pair", "src", "dst")
     first = np.flatnonzero(np.diff(ends["pair"].to_numpy().astype(np.int64), prepend=-1))  # They come pair by pair.
     for pair, src, dst in ends[first].iter_rows():
         links = {link for path in paths.get(pair, ()) for link in links_of(path)}
+        if (
+            not links
+            and None not in (case.switches[src], case.switches[dst])
+            and case.switches[src] != case.switches[dst]
+        ):
+            links |= {f"{case.switches[src]}{_OTHERS}", f"{_OTHERS}{case.switches[dst]}"}
         if case.switches[src] is not None:
             links.add(f"{case.address(src)}>{case.switches[src]}")
         if case.switches[dst] is not None:
@@ -114,7 +125,7 @@ def _worst_meeting(
         for other in cases
         if other is not case and pairs & held.keys() and link in carried[other.job.id]
     ]
-    shared.sort(key=lambda s: (-s[0], s[1]))
+    shared.sort(key=lambda s: (-s[0], s[1].startswith(_OTHERS), s[1]))
     if not shared:
         return None
     times = _normal_times(transfers, set(held))
@@ -123,8 +134,12 @@ def _worst_meeting(
         meeting = _meet(case, times, own[link] & held.keys(), link, other, carried[other.job.id][link])
         if meeting is not None:
             came = _came(case, routes, own[link] & held.keys(), meeting)
-            met.append((round(meeting.apart, 1), came, last, meeting.ratio, meeting))
-    return max(met, key=lambda m: m[:4])[4] if met else None
+            met.append((round(meeting.apart, 1), came, last, round(meeting.ratio, 1), meeting))
+    if not met:
+        return None
+    best = max(met, key=lambda m: m[:4])
+    same = {m[4].link.replace(_OTHERS, "") for m in met if m[:4] == best[:4]} - {best[4].link.replace(_OTHERS, "")}
+    return replace(best[4], same=tuple(sorted(same)))
 
 
 def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Meeting) -> bool:
@@ -206,9 +221,13 @@ def _to_finding(case: Case, met: Meeting) -> Finding:
     starts = case.steps["start_ns"].to_numpy()
     first, last = (int(np.clip(np.searchsorted(starts, t, side="right") - 1, 0, len(starts) - 1)) for t in
                    (met.first_ns, met.last_ns))  # fmt: skip
+    switch = met.link.replace(_OTHERS, "")
+    over = f"the links of {switch}" if switch != met.link else met.link
     evidence = (
-        f"{met.num_with} transfers over {met.link} take {100 * (met.ratio - 1):.0f} % longer while {met.other.job.id} "
-        f"sends over it too; tenants on the link: {case.job.id}, {met.other.job.id}"
+        f"{met.num_with} transfers over {over} take {100 * (met.ratio - 1):.0f} % longer while {met.other.job.id} "
+        f"sends over it too; tenants there: {case.job.id}, {met.other.job.id}"
     )
-    return case.finding("contention", culprit("link", met.link), first, last, lost_s=met.extra_s, score=0.9,
-                        evidence=evidence)  # fmt: skip
+    if met.same:
+        evidence += f"; the same transfers meet at {', '.join(met.same)}, which cannot be told apart from it"
+    who = culprit("link" if switch == met.link else "switch", switch)
+    return case.finding("contention", who, first, last, lost_s=met.extra_s, score=0.9, evidence=evidence)

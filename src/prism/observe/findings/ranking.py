@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from prism.observe.findings.accusations import check_slow_ranks
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
 from prism.observe.findings.contention import find_contention
@@ -51,11 +52,11 @@ def find_all(
         if not case.transfers_visible:
             return find_slow_steps(case)
         job = case.job.id
-        _, slow = measured[job]
+        _, slow_pairs = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
         last = _apart_from(stops, find_late_ranks(case))
-        late = last or _apart_from(stops, find_late(case, slow))
+        late = last or _apart_from(stops, find_late(case, slow_pairs))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
         shared = contended.get(job, [])
@@ -66,7 +67,8 @@ def find_all(
         # But all leave a collective together, however slow: who comes last to the next was not held up by a link.
         late = last if last and not case.stages.chains else _without(late, clear)
         network = _without(network + _apart_from(stops, shared), late)
-        causes = (late or _without(find_slow_compute(case, _nics_of(case, network)), clear)) + network
+        slow = late or _without(find_slow_compute(case, _nics_of(case, network)), clear)
+        causes = check_slow_ranks(case, slow + network)
         causes = stops + [c for c in causes if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]

@@ -121,7 +121,10 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
         return None
     usual = float(np.median(case.length_s))
     length = (silence.end_ns - silence.start_ns) / 1e9
-    stopped, why = name_first_to_stop(case, stands)
+    first = name_first_to_stop(case, stands)
+    if silence.ends and not first.others_went_on and _is_resumed(case, silence):
+        return _tell_pause(case, silence, length)
+    stopped, why = first.culprit, first.why
     if stopped.type == "job" and not silence.ends and length < usual:
         return None  # A capture that ends cuts the transfers of all ranks at once.
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
@@ -134,6 +137,28 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
         score=0.95 if stopped.type != "job" else 0.8,
         evidence=evidence,
     )  # fmt: skip
+    return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
+
+
+def _is_resumed(case: Case, silence: Silence) -> bool:
+    """Whether the step that a silence broke off was finished after it: nothing was started again."""
+    starts, ends = case.steps["start_ns"].to_numpy(), case.steps["end_ns"].to_numpy()
+    at = int(np.searchsorted(starts, silence.start_ns, side="right")) - 1
+    if at < 0 or ends[at] < silence.end_ns:
+        return False
+    step = case.messages["step"].to_numpy()
+    counts = np.bincount(step[step >= 0], minlength=case.steps.height)
+    return bool(abs(counts[at] / np.median(counts) - 1) <= _LIFE.missing)
+
+
+def _tell_pause(case: Case, silence: Silence, length: float) -> Finding:
+    """A job that stood still as a whole and went on: who held it up is not shown."""
+    evidence = (
+        f"no traffic for {length:.1f} s in the middle of a step, which was finished afterwards; all ranks stopped at "
+        "once, so that nobody is seen to wait for another"
+    )
+    finding = case.finding("slow_step", culprit("job", case.job.id), silence.last, silence.last, lost_s=length,
+                           score=0.5, evidence=evidence)  # fmt: skip
     return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
 
 

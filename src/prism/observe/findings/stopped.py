@@ -38,6 +38,15 @@ class Standstill:
     until_ns: int  # when the last message was sent
 
 
+@dataclass(frozen=True, slots=True)
+class FirstToStop:
+    """Who stopped first, why that is known, and whether others were seen to go on without it."""
+
+    culprit: Culprit
+    why: str
+    others_went_on: bool = False
+
+
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     """src dst start_ns end_ns bytes: last messages of pairs, begun in a stretch of time, far smaller than others."""
     last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
@@ -140,7 +149,7 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     return known.select("src", "dst", "due", "over", owed=owed)
 
 
-def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
+def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     """The worker that was free to send and did not, or that others are stuck with; else the job."""
     usual_ns = float(np.median(case.length_s)) * 1e9
     num_stuck = stands.stuck["src"].n_unique()
@@ -150,24 +159,26 @@ def name_first_to_stop(case: Case, stands: Standstill) -> tuple[Culprit, str]:
     moment = float(free["first"].min()) + _AT_ONCE * usual_ns  # type: ignore[arg-type]
     at_once = free.filter(pl.col("first") <= moment)
     if at_once["host"].n_unique() > max(2, 0.5 * len(case.own_by_host)):
-        return culprit("job", case.job.id), "all ranks stopped at once"
+        return FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     head = _pick_head(case, stands, at_once, moment)
+    # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
+    later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
+    went_on = bool(later or num_stuck)
     if not num_stuck:
         head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
         ends = _find_both_ends(case, stands, head, _AT_ONCE * usual_ns)
         if ends:
             named = " and ".join(_name_stopped(case, end).id for end in ends)
             why = f"the first message that never came is between {named}; records do not show which of them stopped"
-            return culprit("group", ",".join(case.address(e) for end in ends for e in end)), why
+            return FirstToStop(culprit("group", ",".join(case.address(e) for end in ends for e in end)), why, went_on)
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
     row = stands.due.filter(pl.col("owed") & (pl.col("src") == head)).sort("due").row(0, named=True)
     waits = f"{num_stuck} endpoints are stuck in transfers that they began" if num_stuck else "all others wait"
     message = f"its message to {case.address(int(row['dst']))}"
-    return _name_stopped(
-        case, members
-    ), f"{case.address(head)} had all it needs for {message} and sent none, and {waits}"
+    why = f"{case.address(head)} had all it needs for {message} and sent none, and {waits}"
+    return FirstToStop(_name_stopped(case, members), why, went_on)
 
 
 def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float) -> int:
@@ -227,14 +238,15 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     return [] if alive or None in stage or stage[0] == stage[1] else [here, there]
 
 
-def _name_missed(case: Case, stands: Standstill) -> tuple[Culprit, str]:
+def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     """The receiver of the first transfer that got stuck, where it is not stuck itself."""
     missed = stands.stuck.filter(~pl.col("dst").is_in(stands.stuck["src"].implode())).sort("start_ns")
     if missed.is_empty():
-        return culprit("job", case.job.id), "all ranks stopped at once"
+        return FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     host = case.hosts[int(missed["dst"][0])]
     members = sorted({int(e) for e in missed["dst"] if case.hosts[int(e)] == host})
-    return _name_stopped(case, members), f"{missed.height} transfers to it and others were begun and never taken"
+    why = f"{missed.height} transfers to it and others were begun and never taken"
+    return FirstToStop(_name_stopped(case, members), why, True)
 
 
 def _name_stopped(case: Case, members: list[int]) -> Culprit:

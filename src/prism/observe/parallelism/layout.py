@@ -33,6 +33,9 @@ _LAYERS = 12  # messages of one size per step that are one of each layer rather 
 _ONCE = 1.4  # per step
 _LISTED = 4  # layouts that are listed, the best one among them
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
+_FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
+_LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
+_SERVERS = 0.6  # how sure that is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class Ranks:
     per_host: float
     sure: float
     shared: bool  # whether NICs are shared by several
+    guessed: bool = False  # from what is usual, not from what was seen
 
 
 def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
@@ -73,6 +77,8 @@ def infer_layout(
     ranks = count_ranks(traffic, job, streams, gpus_per_host, host)
     period_ns = job.period_ns or float(job.last_ns - job.first_ns)
     gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
+    if ranks.guessed and not ranks.shared and gradients.dense:
+        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
     counts = _Counts(
         ranks=ranks,
         streams=streams,
@@ -190,6 +196,8 @@ class _Counts:
     def _read_gradients(self) -> Iterator[Reading]:
         config, gradients, chains = self.config, self.gradients, bool(self.stages.chains)
         on_host = gradients.dense * gradients.stages
+        if self.ranks.shared and on_host > self.inside and on_host % self.inside == 0:
+            on_host = self.inside  # Each of the groups has several channels.
         if self.sharded:
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (d.tp,))
         elif 0 < on_host <= self.inside:
@@ -281,7 +289,25 @@ def count_ranks(
     shared = _ranks_per_nic(streams)
     if shared > 1 and round(nics * shared) == _USUAL_GPUS:
         return Ranks(total=count * shared, per_host=nics * shared, sure=0.8, shared=True)
+    if shared > 1 and _are_servers(traffic, job, hosts):
+        # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
+        piped = bool((streams["kind"] == "pp").any())
+        return Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, sure=_SERVERS, shared=piped, guessed=True)
     return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6, shared=False)
+
+
+def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints) -> bool:
+    """Whether hosts have one or two NICs, fast enough for several GPUs: records do not show how many are behind.
+
+    NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
+    """
+    if any(traffic.nics_of_host.get(int(h), 0) not in (1, 2) for h in hosts):
+        return False
+    sent = traffic.messages.select("start_ns", "end_ns", "bytes")[traffic.rows_of(job.pairs)]
+    took = pl.col("end_ns") - pl.col("start_ns")
+    large = sent.filter((pl.col("bytes") >= _LARGE_BYTES) & (took > 0)).select(8 * pl.col("bytes") / took).to_series()
+    # Hops that wait for a late rank seem slow, so the quickest show what the NICs can carry.
+    return len(large) > 0 and float(large.quantile(0.99) or 0.0) >= _FAST_GBPS
 
 
 def _count_silent_nics(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, hosts: Ints, host: Ints) -> int:

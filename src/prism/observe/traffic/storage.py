@@ -13,15 +13,32 @@ _PURE = 0.98
 _EVEN = 0.8  # of what goes one way between two hosts that comes back in messages of one size
 _SOME_PART = 0.01  # of a host's bytes: less is even by chance
 _GOOD_PART = 0.05  # of a host's bytes
+_LISTED = 0.5  # share of the endpoints that a topology of the training hosts has
+_SELDOM = 0.1  # of the messages of the busiest pair of any of its peers
 _STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
 
 
 def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
     """Endpoints that serve others rather than train with them: storage, management, inference front ends."""
     # Checkpoints make training hosts give more than they take, so what only gives or only takes is set apart first.
-    pure = _one_sided_hosts(traffic, _PURE, np.empty(0, np.int64))
+    pure = np.union1d(_one_sided_hosts(traffic, _PURE, np.empty(0, np.int64)), _list_outsiders(traffic))
     clear = np.union1d(pure, _stars(traffic, pure))
     return np.union1d(clear, _one_sided_hosts(traffic, _LOPSIDED, clear))
+
+
+def _list_outsiders(traffic: Traffic) -> NDArray[np.int64]:
+    """Endpoints that the topology leaves out though it has most, and that send seldom: ranks send in every step."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    listed = np.isin(host, list(traffic.nics_of_host))
+    src, dst, num = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst", "num"))
+    if listed.all() or listed.mean() < _LISTED:
+        return np.empty(0, np.int64)
+    busiest, of_peers = np.zeros(len(host)), np.zeros(len(host))
+    for end in (src, dst):
+        np.maximum.at(busiest, end, num)
+    for end, peer in ((src, dst), (dst, src)):
+        np.maximum.at(of_peers, end, busiest[peer])
+    return np.flatnonzero(~listed & (busiest < _SELDOM * of_peers))
 
 
 def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64]) -> NDArray[np.int64]:
