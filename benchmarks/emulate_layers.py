@@ -2,7 +2,7 @@
 
 The layers are plain torch in bfloat16 with flash attention: a rank's slice by tensor parallelism, with norms over its
 slice of the sequence; context parallelism is taken as fewer heads over the whole sequence, which is as much work.
-Communication is not in these times. `emulate_mlperf.py` does not read them yet.
+Communication is not in these times. `emulate_mlperf.py` reads them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _time_optimizer(count: int = 1 << 27) -> float:
 def main() -> None:
     """Time every case and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("layer_times.json"))
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "layer_times.json")
     args = parser.parse_args()
     rows = []
     for case in CASES:

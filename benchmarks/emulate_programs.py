@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Result:
     outcome: str
     right: bool
     wall_s: float
+    cpu_s: float  # of the command and all its ranks; on a busy machine the wall time says little
     predicted_ms: float | None
     compute_ms: float | None
     real_ms: float | None
@@ -91,27 +93,43 @@ def run_case(case: Case, limit_s: float, options: Sequence[str] = ()) -> Result:
     """Emulate it in a process of its own, in a folder of its own."""
     command = [sys.executable, "-m", "prism.cli.main", "emulate", "--world-size", str(case.world), "--json", *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    started = time.monotonic()
+    started, used = time.monotonic(), _cpu_of_children()
     with tempfile.TemporaryDirectory(prefix="prism-program-") as scratch:
         process = subprocess.Popen(
-            [*command, "--", *case.script], cwd=scratch, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [*command, "--", *case.script],
+            cwd=scratch,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         try:
             out, errors = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the session that this call made, and nothing else
             process.communicate()
-            return _judge(case, time.monotonic() - started, None, f"no answer in {limit_s:g} s", "hang")
-    wall = time.monotonic() - started
-    if process.returncode == 0:
-        return _judge(case, wall, json.loads(out), "", "works")
-    told = _last_message(errors)
-    if not told:  # it died without an error of its own
-        return _judge(case, wall, None, " ".join(errors.split())[-300:], "crash")
+            out, errors = "", f"prism: no answer in {limit_s:g} s"
+    document = json.loads(out) if process.returncode == 0 else None
+    told = "" if document is not None else _last_message(errors)
+    result = _judge(case, document, told or " ".join(errors.split())[-300:], _outcome(process.returncode, told))
+    return replace(result, wall_s=round(time.monotonic() - started, 1), cpu_s=round(_cpu_of_children() - used, 1))
+
+
+def _outcome(code: int, told: str) -> str:
+    if code == 0:
+        return "works"
+    if code == -signal.SIGKILL:
+        return "hang"
     if any(word in told for word in HANG_WORDS):
-        return _judge(case, wall, None, told, "false hang")
-    return _judge(case, wall, None, told, "crash" if "failed in the script" in told else "refused")
+        return "false hang"
+    # Without an error of its own it died.
+    return "crash" if not told or "failed in the script" in told else "refused"
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _last_message(errors: str) -> str:
@@ -120,7 +138,7 @@ def _last_message(errors: str) -> str:
     return " ".join(found[-1].split()) if len(found) > 1 else ""
 
 
-def _judge(case: Case, wall_s: float, document: dict[str, Any] | None, told: str, outcome: str) -> Result:
+def _judge(case: Case, document: dict[str, Any] | None, told: str, outcome: str) -> Result:
     predicted = compute = None
     real = max(case.real_cpu_ms, default=None)
     if document is not None:
@@ -139,9 +157,18 @@ def _judge(case: Case, wall_s: float, document: dict[str, Any] | None, told: str
             outcome = "bug named" if not case.culprits or ranks & case.culprits else "wrong rank"
     right = {"works": outcome == "works", "bug": outcome == "bug named", "refuse": outcome == "refused"}[case.expect]
     return Result(
-        name=case.name, world=case.world, expect=case.expect, outcome=outcome, right=right, wall_s=round(wall_s, 1),
-        predicted_ms=predicted, compute_ms=compute, real_ms=real, told=told,
-    )  # fmt: skip
+        name=case.name,
+        world=case.world,
+        expect=case.expect,
+        outcome=outcome,
+        right=right,
+        wall_s=0.0,
+        cpu_s=0.0,
+        predicted_ms=predicted,
+        compute_ms=compute,
+        real_ms=real,
+        told="" if document is not None else told,
+    )
 
 
 def main() -> None:
@@ -165,6 +192,7 @@ def main() -> None:
         )
         mark = "ok " if result.right else "NOT"
         place = f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s"
+        place += f" ({result.cpu_s:.0f} s of CPU)"
         print(f"{place} {times} {result.told[:300]}", flush=True)
         if args.output:
             with args.output.open("a") as stream:

@@ -22,18 +22,23 @@ def test_sleeping_on_purpose_counts() -> None:
 @pytest.mark.parametrize(
     ("after", "counted_ms"),
     [
-        (_Standing(gave_up=1, pushed_off=9, delay_ns=150 * MS, helpers_delay_ns=0), 200),  # ran 150, slept 50
-        (_Standing(gave_up=1, pushed_off=9, delay_ns=100 * MS, helpers_delay_ns=50 * MS), 200),  # a loader waited, too
-        (_Standing(gave_up=0, pushed_off=9, delay_ns=150 * MS, helpers_delay_ns=0), 150),  # it never slept
-        (_Standing(gave_up=1, pushed_off=9, delay_ns=None, helpers_delay_ns=0), 150),  # the kernel says no delays
-        (_Standing(gave_up=1, pushed_off=0, delay_ns=None, helpers_delay_ns=0), 350),  # but it was never pushed off
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=150 * MS, helpers={7: 9 * MS}), 200),  # ran 150, slept 50
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=100 * MS, helpers={7: 59 * MS}), 200),  # a loader waited, too
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=100 * MS, helpers={7: 9 * MS, 8: 50 * MS}), 200),  # a new one did
+        (
+            _Standing(gave_up=1, pushed_off=9, delay_ns=50 * MS, helpers={}, ended_ns=20 * MS),
+            170,
+        ),  # one ran 20 and ended
+        (_Standing(gave_up=0, pushed_off=9, delay_ns=150 * MS, helpers={7: 9 * MS}), 150),  # it never slept
+        (_Standing(gave_up=1, pushed_off=9, delay_ns=None, helpers={7: 9 * MS}), 150),  # the kernel says no delays
+        (_Standing(gave_up=1, pushed_off=0, delay_ns=None, helpers={7: 9 * MS}), 350),  # but it was never pushed off
     ],
 )
 def test_waiting_for_a_core_does_not_count_even_beside_a_sleep(
     after: _Standing, counted_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """350 ms by the wall, 150 of them on a core."""
-    before = _Standing(0, 0, None if after.delay_ns is None else 0, 0)
+    before = _Standing(0, 0, None if after.delay_ns is None else 0, helpers={7: 9 * MS})
     readings, walls, busy = iter([before, after]), iter([0, 350 * MS]), iter([0, 150 * MS])
     monkeypatch.setattr(clocks, "_read_standing", lambda: next(readings))
     monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: next(walls))

@@ -6,7 +6,8 @@ import multiprocessing.process
 import resource
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +45,22 @@ class _Standing:
     gave_up: int
     pushed_off: int
     delay_ns: int | None  # None where the kernel does not say
-    helpers_delay_ns: int  # of processes that this one started, such as loaders of data
+    helpers: Mapping[int, int] = field(default_factory=dict)  # delays of processes it started, such as loaders of data
+    ended_ns: int = 0  # processor time of those that have ended
+
+    def sleep_since(self, before: _Standing, slept_ns: int) -> int:
+        """How much of the time off the core was sleep: what this thread or a helper waited for a core is taken off."""
+        if self.gave_up <= before.gave_up:
+            return 0
+        if before.delay_ns is not None and self.delay_ns is not None:
+            slept_ns -= self.delay_ns - before.delay_ns
+            slept_ns -= max((ns - before.helpers.get(pid, 0) for pid, ns in self.helpers.items()), default=0)
+        elif self.pushed_off > before.pushed_off:
+            return 0
+        if before.helpers.keys() - self.helpers.keys():
+            # What a helper that has ended waited for a core is unknown, but it ran no longer than in all its life.
+            slept_ns = min(slept_ns, self.ended_ns - before.ended_ns)
+        return slept_ns if slept_ns > _LONG_GAP_NS else 0
 
 
 class ThreadClock:
@@ -80,14 +96,7 @@ class ThreadClock:
         busy = self._busy[second] - self._busy[first]
         if torch.get_num_threads() > 1 or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
-        before, after = self._standing[first], self._standing[second]
-        slept = wall - busy
-        if before.delay_ns is not None and after.delay_ns is not None:
-            slept -= after.delay_ns - before.delay_ns
-            slept -= max(after.helpers_delay_ns - before.helpers_delay_ns, 0)
-        elif after.pushed_off > before.pushed_off:
-            slept = 0
-        return busy + (slept if slept > _LONG_GAP_NS and after.gave_up > before.gave_up else 0)
+        return busy + self._standing[second].sleep_since(self._standing[first], wall - busy)
 
     def wall_ns(self, first: int, second: int) -> int:
         """By the clock on the wall."""
@@ -123,10 +132,14 @@ class StreamClock:
 
 
 def _read_standing() -> _Standing:
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    helpers = [_read_delay(f"/proc/{child.pid}/schedstat") or 0 for child in multiprocessing.process._children]  # type: ignore[attr-defined]
+    usage, ended = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_CHILDREN)
+    children = {child.pid for child in multiprocessing.process._children}  # type: ignore[attr-defined]
     return _Standing(
-        usage.ru_nvcsw, usage.ru_nivcsw, _read_delay("/proc/thread-self/schedstat"), max(helpers, default=0)
+        gave_up=usage.ru_nvcsw,
+        pushed_off=usage.ru_nivcsw,
+        delay_ns=_read_delay("/proc/thread-self/schedstat"),
+        helpers={pid: _read_delay(f"/proc/{pid}/schedstat") or 0 for pid in children if pid is not None},
+        ended_ns=round((ended.ru_utime + ended.ru_stime) * 1e9),
     )
 
 
