@@ -61,7 +61,7 @@ _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notf
 # Classes that only pass on what another one said.
 PASSED_ON = frozenset({"ChildFailedError", "RayTaskError", "RemoteError", "ProcessRaisedException",
                        "TrainingFailedError",
-                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException",
+                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERMException",
                        "GeneratorExit", "CancelledError", "BrokenProcessPool", "Warning"})  # fmt: skip
 _NAME = (
     r"(?:[A-Za-z_][\w]*\.)*_{0,2}([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Expired|Warning|NotFound|Failure|Invalid|Timeout)"
