@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+HALVES = ("developer", "held-back")
 CHUNK = 20  # jobs per call of `prism explain`
 Row = dict[str, Any]
 _STAYS = ("stop", "none")  # actions after which the job does not run again
@@ -92,8 +93,10 @@ def main() -> None:
     """Score both halves; only the developer half's misses are shown."""
     parser = argparse.ArgumentParser(description="Score prism explain on the corpus.")
     parser.add_argument("output", type=Path)
-    output = parser.parse_args().output
-    for half in ("developer", "held-back"):
+    parser.add_argument("--half", choices=HALVES, help="score this half only")
+    options = parser.parse_args()
+    output = options.output
+    for half in [options.half] if options.half else HALVES:
         folders = sorted(f.parent for f in (output / half).glob("*/truth.json"))
         truths = [json.loads((folder / "truth.json").read_text()) for folder in folders]
         said = answers(folders)

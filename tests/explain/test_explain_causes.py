@@ -1,5 +1,7 @@
 """What explains what: hardware explains time-outs, a dead rank its peers, a wrapper nothing."""
 
+import pytest
+
 from prism.explain import diagnose, read_job, read_text
 
 
@@ -86,13 +88,15 @@ def test_the_one_rank_whose_message_differs_is_named(tmp_path):
     assert (verdict.reason, verdict.first_rank) == ("KeyError", 5)
 
 
-def test_nothing_is_restarted_that_died_before_its_first_step_unless_a_host_is_to_blame():
+def test_what_may_pass_by_itself_is_tried_once_more_even_before_the_first_step():
     start = "initializing process group, world size 8\n" + "".join(f"setting {i} is 7\n" for i in range(30))
     steps = "iteration 1 | loss: 2.0\niteration 2 | loss: 2.0\n"
     gone = "ConnectionRefusedError: [Errno 111] Connection refused\n"
-    assert verdict_of(start + gone).action == "stop"
-    assert verdict_of(start + steps + gone).action == "restart"
-    assert verdict_of(gone).action == "restart", "a snippet does not say when the job died"
+    early = verdict_of(start + gone)
+    assert early.action == "restart" and "restart once" in early.notes[0]
+    assert (verdict_of(start + steps + gone).action, verdict_of(start + steps + gone).notes) == ("restart", ())
+    assert verdict_of(gone).notes == (), "a snippet does not say when the job died"
+    assert verdict_of(start + "KeyError: 'labels'\n").action == "stop"
     assert verdict_of(start + "CUDA error: uncorrectable ECC error encountered\n").action == "isolate_and_restart"
 
 
@@ -191,3 +195,39 @@ def test_frames_say_what_failed_where_the_log_ends_before_the_exception():
         ("project/train.py", "Unknown"),
     ):
         assert verdict_of(frames.format(lib=lib)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "action"),
+    [
+        ("OSError: [Errno 116] Stale file handle: '/nfs/ckpt/step_10.pt'", "OSError", "restart"),
+        ("OSError: [Errno 5] Input/output error: '/data/shard-3'", "OSError", "restart"),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/x'", "OSError", "stop"),
+        ("Fatal Python error: Bus error", "RuntimeError", "restart"),
+        ("bash: line 1: 4412 Killed   python train.py", "OutOfMemoryError", "restart"),
+        ("[19071.9] Memory cgroup out of memory: Killed process 4178 (python)", "OutOfMemoryError", "stop"),
+        ("botocore.exceptions.ParamValidationError: Parameter validation failed:", "S3StorageError", "stop"),
+    ],
+)
+def test_only_what_would_fail_again_is_stopped(line, reason, action):
+    verdict = verdict_of(f"step 1 | loss: 2.0\nstep 2 | loss: 2.0\n{line}\n")
+    assert (verdict.reason, verdict.action) == (reason, action)
+
+
+def test_the_rank_that_never_timed_out_is_the_one_that_was_waited_for(tmp_path):
+    gloo = "RuntimeError: [gloo/transport/tcp/{}] {}"
+    late = gloo.format("pair.cc:553", "Connection closed by peer [127.0.0.1]:22251.")
+    waited = gloo.format("unbound_buffer.cc:78", "Timed out waiting 5000ms for recv operation to complete")
+    for rank in range(3):
+        text = "step 1/9 loss 2.0\nstep 2/9 loss 2.0\n" + (late if rank == 2 else waited)
+        (tmp_path / f"rank_{rank}.log").write_text(text + "\n")
+    verdict = diagnose(read_job(str(tmp_path))).verdict
+    assert (verdict.reason, verdict.first_rank) == ("NCCLTimeoutError", 2)
+
+
+def test_a_cancelled_step_is_no_lost_node():
+    lines = [f"step {n}/900 loss 0.4" for n in range(9)]
+    lines += ["srun: Job step aborted: Waiting up to 5 seconds for job step to finish."]
+    lines += ["slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-16T01:37:29 ***"]
+    verdict = verdict_of("\n".join(lines))
+    assert (verdict.reason, verdict.hosts) == ("Unknown", ())

@@ -102,3 +102,21 @@ def test_an_assertion_on_the_device_is_the_cause_of_the_cuda_errors_after_it():
     assert (verdict.reason, verdict.action) == ("AssertionError", "stop")
     alone = diagnose(read_text("RuntimeError: CUDA error: device-side assert triggered")).verdict
     assert (alone.reason, alone.action) == ("CUDAError", "stop")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("jax.errors.TracerBoolConversionError: Attempted boolean conversion of traced array.", "TypeError"),
+        ("EOFError", "ModelLoadingError"),
+        ("omegaconf.errors.MissingMandatoryValue: Missing mandatory value: lr", "ValueError"),
+        ("gzip.BadGzipFile: Not a gzipped file (b'xx')", "DatasetLoadingError"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB for an array", "OutOfMemoryError"),
+        ("struct.error: unpack requires a buffer of 8 bytes", "ValueError"),
+        ("polars.exceptions.ColumnNotFoundError: text", "KeyError"),
+        ("Exception: EOF while parsing a value at line 1 column 19", "ModelLoadingError"),
+    ],
+)
+def test_a_library_class_below_a_traceback_is_known_by_what_it_derives_from(line, reason):
+    frames = TRACEBACK + '  File "train.py", line 10, in <module>\n    run()\n'
+    assert reason_of_text(frames + line + "\n") == reason

@@ -18,6 +18,7 @@ from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, Eviden
 
 LAST_LINES = 40  # that an adviser is always shown
 MAX_EVIDENCE = 12
+ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
 MAX_EVIDENCE_CHARS = 600
 # How sure a verdict is that rests on each layer; checked against the scoreboard in benchmarks/explain.py.
 CONFIDENCE = {
@@ -74,7 +75,9 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
     elif root is not None:
         verdict = _verdict_of(job, hits, root, know.rules)
     else:
-        neighbours = nearest(know.cases, [ln.text for ln in kept])
+        # What is known to explain nothing (a launcher's closing lines) is like any case that ended the same way.
+        wrappers = {h.line.text for h in hits}
+        neighbours = nearest(know.cases, [ln.text for ln in kept if ln.text not in wrappers])
         verdict = _unknown(job, kept, neighbours, know.rules)
         if know.adviser is not None:
             shown = [n for n in neighbours if not is_held_back(n.case)]
@@ -103,10 +106,10 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
         action=action,
         confidence=confidence,
         evidence=_evidence(job, hits, root),
-        hosts=() if hearsay else _hosts(suspect, reason, action),
+        hosts=() if hearsay else _hosts(suspect, root, reason, action),
         first_rank=suspect.rank,
         mitigation=mitigation,
-        notes=suspect.notes,
+        notes=(*suspect.notes, *_note_attempts(action, job)),
     )
 
 
@@ -131,12 +134,13 @@ def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:
 
 
 def decide(action: Action, reason: str, job: JobLog) -> Action:
-    """The action for this job: what fails before its first step is not restarted, unless a host is to blame."""
-    if action == "restart" and job.died_before_first_step:
-        return "stop"
-    if reason == "Unknown" and job.saw_progress:
-        return "restart"
-    return action
+    """The action for this job: an unknown failure is tried again if training had begun."""
+    return "restart" if reason == "Unknown" and job.saw_progress else action
+
+
+def _note_attempts(action: Action, job: JobLog) -> tuple[str, ...]:
+    """How often to try again: a job that never trained shows no sign yet that a restart helps."""
+    return (ONCE,) if action == "restart" and job.died_before_first_step else ()
 
 
 def _advice_of(root: Hit, reason: str, book: RuleBook) -> tuple[Action, str]:
@@ -146,8 +150,9 @@ def _advice_of(root: Hit, reason: str, book: RuleBook) -> tuple[Action, str]:
     return root.rule.action or default.action, root.rule.mitigation or default.mitigation
 
 
-def _hosts(suspect: Suspect, reason: str, action: Action) -> tuple[str, ...]:
-    blames_host = CATEGORY_OF_REASON[reason] == "infrastructure" or action == "isolate_and_restart"
+def _hosts(suspect: Suspect, root: Hit, reason: str, action: Action) -> tuple[str, ...]:
+    told_by_kernel = root.line.trusted and root.line.writer == "kernel"
+    blames_host = CATEGORY_OF_REASON[reason] == "infrastructure" or action == "isolate_and_restart" or told_by_kernel
     return (suspect.host,) if suspect.host is not None and blames_host else ()
 
 

@@ -27,8 +27,32 @@ _KNOWN: dict[str, str] = {
     "OSErrorGroup": "OSError", "DistBackendError": "RuntimeError", "DistError": "RuntimeError",
     "LinAlgError": "RuntimeError", "HFValidationError": "ValueError", "CompilationError": "RuntimeError",
     "UsageError": "RuntimeError", "TemplateError": "ValueError", "UndefinedError": "ValueError",
-    "MissingConfigException": "FileNotFoundError",
+    "MissingConfigException": "FileNotFoundError", "BadGzipFile": "DatasetLoadingError",
+    "EmptyDataError": "DatasetLoadingError", "ArrowInvalid": "DatasetLoadingError",
+    "ArrowMemoryError": "OutOfMemoryError", "RequestException": "ConnectionError", "SSLError": "ConnectionError",
+    "ProxyError": "ConnectionError", "RetryError": "ConnectionError", "HfHubHTTPError": "ConnectionError",
+    "herror": "ConnectionError", "IncompleteReadError": "ConnectionError", "TracerBoolConversionError": "TypeError",
+    "TracerArrayConversionError": "TypeError", "TracerIntegerConversionError": "TypeError",
+    "UnexpectedTracerError": "TypeError", "KeyReuseError": "TypeError", "DTypePromotionError": "TypeError",
+    "DivisionByZero": "ZeroDivisionError", "InvalidOperation": "ValueError", "UnsupportedOperation": "OSError",
+    "FrozenInstanceError": "AttributeError", "UndefinedVariableError": "NameError",
+    "PydanticUndefinedAnnotation": "NameError", "NoMatchingPeftModuleError": "ValueError",
+    "NotFittedError": "ValueError", "InvalidVersion": "ValueError", "HjsonDecodeError": "ValueError",
+    "TOMLDecodeError": "ValueError", "ActorHandleNotFoundError": "ValueError",
+    "InterpolationResolutionError": "ValueError", "UnsupportedInterpolationType": "ValueError",
+    "ColumnNotFoundError": "KeyError", "MisconfigurationException": "RuntimeError",
+    "OfflineModeIsEnabled": "ConnectionError", "LocalEntryNotFoundError": "ConnectionError",
 }  # fmt: skip
+_SHARED_NAMES = frozenset({"error", "Error", "ClientError", "LZMAError"})  # of classes that many packages have
+# Packages whose exceptions mean one thing whatever they are called, by the beginning of their dotted names.
+_OF_PACKAGE = (
+    ("botocore.", "S3StorageError"), ("boto3.", "S3StorageError"), ("s3transfer.", "S3StorageError"),
+    ("urllib3.", "ConnectionError"), ("requests.", "ConnectionError"), ("httpx.", "ConnectionError"),
+    ("httpcore.", "ConnectionError"), ("aiohttp.", "ConnectionError"), ("ssl.", "ConnectionError"),
+    ("pyarrow.", "DatasetLoadingError"), ("omegaconf.", "ValueError"), ("pydantic", "ValueError"),
+    ("struct.", "ValueError"), ("re.", "ValueError"), ("regex.", "ValueError"), ("binascii.", "ValueError"),
+    ("zlib.", "DatasetLoadingError"), ("_lzma.", "DatasetLoadingError"), ("polars.", "ValueError"),
+)  # fmt: skip
 # What else a class name may tell, in order.
 _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notfound", "FileNotFoundError"),
           ("permission", "PermissionError"), ("argument", "ArgumentError"), ("option", "ArgumentError"),
@@ -37,15 +61,15 @@ _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notf
 # Classes that only pass on what another one said.
 PASSED_ON = frozenset({"ChildFailedError", "RayTaskError", "RemoteError", "ProcessRaisedException",
                        "TrainingFailedError",
-                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException",
+                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERMException",
                        "GeneratorExit", "CancelledError", "BrokenProcessPool", "Warning"})  # fmt: skip
 _NAME = (
-    r"(?:[A-Za-z_][\w]*\.)*([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Expired|Warning|NotFound|Failure|Invalid|Timeout)"
+    r"(?:[A-Za-z_][\w]*\.)*_{0,2}([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Expired|Warning|NotFound|Failure|Invalid|Timeout)"
     r"|BadZipFile|StopIteration|Exception|timeout|error)"
 )
 # At the start of a line, as Python prints it; `error`, `timeout` only with a module before them.
 _AT_START = re.compile(
-    r"^\s{0,8}(?:[-|>*!#E] {0,4}|\*{3} |(?:Uncaught|Unhandled|Caught) (?:exception:? )?)?"
+    r"^\s{0,8}(?:[-|>*!#] {0,4}|E {1,4}|\*{3} |(?:Uncaught|Unhandled|Caught) (?:exception:? )?)?"
     + _NAME
     + r"(?:\((\w+)\))?(?::(?:\s|$)|\s*$)"
 )
@@ -56,6 +80,8 @@ _INLINE = re.compile(
 _BARE = re.compile(
     r"(?:^|[\s:('\"])((?:Assertion|Attribute|Value|Type|Key|Index|Name|Import|ModuleNotFound|Runtime|ZeroDivision|Permission|FileNotFound|Syntax|OS|Connection)Error)\b"
 )
+# Python ends a traceback with the class's dotted name, whatever its last part ends in.
+_AFTER_FRAMES = re.compile(r"^((?:[A-Za-z_]\w*\.)*)_{0,2}([A-Z]\w+)(?:: |:?$)")
 _CODE = ("raise ", "except", "File ", "#", "from ", "import ", "class ", "def ")
 CAUSE_MARK = "direct cause of the following exception"
 HANDLING_MARK = "During handling of the above exception"
@@ -73,6 +99,21 @@ def exception_on(text: str) -> str | None:
         return match.group(2) or match.group(1)
     match = _BARE.search(text)
     return match.group(1) if match else None
+
+
+def exception_below(text: str) -> str | None:
+    """The class on the line below a traceback's last frame, also where its name does not say that it is one."""
+    match = _AFTER_FRAMES.match(text)
+    return match.group(2) if match and (match.group(1) or match.group(2) in _KNOWN) else None
+
+
+def reason_on(text: str, name: str) -> str | None:
+    """The reason that the class on this line stands for; where its name leaves it open, its package decides."""
+    if name in _SHARED_NAMES or (name not in _KNOWN and not hasattr(builtins, name)):
+        for package, reason in _OF_PACKAGE:
+            if text.startswith(package) and not (name.endswith("TypeError") or name in PASSED_ON):
+                return reason
+    return reason_of(name)
 
 
 def is_known_class(name: str) -> bool:

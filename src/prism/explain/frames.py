@@ -8,9 +8,10 @@ _LOADS_MODEL = re.compile(
     r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
 )
 _LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]datasets[/\\]|, in \w*dataset", re.IGNORECASE)
-# A file that cannot be decoded is a model's or a dataset's; the frames say whose.
+# A file that cannot be had or decoded is a model's or a dataset's; the frames say whose.
 _UNREADABLE = frozenset(
     {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
+    | {"OfflineModeIsEnabled", "LocalEntryNotFoundError"}
 )
 # Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
 _READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from prism.explain.exceptions import (
     CAUSE_MARK,
     HANDLING_MARK,
+    exception_below,
     exception_on,
     is_known_class,
-    reason_of,
+    reason_on,
     starts_with_exception,
 )
 from prism.explain.frames import is_victim, place_reason, reason_of_frames
@@ -166,7 +167,8 @@ def _hits_of_voice(
         after_frame = False
         if text.lstrip().startswith("Traceback"):
             frames = []
-        hit = _hit_of(line, order, book) if line.hit else None
+        named = exception_below(strip_level(text)) if frames else None
+        hit = _hit_of(line, order, book, named) if line.hit or named else None
         if hit is None:
             continue
         if template_of(text) not in routine:
@@ -196,7 +198,8 @@ def _placed(hit: Hit, frames: list[str]) -> Hit:
     return replace(hit, reason=place_reason(hit.exception, frames, bare=bare) or hit.reason)
 
 
-def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
+def _hit_of(line: LogLine, order: int, book: RuleBook, named: str | None) -> Hit | None:
+    """What one line is evidence for; `named` is the class that it names by its place below a traceback."""
     text = line.text
     bare = strip_level(text)
     if text.lstrip().startswith(("raise ", "warnings.warn", "except ")):
@@ -207,8 +210,8 @@ def _hit_of(line: LogLine, order: int, book: RuleBook) -> Hit | None:
             return None
         # A warning is no failure, but may say why one follows; it is dropped again if none does.
         return Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule)
-    name = exception_on(bare)
-    reason = reason_of(name) if name is not None else None
+    name = exception_on(bare) or named
+    reason = reason_on(bare, name) if name is not None else None
     if reason in _NO_CLASS and not starts_with_exception(bare):
         reason = (
             None  # Our own names for faults of machines are no classes: where one is mentioned, nothing was raised.

@@ -138,8 +138,9 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
         timed_out = any(h.reason == "NCCLTimeoutError" for h in hits)
         return silent[0], not timed_out and any(_GONE.search(h.line.text) for h in hits)
     behind = _behind(hits)
-    if behind is not None:
-        return behind, False
+    late = behind if behind is not None else _never_waited(job, hits)
+    if late is not None:
+        return late, False
     return (root.line.rank if root.line.rank is not None else _writer_rank(job, hits, root, summary)), False
 
 
@@ -179,6 +180,13 @@ def _silent_ranks(job: JobLog, hits: list[Hit]) -> list[int]:
         if line.rank in silent and line.rank is not None:
             last[line.rank] = max(last.get(line.rank, (0, 0)), (line.time_ns or 0, line.progress))
     return sorted(silent, key=lambda r: (last.get(r, (0, 0)), r))
+
+
+def _never_waited(job: JobLog, hits: list[Hit]) -> int | None:
+    """The one rank that all others waited for in vain: they timed out, and it only found their connections closed."""
+    waited = {h.line.rank for h in hits if h.line.rank is not None and h.reason == "NCCLTimeoutError"}
+    left = {line.rank for line in job.lines if line.rank is not None} - waited
+    return next(iter(left)) if waited and len(left) == 1 else None
 
 
 def _behind(hits: list[Hit]) -> int | None:
