@@ -113,6 +113,5 @@ def _list_places(case: Case) -> list[int]:
     if case.kind in ("skip", "other", "size"):
         return [i for i, op in enumerate(ops) if op.call == "all_reduce"]
     if case.kind == "deadlock":
-        # The last two collectives of a step: one of a group, then that of all ranks.
-        return [len(ops) - 2] if len(ops) > 1 and ops[-2].call == "all_reduce" else [len(ops) - 1]
+        return [len(ops) - 2]  # before the collective of all ranks, which the victim calls first
     return list(range(len(ops)))

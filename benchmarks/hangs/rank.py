@@ -78,11 +78,8 @@ def _train(case: Case, rank: int, groups: dict[str, Any], folder: Path, page: mm
 
 
 def _reorder(ops: list[Op], case: Case) -> list[Op]:
-    """The collective at the fault and the one after it, the other way round."""
-    swapped = list(ops)
-    other = case.at + 1 if case.at + 1 < len(ops) else case.at - 1
-    swapped[case.at], swapped[other] = swapped[other], swapped[case.at]
-    return swapped
+    """The operation at the fault and the one after it, the other way round."""
+    return [*ops[: case.at], ops[case.at + 1], ops[case.at], *ops[case.at + 2 :]]
 
 
 def fail(case: Case, op: Op, folder: Path) -> Op | None:
