@@ -1,15 +1,19 @@
-"""Damaged and random bytes for every decoder: python benchmarks/collect_fuzz.py [INPUTS] [SEED].
+"""Damaged and random bytes for every decoder: python benchmarks/collect_fuzz.py [INPUTS] [--seed N] [--tally FILE].
 
 Each input is a valid piece of some protocol with bytes changed, cut, doubled or swapped. A crash ends the run with the
-input that caused it; an input that takes over a second is named. The full run is 10,000,000 inputs.
+batch that caused it; a batch that takes over a second is named. With a tally the run goes on where it was stopped, and
+runs of several seeds add up in one file. The full run is 10,000,000 inputs.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "collect"))
@@ -33,6 +37,7 @@ from prism.records.text_tables import find_text_table
 
 _BATCH = 500
 _SLOW_S = 1.0
+_SAVE_EVERY = 50  # rounds
 RECORD = basic_record("10.0.0.1", "10.0.0.2", 7, 1_700_000_000_000, 1_700_000_000_005)
 FRAMES = [
     ethernet(ip4("10.0.0.1", "10.0.0.2", 17, roce(7, 77, 1, 64))),
@@ -145,30 +150,72 @@ DECODERS: list[tuple[str, Callable[[list[bytes]], None], list[bytes], int]] = [
 ]  # fmt: skip
 
 
+@dataclass
+class Tally:
+    """Inputs tried so far, by seed and decoder, kept in a file so that a stopped run goes on."""
+
+    path: Path | None
+    done: dict[str, dict[str, int]]
+
+    @classmethod
+    def load(cls, path: Path | None) -> Tally:
+        """The tally of a file; an empty one where there is none."""
+        return cls(path, json.loads(path.read_text()) if path is not None and path.exists() else {})
+
+    def save(self) -> None:
+        """Write the tally, whole or not at all."""
+        if self.path is not None:
+            part = self.path.with_suffix(".tmp")
+            part.write_text(json.dumps(self.done))
+            part.replace(self.path)
+
+    def total(self) -> int:
+        """Inputs of all seeds and decoders."""
+        return sum(sum(by_decoder.values()) for by_decoder in self.done.values())
+
+
+def run_round(number: int, seed: int, done: dict[str, int]) -> float:
+    """One batch for every decoder; returns the CPU seconds of the slowest."""
+    slowest = 0.0
+    for name, feed, seeds, size in DECODERS:
+        rng = random.Random(f"{seed} {name} {number}")  # any round can be repeated alone
+        inputs = [damage(rng, seeds) for _ in range(size)]
+        before = time.process_time()
+        try:
+            feed(inputs)
+        except Exception:
+            Path("fuzz-input.bin").write_bytes(b"\n--\n".join(inputs))
+            print(f"{name}: crashed in round {number} of seed {seed}; the batch is in fuzz-input.bin")
+            raise
+        took = time.process_time() - before
+        slowest = max(slowest, took)
+        if took > _SLOW_S and number:  # The first round compiles.
+            print(f"{name}: a batch of {size} took {took:.1f} s in round {number} of seed {seed}", flush=True)
+        done[name] = done.get(name, 0) + size
+    return slowest
+
+
 def main() -> None:
-    """Feed every decoder in turns until enough inputs have been tried."""
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
-    rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    done: dict[str, int] = dict.fromkeys((name for name, *_ in DECODERS), 0)
+    """Feed every decoder in turns until enough inputs of all seeds have been tried."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("inputs", nargs="?", type=int, default=10_000_000, help="of all seeds in the tally together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tally", type=Path)
+    asked = parser.parse_args()
+    tally = Tally.load(asked.tally)
+    done = tally.done.setdefault(str(asked.seed), {})
+    number = max(done.values(), default=0) // _BATCH
     slowest, begin = 0.0, time.monotonic()
-    while sum(done.values()) < wanted:
-        for name, feed, seeds, size in DECODERS:
-            inputs = [damage(rng, seeds) for _ in range(size)]
-            before = time.process_time()
-            try:
-                feed(inputs)
-            except Exception:
-                Path("fuzz-input.bin").write_bytes(b"\n--\n".join(inputs))
-                print(f"{name}: crashed after {done}; the batch is in fuzz-input.bin")
-                raise
-            took = time.process_time() - before
-            slowest = max(slowest, took)
-            if took > _SLOW_S and done[name]:
-                print(f"{name}: a batch of {size} took {took:.1f} s")
-            done[name] += size
+    while tally.total() < asked.inputs:
+        took = run_round(number, asked.seed, done)
+        slowest = max(slowest, took if number else 0.0)
+        number += 1
+        if number % _SAVE_EVERY == 0:
+            tally.save()
+    tally.save()
     print(
-        f"{sum(done.values()):,} inputs in {time.monotonic() - begin:,.0f} s, no crash; "
-        f"slowest batch {slowest:.2f} s; {done}"
+        f"{tally.total():,} inputs of seeds {sorted(map(int, tally.done))}, the last part in "
+        f"{time.monotonic() - begin:,.0f} s, no crash; slowest batch {slowest:.2f} CPU-s; {tally.done}"
     )
 
 
