@@ -174,11 +174,14 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, help="folder for the runs: kept, and taken as it is where it exists")
     options = parser.parse_args()
-    print(f"machine: {describe_machine()}; {options.runs:,} runs")
+    print(f"machine: {describe_machine()}; {options.runs:,} runs", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        make_runs(Path(name) / "runs", options.runs)
-        measure(Path(name) / "runs", Path(name) / "state")
+        runs = options.folder or Path(name) / "runs"
+        if not runs.exists():
+            make_runs(runs, options.runs)
+        measure(runs, Path(name) / "state")
 
 
 if __name__ == "__main__":

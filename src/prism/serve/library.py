@@ -282,7 +282,7 @@ class Library:
             if name.endswith(".jsonl") and name not in _KNOWN_LINES:
                 yield from self._recognise_lines(file)
             elif name.endswith(".json") and name not in _KNOWN_JSON:
-                yield from self._recognise_printed(file)
+                yield from self._recognise_printed(place, file)
 
     def _recognise_place(self, place: Place, attempts: Mapping[int, FoundFile]) -> Iterator[Reading]:
         folder, files = self.folder, place.files
@@ -337,11 +337,15 @@ class Library:
             known = self._schemas[file.path] = (file, schema)
         return known[1]
 
-    def _recognise_printed(self, file: FoundFile) -> Iterator[Reading]:
+    def _recognise_printed(self, place: Place, file: FoundFile) -> Iterator[Reading]:
         kind = self._start(file, lambda: printed.kind_of_start(self.folder.read(file.path, most=printed.SNIFF_BYTES)))
         if kind:
-            read = partial(printed.read_printed, self.folder, file, kind)
-            yield Reading(key=(kind, file.path), files=(file,), read=read)
+            page = printed.find_page(place, file.name, kind)
+            path = None if page is None else place.path_of(page)
+            read = partial(printed.read_printed, self.folder, file, kind, path)
+            yield Reading(
+                key=(kind, file.path), files=(file,) if page is None else (file, place.files[page]), read=read
+            )
 
     def _start(self, file: FoundFile, sniff: Callable[[], str]) -> str:
         """What a file's beginning says it is, read once for each state of the file; what it was where it says none."""

@@ -211,15 +211,17 @@ class Plot {
   }
 
   listen(canvas, tip) {
-    canvas.addEventListener("pointermove", (event) => {
+    const tell = (event) => {
       const mark = this.nearest(event, canvas);
       tip.style.display = mark ? "block" : "none";
       if (!mark) return;
       clear(tip, document.createTextNode(mark.text));
       tip.style.left = `${Math.max(0, Math.min(mark.x + 12, this.width - tip.offsetWidth - 4))}px`;
       tip.style.top = `${Math.max(0, mark.y - tip.offsetHeight - 8)}px`;
-    });
-    canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+    };
+    canvas.addEventListener("pointermove", tell);
+    canvas.addEventListener("pointerdown", tell); // a finger does not hover; what it tapped stays told
+    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tip.style.display = "none"; });
     if (this.onclick) canvas.addEventListener("click", (event) => { const mark = this.nearest(event, canvas); if (mark) this.onclick({ pointIndex: mark.index }); });
   }
 }

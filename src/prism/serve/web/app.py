@@ -27,11 +27,12 @@ from prism.serve.views.datacenter import Price
 from prism.serve.views.looks import find_now
 from prism.serve.web.answers import Answers
 from prism.serve.web.api import Service, build_api
+from prism.serve.web.descriptions import describe_fields
 from prism.serve.web.guard import Guard, GuardConfig
 from prism.serve.web.history_api import HistoryService, build_history_api
 from prism.serve.web.metrics import CONTENT_TYPE, render_metrics
 from prism.serve.web.pages import list_routes, load_static
-from prism.serve.web.problems import answer_error
+from prism.serve.web.problems import EVERYWHERE, answer_error
 from prism.version import __version__
 
 _FEW = 200  # sources that are indexed before the first answer
@@ -99,7 +100,7 @@ def create_app(config: AppConfig) -> ASGIApp:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.include_router(build_api(service))
+    app.include_router(build_api(service), responses=EVERYWHERE)
     app.include_router(
         build_history_api(
             HistoryService(
@@ -110,7 +111,8 @@ def create_app(config: AppConfig) -> ASGIApp:
                 alerter=alerter,
                 writable=config.guard.writable,
             )
-        )
+        ),
+        responses=EVERYWHERE,
     )
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_parameter)
@@ -129,6 +131,8 @@ def create_app(config: AppConfig) -> ASGIApp:
         return Response("ok\n", media_type="text/plain")
 
     app.router.routes.extend(list_routes())
+    describe = app.openapi
+    app.openapi = lambda: app.openapi_schema or describe_fields(describe())  # type: ignore[method-assign]
     return Guard(app, config.guard)
 
 
