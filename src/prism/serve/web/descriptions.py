@@ -271,7 +271,8 @@ FIELDS = {
 PARAMETERS = {
     "key": "out~job-1", "id": "out/verdicts.jsonl~1", "path": "out/job-17.json", "from_ns": 0, "to_ns": 60_000_000_000,
     "width": 1_200, "first_row": 0, "num_rows": 64, "by": "rank", "hide": "wait,host",
-    "expected": "emulation~emulation", "rank": 3, "lane": "compute", "offset": 0, "limit": 100, "job": "job-1@1f2e3d4c", "host": "node-17", "q": "nvlink",
+    "expected": "emulation~emulation", "rank": 3, "lane": "compute", "offset": 0, "limit": 100,
+    "job": "job-1@1f2e3d4c", "host": "node-17", "q": "nvlink",
     "name": "node-17", "kind": "finding", "cluster": "out", "first": "day:2026-01-30", "second": "day:2026-01-31",
 }  # fmt: skip
 
