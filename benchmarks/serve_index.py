@@ -5,6 +5,9 @@
 
 Each run has a state, decisions and one attempt of 20 steps, as `prism supervise` writes them. Times are of the
 library and the index in one process, without HTTP; "first documents" are those that the first page asks for.
+The second look finds folders in which nothing changed for five seconds; `prism serve` waits ten minutes for that.
+Where DuckDB is installed (pip install duckdb), the same rows go into both databases in batches of 500, as the index
+writes them, and both answer the questions of the History page: that is why the index is SQLite.
 """
 
 from __future__ import annotations
@@ -14,7 +17,14 @@ import json
 import resource
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import polars as pl
 
 from machine import describe_machine
 from prism.serve.folder import Folder, ScanLimits
@@ -50,41 +60,128 @@ def make_runs(folder: Path, num_runs: int) -> None:
 
 def measure(folder: Path, state: Path) -> None:
     """Look, index, look again, ask."""
-    library = Library(Folder(folder, ScanLimits(files=1_000_000)))
+    library = Library(Folder(folder, ScanLimits(files=1_000_000, quiet_s=5.0)))
     index = HistoryIndex(HistoryConfig(state=state, keep_days=100_000))
-
-    def tell(what: str, work: object) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
-        work()  # type: ignore[operator]
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        print(f"{what}: {wall:.2f} s, {cpu:.2f} s of CPU")
-
-    tell("first look at the folder", library.refresh)
-    tell("index of everything", lambda: index.update(library.readings, library.in_memory))
-    tell("second look", library.refresh)
-    tell("index, nothing changed", lambda: index.update(library.readings, library.in_memory))
-    tell(
+    _tell("first look at the folder", library.refresh)
+    _tell("index of everything", lambda: index.update(library.readings, library.in_memory))
+    _tell("second look", library.refresh)
+    _tell("index, nothing changed", lambda: index.update(library.readings, library.in_memory))
+    _tell(
         "first documents",
         lambda: (describe_overview(library.snapshot, "x", Price()), describe_cluster(library.snapshot)),
     )
-    tell("newest 100 of the history", lambda: find_entries(index, Asked()))
-    tell("all days", lambda: find_days(index, Asked()))
-    tell("search of a host", lambda: search(index, "node-042"))
-    tell("history of one host", lambda: find_entries(index, Asked(host="node-042")))
+    _tell("newest 100 of the history", lambda: find_entries(index, Asked()))
+    _tell("all days", lambda: find_days(index, Asked()))
+    _tell("search of a host", lambda: search(index, "node-042"))
+    _tell("history of one host", lambda: find_entries(index, Asked(host="node-042")))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows, size = find_entries(index, Asked()).total, (state / "history.sqlite").stat().st_size
-    print(f"rows {rows:,}; index {size / 1e6:.0f} MB; memory at most {peak:,.0f} MB")
+    print(f"rows {rows:,}; index {size / 1e6:.0f} MB; memory at most {peak:,.0f} MB", flush=True)
+    compare_databases(index, state)
+
+
+INSERTS = 500  # rows in a transaction
+CHANGES = 200  # sources that change one by one, as a run that is under way does every second
+DAYS = (
+    "SELECT until_ns // 86400000000000 AS day, count(DISTINCT job), median(step_s), median(goodput) FROM entry "
+    "GROUP BY day ORDER BY day DESC LIMIT 400"
+)
+NEWEST = "SELECT * FROM entry ORDER BY until_ns DESC, id DESC LIMIT 100"
+OF_HOST = "SELECT * FROM entry WHERE id IN (SELECT entry FROM mention WHERE host = 'node-042') ORDER BY until_ns DESC"
+WORDS = "SELECT * FROM entry WHERE words LIKE '%node-042%' ORDER BY until_ns DESC LIMIT 20"
+
+
+def compare_databases(index: HistoryIndex, folder: Path) -> None:
+    """The same rows and questions in SQLite and in DuckDB."""
+    if find_spec("duckdb") is None:
+        print("DuckDB is not installed: no comparison")
+        return
+    import sqlite3
+
+    import duckdb
+
+    from prism.serve.history.index import _TABLES, _Median
+
+    entries = index.connection.execute("SELECT * FROM entry").fetchall()
+    mentions = index.connection.execute("SELECT host, entry FROM mention").fetchall()
+    lite = sqlite3.connect(folder / "peer.sqlite", isolation_level=None)
+    lite.execute("PRAGMA journal_mode = WAL")
+    lite.execute("PRAGMA synchronous = NORMAL")
+    lite.executescript(_TABLES)
+    lite.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
+    duck = duckdb.connect(str(folder / "peer.duckdb"))
+    for table in _TABLES.replace(" WITHOUT ROWID", "").split(";")[:-1]:
+        duck.execute(table.replace("INTEGER", "BIGINT"))
+    _ask(_Database("SQLite", lite.execute, lite.executemany, DAYS.replace("//", "/")), entries, mentions)
+    _ask(_Database("DuckDB", duck.execute, _many(duck), DAYS), entries, mentions)
+    for name in ("peer.sqlite", "peer.duckdb"):
+        print(f"{name}: {(folder / name).stat().st_size / 1e6:.0f} MB")
+
+
+@dataclass(frozen=True)
+class _Database:
+    """One of the two, and how it is spoken to."""
+
+    name: str
+    run: Callable[..., Any]
+    many: Callable[[str, list[tuple[Any, ...]]], object]
+    days: str
+
+
+def _ask(database: _Database, entries: list[tuple[Any, ...]], mentions: list[tuple[Any, ...]]) -> None:
+    name, run = database.name, database.run
+    _tell(f"{name}: {len(entries):,} rows in batches", lambda: _fill(run, database.many, entries, mentions))
+    _tell(f"{name}: {CHANGES} rows changed one by one", lambda: _change(run, entries))
+    for what, asked in (("newest 100", NEWEST), ("days", database.days), ("a host", OF_HOST), ("words", WORDS)):
+        _tell(f"{name}: {what}", partial(lambda sql: run(sql).fetchall(), asked))
+
+
+def _many(duck: Any) -> Callable[[str, list[tuple[Any, ...]]], None]:
+    """Rows into DuckDB by way of Arrow, its quickest way in; its own executemany takes a millisecond a row."""
+
+    def insert(sql: str, rows: list[tuple[Any, ...]]) -> None:
+        frame = pl.DataFrame(rows, orient="row", infer_schema_length=None).to_arrow()  # noqa: F841 (DuckDB finds it)
+        duck.execute(f"INSERT INTO {sql.split()[2]} SELECT * FROM frame")
+
+    return insert
+
+
+def _fill(run: Any, many: Any, entries: list[tuple[Any, ...]], mentions: list[tuple[Any, ...]]) -> None:
+    for table, rows in (("entry", entries), ("mention", mentions)):
+        holes = ", ".join("?" * len(rows[0]))
+        for begin in range(0, len(rows), INSERTS):
+            run("BEGIN")
+            many(f"INSERT INTO {table} VALUES ({holes})", rows[begin : begin + INSERTS])
+            run("COMMIT")
+
+
+def _change(run: Any, entries: list[tuple[Any, ...]]) -> None:
+    for row in entries[-CHANGES:]:
+        run("BEGIN")
+        run("DELETE FROM entry WHERE id = ?", (row[0],))
+        run(f"INSERT INTO entry VALUES ({', '.join('?' * len(row))})", row)
+        run("COMMIT")
+
+
+def _tell(what: str, work: Callable[[], object]) -> None:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"{what}: {wall:.2f} s, {cpu:.3f} s of CPU", flush=True)
 
 
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, help="folder for the runs: kept, and taken as it is where it exists")
     options = parser.parse_args()
-    print(f"machine: {describe_machine()}; {options.runs:,} runs")
+    print(f"machine: {describe_machine()}; {options.runs:,} runs", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        make_runs(Path(name) / "runs", options.runs)
-        measure(Path(name) / "runs", Path(name) / "state")
+        runs = options.folder or Path(name) / "runs"
+        if not runs.exists():
+            make_runs(runs, options.runs)
+        measure(runs, Path(name) / "state")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
+from prism.serve.web.descriptions import FIELDS, PARAMETERS, list_fields
+
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
 PATHS = (
-    "/api/version", "/api/overview", "/api/jobs", "/api/findings", "/api/cluster", "/api/failures", "/api/evaluations",
+    "/api/version", "/api/overview", "/api/jobs", "/api/findings", "/api/cluster", "/api/live", "/api/failures",
+    "/api/evaluations",
     "/api/datacenter", "/api/job", "/api/verdict", "/api/run", "/api/evaluation", "/api/timeline", "/api/spans",
     "/api/breakdown", "/api/trace", "/api/report", "/api/reports", "/api/printed",
     "/api/history", "/api/history/jobs", "/api/difference", "/api/search", "/api/host", "/api/feed",
@@ -29,6 +32,23 @@ def schema(client: TestClient) -> Any:
 
 def test_every_route_is_tried_here(client: TestClient) -> None:
     assert set(client.get("/api/openapi.json").json()["paths"]) == {*PATHS, STREAM, *WRITING}
+
+
+def test_every_field_and_parameter_is_described_and_no_text_is_left_over(client: TestClient) -> None:
+    document = client.get("/api/openapi.json").json()
+    fields = list(list_fields(document))
+    assert len(fields) > 300
+    assert [f"{schema}.{name}" for schema, name, field in fields if not field.get("description")] == []
+    used = {name for _, name, _ in fields} | {f"{schema}.{name}" for schema, name, _ in fields}
+    assert FIELDS.keys() - used == set(), "texts of fields that are gone"
+    parameters = [
+        parameter
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for parameter in operation.get("parameters", ())
+    ]
+    assert [p["name"] for p in parameters if not p.get("description") or "example" not in p] == []
+    assert PARAMETERS.keys() - {parameter["name"] for parameter in parameters} == set()
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from served_folder import make_run
 
 from prism.records import SPANS
 from prism.serve.folder import Folder, ScanLimits
 from prism.serve.library import Library, LookConfig
+from prism.serve.sources.supervised import Supervised
 from prism.serve.timelines import Timelines
 from prism.serve.views.cluster import describe_cluster
 from prism.serve.views.datacenter import describe_overview
@@ -332,3 +336,18 @@ def test_printed_documents_are_found_by_their_schema_whatever_their_name(tmp_pat
     risks = describe_report(library.snapshot, "my-prediction.json")
     assert risks is not None and len(risks.document["risks"]) == 200 and risks.risks_left_out == 100
     assert describe_report(library.snapshot, "../my-prediction.json") is None
+
+
+def test_a_supervisor_that_was_killed_is_not_shown_at_work(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    supervisor = subprocess.Popen(["sleep", "600"])
+    try:
+        (tmp_path / "run" / "lock").write_text(f"process {supervisor.pid} on {os.uname().nodename}\n")
+        library = Library(Folder(tmp_path))
+        assert library.refresh().all_of(Supervised)[0].supervised
+        before = library.snapshot.version
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert not library.refresh().all_of(Supervised)[0].supervised, "no file changed, and it is gone all the same"
+    assert library.snapshot.version > before

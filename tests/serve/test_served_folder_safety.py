@@ -100,3 +100,26 @@ def test_a_linked_root_is_served_as_what_it_is(folder: Folder, tmp_path: Path) -
     link = tmp_path / "link"
     link.symlink_to(folder.root)
     assert Folder(link).read("inner/a.txt", most=10) == b"inside"
+
+
+def test_in_a_large_tree_quiet_folders_are_listed_in_turn_and_at_once_where_a_file_came(tmp_path: Path) -> None:
+    limits = ScanLimits(quiet_from=2, quiet_s=60.0, quiet_turns=3)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old.json").write_text("{}")
+    for path in (tmp_path / "a" / "old.json", tmp_path / "a", tmp_path):
+        os.utime(path, (1_000, 1_000))
+    folder = Folder(tmp_path, limits)
+    first, _ = folder.scan_all()
+    assert folder.scan_all()[0] is first, "nothing changed: the same list"
+    (tmp_path / "b" / "old.json").write_text("changed in a folder that is not quiet")
+    assert folder.scan_all()[0] is not first
+    (tmp_path / "a" / "old.json").write_text("changed in place, which leaves no trace in the folder")
+    sizes = [{file.path: file.num_bytes for file in folder.scan()}["a/old.json"] for _ in range(3)]
+    assert sizes[-1] == 53, "seen when its turn comes"
+    os.utime(tmp_path / "a" / "old.json", (1_000, 1_000))
+    folder.scan()
+    (tmp_path / "a" / "new.json").write_text("{}")
+    assert "a/new.json" in [file.path for file in folder.scan()], "a new file is seen at once"
+    (tmp_path / "a" / "new.json").unlink()
+    assert "a/new.json" not in [file.path for file in folder.scan()]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from prism.errors import BadFileError
@@ -45,6 +48,21 @@ class ScanLimits:
 
     depth: int = 6
     files: int = 200_000
+    # In a tree of more files than this, a folder in which nothing changed for `quiet_s` is listed at every
+    # `quiet_turns`-th look, and at once where a file was added, removed or replaced in it.
+    quiet_from: int = 5_000
+    quiet_s: float = 600.0
+    quiet_turns: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What one folder held when it was listed."""
+
+    files: tuple[FoundFile, ...]
+    folders: tuple[str, ...]
+    mtime_ns: int  # of the folder itself
+    is_quiet: bool  # nothing in it had changed for long
 
 
 class Folder:
@@ -53,6 +71,9 @@ class Folder:
     def __init__(self, root: Path, limits: ScanLimits | None = None) -> None:
         self.root = root.resolve()
         self.limits = limits or ScanLimits()
+        self._listings: dict[str, _Listing] = {}
+        self._found: tuple[list[FoundFile], bool] = ([], False)
+        self._turn = 0
         if not self.root.is_dir():
             raise BadFileError(f"{root}: not a folder; name the one that other commands wrote to")
 
@@ -61,36 +82,65 @@ class Folder:
         return self.scan_all()[0]
 
     def scan_all(self) -> tuple[list[FoundFile], bool]:
-        """The files of `scan`, and whether there are more of them than are allowed."""
-        found: list[FoundFile] = []
-        waiting = [(".", 0)]
-        while waiting and len(found) <= self.limits.files:
+        """The files of `scan`, the same list where nothing changed, and whether there are more than are allowed."""
+        before = self._listings
+        now: dict[str, _Listing] = {}
+        is_large = len(self._found[0]) >= self.limits.quiet_from
+        self._turn += 1
+        num_files, waiting = 0, [(".", 0)]
+        while waiting and num_files <= self.limits.files:
             place, depth = waiting.pop()
-            for entry in self._list(place):
-                relative = entry.name if place == "." else f"{place}/{entry.name}"
-                if entry.name.startswith((".", *_LEFT_OUT)) or entry.is_symlink():
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if depth < self.limits.depth and entry.name not in _LEFT_OUT_FOLDERS:
-                        waiting.append((relative, depth + 1))
-                elif entry.is_file(follow_symlinks=False):
-                    with suppress(OSError):  # It may have gone since it was listed.
-                        status = entry.stat(follow_symlinks=False)
-                        found.append(
-                            FoundFile(
-                                path=relative,
-                                num_bytes=status.st_size,
-                                mtime_ns=status.st_mtime_ns,
-                                inode=status.st_ino,
-                            )
-                        )
-        left_out = len(found) > self.limits.files
-        return sorted(found[: self.limits.files], key=lambda file: file.path), left_out
+            listing = now[place] = self._look(place, before.get(place), is_large=is_large)
+            num_files += len(listing.files)
+            if depth < self.limits.depth:
+                waiting += [(inner, depth + 1) for inner in listing.folders]
+        self._listings = now
+        if len(now) != len(before) or any(before.get(place) is not listing for place, listing in now.items()):
+            found = [file for listing in now.values() for file in listing.files]
+            left_out = len(found) > self.limits.files
+            self._found = sorted(found[: self.limits.files], key=attrgetter("path")), left_out
+        return self._found
 
-    def _list(self, place: str) -> list[os.DirEntry[str]]:
-        with suppress(OSError), os.scandir(self.root / place) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-        return []
+    def _look(self, place: str, old: _Listing | None, *, is_large: bool) -> _Listing:
+        """List a folder. In a large tree a quiet one is listed only in its turn, or when its own time has changed."""
+        path = str(self.root) if place == "." else f"{self.root}/{place}"
+        try:
+            mtime_ns = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116 (a Path takes twice as long)
+            is_same = is_large and old is not None and old.is_quiet and old.mtime_ns == mtime_ns
+            if is_same and old is not None and (hash(place) + self._turn) % self.limits.quiet_turns:
+                return old
+            listing = self._list(place, path, mtime_ns)
+        except OSError:  # It may have gone since its parent was listed.
+            listing = _Listing((), (), 0, False)
+        return old if old == listing else listing
+
+    def _list(self, place: str, path: str, mtime_ns: int) -> _Listing:
+        files: list[FoundFile] = []
+        folders: list[str] = []
+        newest_ns = mtime_ns
+        with os.scandir(path) as found:
+            entries = sorted(found, key=attrgetter("name"))
+        for entry in entries:
+            if entry.name.startswith((".", *_LEFT_OUT)) or entry.is_symlink():
+                continue
+            relative = entry.name if place == "." else f"{place}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _LEFT_OUT_FOLDERS:
+                    folders.append(relative)
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(OSError):  # It may have gone since it was listed.
+                    status = entry.stat(follow_symlinks=False)
+                    newest_ns = max(newest_ns, status.st_mtime_ns)
+                    files.append(
+                        FoundFile(
+                            path=relative,
+                            num_bytes=status.st_size,
+                            mtime_ns=status.st_mtime_ns,
+                            inode=status.st_ino,
+                        )
+                    )
+        is_quiet = newest_ns < time.time_ns() - int(self.limits.quiet_s * 1e9)
+        return _Listing(tuple(files), tuple(folders), mtime_ns, is_quiet)
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
@@ -105,7 +155,7 @@ class Folder:
                 inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
-            if not os.path.isfile(f"/proc/self/fd/{descriptor}"):  # noqa: PTH113 (a descriptor, not a path)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise NotInFolderError(f"{path}: not a plain file")
             yield descriptor
         except OSError as error:
@@ -117,10 +167,14 @@ class Folder:
         """At most so many bytes of a file, from an offset."""
         with self.open(path) as descriptor:
             parts: list[bytes] = []
-            while most > 0 and (chunk := os.pread(descriptor, min(most, 1 << 20), offset)):
+            while most > 0:
+                wanted = min(most, 1 << 20)
+                chunk = os.pread(descriptor, wanted, offset)
                 parts.append(chunk)
-                offset += len(chunk)
-                most -= len(chunk)
+                if len(chunk) < wanted:  # a plain file gives less only at its end
+                    break
+                offset += wanted
+                most -= wanted
             return b"".join(parts)
 
     def read_whole(self, path: str, *, most: int) -> bytes:

@@ -21,7 +21,7 @@ from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.place import Place, read_object, schema_of, schema_of_start
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.printed import Printed
-from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts, read_run_once
+from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts, is_supervised, read_run_once
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
 
@@ -128,6 +128,9 @@ class Library:
     _archive: Mapping[str, list[Reading]] = field(default_factory=dict)  # those not in memory, by place
     _opened: OrderedDict[tuple[int, str], Snapshot] = field(default_factory=OrderedDict)
     _runs: SupervisedReader = field(default_factory=SupervisedReader)
+    _found: list[FoundFile] = field(default_factory=list)
+    _paths: Mapping[str, FoundFile] = field(default_factory=dict)
+    _recognised: dict[str, tuple[object, list[Reading]]] = field(default_factory=dict)  # by place
     _known: dict[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]] = field(default_factory=dict)
     _schemas: dict[str, tuple[FoundFile, str]] = field(default_factory=dict)
     _starts: dict[str, tuple[FoundFile, str]] = field(default_factory=dict)
@@ -138,22 +141,14 @@ class Library:
         """Look at the folder, read what changed; the same snapshot where nothing did."""
         with self._lock:
             found, left_out = self.folder.scan_all()
-            paths = {file.path: file for file in found}
             before = self._known
-            self._known = {}
-            readings = list(self._recognise(found))
-            live, archived = split_archive(readings, self.config.most_live)
-            for reading in live:
-                old = before.get(reading.key)
-                same = old is not None and old[0] == reading.files
-                self._known[reading.key] = old if same and old is not None else self._read(reading, old)
-            self.readings = {reading.key: reading for reading in readings}
-            self._archive = _by_place(archived)
-            self._forget(paths)
-            self._note_gone(before, paths)
+            if found is not self._found or self._has_ended(before):
+                self._found = found
+                self._read_all(found)
             states = tuple(self._list_states())
             changed = self._differs(before) or states != self.snapshot.states
-            changed = changed or len(archived) != self.snapshot.num_archived
+            num_archived = len(self.readings) - len(self._known)
+            changed = changed or num_archived != self.snapshot.num_archived
             if self.snapshot.version == 0 or changed or left_out != self.snapshot.files_left_out:
                 results = [result for _, result in self._known.values()]
                 self.snapshot = Snapshot(
@@ -164,10 +159,31 @@ class Library:
                     states=states,
                     num_files=len(found),
                     files_left_out=left_out,
-                    num_archived=len(archived),
-                    files=paths,
+                    num_archived=num_archived,
+                    files=self._paths,
                 )
             return self.snapshot
+
+    def _read_all(self, found: list[FoundFile]) -> None:
+        """Read what is new or changed of the newest sources; remember where the others lie."""
+        before, self._known = self._known, {}
+        self._paths = {file.path: file for file in found}
+        readings = list(self._recognise(found))
+        live, archived = split_archive(readings, self.config.most_live)
+        for reading in live:
+            old = before.get(reading.key)
+            same = old is not None and old[0] == reading.files and not _has_ended(self.folder, old[1])
+            self._known[reading.key] = old if same and old is not None else self._read(reading, old)
+        now = {reading.key: reading for reading in readings}
+        if now != self.readings:
+            self.readings = now
+            self._archive = _by_place(archived)
+        self._forget(self._paths)
+        self._note_gone(before, self._paths)
+
+    def _has_ended(self, known: Mapping[tuple[str, str], tuple[tuple[FoundFile, ...], Source | Problem]]) -> bool:
+        """Whether something must be read again although no file changed: half written before, or ended by a signal."""
+        return any(not files or _has_ended(self.folder, source) for files, source in known.values())
 
     def in_memory(self, key: tuple[str, str]) -> Source | None:
         """A source that need not be read again."""
@@ -229,12 +245,12 @@ class Library:
             if path not in paths:
                 message = f"{path}: was here and is gone; what it told is not shown any more"
                 self._gone[path] = FileState(path=path, state="gone", since_ns=now, message=message)
-        oldest = now - self.config.name_gone_s * 1e9
-        kept = [state for path, state in self._gone.items() if path not in paths and state.since_ns >= oldest]
+        kept = [state for path, state in self._gone.items() if path not in paths]
         self._gone = {state.path: state for state in kept[-self.config.most_gone :]}
 
     def _list_states(self) -> Iterator[FileState]:
-        yield from self._gone.values()
+        oldest = self.clock() - self.config.name_gone_s * 1e9
+        yield from (state for state in self._gone.values() if state.since_ns >= oldest)
         for (_, path), (_, result) in self._known.items():
             if isinstance(result, Problem):
                 yield FileState(path=path, state="broken", since_ns=result.since_ns, message=result.message)
@@ -245,18 +261,28 @@ class Library:
                 yield FileState(path=path, state="stale", since_ns=result.updated_ns, message=message)
 
     def _recognise(self, found: list[FoundFile]) -> Iterator[Reading]:
+        """What there is to read; a place whose files are the same has the same readings as before."""
         places: dict[str, dict[str, FoundFile]] = {}
         for file in found:
-            places.setdefault(file.place, {})[file.name] = file
+            place, _, name = file.path.rpartition("/")
+            places.setdefault(place or ".", {})[name] = file
         attempts = find_attempts(found)
+        before, self._recognised = self._recognised, {}
         for path, files in places.items():
-            place = Place(path=path, files=files)
-            yield from self._recognise_place(place, attempts.get(path, {}))
-            for name, file in files.items():
-                if name.endswith(".jsonl") and name not in _KNOWN_LINES:
-                    yield from self._recognise_lines(file)
-                elif name.endswith(".json") and name not in _KNOWN_JSON:
-                    yield from self._recognise_printed(file)
+            depends = (files, attempts.get(path))
+            known = before.get(path)
+            if known is None or known[0] != depends:
+                known = depends, list(self._recognise_files(Place(path=path, files=files), attempts.get(path, {})))
+            self._recognised[path] = known
+            yield from known[1]
+
+    def _recognise_files(self, place: Place, attempts: Mapping[int, FoundFile]) -> Iterator[Reading]:
+        yield from self._recognise_place(place, attempts)
+        for name, file in place.files.items():
+            if name.endswith(".jsonl") and name not in _KNOWN_LINES:
+                yield from self._recognise_lines(file)
+            elif name.endswith(".json") and name not in _KNOWN_JSON:
+                yield from self._recognise_printed(place, file)
 
     def _recognise_place(self, place: Place, attempts: Mapping[int, FoundFile]) -> Iterator[Reading]:
         folder, files = self.folder, place.files
@@ -311,11 +337,15 @@ class Library:
             known = self._schemas[file.path] = (file, schema)
         return known[1]
 
-    def _recognise_printed(self, file: FoundFile) -> Iterator[Reading]:
+    def _recognise_printed(self, place: Place, file: FoundFile) -> Iterator[Reading]:
         kind = self._start(file, lambda: printed.kind_of_start(self.folder.read(file.path, most=printed.SNIFF_BYTES)))
         if kind:
-            read = partial(printed.read_printed, self.folder, file, kind)
-            yield Reading(key=(kind, file.path), files=(file,), read=read)
+            page = printed.find_page(place, file.name, kind)
+            path = None if page is None else place.path_of(page)
+            read = partial(printed.read_printed, self.folder, file, kind, path)
+            yield Reading(
+                key=(kind, file.path), files=(file,) if page is None else (file, place.files[page]), read=read
+            )
 
     def _start(self, file: FoundFile, sniff: Callable[[], str]) -> str:
         """What a file's beginning says it is, read once for each state of the file; what it was where it says none."""
@@ -349,6 +379,11 @@ def _kind_of_line(first: Any) -> str:
     if {"log", "reason", "action"} <= first.keys():
         return "verdict"
     return "finding" if {"culprit", "lost_gpu_seconds", "evidence"} <= first.keys() else ""
+
+
+def _has_ended(folder: Folder, source: Source | Problem) -> bool:
+    """Whether a run was supervised when it was read, and its supervisor is gone: a signal leaves no trace in files."""
+    return isinstance(source, Supervised) and source.supervised and not is_supervised(folder, source.place)
 
 
 def _is_live(source: Source) -> bool:

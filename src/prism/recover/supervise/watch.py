@@ -95,9 +95,16 @@ def find_frozen_host(folder: Path) -> str | None:
 def parse_report(line: bytes, now_s: float) -> events.Event | None:
     """One report of the trainer as an event; None for what is none."""
     try:
-        fields = json.loads(line)
+        return event_of(json.loads(line), now_s)
+    except (ValueError, RecursionError):
+        return None
+
+
+def event_of(fields: Any, now_s: float) -> events.Event | None:
+    """The event that a parsed report tells of; None for what is none."""
+    try:
         return _PARSERS[fields["kind"]](fields, now_s)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

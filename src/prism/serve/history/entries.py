@@ -22,7 +22,7 @@ from prism.serve.sources.watched import ToldFindings, Watched
 
 EntryKind = Literal[
     "look", "run", "run_day", "finding", "verdict", "evaluation", "prediction",
-    "investigation", "comparison", "goodput", "characterization",
+    "investigation", "comparison", "goodput", "placement", "characterization",
 ]  # fmt: skip
 DAY_NS = 86_400 * 10**9
 _MOST_HOSTS = 4_096  # of one entry
@@ -275,6 +275,8 @@ def _of_printed(source: Printed) -> Entry:
         text = f"{float(document['expected_ms']):.4g} ms a step, then {float(document['observed_ms']):.4g} ms"
     elif kind == "goodput":
         text = f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"
+    elif kind == "placement":
+        text = f"queues under {', '.join(map(str, document['policies']))}"
     else:
         risks = [risk for risk in document["risks"] if isinstance(risk, dict)]
         text, hosts = f"{len(risks)} parts at risk", tuple(str(risk.get("id")) for risk in risks[:20])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
@@ -33,8 +33,13 @@ CREATE INDEX mention_entry ON mention (entry);
 CREATE TABLE member (cluster TEXT NOT NULL, endpoint TEXT NOT NULL, job TEXT NOT NULL,
   PRIMARY KEY (cluster, endpoint)) WITHOUT ROWID;
 """
+_STORED = (
+    "key", "at_ns", "until_ns", "state", "text", "step_s", "num_steps", "gpus", "lost_gpu_s", "restarts", "goodput",
+    "num_findings",
+)  # fields of an entry, in the order of the columns between `job` and `words`  # fmt: skip
 _SAME_JOB = 0.5  # share of the larger set of endpoints, as on the other pages
 _BATCH = 500  # sources written in one transaction
+_CLEAN_NS = 600 * 10**9  # between looks for rows that are older than is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,15 @@ class HistoryConfig:
     sample_s: float = 600.0  # rows of a watch, which overwrites its file, stay when they are this far apart
 
 
+@dataclass(slots=True)
+class _Rows:
+    """Rows that are written together."""
+
+    sources: list[tuple[int, str, str, int]] = field(default_factory=list)
+    entries: list[tuple[object, ...]] = field(default_factory=list)
+    mentions: list[tuple[str, int]] = field(default_factory=list)
+
+
 class HistoryIndex:
     """One writer, many readers, one connection behind a lock: each holds it for milliseconds."""
 
@@ -57,8 +71,16 @@ class HistoryIndex:
         self.num_waiting = 0  # sources that are not brought up to date yet
         self.version = 0  # grows with every change
         self.connection = _open(config.state)
-        rows = self.connection.execute("SELECT kind, path, signature FROM source WHERE gone_ns IS NULL")
-        self._known: dict[tuple[str, str], int] = {(kind, path): signature for kind, path, signature in rows}
+        self._seen: Mapping[tuple[str, str], Reading] = {}  # of the last update
+        self._cleaned_ns: int | None = None
+        run = self.connection.execute
+        rows = run("SELECT kind, path, signature, id FROM source WHERE gone_ns IS NULL")
+        self._known: dict[tuple[str, str], int] = {}  # signatures of the sources whose files are there
+        self._ids: dict[tuple[str, str], int] = {}
+        for kind, path, signature, number in rows:
+            self._known[kind, path], self._ids[kind, path] = signature, number
+        (self._last_source,) = run("SELECT coalesce(max(id), 0) FROM source").fetchone()
+        (self._last_entry,) = run("SELECT coalesce(max(id), 0) FROM entry").fetchone()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -70,7 +92,7 @@ class HistoryIndex:
         with self.lock, self.connection:
             for table in ("source", "entry", "mention", "member"):
                 self.connection.execute(f"DELETE FROM {table}")
-            self._known = {}
+            self._known, self._ids, self._seen = {}, {}, {}
             self.version += 1
 
     def update(
@@ -79,53 +101,66 @@ class HistoryIndex:
         in_memory: Callable[[tuple[str, str]], Source | None] = lambda key: None,
     ) -> int:
         """Read what changed since the last time, forget what is long gone; how many sources were read."""
-        now = {key: sign_files(reading) for key, reading in readings.items()}
-        changed = [key for key, signature in now.items() if self._known.get(key) != signature]
+        looked_at = {key: sign_files(r) for key, r in readings.items() if self._seen.get(key) is not r}
+        changed = [key for key, signature in looked_at.items() if self._known.get(key) != signature]
         # By time: a job keeps the name of its first look, also when all is made anew.
-        changed.sort(key=lambda key: max((file.mtime_ns for file in readings[key].files), default=0))
+        changed.sort(key=lambda key: readings[key].changed_ns)
         self.num_waiting = len(changed)
         for begin in range(0, len(changed), _BATCH):
             part = changed[begin : begin + _BATCH]
-            rows = [(key, now[key], _read(readings[key], in_memory(key))) for key in part]
+            read = [(key, _read(readings[key], in_memory(key))) for key in part]
             with self.lock, self.connection:
-                for key, signature, entries in rows:
-                    self._write(key, signature, entries)
-                    self._known[key] = signature
+                rows = _Rows()
+                for key, entries in read:
+                    self._write(key, looked_at[key], entries, rows)
+                self._insert(rows)
+                self._known.update((key, looked_at[key]) for key in part)
                 self.version += 1
             self.num_waiting -= len(part)
-        self._note_gone([key for key in self._known if key not in now])
+        self._seen = readings
+        self._note_gone([key for key in self._known if key not in readings])
         return len(changed)
 
-    def _write(self, key: tuple[str, str], signature: int, entries: Sequence[Entry]) -> None:
-        run = self.connection.execute
-        run(
-            "INSERT INTO source (kind, path, signature) VALUES (?, ?, ?) "
-            "ON CONFLICT (kind, path) DO UPDATE SET signature = excluded.signature, gone_ns = NULL",
-            (*key, signature),
-        )
-        (source,) = run("SELECT id FROM source WHERE kind = ? AND path = ?", key).fetchone()
-        self._delete_entries(source, keep_samples=_is_watch(key, entries), entries=entries)
+    def _write(self, key: tuple[str, str], signature: int, entries: Sequence[Entry], rows: _Rows) -> None:
+        source = self._ids.get(key)
+        if source is None:
+            found = self.connection.execute("SELECT id FROM source WHERE kind = ? AND path = ?", key).fetchone()
+            source = self._ids[key] = found[0] if found else self._last_source + 1
+            self._last_source = max(self._last_source, source)
+            is_new = found is None
+        else:
+            is_new = False
+        if not is_new:
+            self._delete_entries(source, keep_samples=_is_watch(key, entries), entries=entries)
+        rows.sources.append((source, *key, signature))
         cluster = self._cluster_of(key[1])
         jobs: dict[str, str] = {}  # lasting names of this source's jobs
         for entry in entries:
+            name = entry.job
             if entry.endpoints:
                 name = jobs.get(entry.job) or self._find_job(cluster, entry, frozenset(jobs.values()))
                 jobs[entry.job] = name
-            else:
-                name = entry.job
-            self._insert(source, cluster, name, entry)
+            self._add(rows, source, (cluster, name), entry)
 
-    def _insert(self, source: int, cluster: str, job: str, entry: Entry) -> None:
-        words = " ".join((job, entry.key, entry.state, entry.text, *entry.hosts[:64])).lower()
-        values = (
-            source, entry.kind, cluster, job, entry.key, entry.at_ns, entry.until_ns, entry.state, entry.text,
-            entry.step_s, entry.num_steps, entry.gpus, entry.lost_gpu_s, entry.restarts, entry.goodput,
-            entry.num_findings, words,
-        )  # fmt: skip
-        done = self.connection.execute(f"INSERT INTO entry VALUES (NULL{', ?' * len(values)})", values)
-        if entry.hosts:
-            mentions = [(host, done.lastrowid) for host in entry.hosts if host]
-            self.connection.executemany("INSERT OR IGNORE INTO mention VALUES (?, ?)", mentions)
+    def _add(self, rows: _Rows, source: int, job: tuple[str, str], entry: Entry) -> None:
+        """Note one entry, of a job of a cluster, to be inserted."""
+        self._last_entry += 1
+        hosts = dict.fromkeys(filter(None, entry.hosts))
+        words = " ".join((job[1], entry.key, entry.state, entry.text, *entry.hosts[:64])).lower()
+        rows.entries.append(
+            (self._last_entry, source, entry.kind, *job, *(getattr(entry, name) for name in _STORED), words)
+        )
+        rows.mentions += [(host, self._last_entry) for host in hosts]
+
+    def _insert(self, rows: _Rows) -> None:
+        many = self.connection.executemany
+        many(
+            "INSERT INTO source (id, kind, path, signature) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (kind, path) DO UPDATE SET signature = excluded.signature, gone_ns = NULL",
+            rows.sources,
+        )
+        many(f"INSERT INTO entry VALUES ({', '.join('?' * (len(_STORED) + 6))})", rows.entries)
+        many("INSERT INTO mention VALUES (?, ?)", rows.mentions)
 
     def _delete_entries(self, source: int, *, keep_samples: bool, entries: Sequence[Entry]) -> None:
         """Rows that a source said before; of a watch, rows of earlier looks at its jobs stay as its history."""
@@ -161,12 +196,15 @@ class HistoryIndex:
     def _note_gone(self, gone: list[tuple[str, str]]) -> None:
         """Rows of a file that is gone stay, as history, for as long as is asked for."""
         now = self.clock()
+        if not gone and self._cleaned_ns is not None and 0 <= now - self._cleaned_ns < _CLEAN_NS:
+            return
+        self._cleaned_ns = now
         oldest = now - int(self.config.keep_days * 86_400e9)
         with self.lock, self.connection:
             run = self.connection.execute
             for key in gone:
                 run("UPDATE source SET gone_ns = ? WHERE kind = ? AND path = ?", (now, *key))
-                del self._known[key]
+                del self._known[key], self._ids[key]
             old = "SELECT id FROM entry WHERE until_ns < ?"
             run(f"DELETE FROM mention WHERE entry IN ({old})", (oldest,))
             dropped = run("DELETE FROM entry WHERE until_ns < ?", (oldest,)).rowcount
@@ -188,7 +226,8 @@ def _is_watch(key: tuple[str, str], entries: Sequence[Entry]) -> bool:
 def _read(reading: Reading, source: Source | None) -> list[Entry]:
     """The rows of a source; none where it cannot be read, which the pages say from the snapshot."""
     try:
-        return list_entries(source if source is not None else reading.read())
+        # Read once: a hundred thousand runs that are remembered to be read on from where they were would fill memory.
+        return list_entries(source if source is not None else (reading.read_once or reading.read)())
     except PrismError:
         return []
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import from_json
 
 from prism.errors import BadFileError
 from prism.serve.folder import Folder, FoundFile
@@ -30,8 +31,8 @@ class Place:
 def read_object(folder: Folder, path: str) -> dict[str, Any]:
     """A JSON file that holds an object."""
     try:
-        document = json.loads(folder.read_whole(path, most=_MOST_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
+        document = from_json(folder.read_whole(path, most=_MOST_JSON_BYTES))
+    except ValueError as error:
         raise BadFileError(f"{path}: not JSON ({error}); it may still be being written") from None
     if not isinstance(document, dict):
         raise BadFileError(f"{path}: expected a JSON object")

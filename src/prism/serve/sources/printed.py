@@ -1,4 +1,4 @@
-"""What `investigate`, `compare`, `predict` and `goodput` printed with --json, kept as a file of any name."""
+"""What `investigate`, `compare`, `predict`, `goodput` and `place` printed with --json, kept as a file of any name."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any, Literal, cast
 
 from prism.errors import BadFileError
 from prism.serve.folder import Folder, FoundFile
-from prism.serve.sources.place import read_object
+from prism.serve.sources.place import Place, read_object
 
-PrintedKind = Literal["investigation", "comparison", "prediction", "goodput"]
+PrintedKind = Literal["investigation", "comparison", "prediction", "goodput", "placement"]
 # The schema is the first field that these commands print, so the beginning of a file is enough to recognise it.
 SNIFF_BYTES = 256
-_SCHEMA = re.compile(rb'\A\s*\{\s*"schema"\s*:\s*"prism\.(investigation|comparison|prediction|goodput)/1"')
+_SCHEMA = re.compile(rb'\A\s*\{\s*"schema"\s*:\s*"prism\.(investigation|comparison|prediction|goodput|placement)/1"')
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "investigation": {"verdict": dict, "evidence": list},
     "comparison": {"expected_ms": (int, float), "observed_ms": (int, float), "parts": list},
     "prediction": {"risks": list, "at_ns": int},
     "goodput": {"gpu_hours": (int, float), "goodput": (int, float)},
+    "placement": {"policies": dict},
 }
 
 
@@ -31,6 +32,7 @@ class Printed:
     kind: PrintedKind
     document: Mapping[str, Any]
     updated_ns: int
+    page: str | None = None  # a page of the same command beside it: NAME.html, or KIND.html
 
 
 def kind_of_start(start: bytes) -> str:
@@ -39,7 +41,12 @@ def kind_of_start(start: bytes) -> str:
     return found[1].decode() if found else ""
 
 
-def read_printed(folder: Folder, file: FoundFile, kind: str) -> Printed:
+def find_page(place: Place, name: str, kind: str) -> str | None:
+    """The file name of the page that lies beside a document."""
+    return next((page for page in (name.removesuffix(".json") + ".html", f"{kind}.html") if page in place.files), None)
+
+
+def read_printed(folder: Folder, file: FoundFile, kind: str, page: str | None = None) -> Printed:
     """Read a document and check the fields that its page needs."""
     document = read_object(folder, file.path)
     for name, type_ in _NEEDED[kind].items():
@@ -47,4 +54,4 @@ def read_printed(folder: Folder, file: FoundFile, kind: str) -> Printed:
             raise BadFileError(
                 f"{file.path}: not a whole {kind}, '{name}' is missing or of another type; print it again"
             )
-    return Printed(path=file.path, kind=cast(PrintedKind, kind), document=document, updated_ns=file.mtime_ns)
+    return Printed(path=file.path, kind=cast(PrintedKind, kind), document=document, updated_ns=file.mtime_ns, page=page)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from prism.errors import BadFileError
 from prism.records import Verdict
 from prism.recover.progress import STEPS_FILE
 from prism.recover.supervise import events
-from prism.recover.supervise.watch import parse_report
+from prism.recover.supervise.watch import event_of
 from prism.serve.folder import Folder, FoundFile, NotInFolderError
 from prism.serve.sources.place import Place, read_object
 
@@ -104,7 +105,7 @@ class SupervisedReader:
             run,
             decisions=tuple(_read_decisions(folder, place)),
             reports=tuple(reports),
-            supervised=_is_supervised(folder, place),
+            supervised=is_supervised(folder, place.path),
             updated_ns=max(changed),
         )
 
@@ -134,6 +135,8 @@ def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]
     """The report files of attempts, by the place of their run and their number."""
     found: dict[str, dict[int, FoundFile]] = {}
     for file in files:
+        if not file.path.endswith(STEPS_FILE):
+            continue
         *run, folder, number, name = ("", "", *file.path.split("/"))
         if name == STEPS_FILE and folder == "attempts" and number.isdecimal():
             found.setdefault("/".join(part for part in run if part) or ".", {})[int(number)] = file
@@ -141,11 +144,10 @@ def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]
 
 
 def _read_report(line: bytes, attempt: int) -> Report | None:
-    event = parse_report(line, 0.0)
-    if event is None:
-        return None
     try:
-        return Report(attempt=attempt, time_s=float(json.loads(line)["time"]), event=event)
+        fields = from_json(line)  # a fifth of the time of json.loads, which counts for a million lines
+        event = event_of(fields, 0.0)
+        return None if event is None else Report(attempt=attempt, time_s=float(fields["time"]), event=event)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -186,7 +188,7 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
         return
     for line in folder.read(place.path_of(DECISIONS_FILE), most=_MOST_DECISIONS_BYTES).splitlines():
         try:
-            document = json.loads(line)
+            document = from_json(line)
             fields = dict(document["event"])
             verdict = fields.pop("verdict", None)
             yield Decision(
@@ -200,10 +202,10 @@ def _read_decisions(folder: Folder, place: Place) -> Iterator[Decision]:
             continue
 
 
-def _is_supervised(folder: Folder, place: Place) -> bool:
+def is_supervised(folder: Folder, place: str) -> bool:
     """Whether the process that the lock file names is alive; the lock itself is not ours to try."""
     try:
-        words = folder.read(place.path_of("lock"), most=4096).decode(errors="replace").split()
+        words = folder.read("lock" if place == "." else f"{place}/lock", most=4096).decode(errors="replace").split()
     except NotInFolderError:
         return False
     match words:

@@ -10,11 +10,13 @@ import { evaluation } from "./pages/evaluation.js";
 import { failures } from "./pages/failures.js";
 import { history as past } from "./pages/history.js";
 import { job } from "./pages/job.js";
+import { live } from "./pages/live.js";
 import { reports } from "./pages/reports.js";
 import { ago, plural, whole } from "./units.js";
 
 const PAGES = [
   { path: "/", title: "Cluster", open: cluster, count: (o) => o.num_findings, bad: true },
+  { path: "/live", title: "Live", open: live, count: () => 0 },
   { path: "/job", title: "Job", open: job, count: (o) => o.num_jobs },
   { path: "/failures", title: "Failures", open: failures, count: (o) => o.num_verdicts },
   { path: "/evaluation", title: "Evaluation", open: evaluation, count: (o) => o.num_evaluations },
@@ -35,6 +37,7 @@ async function open() {
   current?.close?.();
   current = null;
   document.title = `${page.title} · Prism`;
+  document.documentElement.toggleAttribute("data-wall", address.get("wall", null) !== null);
   drawNav(page);
   if (!root.childElementCount) clear(root, h("div", { class: "loading" }, "Loading"));
   try {
@@ -172,9 +175,9 @@ function toggleTheme() {
 }
 
 const KEYS = [
-  ["1 to 7", "Cluster, Job, Failures, Evaluation, Datacenter, Reports, History"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
+  ["1 to 8", "Cluster, Live, Job, Failures, Evaluation, Datacenter, Reports, History"], ["T", "dark or light"], ["/", "filter the first table"], ["?", "this help"],
   ["W S or + −", "timeline: zoom in, out"], ["A D", "timeline: pan"], ["← → ↑ ↓", "with the timeline in focus: pan, scroll rows"], ["F", "timeline: all of it"], ["N P", "timeline: next, previous step"], ["J K", "timeline: next, previous finding"], ["L", "timeline: lanes or ranks"],
-  ["Ctrl + wheel", "timeline: zoom at the pointer; Shift + wheel pans, drag moves, double click zooms in"],
+  ["Ctrl + wheel", "timeline: zoom at the pointer; Shift + wheel pans, drag moves, Shift + drag or a drag on the ruler zooms to a range, double click zooms in; the strip below moves too"],
 ];
 
 function showHelp() {
@@ -196,7 +199,7 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (event.key >= "1" && event.key <= "7") go(PAGES[Number(event.key) - 1].path);
+  if (event.key >= "1" && event.key <= "8") go(PAGES[Number(event.key) - 1].path);
   else if (event.key === "t") toggleTheme();
   else if (event.key === "?") showHelp();
   else if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } }

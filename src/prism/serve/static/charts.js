@@ -4,13 +4,13 @@ import { number } from "./units.js";
 
 const drawn = new Map(); // node -> how to draw it, to draw anew in another size
 
-// Paul Tol's "bright" and "muted" schemes: told apart with red-green and blue-yellow blindness; neighbours differ in lightness too.
+// Chosen by calculation from Paul Tol's schemes: any two kinds are at least 19 apart in CIELAB, also with deuteranopia and protanopia.
 export const COLOURS = {
-  compute: "#4477aa", dp: "#ee7733", pp: "#117733", tp: "#aa3377", cp: "#882255", ep: "#ee99aa", embedding: "#997700", storage: "#ddcc33",
-  unknown: "#777777", wait: "#bbbbbb", host: "#33aaaa", microbatch: "#99bbdd", step: "#b6bdc9",
-  load: "#ddcc33", infer: "#4477aa", score: "#117733", other: "#777777",
+  compute: "#325b81", dp: "#eb8222", pp: "#14783e", tp: "#ca53b9", cp: "#7c1a45", ep: "#d58ebb", embedding: "#8a6500", storage: "#c2ce97",
+  unknown: "#7b7a79", wait: "#d6cac4", host: "#00bcf8", microbatch: "#99bbdd", step: "#b6bdc9",
+  load: "#c2ce97", infer: "#325b81", score: "#14783e", other: "#7b7a79",
 };
-export const SERIES = ["#4477aa", "#ee7733", "#117733", "#aa3377", "#33aaaa", "#997700", "#882255", "#ddcc33", "#ee99aa", "#777777"];
+export const SERIES = ["#325b81", "#eb8222", "#14783e", "#ca53b9", "#00bcf8", "#8a6500", "#7c1a45", "#c2ce97", "#d58ebb", "#7b7a79"];
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "12 4", "1 2", "6 6", "3 5", "8 2 2 2", "5 2 1 2"];
 const SHAPES = ["circle", "diamond", "triangle-up", "square", "x", "triangle-left"];
 export const jobColour = (i) => SERIES[i % SERIES.length];
@@ -211,15 +211,17 @@ class Plot {
   }
 
   listen(canvas, tip) {
-    canvas.addEventListener("pointermove", (event) => {
+    const tell = (event) => {
       const mark = this.nearest(event, canvas);
       tip.style.display = mark ? "block" : "none";
       if (!mark) return;
       clear(tip, document.createTextNode(mark.text));
       tip.style.left = `${Math.max(0, Math.min(mark.x + 12, this.width - tip.offsetWidth - 4))}px`;
       tip.style.top = `${Math.max(0, mark.y - tip.offsetHeight - 8)}px`;
-    });
-    canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
+    };
+    canvas.addEventListener("pointermove", tell);
+    canvas.addEventListener("pointerdown", tell); // a finger does not hover; what it tapped stays told
+    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tip.style.display = "none"; });
     if (this.onclick) canvas.addEventListener("click", (event) => { const mark = this.nearest(event, canvas); if (mark) this.onclick({ pointIndex: mark.index }); });
   }
 }

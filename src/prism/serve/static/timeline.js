@@ -2,6 +2,7 @@
 import { COLOURS, colour } from "./charts.js";
 import { load } from "./data.js";
 import { clear, h } from "./dom.js";
+import { Minimap } from "./minimap.js";
 import { bytes, clock, nanoseconds, plural, whole, words } from "./units.js";
 
 const RULER = 24, BAND = 18, LEAST_ROW = 4, MOST_ROW = 26, LEAST_WINDOW = 500, SCROLLBAR = 8;
@@ -26,13 +27,14 @@ export class Timeline {
     this.pictures = null;
     this.pointers = new Map();
     this.hover = null;
-    this.canvas = h("canvas", { tabindex: 0, role: "application", "aria-label": "Timeline. Arrow keys pan and zoom, F fits, N and P go from step to step, J and K from finding to finding." });
+    this.canvas = h("canvas", { tabindex: 0, role: "application", "aria-label": "Timeline. Arrow keys pan and scroll, plus and minus zoom, F fits, N and P go from step to step, J and K from finding to finding." });
     this.tip = h("div", { class: "tip", role: "tooltip" });
     this.where = h("div", { class: "where", "aria-live": "polite" });
     this.bar = h("div", { class: "bar" });
     this.words = h("p", { class: "unseen", id: "timeline-words" }); // the picture in words
     this.canvas.setAttribute("aria-describedby", "timeline-words");
-    this.node = h("div", { class: "timeline" }, this.bar, this.canvas, this.words, this.where);
+    this.map = new Minimap(this);
+    this.node = h("div", { class: "timeline" }, this.bar, this.canvas, this.map.canvas, this.words, this.where);
     this.listen();
   }
 
@@ -189,7 +191,7 @@ export class Timeline {
     }
   }
 
-  refresh() { this.request(0); }
+  refresh() { this.request(0); this.map.forget(); }
 
   tell(document) {
     const { picture, steps, kinds_present: kinds } = document;
@@ -272,6 +274,8 @@ export class Timeline {
     this.paintBands(c);
     this.paintScrollbar(c);
     if (this.hover) this.paintHover(c, height);
+    if (this.drag?.range) this.paintRange(c, height);
+    this.map.draw();
     this.describe();
   }
 
@@ -455,6 +459,13 @@ export class Timeline {
     if (row >= 0) { c.strokeStyle = colour("--accent"); c.strokeRect(this.gutter + 0.5, this.top + (row - this.state.row) * this.rowHeight - 0.5, this.plotWidth - 1, this.rowHeight); }
   }
 
+  paintRange(c, height) {
+    const x0 = Math.max(this.gutter, Math.min(this.drag.x, this.drag.at)), x1 = Math.min(this.gutter + this.plotWidth, Math.max(this.drag.x, this.drag.at));
+    c.fillStyle = colour("--accent"); c.globalAlpha = 0.18; c.fillRect(x0, 0, x1 - x0, height); c.globalAlpha = 1;
+    c.strokeStyle = colour("--accent"); c.strokeRect(x0 + 0.5, 0.5, Math.max(1, x1 - x0 - 1), height - 1);
+    c.fillText(nanoseconds(this.time(x1) - this.time(x0)), x0 + 4, height - 8);
+  }
+
   describe() {
     const { from, to } = this.state, origin = BigInt(this.shown.origin_ns);
     const places = to - from < 1e6 ? 9 : to - from < 1e9 ? 6 : 3;
@@ -500,15 +511,21 @@ export class Timeline {
       this.canvas.setPointerCapture(event.pointerId);
       this.pointers.set(event.pointerId, { ...place(event), event });
       const at = place(event);
-      this.drag = { ...at, from: this.state.from, to: this.state.to, row: this.state.row, moved: false, bar: at.x > this.width - SCROLLBAR };
+      this.drag = { ...at, from: this.state.from, to: this.state.to, row: this.state.row, moved: false, bar: at.x > this.width - SCROLLBAR, range: at.x >= this.gutter && at.x <= this.gutter + this.plotWidth && (event.shiftKey || at.y < RULER), at: at.x };
     });
     this.canvas.addEventListener("pointermove", (event) => this.onMove(event, place(event)));
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => {
       this.pointers.delete(event.pointerId);
-      if (name === "pointerup" && this.drag && !this.drag.moved) this.onClick(place(event));
+      const drag = this.drag;
       if (!this.pointers.size) this.drag = null;
+      if (name === "pointerup" && drag?.range && drag.moved) { const [a, b] = [drag.x, drag.at].sort((p, q) => p - q).map((x) => this.time(x)); this.setWindow(a, b, { push: true }); }
+      if (name === "pointerup" && drag && !drag.moved) {
+        this.onClick(place(event));
+        // A finger does not hover: a tap tells what lies under it, until the next one.
+        if (event.pointerType === "touch") { this.hover = place(event); this.draw(); this.showTip(this.hover, event); }
+      }
     });
-    this.canvas.addEventListener("pointerleave", () => { this.hover = null; this.hideTip(); this.draw(); });
+    this.canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "touch") return; this.hover = null; this.hideTip(); this.draw(); });
     this.canvas.addEventListener("dblclick", (event) => { const at = place(event); if (at.y >= this.top) this.zoom(0.25, this.time(at.x)); });
     this.canvas.addEventListener("keydown", (event) => { if (this.onKey(event)) event.preventDefault(); });
   }
@@ -537,6 +554,7 @@ export class Timeline {
       if (Math.abs(dx) + Math.abs(dy) > 3) this.drag.moved = true;
       if (!this.drag.moved) return;
       this.hideTip();
+      if (this.drag.range) { this.drag.at = at.x; this.draw(); return; }
       if (this.drag.bar) { this.scrollTo(this.drag.row + (dy / (this.visibleRows * this.rowHeight)) * this.numRows); return; }
       const shift = (dx / this.plotWidth) * (this.drag.to - this.drag.from);
       if (event.pointerType === "mouse") this.state.row = Math.max(0, Math.min(this.numRows - this.visibleRows, this.drag.row - Math.round(dy / this.rowHeight)));

@@ -25,7 +25,7 @@ from prism.serve.history.queries import (
 
 _GROUPS = {
     "jobs": ("look",), "runs": ("run",), "findings": ("finding",), "verdicts": ("verdict",),
-    "reports": ("evaluation", "prediction", "investigation", "comparison", "goodput", "characterization"),
+    "reports": ("evaluation", "prediction", "investigation", "comparison", "goodput", "placement", "characterization"),
 }  # fmt: skip
 _MOST_OF_GROUP = 20
 _DAY = re.compile(r"day:(\d{4}-\d{2}-\d{2})(?::(.{1,512}))?")
@@ -235,7 +235,7 @@ def _page_of(entry: StoredEntry) -> str:
             return f"/evaluation?{urlencode({'key': entry.key})}"
         case "characterization":
             return "/datacenter"
-        case "investigation" | "comparison" | "goodput":
+        case "investigation" | "comparison" | "goodput" | "placement":
             return f"/reports?{urlencode({'path': entry.key})}"
         case _:
             by_path = not entry.key.rpartition("~")[1]

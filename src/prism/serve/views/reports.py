@@ -1,4 +1,4 @@
-"""The Reports page: what investigate, compare, predict and goodput printed, newest first."""
+"""The Reports page: what investigate, compare, predict, goodput and place printed, newest first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prism.serve.library import Snapshot
+from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.printed import Printed
 
 _MOST_REPORTS = 500
@@ -20,6 +21,7 @@ class PrintedRow:
     kind: str
     line: str
     updated_ns: str
+    has_page: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +67,21 @@ def describe_report(snapshot: Snapshot, path: str) -> PrintedDocument | None:
     return PrintedDocument(report=_describe(source), document=document, risks_left_out=left_out)
 
 
+def find_page(snapshot: Snapshot, key: str) -> str | None:
+    """The stand-alone page that a command left: of a characterization by its key, of a printed report by its path."""
+    pages = {f"{source.place}~report": source.page for source in snapshot.all_of(Characterized)}
+    pages |= {source.path: source.page for source in snapshot.all_of(Printed)}
+    return pages.get(key)
+
+
 def _describe(source: Printed) -> PrintedRow:
-    return PrintedRow(path=source.path, kind=source.kind, line=_say(source), updated_ns=str(source.updated_ns))
+    return PrintedRow(
+        path=source.path,
+        kind=source.kind,
+        line=_say(source),
+        updated_ns=str(source.updated_ns),
+        has_page=source.page is not None,
+    )
 
 
 def _say(source: Printed) -> str:
@@ -80,5 +95,7 @@ def _say(source: Printed) -> str:
             return f"{before:.4g} ms a step, then {after:.4g} ms{noise}"
         case "prediction":
             return f"{len(document['risks']):,} parts, next {document.get('horizon_days', '?')} days"
+        case "placement":
+            return f"queues under {', '.join(map(str, document['policies']))}"
         case "goodput":
             return f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"

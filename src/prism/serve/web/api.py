@@ -17,10 +17,9 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from prism.errors import BadFileError
 from prism.serve.library import Library
-from prism.serve.sources.characterized import Characterized
 from prism.serve.timelines import Timelines
-from prism.serve.views import cluster, datacenter, evaluation, failures, job, reports, runs, timeline
-from prism.serve.views.jobs import FindingRow, JobRow, key_of
+from prism.serve.views import cluster, datacenter, evaluation, failures, job, live, reports, runs, timeline
+from prism.serve.views.jobs import FindingRow, JobRow
 from prism.serve.views.looks import find_now
 from prism.serve.views.timeline import WindowRequest
 from prism.serve.views.trace import write_trace
@@ -138,6 +137,11 @@ def _add_lists(router: APIRouter, service: Service) -> None:
         """Jobs, hosts, switches, hot links, and who shares them."""
         return await give(request, ("cluster",), lambda: cluster.describe_cluster(library.snapshot))
 
+    @router.get("/live", response_model=live.LiveDocument, tags=["cluster"])
+    async def get_live(request: Request) -> Response:
+        """What happens now: jobs, the feed of findings, risks and queues."""
+        return await give(request, ("live",), lambda: live.describe_live(library.snapshot))
+
     @router.get("/failures", response_model=failures.FailuresDocument, tags=["failures"])
     async def get_failures(request: Request) -> Response:
         """Verdicts, hosts with their history, and supervised runs."""
@@ -202,7 +206,7 @@ def _add_timeline(router: APIRouter, service: Service) -> None:
         from_ns: Time = None,
         to_ns: Time = None,
         width: Annotated[int, Query(ge=16, le=4_096, description="Pixels.")] = 1_200,
-        first_row: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+        first_row: Annotated[int, Query(ge=0, le=10_000_000, description="Row to begin with, from 0.")] = 0,
         num_rows: Annotated[
             int, Query(ge=1, le=1_024, description="Rows; fewer are sent where rows x width is more than 2^20.")
         ] = 64,
@@ -223,11 +227,11 @@ def _add_timeline(router: APIRouter, service: Service) -> None:
     async def spans(
         request: Request,
         key: Key,
-        rank: Annotated[int, Query(ge=0, le=1 << 31)],
-        lane: Annotated[str, Query(max_length=200)] = "",
+        rank: Annotated[int, Query(ge=0, le=1 << 31, description="Global rank.")],
+        lane: Annotated[str, Query(max_length=200, description="One lane of it; without it, all.")] = "",
         from_ns: Time = None,
         to_ns: Time = None,
-        expected: Annotated[str, Query(max_length=1_024)] = "",
+        expected: Annotated[str, Query(max_length=1_024, description="Key of a prediction to look into too.")] = "",
     ) -> Response:
         """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
         asked = WindowRequest(key=key, from_ns=from_ns, to_ns=to_ns, expected=expected or None)
@@ -279,13 +283,12 @@ def _add_files(router: APIRouter, service: Service) -> None:
 
     @router.get("/report", response_class=Response, responses={**page_kind, **_ERRORS}, tags=["datacenter"])
     async def report(key: Key) -> Response:
-        """The stand-alone page of a characterization, without scripts."""
-        found = (s for s in library.snapshot.all_of(Characterized) if key_of(s.place, "report") == key)
-        source = next(found, None)
-        if source is None or source.page is None:
-            return answer_error(404, "no report of that key is in the folder")
+        """The stand-alone page of a characterization or of a printed report, without scripts."""
+        page = reports.find_page(library.snapshot_of(key), key)
+        if page is None:
+            return answer_error(404, "no page of that key is in the folder")
         try:
-            body = await run_in_threadpool(library.folder.read_whole, source.page, most=64 << 20)
+            body = await run_in_threadpool(library.folder.read_whole, page, most=64 << 20)
         except BadFileError as error:
             return answer_error(404, str(error))
         headers = {"Content-Security-Policy": _REPORT_POLICY}

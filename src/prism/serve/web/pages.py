@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from prism.serve.web.problems import answer_error
 
-PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/reports", "/history", "/api")
+PAGES = ("/", "/live", "/job", "/failures", "/evaluation", "/datacenter", "/reports", "/history", "/api")
 _FOLDER = Path(__file__).parent.parent / "static"
 _LEAST_PACKED_BYTES = 1_024
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_core import to_json
 from starlette.responses import Response
@@ -36,6 +37,15 @@ class ErrorBody:
     """The body of every answer that is not a success."""
 
     error: ErrorDetail
+
+
+# Answers that any route may give, beside its own.
+EVERYWHERE: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorBody, "description": "A token is needed"},
+    422: {"model": ErrorBody, "description": "A parameter is wrong"},
+    429: {"model": ErrorBody, "description": "Too many tries from this address"},
+    503: {"model": ErrorBody, "description": "Not ready in time; ask for less"},
+}
 
 
 def answer_error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -106,7 +106,7 @@ function logOf(context) {
     lines.push(h("div", { class: line.cited ? "cited" : "" }, h("span", {}, line.line), h("span", {}, line.text)));
     before = line.line;
   }
-  return h("div", { class: "log", tabindex: 0, "aria-label": "Log lines" }, h("h4", {}, context.file || "cited lines; the log itself is not in this folder"), lines);
+  return h("div", { class: "log", tabindex: 0, "aria-label": "Log lines" }, h("h3", {}, context.file || "cited lines; the log itself is not in this folder"), lines);
 }
 
 function lossCard({ run, losses, marks, losses_left_out }) {
