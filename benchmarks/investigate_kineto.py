@@ -88,16 +88,25 @@ def repeat_trace(source: Path, target: Path, *, times: int | None = None, megaby
     events = trace.pop("traceEvents")
     starts = [e["ts"] for e in events if "ts" in e]
     length = max(e["ts"] + e.get("dur", 0) for e in events if "ts" in e) - min(starts) + 1000
+    # The number of a launch and the start are written anew each time; the rest is text that was made once.
+    cut = []
+    for event in events:
+        args = event.get("args", {})
+        number = args.pop("correlation", None) if isinstance(args, dict) else None
+        start = event.pop("ts", None)
+        event["args"] = None
+        text = json.dumps(event)[: -len('"args": null}')] + '"args": ' + json.dumps(args)[:-1]
+        cut.append((text + (", " if args else ""), number, start))
     with target.open("w") as out:
         out.write(json.dumps(trace)[:-1] + ', "traceEvents": [\n')
         round_ = 0
         while (times is not None and round_ < times) or (megabytes is not None and out.tell() < megabytes << 20):
-            for event in events:
-                if "ts" in event:
-                    event["ts"] += length if round_ else 0
-                if "correlation" in event.get("args", {}):
-                    event["args"]["correlation"] += 1_000_000 if round_ else 0
-                out.write((",\n" if round_ or event is not events[0] else "") + json.dumps(event))
+            lines = []
+            for text, number, start in cut:
+                ends = "}" if number is None else f'"correlation": {number + 1_000_000 * round_}}}'
+                at = "" if start is None else f', "ts": {start + round_ * length!r}'
+                lines.append((text if number is not None else text.removesuffix(", ")) + ends + at + "}")
+            out.write((",\n" if round_ else "") + ",\n".join(lines))
             round_ += 1
         out.write("\n]}")
 
