@@ -1,41 +1,92 @@
-"""`prism investigate`: everything a job left behind, one verdict."""
+"""`prism investigate`: everything a job left behind, one verdict; or a job that hangs now."""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, show, show_json, table
+from prism.errors import BadConfigError
 
 if TYPE_CHECKING:
     from prism.investigate import Clue, Investigation
 
 EPILOG = examples(
     "prism investigate /shared/flight-recorder/job-17",
-    "prism investigate job-17/ --flows flows.parquet --topology topology.csv",
-    "prism investigate job-17/ --json",
+    "prism investigate job-17/ --flows flows.parquet --topology topology.csv --output verdict/",
+    "prism investigate job-17/ --prometheus http://prometheus:9090 --since 2h",
+    "prism investigate --pid 4711",
+    "prism investigate --job 8153",
 )
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def run_investigate(
-    folder: Annotated[Path, typer.Argument(help="Folder of one job: Flight Recorder dumps, logs of its ranks.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of one job: Flight Recorder dumps, profiles, logs of its ranks, RAS output."),
+    ] = None,
     flows: Annotated[list[Path] | None, typer.Option(help="Flow records of the same time.")] = None,
     topology: Annotated[Path | None, typer.Option(help="CSV with address, host, rail, switch of every NIC.")] = None,
+    prometheus: Annotated[str | None, typer.Option(help="URL of a Prometheus with DCGM and node exporter.")] = None,
+    since: Annotated[str | None, typer.Option(help="Leave out what is older: 90m, 2h, 1d or a time (ISO).")] = None,
+    pid: Annotated[list[int] | None, typer.Option(help="A rank or the launcher of a job that hangs now.")] = None,
+    job: Annotated[str | None, typer.Option(help="A Slurm job that hangs now; all its hosts are asked.")] = None,
+    hosts: Annotated[str | None, typer.Option(help="Hosts to ask over ssh about --pid or --job, by commas.")] = None,
+    output: OutputDir = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Say what happened to a job, since when and who is to blame, from whatever it left behind."""
-    from prism.investigate import investigate
-
-    found = investigate(folder, _read_flows(flows, topology), say=note)
+    live = bool(pid or job)
+    if live == (folder is not None):
+        raise BadConfigError("give either the folder of a job, or --pid or --job of one that hangs now")
+    if live:
+        found = _ask_live(pid or [], job or "", hosts)
+    else:
+        found = _read_folder(folder, _read_flows(flows, topology), prometheus, since)
+    if output is not None:
+        _write(found, output, str(folder) if folder else f"job {job}" if job else f"process {pid}")
     if json:
         show_json(found.to_json())
     else:
         _show(found)
+
+
+def _read_folder(folder: Path | None, extra: list[Clue], prometheus: str | None, since: str | None) -> Investigation:
+    from prism.investigate import Request, investigate
+
+    assert folder is not None
+    request = Request(prometheus=prometheus, since_ns=_read_since(since))
+    return investigate(folder, extra, request=request, say=note)
+
+
+def _ask_live(pids: list[int], job: str, hosts: str | None) -> Investigation:
+    from prism.investigate.live import LiveJob, investigate_live
+
+    named = tuple(h.strip() for h in (hosts or "").split(",") if h.strip())
+    return investigate_live(LiveJob(pids=tuple(pids), hosts=named, slurm_job=job), say=note)
+
+
+def _read_since(text: str | None) -> int | None:
+    """Nanoseconds since 1970 of a time, or of so long ago."""
+    if text is None:
+        return None
+    ago = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if ago:
+        return time.time_ns() - int(ago.group(1)) * _UNITS[ago.group(2)] * 10**9
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadConfigError(f"--since {text!r}: neither a length such as 90m or 2h nor a time in ISO form") from None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()) * 10**9
 
 
 def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
@@ -51,20 +102,40 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     return read_findings(diagnose(read.flows, known).findings)
 
 
+def _write(found: Investigation, output: Path, title: str) -> None:
+    """The page for people and the document for the dashboard."""
+    import json as document
+
+    from prism.investigate.page import write_page
+
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "investigation.json").write_text(document.dumps(found.to_json()) + "\n")
+    write_page(found, output / "investigation.html", title=f"Prism investigation of {title}")
+    note(f"wrote {output / 'investigation.html'}")
+
+
 def _show(found: Investigation) -> None:
     verdict = found.fused
     who = ", ".join(f"{s.type} {s.id}" for s in verdict.culprits) or "nobody can be named"
     show(f"[bold]{verdict.what}[/bold]", f"who: {who} (sure {verdict.confidence:.0%})")
     if verdict.alternatives:
-        show("or:  " + ", ".join(f"{s.type} {s.id}" for s in verdict.alternatives))
+        show("or:  " + ", ".join(f"{s.type} {s.id}" for s in verdict.alternatives[:10]))
     if verdict.advice:
         show(f"next: {verdict.advice}")
-    show(
-        table(
-            "Evidence",
-            ["source", "what it says", ">sure"],
-            [[c.source, c.text, f"{c.confidence:.0%}"] for c in found.clues],
-        )
-    )
+    rows = [[c.source, c.text, f"{c.confidence:.0%}"] for c in found.clues]
+    show(table("Evidence", ["source", "what it says", ">sure"], rows))
+    if found.profiles is not None:
+        _show_profiles(found)
     for line in found.notes:
         note(f"note: {line}")
+
+
+def _show_profiles(found: Investigation) -> None:
+    assert found.profiles is not None
+    rows: list[list[object]] = []
+    for row in found.to_json()["profile"]["breakdown"]:
+        if row["step"] is None and len(rows) < 16:
+            parts = ("span", "compute", "exposed", "overlapped", "idle", "idle_host")
+            rows.append([row["rank"], *(f"{row[f'{p}_ms']:.1f}" for p in parts)])
+    heads = [">rank", ">span ms", ">compute", ">exposed comm", ">overlapped", ">idle", ">of it host late"]
+    show(table("Profiles", heads, rows))

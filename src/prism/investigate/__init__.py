@@ -2,6 +2,6 @@
 
 from prism.investigate.clues import Clue, Suspect
 from prism.investigate.compare import Comparison, Part, compare_timelines
-from prism.investigate.investigation import Investigation, investigate
+from prism.investigate.investigation import Investigation, Request, investigate
 
-__all__ = ["Clue", "Comparison", "Investigation", "Part", "Suspect", "compare_timelines", "investigate"]
+__all__ = ["Clue", "Comparison", "Investigation", "Part", "Request", "Suspect", "compare_timelines", "investigate"]

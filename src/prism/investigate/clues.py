@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
+
 from prism.records.findings import Finding
 from prism.records.verdict import Verdict
+from prism.traces.counters import Anomaly
 from prism.traces.hang import Hang
+from prism.traces.kernel_log import GpuError, describe_error
+from prism.traces.profiled_ranks import ProfiledJob
+from prism.traces.ras import Laggards
 
 SuspectType = Literal["rank", "host", "gpu", "link", "program"]
-Source = Literal["flight_recorder", "flows", "log", "kineto", "counters"]
+Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks"]
 
 # A collective that timed out says that someone did not come, not who or why.
 _SYMPTOMS = frozenset({"NCCLTimeoutError", "NCCLRemoteError", "Unknown", "none"})
@@ -112,3 +118,148 @@ def read_findings(findings: Sequence[Finding]) -> list[Clue]:
             )
         )
     return clues
+
+
+def read_laggards(found: Sequence[Laggards]) -> list[Clue]:
+    """What NCCL RAS shows; ranks of the largest communicator are the job's, those of others have only a host."""
+    largest = max((x.size or 0 for x in found), default=0)
+    clues = []
+    for one in found[:5]:
+        is_world = (one.size or 0) == largest
+        suspects = [Suspect(type="rank", id=str(m.rank)) for m in one.members[:16] if is_world and m.rank >= 0]
+        suspects += [Suspect(type="host", id=h) for h in dict.fromkeys(m.host for m in one.members if m.host)][:16]
+        ranks = ", ".join(str(m.rank) for m in one.members[:8])
+        behind = "does not answer" if one.behind is None else f"is {one.behind} operations behind the first"
+        clues.append(
+            Clue(
+                source="ras",
+                what="hang: a rank does not answer" if one.behind is None else "hang: a rank launched fewer operations",
+                text=f"communicator {one.communicator} of {one.size or 'unknown'} ranks: rank {ranks} {behind}",
+                suspects=tuple(suspects),
+                since_ns=None,
+                confidence=0.9 if one.behind is None else 0.8 / max(len(one.members) ** 0.5, 1),
+                advice="look at its process and its host; restart without the host if it does not answer",
+            )
+        )
+    return clues
+
+
+def read_gpu_errors(errors: Sequence[GpuError]) -> list[Clue]:
+    """Errors in kernel logs; those of hardware accuse a GPU, those of a program only say what it did."""
+    seen: dict[tuple[str, str, int], GpuError] = {}
+    for error in errors:
+        if error.severity in ("hardware", "program"):
+            seen.setdefault((error.host, error.device, error.code), error)
+    clues = []
+    for error in list(seen.values())[:8]:
+        broken = error.severity == "hardware"
+        named = (Suspect(type="host", id=error.host), Suspect(type="gpu", id=f"{error.host} {error.device}"))
+        clues.append(
+            Clue(
+                source="log",
+                what=f"{error.family} {error.code}",
+                text=f"kernel log: {describe_error(error)}: {error.text}",
+                suspects=named if broken else (),
+                since_ns=error.at_ns,
+                confidence=0.85 if broken else 0.4,
+                advice=f"drain {error.host}, reset or swap the GPU"
+                if broken
+                else "look for a wrong access in the program",
+            )
+        )
+    return clues
+
+
+def read_anomalies(anomalies: Sequence[Anomaly]) -> list[Clue]:
+    """What counters show, one clue per host."""
+    by_host: dict[str, list[Anomaly]] = {}
+    for anomaly in anomalies:
+        by_host.setdefault(anomaly.host, []).append(anomaly)
+    clues = []
+    for host, own in list(by_host.items())[:8]:
+        gpus = dict.fromkeys(f"{host} {a.device}" for a in own if a.device.startswith("gpu"))
+        told = "; ".join(f"{a.device} {a.words} ({a.metric} {a.value:g})" for a in own[:3])
+        clues.append(
+            Clue(
+                source="counters",
+                what=own[0].words,
+                text=f"{host}: {told}",
+                suspects=(Suspect(type="host", id=host), *(Suspect(type="gpu", id=g) for g in list(gpus)[:4])),
+                since_ns=min(a.since_ns for a in own),
+                confidence=max(a.confidence for a in own),
+                advice=f"drain {host} and test it",
+            )
+        )
+    return clues
+
+
+def read_profile_study(job: ProfiledJob) -> list[Clue]:
+    """What profiles show: the rank that the others wait for, and why it is late."""
+    if job.lateness.height < 2:
+        return []
+    spans = job.breakdown.filter(pl.col("step").is_null())
+    span = float(spans["span_ns"].median() or 0)  # type: ignore[arg-type]
+    first, second = job.lateness.row(0, named=True), job.lateness.row(1, named=True)
+    cost = first["held_ns"] / span if span else 0.0
+    if cost < 0.02 or first["held_ns"] < 2 * second["held_ns"]:
+        return []
+    rank = first["rank"]
+    reason = _why_late(job, rank)
+    return [
+        Clue(
+            source="kineto",
+            what="slow rank: the others wait for it",
+            text=f"rank {rank} came last to {first['last']} of {first['calls']} collectives; the others waited "
+            f"{first['held_ns'] / 1e6:.1f} ms of {span / 1e6:.1f}{reason}",
+            suspects=(Suspect(type="rank", id=str(rank)),),
+            since_ns=None,
+            confidence=min(0.9, 0.5 + cost),
+            advice="compare that rank's kernels, clocks and input with the others'",
+        )
+    ]
+
+
+def _why_late(job: ProfiledJob, rank: int) -> str:
+    """The part of its time that exceeds the median rank's by most."""
+    whole = job.breakdown.filter(pl.col("step").is_null())
+    parts = {"compute_ns": "it computes", "idle_host_ns": "its host launches", "copies_ns": "it copies"}
+    own = whole.filter(pl.col("rank") == rank)
+    excess = {name: own[name][0] - float(whole[name].median() or 0) for name in parts}  # type: ignore[arg-type]
+    worst = max(excess, key=lambda name: excess[name])
+    slow = job.slow_kernels.filter(pl.col("rank") == rank)
+    told = f"; {parts[worst]} {excess[worst] / 1e6:.1f} ms longer than the median rank" if excess[worst] > 0 else ""
+    if slow.height:
+        kernel = slow.row(0, named=True)
+        told += f"; {kernel['name'][:60]} takes {kernel['mean_us']:.0f} us there and {kernel['usual_us']:.0f} elsewhere"
+    return told
+
+
+def read_waited_for(table: pl.DataFrame) -> list[Clue]:
+    """What NCCL Inspector shows: a rank that waits least in most calls is the one that the others wait for."""
+    if table.height < 2:
+        return []
+    first = table.row(0, named=True)
+    if first["last"] < 0.6 * first["calls"] or first["held_us"] < 2 * table.row(1, named=True)["held_us"]:
+        return []
+    named = [Suspect(type="rank", id=str(first["rank"]))]
+    named += [Suspect(type="host", id=first["host"])] if first["host"] else []
+    return [
+        Clue(
+            source="inspector",
+            what="slow rank: the others wait for it",
+            text=f"rank {first['rank']} came last to {first['last']} of {first['calls']} collectives; the others "
+            f"waited {first['held_us'] / 1e3:.1f} ms for it",
+            suspects=tuple(named),
+            since_ns=None,
+            confidence=0.7,
+        )
+    ]
+
+
+def host_of(suspect: Suspect, hosts: Mapping[str, str]) -> str | None:
+    """The host that a suspect sits on, where that is known."""
+    if suspect.type == "host":
+        return suspect.id
+    if suspect.type == "gpu":
+        return suspect.id.split(" ")[0]
+    return hosts.get(suspect.id) if suspect.type == "rank" else None

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.errors import BadFileError, InputError
-from prism.explain import diagnose as explain_log
-from prism.explain import read_job
-from prism.investigate.clues import Clue, Suspect, read_hang, read_verdict
-from prism.investigate.fusion import Fused, fuse
-from prism.traces.flight_recorder import Dump, looks_like_dump, read_dump
-from prism.traces.hang import find_hang
+import polars as pl
 
-_LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
-_MOST_FILES = 100_000
+from prism.errors import BadFileError
+from prism.investigate.clues import Clue, Suspect, read_anomalies
+from prism.investigate.evidence import LOG_ENDINGS, Evidence, gather
+from prism.investigate.fusion import Fused, fuse
+from prism.traces.counters import PrometheusSilentError, find_anomalies, read_prometheus
+from prism.traces.profiled_ranks import ProfiledJob
+
+_MINUTE_NS = 60 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Where to look beside the folder, and from when on."""
+
+    prometheus: str | None = None
+    since_ns: int | None = None
+    deadline_s: float = 20.0  # that Prometheus has for all its answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +36,12 @@ class Investigation:
     fused: Fused
     clues: tuple[Clue, ...]
     notes: tuple[str, ...]
+    profiles: ProfiledJob | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism investigate --json` prints."""
         verdict = self.fused
-        return {
+        document: dict[str, Any] = {
             "schema": "prism.investigation/1",
             "verdict": {
                 "what": verdict.what,
@@ -38,80 +49,96 @@ class Investigation:
                 "since_ns": verdict.since_ns,
                 "confidence": round(verdict.confidence, 3),
                 "alternatives": [_name(s) for s in verdict.alternatives],
+                "against": list(verdict.against),
                 "next": verdict.advice,
             },
-            "evidence": [{"source": c.source, "text": c.text} for c in self.clues],
+            "evidence": [
+                {"source": c.source, "text": c.text, "confidence": round(c.confidence, 3)} for c in self.clues
+            ],
             "notes": list(self.notes),
         }
+        if self.profiles is not None:
+            document["profile"] = _tell_profiles(self.profiles)
+        return document
 
 
 def investigate(
-    folder: Path, extra: Sequence[Clue] = (), *, say: Callable[[str], None] = lambda text: None
+    folder: Path,
+    extra: Sequence[Clue] = (),
+    *,
+    request: Request | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Investigation:
     """Read whatever is in a folder; `extra` holds clues of other sources, such as flow records."""
-    if not folder.is_dir():
-        raise BadFileError(f"{folder}: not a folder; give the one that holds the dumps and logs of one job")
-    files = _list_files(folder)
-    notes: list[str] = []
-    dump_files = [f for f in files if looks_like_dump(f)]
-    log_files = [f for f in files if f not in set(dump_files) and f.suffix in _LOG_ENDINGS]
-    clues = [*extra]
-    if dump_files:
-        say(f"{len(dump_files)} Flight Recorder dumps")
-        clues += _read_dumps(dump_files, notes)
-    if log_files:
-        say(f"{len(log_files)} log files")
-        clues += _read_logs(folder, log_files, notes)
-    if not clues:
+    request = request or Request()
+    evidence = gather(folder, since_ns=request.since_ns, say=say)
+    evidence.clues = [*extra, *evidence.clues]
+    if request.prometheus is not None:
+        _ask_prometheus(request, evidence)
+    if not evidence.clues and evidence.profiles is None:
         raise BadFileError(
             f"{folder}: holds nothing that can be read; Flight Recorder dumps end in the rank's number (dump_17), "
-            "logs in "
-            f"{', '.join(_LOG_ENDINGS[:4])}"
+            f"logs in {', '.join(LOG_ENDINGS[:4])}" + (f"; {evidence.notes[0]}" if evidence.notes else "")
         )
-    if not dump_files:
+    return conclude(evidence)
+
+
+def conclude(evidence: Evidence) -> Investigation:
+    """One verdict from all clues, and what to collect the next time."""
+    notes = [*evidence.notes]
+    if not any(c.source == "flight_recorder" for c in evidence.clues):
         notes.append(
             "no Flight Recorder dumps: set TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
             "TORCH_FR_DUMP_TEMP_FILE next time, and a hang names its rank"
         )
-    return Investigation(fused=fuse(clues), clues=tuple(clues), notes=tuple(notes))
+    if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
+        notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
+    return Investigation(
+        fused=fuse(evidence.clues, evidence.hosts),
+        clues=tuple(evidence.clues),
+        notes=tuple(dict.fromkeys(notes)),
+        profiles=evidence.profiles,
+    )
 
 
-def _list_files(folder: Path) -> list[Path]:
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-    if len(found) > _MOST_FILES:
-        raise BadFileError(f"{folder}: more than {_MOST_FILES:,} files; give the folder of one job")
-    return found
-
-
-def _read_dumps(files: Sequence[Path], notes: list[str]) -> list[Clue]:
-    dumps: dict[int, Dump] = {}
-    for path in files:
-        try:
-            dump = read_dump(path)
-        except InputError as error:
-            notes.append(str(error))  # one bad dump of many is a fact, not the end
-            continue
-        if dump.rank in dumps:
-            raise BadFileError(f"{path}: rank {dump.rank} is also in {dumps[dump.rank].path}; give one folder per job")
-        dumps[dump.rank] = dump
-    if not dumps:
-        return []
-    hang = find_hang([dumps[r] for r in sorted(dumps)])
-    if hang.missing:
-        shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
-        notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
-    return [read_hang(hang)]
-
-
-def _read_logs(folder: Path, files: Sequence[Path], notes: list[str]) -> list[Clue]:
-    """One job's logs are read together, as `prism explain FOLDER` does."""
-    parents = {f.parent for f in files}
+def _ask_prometheus(request: Request, evidence: Evidence) -> None:
+    """Counters around the time that the other sources name, else of the last hour."""
+    assert request.prometheus is not None
+    told = [c.since_ns for c in evidence.clues if c.since_ns]
+    end_ns = min(told) + 10 * _MINUTE_NS if told else time.time_ns()
+    start_ns = request.since_ns or (min(told) - 20 * _MINUTE_NS if told else end_ns - 60 * _MINUTE_NS)
+    seconds = (end_ns - start_ns) / 1e9
     try:
-        found = explain_log(read_job(str(parents.pop() if len(parents) == 1 else folder)))
-    except InputError as error:
-        notes.append(str(error))
-        return []
-    return [read_verdict(found.verdict)] if found.verdict.reason not in ("Unknown", "none") else []
+        counters = read_prometheus(
+            request.prometheus,
+            start_s=start_ns / 1e9,
+            end_s=end_ns / 1e9,
+            step_s=max(15.0, seconds / 200),
+            deadline_s=request.deadline_s,
+        )
+    except PrometheusSilentError as error:
+        evidence.notes.append(str(error))
+        return
+    if counters.is_empty():
+        evidence.notes.append(f"{request.prometheus}: has no counters of DCGM or node exporter for that time")
+    evidence.clues += read_anomalies(find_anomalies(counters))
+
+
+def _tell_profiles(job: ProfiledJob) -> dict[str, Any]:
+    """Profiles in milliseconds, for documents and pages."""
+    whole = job.breakdown.with_columns((pl.col(c) / 1e6).round(3) for c in job.breakdown.columns if c.endswith("_ns"))
+    renamed = whole.rename({c: c.removesuffix("_ns") + "_ms" for c in whole.columns if c.endswith("_ns")})
+    lateness = job.lateness.with_columns(held_ms=(pl.col("held_ns") / 1e6).round(3)).drop("held_ns")
+    bubbles = job.bubbles.with_columns(ms=((pl.col("end_ns") - pl.col("start_ns")) / 1e6).round(3))
+    return {
+        "ranks": list(job.ranks),
+        "breakdown": renamed.to_dicts(),
+        "lateness": lateness.to_dicts(),
+        "bandwidth": job.bandwidth.to_dicts(),
+        "slow_kernels": job.slow_kernels.head(20).to_dicts(),
+        "bubbles": bubbles.sort("ms", descending=True).head(20).to_dicts(),
+        "clock_offset_ms": {str(rank): round(ns / 1e6, 3) for rank, ns in job.clock_offset_ns.items()},
+    }
 
 
 def _name(suspect: Suspect) -> dict[str, str]:

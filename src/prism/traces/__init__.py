@@ -2,5 +2,21 @@
 
 from prism.traces.flight_recorder import Call, Dump, read_dump, read_dumps
 from prism.traces.hang import Hang, find_hang
+from prism.traces.kineto import Profile, read_profile
+from prism.traces.profiled_ranks import ProfiledJob, compare_ranks, study_files, study_rank, write_spans
 
-__all__ = ["Call", "Dump", "Hang", "find_hang", "read_dump", "read_dumps"]
+__all__ = [
+    "Call",
+    "Dump",
+    "Hang",
+    "Profile",
+    "ProfiledJob",
+    "compare_ranks",
+    "find_hang",
+    "read_dump",
+    "read_dumps",
+    "read_profile",
+    "study_files",
+    "study_rank",
+    "write_spans",
+]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prism.traces.flight_recorder import Call, Dump
 
 # In these, members may pass different sizes and still be right.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
+_CLOCK_OFF_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Hang:
     missing: tuple[int, ...] = ()  # ranks without a dump
     alternatives: tuple[int, ...] = ()
     line: str = ""  # of the program, where the root was last seen
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,7 +44,42 @@ class _Waits:
 
 
 def find_hang(dumps: Sequence[Dump]) -> Hang:
-    """The root of a hang over all groups."""
+    """The root of a hang over all groups, on one clock."""
+    offsets = find_clock_offsets(dumps)
+    hang = _find_hang([_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps])
+    if not offsets:
+        return hang
+    first = min(offsets)
+    such = f"rank {first} by {offsets[first] / 1e9:.0f} s"
+    note = f"clocks of {len(offsets)} ranks are off, such as {such}; aligned by their calls"
+    return replace(hang, notes=(*hang.notes, note))
+
+
+def find_clock_offsets(dumps: Sequence[Dump]) -> dict[int, int]:
+    """By how much ranks' clocks differ from the median rank's, where it is over a minute.
+
+    Ranks enter the same collective within seconds of each other, so what differs in most of their calls is the clock.
+    """
+    entered: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for dump in dumps:
+        for call in dump.calls:
+            if not call.is_message and call.created_ns > 0 and not call.pending:
+                entered[call.group, call.seq].append((dump.rank, call.created_ns))
+    apart: dict[int, list[int]] = defaultdict(list)
+    for members in entered.values():
+        if len(members) > 1:
+            middle = sorted(ns for _, ns in members)[len(members) // 2]
+            for rank, ns in members:
+                apart[rank].append(ns - middle)
+    offsets = {rank: sorted(all_)[len(all_) // 2] for rank, all_ in apart.items()}
+    return {rank: ns for rank, ns in offsets.items() if abs(ns) > _CLOCK_OFF_NS}
+
+
+def _move_clock(dump: Dump, offset_ns: int) -> Dump:
+    return replace(dump, calls=tuple(replace(c, created_ns=c.created_ns - offset_ns) for c in dump.calls))
+
+
+def _find_hang(dumps: Sequence[Dump]) -> Hang:
     by_rank = {dump.rank: dump for dump in dumps}
     members = _list_members(dumps)
     world = set(by_rank).union(*members.values()) if members else set(by_rank)

@@ -36,6 +36,7 @@ class Tools:
 
     launcher: Launcher
     explainer: Explainer = field(default=explain_logs)
+    investigate: Callable[[Path], object] = field(default=lambda folder: None)
     examiner: Examiner | None = None
     stop_asked: Callable[[], bool] = field(default=lambda: False)  # True once for every time a person asks
     hurry: Callable[[], bool] = field(default=no_hurry)  # asked again while the job was being asked to save
@@ -169,7 +170,9 @@ class Supervisor:
                 folder = attempt_dir(self.run_dir, action.attempt)
                 take_stacks(launcher.pids(folder), folder / "stacks.txt")
             case actions.Explain():
-                verdict = self.tools.explainer(attempt_dir(self.run_dir, action.attempt), action.code)
+                folder = attempt_dir(self.run_dir, action.attempt)
+                verdict = self.tools.explainer(folder, action.code)
+                self.tools.investigate(folder)
                 return events.Explained(now_s=self.clock.now_s(), verdict=verdict)
             case actions.Examine():
                 return self._examine(action)

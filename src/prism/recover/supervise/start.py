@@ -15,6 +15,7 @@ from prism.recover.isolate.grading import Grader
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.isolate.search import SearchConfig
 from prism.recover.supervise.config import LaunchSettings, SuperviseConfig
+from prism.recover.supervise.investigating import start_investigation
 from prism.recover.supervise.launchers import Launcher
 from prism.recover.supervise.launchers.local import LocalLauncher, check_command
 from prism.recover.supervise.launchers.slurm import SlurmLauncher
@@ -40,6 +41,7 @@ def supervise(
     tools = Tools(
         launcher=make_launcher(launcher, config, say),
         examiner=make_examiner(config),
+        investigate=start_investigation,
         stop_asked=requests.take,
         hurry=requests.waiting,
         say=say,

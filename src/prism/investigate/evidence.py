@@ -1,0 +1,192 @@
+"""Sort the files of a folder by what they are, and read each kind into clues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.errors import BadFileError, InputError
+from prism.explain import diagnose as explain_log
+from prism.explain import read_job
+from prism.investigate import clues as say_clues
+from prism.investigate.clues import Clue
+from prism.traces.counters import find_anomalies, looks_like_counters, read_counter_csv
+from prism.traces.flight_recorder import Dump, looks_like_dump, read_dump
+from prism.traces.hang import find_hang
+from prism.traces.inspector import find_waited_for, looks_like_inspector, read_inspector
+from prism.traces.kernel_log import read_gpu_errors
+from prism.traces.kineto import looks_like_trace
+from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
+from prism.traces.profiled_ranks import ProfiledJob, study_files
+from prism.traces.ras import find_laggards, parse_ras
+
+LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
+_MOST_FILES = 100_000
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What a folder holds, read."""
+
+    clues: list[Clue] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hosts: dict[str, str] = field(default_factory=dict)  # by rank
+    communicators: list[NcclCommunicator] = field(default_factory=list)
+    profiles: ProfiledJob | None = None
+    kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
+
+
+@dataclass(slots=True)
+class _Sorted:
+    dumps: list[Path] = field(default_factory=list)
+    traces: list[Path] = field(default_factory=list)
+    inspector: list[Path] = field(default_factory=list)
+    ras: list[Path] = field(default_factory=list)
+    counters: list[Path] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+
+def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], None] = lambda text: None) -> Evidence:
+    """Read everything that a folder holds; what cannot be read is a note."""
+    if not folder.is_dir():
+        raise BadFileError(f"{folder}: not a folder; give the one that holds the dumps and logs of one job")
+    files = _sort(folder)
+    evidence = Evidence()
+    evidence.kinds = {
+        kind: len(paths)
+        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs")
+        if (paths := getattr(files, kind))
+    }
+    for kind, count in evidence.kinds.items():
+        say(f"{count} files: {kind}")
+    readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
+        (files.dumps, _read_dumps),
+        (files.traces, _read_traces),
+        (files.inspector, _read_inspector),
+        (files.ras, _read_ras),
+        (files.counters, lambda e, paths: _read_counters(e, paths, since_ns)),
+        (files.logs, lambda e, paths: _read_system_logs(e, paths, since_ns)),
+        (files.logs, lambda e, paths: _read_job_logs(e, paths, folder)),
+    ]
+    for paths, read in readers:
+        if paths:
+            read(evidence, paths)
+    return evidence
+
+
+def _sort(folder: Path) -> _Sorted:
+    found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    if len(found) > _MOST_FILES:
+        raise BadFileError(f"{folder}: more than {_MOST_FILES:,} files; give the folder of one job")
+    files = _Sorted()
+    for path in found:
+        if looks_like_dump(path):
+            files.dumps.append(path)
+        elif looks_like_inspector(path):
+            files.inspector.append(path)
+        elif _looks_like_ras(path):
+            files.ras.append(path)
+        elif looks_like_counters(path):
+            files.counters.append(path)
+        elif looks_like_trace(path):
+            files.traces.append(path)
+        elif path.suffix in LOG_ENDINGS or path.name in ("messages", "syslog", "dmesg"):
+            files.logs.append(path)
+    return files
+
+
+def _looks_like_ras(path: Path) -> bool:
+    """Whether a file is what `ncclras` printed."""
+    if path.suffix not in (".json", ".txt", ".out", ".log", ""):
+        return False
+    with path.open("rb") as handle:
+        head = handle.read(_HEAD_BYTES)
+    if head.lstrip()[:1] == b"{":
+        return b'"communicators"' in head and b'"collective_counts"' in head
+    return b"Job summary" in head and b"Communicators..." in head
+
+
+def _read_dumps(evidence: Evidence, files: Sequence[Path]) -> None:
+    dumps: dict[int, Dump] = {}
+    for path in files:
+        try:
+            dump = read_dump(path)
+        except InputError as error:
+            evidence.notes.append(str(error))  # one bad dump of many is a fact, not the end
+            continue
+        if dump.rank in dumps:
+            raise BadFileError(f"{path}: rank {dump.rank} is also in {dumps[dump.rank].path}; give one folder per job")
+        dumps[dump.rank] = dump
+    if not dumps:
+        return
+    hang = find_hang([dumps[r] for r in sorted(dumps)])
+    if hang.missing:
+        shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
+        evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
+    evidence.notes += hang.notes
+    evidence.clues.append(say_clues.read_hang(hang))
+
+
+def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
+    try:
+        evidence.profiles = study_files(files)
+    except InputError as error:
+        if "one folder per job" in str(error):
+            raise
+        evidence.notes.append(str(error))
+        return
+    evidence.notes += evidence.profiles.notes
+    evidence.clues += say_clues.read_profile_study(evidence.profiles)
+
+
+def _read_inspector(evidence: Evidence, files: Sequence[Path]) -> None:
+    try:
+        evidence.clues += say_clues.read_waited_for(find_waited_for(read_inspector(files)))
+    except InputError as error:
+        evidence.notes.append(str(error))
+
+
+def _read_ras(evidence: Evidence, files: Sequence[Path]) -> None:
+    for path in files:
+        try:
+            evidence.clues += say_clues.read_laggards(
+                find_laggards(parse_ras(path.read_text("utf-8", "replace"), str(path)))
+            )
+        except InputError as error:
+            evidence.notes.append(str(error))
+
+
+def _read_counters(evidence: Evidence, files: Sequence[Path], since_ns: int | None) -> None:
+    for path in files:
+        try:
+            counters = read_counter_csv(path)
+        except InputError as error:
+            evidence.notes.append(str(error))
+            continue
+        if since_ns is not None:
+            counters = counters.filter(counters["at_ns"] >= since_ns)
+        evidence.clues += say_clues.read_anomalies(find_anomalies(counters))
+
+
+def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int | None) -> None:
+    """What drivers and NCCL wrote, wherever it stands among the logs."""
+    errors = read_gpu_errors(files)
+    if since_ns is not None:
+        errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
+    evidence.clues += say_clues.read_gpu_errors(errors)
+    evidence.communicators = read_nccl_logs(files)
+    evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
+
+
+def _read_job_logs(evidence: Evidence, files: Sequence[Path], folder: Path) -> None:
+    """One job's logs are read together, as `prism explain FOLDER` does."""
+    parents = {f.parent for f in files}
+    try:
+        found = explain_log(read_job(str(parents.pop() if len(parents) == 1 else folder)))
+    except InputError as error:
+        evidence.notes.append(str(error))
+        return
+    if found.verdict.reason not in ("Unknown", "none"):
+        evidence.clues.append(say_clues.read_verdict(found.verdict))

@@ -1,0 +1,200 @@
+"""A job that hangs now: the collector runs on its hosts; nothing is restarted or left behind."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.errors import BadConfigError, InputError
+from prism.investigate import collector
+from prism.investigate.clues import Clue, Suspect, read_hang, read_laggards
+from prism.investigate.evidence import Evidence
+from prism.investigate.investigation import Investigation, conclude
+from prism.traces.flight_recorder import Dump, parse_dump
+from prism.traces.hang import find_hang
+from prism.traces.plain_pickle import read_plain_pickle
+from prism.traces.ras import find_laggards, parse_ras
+
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,252}")
+_FRAME = re.compile(r"^\s{4}(\S.{0,200}?) \(([^()]{1,500}?):(\d{1,7})\)$", re.MULTILINE)
+_COLLECTIVE = (
+    "torch/distributed",
+    "all_reduce",
+    "all_gather",
+    "barrier",
+    "broadcast",
+    "reduce_scatter",
+    "wait (",
+    "synchronize",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveJob:
+    """Which job: processes of this host, hosts to ask over ssh, or a Slurm job."""
+
+    pids: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    slurm_job: str = ""
+    deadline_s: float = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRank:
+    """What one rank shows."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    stack: str
+
+
+def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: None) -> Investigation:
+    """Collect on all hosts and conclude."""
+    evidence = Evidence()
+    ranks: list[LiveRank] = []
+    dumps: dict[int, Dump] = {}
+    for host, command in _list_commands(job):
+        say(f"asking {host}")
+        told = _run(command, host, job.deadline_s, evidence.notes)
+        if told:
+            _take(told, ranks, dumps, evidence)
+    if not ranks:
+        raise BadConfigError(
+            "no rank of that job was found: give the number of a process that has RANK in its environment, or of its "
+            "launcher" + (f" ({evidence.notes[0]})" if evidence.notes else "")
+        )
+    evidence.hosts = {str(r.rank): r.host for r in ranks}
+    evidence.clues += _read_stacks(ranks)
+    if dumps:
+        evidence.clues.append(read_hang(find_hang([dumps[r] for r in sorted(dumps)])))
+    return conclude(evidence)
+
+
+def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
+    """The command that runs the collector, by host; its text goes in through standard input."""
+    words = [str(p) for p in job.pids] + ([f"slurm:{job.slurm_job}"] if job.slurm_job else [])
+    bad = [h for h in job.hosts if not _HOST.fullmatch(h)]
+    if bad or not re.fullmatch(r"[0-9_]{0,20}", job.slurm_job):
+        raise BadConfigError(f"{(bad or [job.slurm_job])[0]!r} is no name of a host or job")
+    if job.slurm_job and not job.hosts:
+        hosts = _slurm_hosts(job.slurm_job)
+        step = ["srun", f"--jobid={job.slurm_job}", "--overlap", "--ntasks=1", "--nodes=1"]
+        return [(h, [*step, f"--nodelist={h}", "python3", "-", *words]) for h in hosts]
+    if job.hosts:
+        options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+        return [(h, ["ssh", *options, h, "python3", "-", *words]) for h in job.hosts]
+    return [("this host", [sys.executable, "-", *words])]
+
+
+def _slurm_hosts(job: str) -> list[str]:
+    if shutil.which("squeue") is None:
+        raise BadConfigError("--job needs Slurm's squeue on this host; give --hosts for ssh instead")
+    listed = subprocess.run(
+        ["squeue", "-h", "-j", job, "-o", "%N"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if not listed:
+        raise BadConfigError(f"Slurm runs no job {job}")
+    named = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=False)
+    return named.stdout.split()
+
+
+def _run(command: list[str], host: str, deadline_s: float, notes: list[str]) -> dict[str, Any]:
+    """One host's document; a host that does not answer is a note."""
+    text = Path(collector.__file__).read_text()
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=deadline_s, check=False)
+        told = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        notes.append(f"{host}: did not answer within {deadline_s:.0f} s")
+        return {}
+    except (OSError, ValueError):
+        notes.append(f"{host}: nothing could be collected ({' '.join(command[:1])})")
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _take(told: dict[str, Any], ranks: list[LiveRank], dumps: dict[int, Dump], evidence: Evidence) -> None:
+    host = str(told.get("host", ""))
+    for r in told.get("ranks", []):
+        rank = LiveRank(
+            rank=int(r["rank"]), host=host, pid=int(r["pid"]), state=str(r["state"]), stack=str(r["stack"])[:100_000]
+        )
+        ranks.append(rank)
+        if r.get("dump"):
+            where = f"dump of rank {rank.rank}"
+            try:
+                document = read_plain_pickle(base64.b64decode(r["dump"]), where)
+                dumps[rank.rank] = parse_dump(document, rank=rank.rank, where=where)
+            except (InputError, binascii.Error) as error:
+                evidence.notes.append(str(error))
+    if told.get("ras"):
+        try:
+            evidence.clues += read_laggards(find_laggards(parse_ras(str(told["ras"]), f"RAS on {host}")))
+        except InputError as error:
+            evidence.notes.append(str(error))
+
+
+def _read_stacks(ranks: Sequence[LiveRank]) -> list[Clue]:
+    """Who stands elsewhere than the ranks that wait in a collective, or is stopped."""
+    stopped = [r for r in ranks if r.state[:1] in ("T", "t", "Z") or r.state == "gone"]
+    if stopped:
+        return [_accuse(stopped, "hang: a process is stopped", f"is in state {stopped[0].state}", 0.95)]
+    lines = {r.rank: _own_line(r.stack) for r in ranks}
+    waiting = [r for r in ranks if _in_collective(r.stack)]
+    elsewhere = [r for r in ranks if r not in waiting and lines[r.rank]]
+    if waiting and elsewhere and len(elsewhere) <= len(waiting):
+        where = lines[elsewhere[0].rank]
+        return [
+            _accuse(
+                elsewhere,
+                "hang: a rank is not in the collective",
+                f"is at {where} while {len(waiting)} ranks wait in a collective",
+                0.85,
+            )
+        ]
+    places = Counter(line for line in lines.values() if line)
+    text = "; ".join(f"{n} ranks at {line}" for line, n in places.most_common(3)) or "no stacks could be read"
+    return [
+        Clue(source="stacks", what="stacks of a running job", text=text, suspects=(), since_ns=None, confidence=0.1)
+    ]
+
+
+def _accuse(ranks: Sequence[LiveRank], what: str, told: str, confidence: float) -> Clue:
+    suspects = tuple(Suspect(type="rank", id=str(r.rank)) for r in ranks[:16])
+    program = _own_line(ranks[0].stack)
+    if program and len(ranks) == 1:
+        suspects += (Suspect(type="program", id=program),)
+    return Clue(
+        source="stacks",
+        what=what,
+        text=f"rank {', '.join(str(r.rank) for r in ranks[:8])} (process {ranks[0].pid} on {ranks[0].host}) {told}",
+        suspects=suspects,
+        since_ns=None,
+        confidence=confidence,
+        advice="look at that line of the program and at the host",
+    )
+
+
+def _in_collective(stack: str) -> bool:
+    return any(word in stack for word in _COLLECTIVE)
+
+
+def _own_line(stack: str) -> str:
+    """The innermost line of the user's own program, of the first thread."""
+    first = stack.split("\nThread ", 2)
+    for _, file, line in _FRAME.findall(first[1] if len(first) > 1 else stack):
+        if "site-packages" not in file and "torch/" not in file and "/python3" not in file and not file.startswith("<"):
+            return f"{file}:{line}"
+    return ""

@@ -1,0 +1,32 @@
+"""After a failure or a hang: `prism investigate` on the attempt's folder, as a command, beside the restart."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+_TIMEOUT_S = 600.0
+
+
+def start_investigation(folder: Path) -> threading.Thread:
+    """Write investigation.json and .html into the attempt's folder; the restart does not wait for it."""
+    command = [sys.executable, "-m", "prism", "investigate", str(folder), "--output", str(folder), "--quiet"]
+
+    def run() -> None:
+        # A folder without evidence, a full disk or a slow tool must never touch the job.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                ["nice", "-n", "10", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+
+    thread = threading.Thread(target=run, daemon=True, name="investigate")
+    thread.start()
+    return thread
