@@ -102,7 +102,7 @@ def test_an_end_that_is_told_twice_changes_nothing() -> None:
 
 
 def test_a_job_that_fits_nowhere_is_told_what_would_fit() -> None:
-    with pytest.raises(InputError, match="from 9 GPUs on"):
+    with pytest.raises(InputError, match="in a cluster of 9"):
         Scheduler([Cluster(name="a", gpus=8)], POLICIES["prism"]).handle(Submitted(job("1", 0, 9), 0.0))
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
-from prism.cli.supervise import RunByDefault
+from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
 from prism.cli.terminal import console, note, show, show_json, table, verbosity
 
 if TYPE_CHECKING:

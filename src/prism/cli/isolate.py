@@ -26,6 +26,10 @@ def isolate(
     megabytes: Annotated[float, typer.Option(help="Bytes that every host sends in a test.", min=0.001)] = 8.0,
     timeout: Annotated[float, typer.Option(help="Seconds after which a test has failed.", min=0.1)] = 30.0,
     rounds: Annotated[int, typer.Option(help="Rounds of group tests, for faults that come and go.", min=0)] = 12,
+    risk: Annotated[
+        Path | None,
+        typer.Option(help="Risks of hosts (prism predict advise --json): the likeliest are suspected first."),
+    ] = None,
     python: Annotated[str, typer.Option(help="Python on the hosts.")] = "python3",
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -35,15 +39,17 @@ def isolate(
     from rich.text import Text
 
     from prism.recover.isolate.agents import ProbeConfig
-    from prism.recover.isolate.examine import isolate_hosts
+    from prism.recover.isolate.examine import isolate_hosts, with_risks
     from prism.recover.isolate.search import SearchConfig
+    from prism.recover.risks import read_risks
 
     words = shlex.split(shell)
+    named, search = _read_hosts(hosts, hosts_file), SearchConfig(group_rounds=rounds)
     report = isolate_hosts(
-        _read_hosts(hosts, hosts_file),
+        named,
         lambda host: [word.format(host=host) for word in words],
         ProbeConfig(backend=backend, num_bytes=int(megabytes * 1e6), timeout_s=timeout, python=python),
-        SearchConfig(group_rounds=rounds),
+        with_risks(search, named, read_risks(risk)) if risk is not None else search,
         on_round=lambda number, tests: note(f"round {number}: {len(tests)} tests"),
         on_proof=lambda text: note(f"compared with a control: {text}"),
     )

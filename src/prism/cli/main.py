@@ -53,7 +53,7 @@ app.command("investigate", rich_help_panel=CLUSTER, epilog=investigate.EPILOG)(i
 app.command("compare", rich_help_panel=CLUSTER, epilog=compare.EPILOG)(compare.run_compare)
 app.command("characterize", rich_help_panel=CLUSTER, epilog=characterize.EPILOG)(characterize.characterize_traces)
 app.add_typer(place.app, name="place", rich_help_panel=CLUSTER)
-app.command("predict", rich_help_panel=CLUSTER, epilog=predict.EPILOG)(predict.run_predict)
+app.add_typer(predict.app, name="predict", rich_help_panel=CLUSTER)
 app.add_typer(supervise.app, name="supervise", rich_help_panel=CLUSTER)
 app.command("isolate", rich_help_panel=CLUSTER, epilog=isolate.EPILOG)(isolate.isolate)
 app.command("goodput", rich_help_panel=CLUSTER, epilog=goodput.EPILOG)(goodput.goodput)

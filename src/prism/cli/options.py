@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from prism.cli.terminal import verbosity
 
@@ -47,3 +48,13 @@ OutputDir = Annotated[
 def examples(*commands: str) -> str:
     """An epilog that shows how a command is called."""
     return "\n\n".join(["[bold]Examples[/bold]"] + [f"  {command}" for command in commands])
+
+
+class RunByDefault(TyperGroup):
+    """A group whose first word may be left out: `prism supervise -- COMMAND` means `prism supervise run -- COMMAND`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` in front of what is not a subcommand."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args.insert(0, "run")
+        return super().parse_args(ctx, args)

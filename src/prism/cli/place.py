@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,18 +12,29 @@ from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 from prism.errors import BadConfigError
 
+if TYPE_CHECKING:
+    from prism.place.live.dispatcher import Asked, Dispatcher
+
 app = typer.Typer(help="Which cluster should run a job; what sharing clusters would have saved.", no_args_is_help=True)
+
+Clusters = Annotated[Path, typer.Option(help="How the clusters are reached (YAML); see docs/place.md.")]
+History = Annotated[
+    list[Path] | None, typer.Option(help="Jobs that ended (sacct --parsable2, CSV, Parquet), to expect run times from.")
+]
+StateFolder = Annotated[Path, typer.Option("--state", help="Folder of the dispatcher's journal.")]
 
 
 @app.command(
     "simulate",
     epilog=examples(
         "prism place simulate jobs.parquet --clusters clusters.csv",
-        "prism place simulate jobs.csv --clusters clusters.yaml --policy static-easy --policy prism --json",
+        "prism place simulate seren.txt kalos.txt --clusters clusters.yaml --policy static-easy --policy prism --json",
     ),
 )
 def run_simulate(
-    jobs: Annotated[Path, typer.Argument(help="Jobs: submission time, seconds, gpus, cluster (CSV or Parquet).")],
+    jobs: Annotated[
+        list[Path], typer.Argument(help="Jobs: submission time, seconds, gpus, cluster (CSV, Parquet, sacct -P).")
+    ],
     clusters: Annotated[Path, typer.Option(help="Clusters: name and gpus (CSV, Parquet or YAML).")],
     policy: Annotated[list[str] | None, typer.Option(help="Policies to run; all of them where none is named.")] = None,
     json: JsonFlag = False,
@@ -30,18 +42,20 @@ def run_simulate(
     quiet: QuietFlag = False,
 ) -> None:
     """Run a trace of jobs through policies of sharing clusters, and compare how long jobs wait."""
-    from prism.place import POLICIES, read_clusters, read_jobs, simulate
+    from prism.place import POLICIES, compare, read_clusters, read_jobs, simulate
 
     unknown = [name for name in policy or () if name not in POLICIES]
     if unknown:
         raise BadConfigError(f"'{unknown[0]}' is no policy; expected one of {', '.join(POLICIES)}")
     known = read_clusters(clusters)
-    trace, seconds = read_jobs(jobs)
-    found = {}
+    trace, seconds = read_jobs(*jobs)
+    found: dict[str, dict[str, Any]] = {}
     chosen = list(policy or POLICIES)
     with progress("simulating", len(chosen)) as advance:
+        alone = simulate(trace, seconds, known, POLICIES["static-easy"])
         for name in chosen:
-            found[name] = simulate(trace, seconds, known, POLICIES[name]).to_json()
+            outcome = alone if name == "static-easy" else simulate(trace, seconds, known, POLICIES[name])
+            found[name] = {**outcome.to_json(), "unfairness": compare(outcome, alone).to_json()}
             advance(1)
     if json:
         show_json({"schema": "prism.placement/1", "policies": found})
@@ -51,13 +65,130 @@ def run_simulate(
             note(f"{name}: {told['left_out']:,} jobs fit nowhere and were left out")
     rows = [
         [
-            n,
-            f"{t['mean_queue_s']:,.0f}",
-            f"{t['p50_queue_s']:,.0f}",
-            f"{t['p99_queue_s']:,.0f}",
-            f"{t['moved_pct']:.1f}",
+            name,
+            f"{told['mean_queue_s']:,.0f}",
+            f"{told['p50_queue_s']:,.0f}",
+            f"{told['p99_queue_s']:,.0f}",
+            f"{told['moved_pct']:.1f}",
+            f"{told['idle_gpu_h']:,.0f}",
+            f"{told['unfairness']['max_slowdown_ratio']:.2f}",
         ]
-        for n, t in found.items()
+        for name, told in found.items()
     ]
-    columns = ["policy", ">mean wait s", ">median s", ">p99 s", ">% not at home"]
+    columns = [
+        "policy",
+        ">mean wait s",
+        ">median s",
+        ">p99 s",
+        ">% not at home",
+        ">GPU-h idle, jobs waiting",
+        ">worst owner",
+    ]
     show(table(f"{len(trace):,} jobs, {sum(c.gpus for c in known):,} GPUs in {len(known)} clusters", columns, rows))
+    show("worst owner: mean slowdown of the cluster's own users that fares worst, over having it to themselves")
+
+
+@app.command(
+    "ask",
+    epilog=examples(
+        "prism place ask train.sbatch --clusters live.yaml --history seren.txt --history kalos.txt",
+        "prism place ask train.sbatch --clusters live.yaml --act",
+    ),
+)
+def run_ask(
+    job: Annotated[Path, typer.Argument(help="A batch script; its #SBATCH lines say what it needs.")],
+    clusters: Clusters,
+    history: History = None,
+    home: Annotated[str, typer.Option(help="The cluster whose user you are.")] = "",
+    act: Annotated[bool, typer.Option("--act", help="Submit it to the best cluster, once.")] = False,
+    state: StateFolder = Path("prism-place"),
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Ask all clusters when a job would start and end there, and say where it should run; submits only with --act."""
+    from prism.place.live.dispatcher import mark_of
+    from prism.place.live.journal import DispatchJournal
+
+    dispatcher = _make_dispatcher(clusters, history)
+    asked = dispatcher.ask(job, home)
+    _show_asked(asked, json=json and not act)
+    if not act:
+        return
+    with DispatchJournal(state) as journal:
+        placed = dispatcher.place(job, mark_of(job), journal, home)
+    if json:
+        show_json({"placed": None if placed is None else {"cluster": placed.cluster, "job": placed.job}})
+    if placed is None:
+        note("not submitted: no cluster that answers can run it now, or whether one has it already is not known")
+        raise typer.Exit(1)
+    note(f"submitted to {placed.cluster} as job {placed.job}")
+
+
+@app.command("dispatch", epilog=examples("prism place dispatch jobs/ --clusters live.yaml --act"))
+def run_dispatch(
+    folder: Annotated[Path, typer.Argument(help="Folder of batch scripts (*.sh, *.sbatch), placed in order of name.")],
+    clusters: Clusters,
+    history: History = None,
+    act: Annotated[bool, typer.Option("--act", help="Submit them; else only say where each would go.")] = False,
+    state: StateFolder = Path("prism-place"),
+    poll_s: Annotated[
+        float, typer.Option(help="Pause before jobs that could not be placed are tried again.", min=0.1)
+    ] = 10.0,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Place every script of a folder exactly once; goes on after it was killed, with the same --state."""
+    from prism.place.live.dispatcher import mark_of
+    from prism.place.live.journal import DispatchJournal
+
+    dispatcher = _make_dispatcher(clusters, history)
+    scripts = sorted(path for path in folder.iterdir() if path.suffix in (".sh", ".sbatch"))
+    if not scripts:
+        raise BadConfigError(f"{folder}: no *.sh or *.sbatch in it")
+    if not act:
+        for script in scripts:
+            _show_asked(dispatcher.ask(script), json=False)
+        return
+    with DispatchJournal(state) as journal:
+        left = scripts
+        while left:
+            left = [script for script in left if dispatcher.place(script, mark_of(script), journal) is None]
+            if left:
+                note(f"{len(left)} of {len(scripts)} jobs are not placed yet; trying again in {poll_s:g} s")
+                time.sleep(poll_s)
+    note(f"{len(scripts)} jobs are placed")
+
+
+def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:
+    from prism.place import RunTimes, learn_run_times, read_jobs
+    from prism.place.live.dispatcher import Dispatcher
+    from prism.place.live.sites_file import read_live
+
+    live, traits = read_live(clusters)
+    times = learn_run_times(*read_jobs(*history)) if history else RunTimes()
+    return Dispatcher(clusters=live, traits=traits, times=times, tell=note)
+
+
+def _show_asked(asked: Asked, *, json: bool) -> None:
+    for name, error in asked.errors.items():
+        note(f"{name} is left out: {error}")
+    if json:
+        best = [c.cluster for c in asked.choices if c.fits]
+        show_json(
+            {
+                "schema": "prism.placement-choice/1",
+                "job": asked.job.id,
+                "gpus": asked.job.gpus,
+                "best": best[0] if best else None,
+                "second": best[1] if len(best) > 1 else None,
+                "choices": [choice.to_json() for choice in asked.choices],
+            }
+        )
+        return
+    rows = []
+    for c in asked.choices:
+        times = [f"{c.start_s / 60:,.0f}", f"{c.finish_s / 60:,.0f}", f"{c.cost:,.1f}"] if c.fits else ["-", "-", "-"]
+        rows.append([c.cluster, *times, c.why])
+    title = f"{asked.job.id}: {asked.job.gpus} GPUs, best first"
+    show(table(title, ["cluster", ">starts in min", ">ends within min", ">cost", "why"], rows))

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
     from prism.recover.supervise import HostHistory, RunStatus
-
-
-class RunByDefault(TyperGroup):
-    """A group whose first word may be left out: `prism supervise -- COMMAND` means `prism supervise run`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `run` in front of what is not a subcommand."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args.insert(0, "run")
-        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
@@ -59,6 +48,12 @@ def run(
         Literal["auto", "own"],
         typer.Option(help="auto: asynchronous checkpoints and exact resume for Hugging Face Trainer and Lightning."),
     ] = "own",
+    risk: Annotated[
+        Path | None,
+        typer.Option(
+            help="Risks of hosts (prism predict advise --json), read again when it changes; see docs/predict.md."
+        ),
+    ] = None,
     only_restart: Annotated[
         bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
     ] = False,
@@ -67,12 +62,16 @@ def run(
     quiet: QuietFlag = False,
 ) -> None:
     """Run a command until it is done, whatever happens to it; run it again after this process was killed."""
+    from prism.recover.risks import read_risks
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
     from prism.recover.supervise.start import supervise
 
     settings = read_config(config) if config is not None else SuperviseConfig()
     if checkpoint == "auto":
         settings = replace(settings, checkpoint=replace(settings.checkpoint, enabled=True))
+    if risk is not None:
+        read_risks(risk)  # a file that cannot be used is told before anything starts
+        settings = replace(settings, risk=str(risk.resolve()))
     if only_restart:
         settings = settings.only_restart()
     if manifest is not None:

@@ -1,81 +1,17 @@
-"""Which job starts where: events in, starts out; no clock, no files and no cluster inside."""
+"""Which job starts where: events in, decisions out; no clock, no files and no cluster inside."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Iterator, Sequence
 
 from prism.errors import BadConfigError
-from prism.place.clusters import Cluster, Job
+from prism.place.clusters import Cluster, Job, run_s, transfer_s
+from prism.place.events import ClusterBack, ClusterLost, Decision, Event, Finished, Move, Start, Submitted
 from prism.place.policies import Policy
-from prism.place.run_times import RunTimes
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A job was submitted."""
-
-    job: Job
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A job ended."""
-
-    job_id: str
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time went by; jobs that wait may ask more clusters."""
-
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start a job now."""
-
-    job: Job
-    cluster: str
-    reason: str
-
-
-_Kind = tuple[int, int]  # GPUs, and how long a job is expected to run as a power of two
-
-
-@dataclass(slots=True)
-class _Site:
-    """A cluster as the scheduler knows it."""
-
-    cluster: Cluster
-    free: int
-    own: int = 0  # jobs of its own users that wait
-    waiting_gpu_s: float = 0.0
-    ends: list[tuple[float, int]] = field(default_factory=list)  # expected end and GPUs of what runs, in order
-    queue: dict[_Kind, deque[_Waiting]] = field(default_factory=dict)  # in order of submission
-
-
-@dataclass(slots=True)
-class _Waiting:
-    job: Job
-    number: int
-    expected_s: float
-    since_s: float
-    site: str  # whose queue it is in
-    started: bool = False
-
-
-@dataclass(slots=True)
-class _Running:
-    job: Job
-    site: str
-    started_s: float
-    end: tuple[float, int]
+from prism.place.queues import Kind, Queue, Waiting
+from prism.place.run_times import Expected, RunTimes
+from prism.place.sites import Running, Site, open_site
 
 
 class Scheduler:
@@ -84,160 +20,305 @@ class Scheduler:
     def __init__(self, clusters: Sequence[Cluster], policy: Policy) -> None:
         if policy.reach == "pool":
             clusters = [Cluster(name="pool", gpus=sum(c.gpus for c in clusters))]
-        self._policy = policy
-        self._sites = {c.name: _Site(cluster=c, free=c.gpus) for c in clusters}
-        self._largest = max(c.gpus for c in clusters)
-        self._everyone: dict[_Kind, deque[_Waiting]] = {}  # all waiting jobs, in order of submission
-        self._running: dict[str, _Running] = {}
-        self._times = RunTimes()
+        self.policy = policy
+        self.times = RunTimes()
+        self.num_waiting = 0
+        self.free_gpus = sum(c.gpus for c in clusters)
+        self.waiting_sizes: dict[int, int] = {}  # jobs that wait, by GPUs
+        self.sites = {c.name: open_site(c) for c in clusters}
+        self._weights = {c.name: c.weight for c in clusters}
+        # Where clusters are alike and data is everywhere, any cluster with room is as good as any other.
+        self._alike = len({(c.speed, c.failures_per_gpu_day, c.bytes_per_s > 0) for c in clusters}) <= 1 and not any(
+            c.bytes_per_s for c in clusters
+        )
+        self._by_owner = policy.fair or any(c.quotas for c in clusters)
+        self._everyone = Queue()
+        self._running: dict[str, Running] = {}
+        self._expected: dict[str, Expected] = {}
+        self._due: list[tuple[float, str]] = []  # when each running job should have ended
+        self._usage: dict[str, float] = {}  # GPU seconds by home, grown by the half-life so that all decay alike
         self._number = 0
 
-    def handle(self, event: Submitted | Finished | Tick) -> list[Start]:
-        """What to start now that this happened."""
-        if isinstance(event, Submitted):
-            return self._submit(event.job, event.now_s)
-        if isinstance(event, Finished):
-            return self._finish(event.job_id, event.now_s)
-        return [start for site in self._sites.values() for start in self._fill(site, event.now_s)]
-
-    @property
-    def num_waiting(self) -> int:
-        """Jobs that wait."""
-        return sum(site.own for site in self._sites.values())
+    def handle(self, event: Event) -> list[Decision]:
+        """What to do now that this happened."""
+        self._count_overdue(event.now_s)
+        match event:
+            case Submitted():
+                return self._submit(event.job, event.now_s)
+            case Finished():
+                return self._finish(event.job_id, event.now_s)
+            case ClusterLost() | ClusterBack():
+                self.sites[event.cluster].up = isinstance(event, ClusterBack)
+        return [found for site in self.sites.values() for found in self._fill(site, event.now_s)]
 
     def fits(self, job: Job) -> bool:
         """Whether a job can ever start under this policy."""
-        if self._policy.reach == "home":
-            return job.home in self._sites and job.gpus <= self._sites[job.home].cluster.gpus
-        return job.gpus <= self._largest
+        if self.policy.reach == "home":
+            return job.home in self.sites and self.sites[job.home].can_hold(job)
+        return any(site.can_hold(job) for site in self.sites.values())
 
-    def _submit(self, job: Job, now_s: float) -> list[Start]:
-        if not self.fits(job):
-            raise BadConfigError(
-                f"job {job.id} wants {job.gpus} GPUs of '{job.home}', more than any cluster it may use has; "
-                f"it would fit from {job.gpus} GPUs on"
-            )
-        expected = self._times.expect_s(job)
-        site = self._choose_queue(job)
-        waiting = _Waiting(job=job, number=self._number, expected_s=expected, since_s=now_s, site=site.cluster.name)
-        self._number += 1
-        kind = (job.gpus, int(expected).bit_length() if self._policy.short_first else 0)
-        site.queue.setdefault(kind, deque()).append(waiting)
+    def adopt(self, job: Job, cluster: str, now_s: float, *, elapsed_s: float, left_s: float | None) -> None:
+        """Take in a job that runs already; where its time left is not known, what such jobs take is expected."""
+        expected = self.times.expect(job)
+        end_s = now_s + max(0.0, expected.seconds - elapsed_s if left_s is None else left_s)
+        self._expected[job.id] = expected
+        site = self.sites[cluster]
+        if job.gpus <= site.free:
+            self._occupy(job, site, now_s, now_s - elapsed_s, end_s)
+
+    def adopt_waiting(self, job: Job, cluster: str, now_s: float) -> None:
+        """Take in a job that waits in a cluster's own queue; this scheduler does not start it."""
+        site, expected = self.sites[cluster], self.times.expect(job)
         site.own += 1
-        site.waiting_gpu_s += expected * job.gpus
-        if self._policy.reach in ("any", "rounds", "lend"):
-            self._everyone.setdefault(kind, deque()).append(waiting)
-        started = self._fill(site, now_s)
-        if not waiting.started and self._policy.reach in ("any", "rounds", "lend"):
-            for other in sorted(self._sites.values(), key=lambda s: -s.free):
-                if other.free < job.gpus:
-                    break
-                started += self._fill(other, now_s)
-                if waiting.started:
-                    break
-        return started
+        site.waiting_gpu_s += expected.seconds * job.gpus
 
-    def _choose_queue(self, job: Job) -> _Site:
-        if self._policy.reach == "pool":
-            return self._sites["pool"]
-        if self._policy.reach == "chosen" or job.home not in self._sites:
-            able = [s for s in self._sites.values() if s.cluster.gpus >= job.gpus]
-            return min(able, key=lambda s: (s.waiting_gpu_s / s.cluster.gpus, -s.free / s.cluster.gpus))
-        home = self._sites[job.home]
-        if home.cluster.gpus < job.gpus:  # it can only ever run elsewhere
-            return max(self._sites.values(), key=lambda s: s.cluster.gpus)
-        return home
+    def expected_start_s(self, site: Site, job: Job, now_s: float) -> float:
+        """When a job submitted now would start on a cluster, after those that wait there."""
+        if site.has_room(job) and not site.own:
+            return now_s
+        start_s, _ = site.promise(job.gpus, now_s)
+        return start_s + site.waiting_gpu_s / site.cluster.gpus
 
-    def _finish(self, job_id: str, now_s: float) -> list[Start]:
+    def _submit(self, job: Job, now_s: float) -> list[Decision]:
+        if not self.fits(job):
+            raise BadConfigError(explain_misfit(job, [site.cluster for site in self.sites.values()]))
+        waiting = self._enqueue(job, now_s)
+        site = self.sites[waiting.site]
+        decided = self._fill(site, now_s)
+        if waiting.started or not self.policy.shares:
+            return decided
+        for other in self._with_room(job, now_s):
+            decided += self._fill(other, now_s)
+            if waiting.started:
+                break
+        return decided
+
+    def _enqueue(self, job: Job, now_s: float) -> Waiting:
+        expected, site = self.times.expect(job), self._choose_queue(job)
+        key = now_s + min(self.policy.short_first_s, expected.seconds)
+        if job.deadline_s is not None:
+            key = min(key, job.deadline_s - expected.seconds)
+        waiting = Waiting(
+            job=job,
+            number=self._number,
+            expected=expected,
+            since_s=now_s,
+            site=site.cluster.name,
+            order=(-job.priority, key, self._number),
+        )
+        self._number += 1
+        owner = (job.home if self.policy.fair else job.user) if self._by_owner else ""
+        length = int(expected.seconds).bit_length() if self.policy.backfill else 0
+        kind: Kind = (-job.priority, job.gpus, length, job.kind, job.one_leaf, owner)
+        site.queue.push(waiting, kind)
+        site.own += 1
+        site.waiting_gpu_s += expected.seconds * job.gpus
+        self.num_waiting += 1
+        self.waiting_sizes[job.gpus] = self.waiting_sizes.get(job.gpus, 0) + 1
+        if self.policy.shares:
+            self._everyone.push(waiting, kind)
+        return waiting
+
+    def _with_room(self, job: Job, now_s: float) -> list[Site]:
+        """Clusters where a job could start now: where it would end first, else where most is free."""
+        able = [site for site in self.sites.values() if site.free >= job.gpus and site.has_room(job)]
+        if self._alike:
+            return sorted(able, key=lambda site: -site.free)
+        return sorted(able, key=lambda site: (self._end_s(site, job, now_s), -site.free))
+
+    def _end_s(self, site: Site, job: Job, start_s: float) -> float:
+        return start_s + transfer_s(job, site.cluster) + run_s(job, site.cluster, self.times.expect(job).seconds)
+
+    def _choose_queue(self, job: Job) -> Site:
+        home = self.sites.get(job.home)
+        if self.policy.reach == "pool":
+            return self.sites["pool"]
+        if home is not None and self.policy.reach != "chosen" and home.can_hold(job):
+            return home
+        able = [site for site in self.sites.values() if site.can_hold(job)]
+        return min(able, key=lambda s: (s.waiting_gpu_s / s.cluster.gpus, -s.free / s.cluster.gpus))
+
+    def _finish(self, job_id: str, now_s: float) -> list[Decision]:
         running = self._running.pop(job_id, None)
         if running is None:
             return []  # told twice, or started by somebody else
-        site = self._sites[running.site]
-        site.free += running.job.gpus
-        site.ends.remove(running.end)
-        self._times.learn(running.job, now_s - running.started_s)
+        site = self.sites[running.site]
+        site.give(running)
+        self.free_gpus += running.job.gpus
+        expected, seconds = self._expected.pop(job_id), now_s - running.started_s
+        if not running.learned:
+            self.times.learn(running.job, expected, seconds * site.cluster.speed)
+        if self.policy.fair:
+            self._use(running.job, seconds - expected.seconds, now_s)
         return self._fill(site, now_s)
 
-    def _fill(self, site: _Site, now_s: float) -> list[Start]:
+    def _count_overdue(self, now_s: float) -> None:
+        """Learn from jobs that outlive what was expected when they do, not when they end."""
+        while self._due and self._due[0][0] < now_s:
+            end_s, job_id = heapq.heappop(self._due)
+            running = self._running.get(job_id)
+            if running is not None and not running.learned and running.end[0] <= end_s:
+                running.learned = True
+                expected = self._expected[job_id]
+                self.times.learn(running.job, expected, expected.seconds * 1.001)
+
+    def _use(self, job: Job, seconds: float, now_s: float) -> None:
+        grown = 2.0 ** (now_s / self.policy.half_life_s % 900.0)
+        self._usage[job.home] = self._usage.get(job.home, 0.0) + seconds * job.gpus * grown
+
+    def _fill(self, site: Site, now_s: float) -> list[Decision]:
         """Start what a cluster has room for: its own users' jobs first, then those of others."""
-        started = []
-        while (found := self._next_own(site, now_s)) is not None:
-            started.append(self._start(found, site, now_s, "its own cluster has room"))
-        if self._policy.reach not in ("any", "rounds", "lend"):
-            return started
-        while (found := self._next_guest(site, now_s)) is not None:
-            why = f"'{found.site}' is full, '{site.cluster.name}' has {site.free} GPUs free"
-            started.append(self._start(found, site, now_s, why))
-        return started
+        decided: list[Decision] = []
+        if not site.up:
+            return decided
+        while site.own and (found := self._next_own(site, now_s)) is not None:
+            decided.append(self._start(found, site, now_s, "its own cluster has room"))
+        if self.policy.moves and site.own and site.guests:
+            decided += self._make_room(site, now_s)
+        if not self.policy.shares:
+            return decided
+        while site.free and self.num_waiting and (found := self._next_guest(site, now_s)) is not None:
+            why = "its own cluster has room"
+            if found.site != site.cluster.name:
+                why = f"'{found.site}' is full, '{site.cluster.name}' has {site.free} GPUs free"
+            decided.append(self._start(found, site, now_s, why))
+        return decided
 
-    def _next_own(self, site: _Site, now_s: float) -> _Waiting | None:
-        heads = self._heads(site.queue)
-        if not heads:
-            return None
-        head = heads[0]
-        if self._policy.reach in ("any", "rounds"):  # every queue is one: who came first goes first, wherever it is
-            return None
-        if head.job.gpus <= site.free:
-            return head
-        if not self._policy.backfill:
-            return None
-        return self._backfill(site, heads, now_s)
+    def _heads(self, queue: Queue) -> Iterator[Waiting]:
+        if not self.policy.fair:
+            return queue.heads()
+        weights, usage = self._weights, self._usage
+        return iter(
+            sorted(queue.heads(), key=lambda w: (usage.get(w.job.home, 0.0) / weights.get(w.job.home, 1.0), w.order))
+        )
 
-    def _backfill(self, site: _Site, heads: list[_Waiting], now_s: float) -> _Waiting | None:
-        """EASY: the first job gets a promised start; another may pass it if it ends before, or fits beside it."""
-        promised, spare = self._promise(site, heads[0], now_s)
-        for waiting in heads[1:]:
-            if waiting.job.gpus <= site.free and (now_s + waiting.expected_s <= promised or waiting.job.gpus <= spare):
+    def _next_own(self, site: Site, now_s: float) -> Waiting | None:
+        if self.policy.reach in ("any", "rounds"):  # every queue is one: who came first goes first, wherever it is
+            return None
+        first: Waiting | None = None
+        promised, spare = now_s, 0
+        for waiting in self._heads(site.queue):
+            job = waiting.job
+            if first is None:
+                if site.has_room(job):
+                    return waiting
+                if not self.policy.backfill:
+                    return None
+                # EASY: the first job gets a promised start; another may pass it if it ends before, or fits beside it.
+                first = waiting
+                promised, spare = site.promise(job.gpus, now_s)
+                if now_s - waiting.since_s < self.policy.patience_s:
+                    spare = site.free
+            elif site.has_room(job) and (now_s + waiting.expected.seconds <= promised or job.gpus <= spare):
                 return waiting
         return None
 
-    def _promise(self, site: _Site, head: _Waiting, now_s: float) -> tuple[float, int]:
-        """When the first job can start at the latest, as far as is known, and what is free beside it then."""
-        free = site.free
-        for end, gpus in site.ends:
-            free += gpus
-            if free >= head.job.gpus:
-                return max(end, now_s), free - head.job.gpus
-        return now_s, 0
-
-    def _next_guest(self, site: _Site, now_s: float) -> _Waiting | None:
-        policy = self._policy
+    def _next_guest(self, site: Site, now_s: float) -> Waiting | None:
+        policy = self.policy
         if policy.reach == "lend" and site.own:
-            return None  # no guest while its own users wait
+            first = next(self._heads(site.queue), None)
+            if first is not None and now_s - first.since_s >= policy.patience_s:
+                return None  # no guest while its own users have waited for long
         for waiting in self._heads(self._everyone):
-            if waiting.job.gpus > site.free or waiting.job.gpus > site.cluster.gpus:
+            if not site.has_room(waiting.job):
                 continue
             if policy.reach == "rounds" and not self._asked(waiting, site, now_s):
+                continue
+            if policy.reach == "lend" and not self._alike and not self._pays(waiting, site, now_s):
                 continue
             return waiting
         return None
 
-    def _asked(self, waiting: _Waiting, site: _Site, now_s: float) -> bool:
+    def _pays(self, waiting: Waiting, site: Site, now_s: float) -> bool:
+        """Whether a job ends earlier here than in the queue where it waits, with its data on the way."""
+        home, job = self.sites[waiting.site], waiting.job
+        if home is site:
+            return True
+        start_s, _ = home.promise(job.gpus, now_s)
+        return self._end_s(site, job, now_s) <= self._end_s(home, job, start_s)
+
+    def _asked(self, waiting: Waiting, site: Site, now_s: float) -> bool:
         """Whether a job's rounds have come to a cluster yet; its own is asked first."""
-        order = [waiting.site, *(name for name in self._sites if name != waiting.site)]
-        asked = self._policy.round_size * (1 + int((now_s - waiting.since_s) // self._policy.round_s))
+        order = [waiting.site, *(name for name in self.sites if name != waiting.site)]
+        asked = self.policy.round_size * (1 + int((now_s - waiting.since_s) // self.policy.round_s))
         return site.cluster.name in order[:asked]
 
-    def _heads(self, queues: dict[_Kind, deque[_Waiting]]) -> list[_Waiting]:
-        """The first waiting job of every kind: oldest first, or by when it would have ended had it started at once."""
-        heads = []
-        for queue in queues.values():
-            while queue and queue[0].started:
-                queue.popleft()
-            if queue:
-                heads.append(queue[0])
-        weight = self._policy.short_first
-        heads.sort(key=lambda w: (w.since_s + weight * w.expected_s, w.number))
-        return heads
-
-    def _start(self, waiting: _Waiting, site: _Site, now_s: float, reason: str) -> Start:
+    def _start(self, waiting: Waiting, site: Site, now_s: float, reason: str) -> Start:
         job = waiting.job
         waiting.started = True
-        queued = self._sites[waiting.site]
+        queued = self.sites[waiting.site]
         queued.own -= 1
-        queued.waiting_gpu_s -= waiting.expected_s * job.gpus
-        site.free -= job.gpus
-        end = (now_s + waiting.expected_s, job.gpus)
-        insort(site.ends, end)
-        self._running[job.id] = _Running(job=job, site=site.cluster.name, started_s=now_s, end=end)
-        return Start(job=job, cluster=site.cluster.name, reason=reason)
+        queued.waiting_gpu_s -= waiting.expected.seconds * job.gpus
+        self.num_waiting -= 1
+        self.waiting_sizes[job.gpus] -= 1
+        if not self.waiting_sizes[job.gpus]:
+            del self.waiting_sizes[job.gpus]
+        self._expected[job.id] = waiting.expected
+        if self.policy.fair:
+            self._use(job, waiting.expected.seconds, now_s)
+        self._occupy(job, site, now_s, now_s, self._end_s(site, job, now_s) if not self._alike else None)
+        second = ""
+        if self.policy.reach == "lend":
+            others = [s for s in self.sites.values() if s.free >= job.gpus and s is not site and s.up]
+            second = max(others, key=lambda s: s.free).cluster.name if others else ""
+        return Start(job, site.cluster.name, reason, second)
+
+    def _occupy(self, job: Job, site: Site, now_s: float, started_s: float, end_s: float | None) -> None:
+        end = (now_s + self._expected[job.id].seconds if end_s is None else end_s, job.gpus)
+        running = Running(job=job, site=site.cluster.name, started_s=started_s, end=end, shares=site.take(job, end))
+        self.free_gpus -= job.gpus
+        self._running[job.id] = running
+        heapq.heappush(self._due, (end[0], job.id))
+        if job.preemptible and job.home != site.cluster.name:
+            site.guests[job.id] = running
+
+    def _make_room(self, site: Site, now_s: float) -> list[Decision]:
+        """Move guests to other clusters for an owner who waits, where that saves more GPU time than the moves lose."""
+        owner = next(self._heads(site.queue), None)
+        if owner is None:
+            return []
+        promised, _ = site.promise(owner.job.gpus, now_s)
+        gain = (promised - now_s) * owner.job.gpus
+        chosen: list[tuple[Running, Site]] = []
+        free, cost = site.free, 0.0
+        for guest in sorted(site.guests.values(), key=lambda g: -g.job.gpus):
+            if free >= owner.job.gpus:
+                break
+            room = [s for s in self._with_room(guest.job, now_s) if s is not site and not s.own]
+            taken = {other.cluster.name for _, other in chosen}
+            other = next((s for s in room if s.cluster.name not in taken), None)
+            if other is not None:
+                chosen.append((guest, other))
+                free, cost = free + guest.job.gpus, cost + guest.job.restart_s * guest.job.gpus
+        if free < owner.job.gpus or cost >= gain:
+            return []
+        decided: list[Decision] = [self._move(guest, other, site, now_s) for guest, other in chosen]
+        if site.has_room(owner.job):
+            decided.append(self._start(owner, site, now_s, "guests were moved for it"))
+        return decided
+
+    def _move(self, guest: Running, other: Site, site: Site, now_s: float) -> Move:
+        site.give(guest)
+        self.free_gpus += guest.job.gpus
+        left_s = max(guest.end[0] - now_s, 0.0) * site.cluster.speed / other.cluster.speed
+        end_s = now_s + guest.job.restart_s + transfer_s(guest.job, other.cluster) + left_s
+        self._occupy(guest.job, other, now_s, guest.started_s, end_s)
+        self._running[guest.job.id].learned = True  # its run time on two clusters says nothing of either
+        why = f"users of '{site.cluster.name}' wait for {guest.job.gpus} GPUs; '{other.cluster.name}' has room"
+        return Move(guest.job, site.cluster.name, other.cluster.name, why)
+
+
+def explain_misfit(job: Job, clusters: Sequence[Cluster]) -> str:
+    """Why a job can run nowhere, and what would make it fit."""
+    what = f"job {job.id} wants {job.gpus} GPUs of '{job.home}'"
+    if job.kind and not any(c.kind == job.kind for c in clusters):
+        kinds = ", ".join(sorted({c.kind for c in clusters if c.kind})) or "no kind is named"
+        return f"{what} and kind '{job.kind}', which no cluster has ({kinds}); leave the kind open or name another"
+    largest = max(c.gpus for c in clusters)
+    if job.gpus > largest:
+        return (
+            f"{what}, more than any cluster it may use has; it fits with {largest} GPUs, or in a cluster of {job.gpus}"
+        )
+    if job.one_leaf and all(job.gpus > (c.leaf_gpus or c.gpus) for c in clusters):
+        return f"{what} in one leaf; the largest leaf has {max(c.leaf_gpus for c in clusters)}, so let it span leaves"
+    return f"{what}; its own cluster is unknown or too small, or a quota of '{job.user or job.home}' is below that"

@@ -5,86 +5,104 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from prism.place.clusters import Cluster, Job
+from prism.place.clusters import Cluster, Job, run_s, transfer_s
+from prism.place.events import Decision, Event, Finished, Move, Submitted, Tick
+from prism.place.outcomes import Outcome
 from prism.place.policies import Policy
-from prism.place.scheduler import Finished, Scheduler, Start, Submitted, Tick
+from prism.place.scheduler import Scheduler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a policy gave: seconds in the queue of every job, and where each ran."""
+@dataclass(slots=True)
+class _Use:
+    """GPU seconds that nobody used while jobs waited."""
 
-    policy: str
-    jobs: tuple[Job, ...]
-    queue_s: tuple[float, ...]
-    cluster: tuple[str, ...]
-    left_out: int  # jobs that fit nowhere under this policy
+    at_s: float = 0.0
+    idle: float = 0.0
+    fragmented: float = 0.0  # of these, free in all but in no cluster enough for the smallest job that waits
 
-    def to_json(self) -> dict[str, Any]:
-        """Statistics over all jobs and by the cluster whose users submitted them."""
-        waits = np.array(self.queue_s)
-        homes = np.array([job.home for job in self.jobs])
-        away = np.array([job.home != place for job, place in zip(self.jobs, self.cluster, strict=True)])
-        return {
-            **_describe(waits),
-            "jobs": len(waits),
-            "left_out": self.left_out,
-            "moved_pct": float(100 * away.mean()) if len(away) else 0.0,
-            "by_cluster": {name: _describe(waits[homes == name]) for name in sorted(set(homes.tolist()))},
-        }
+    def advance(self, scheduler: Scheduler, now_s: float) -> None:
+        seconds, self.at_s = now_s - self.at_s, now_s
+        if not scheduler.num_waiting or not scheduler.free_gpus or seconds <= 0:
+            return
+        self.idle += seconds * scheduler.free_gpus
+        smallest = min(scheduler.waiting_sizes)
+        if smallest <= scheduler.free_gpus and smallest > max(site.free for site in scheduler.sites.values()):
+            self.fragmented += seconds * scheduler.free_gpus
+
+
+class _Run:
+    """One simulated world."""
+
+    def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.work_s = {job.id: s for job, s in zip(jobs, seconds, strict=True)}
+        self.started: dict[str, tuple[float, str]] = {}
+        self.ends: list[tuple[float, str]] = []
+        self.end_s: dict[str, float] = {}  # the end that counts; a moved job has another than it had
+        self.num_moves = 0
+        self.use = _Use()
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to the scheduler and do what it decides."""
+        self.use.advance(self.scheduler, event.now_s)
+        for decided in self.scheduler.handle(event):
+            self._do(decided, event.now_s)
+
+    def _do(self, decided: Decision, now_s: float) -> None:
+        job, cluster = decided.job, self.scheduler.sites[decided.cluster].cluster
+        if isinstance(decided, Move):
+            source = self.scheduler.sites[decided.source].cluster
+            left_s = (self.end_s[job.id] - now_s) * source.speed / cluster.speed
+            length = job.restart_s + transfer_s(job, cluster) + left_s
+            self.num_moves += 1
+        else:
+            self.started[job.id] = (now_s, decided.cluster)
+            length = self.work_s[job.id]
+            if cluster.speed != 1.0 or cluster.failures_per_gpu_day or cluster.bytes_per_s:
+                length = transfer_s(job, cluster) + run_s(job, cluster, length)
+        self.end_s[job.id] = now_s + length
+        heapq.heappush(self.ends, (now_s + length, job.id))
 
 
 def simulate(jobs: Sequence[Job], seconds: Sequence[float], clusters: Sequence[Cluster], policy: Policy) -> Outcome:
     """Run all jobs through a policy; jobs must be in order of submission."""
     scheduler = Scheduler(clusters, policy)
-    run_s = {job.id: s for job, s in zip(jobs, seconds, strict=True)}
-    started: dict[str, tuple[float, str]] = {}
-    ends: list[tuple[float, str]] = []
+    run = _Run(jobs, seconds, scheduler)
+    run.use.at_s = next_tick = jobs[0].submit_s if jobs else 0.0
     left_out = 0
-
-    def note(starts: list[Start], now_s: float) -> None:
-        for start in starts:
-            started[start.job.id] = (now_s, start.cluster)
-            heapq.heappush(ends, (now_s + run_s[start.job.id], start.job.id))
-
-    next_tick = jobs[0].submit_s if jobs else 0.0
     arrivals = iter(jobs)
     job = next(arrivals, None)
+    ends = run.ends
     while job is not None or ends or scheduler.num_waiting:
-        times = [t for t in (job.submit_s if job else None, ends[0][0] if ends else None) if t is not None]
-        if policy.reach == "rounds" and scheduler.num_waiting and (not times or next_tick < min(times)):
-            note(scheduler.handle(Tick(next_tick)), next_tick)
-            next_tick += policy.round_s
-            continue
+        if policy.reach == "rounds" and scheduler.num_waiting:
+            times = [t for t in (job.submit_s if job else None, ends[0][0] if ends else None) if t is not None]
+            if not times or next_tick < min(times):
+                run.tell(Tick(next_tick))
+                next_tick += policy.round_s
+                continue
         if ends and (job is None or ends[0][0] <= job.submit_s):
             now_s, done = heapq.heappop(ends)
-            note(scheduler.handle(Finished(done, now_s)), now_s)
+            if run.end_s[done] == now_s:
+                run.tell(Finished(done, now_s))
         elif job is not None:
             if scheduler.fits(job):
-                note(scheduler.handle(Submitted(job, job.submit_s)), job.submit_s)
+                run.tell(Submitted(job, job.submit_s))
             else:
                 left_out += 1
             next_tick = max(next_tick, job.submit_s)
             job = next(arrivals, None)
-    kept = tuple(j for j in jobs if j.id in started)
+        else:
+            raise RuntimeError(f"{scheduler.num_waiting} jobs wait and nothing runs")  # a fault of the scheduler
+    kept = tuple(j for j in jobs if j.id in run.started)
     return Outcome(
         policy=policy.name,
         jobs=kept,
-        queue_s=tuple(started[j.id][0] - j.submit_s for j in kept),
-        cluster=tuple(started[j.id][1] for j in kept),
+        queue_s=tuple(run.started[j.id][0] - j.submit_s for j in kept),
+        run_s=tuple(run.end_s[j.id] - run.started[j.id][0] for j in kept),
+        cluster=tuple(run.started[j.id][1] for j in kept),
         left_out=left_out,
+        num_moves=run.num_moves,
+        idle_gpu_h=run.use.idle / 3_600.0,
+        fragmented_gpu_h=run.use.fragmented / 3_600.0,
     )
-
-
-def _describe(waits: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
-    if len(waits) == 0:
-        return {"mean_queue_s": 0.0, "p50_queue_s": 0.0, "p99_queue_s": 0.0}
-    return {
-        "mean_queue_s": float(waits.mean()),
-        "p50_queue_s": float(np.quantile(waits, 0.5)),
-        "p99_queue_s": float(np.quantile(waits, 0.99)),
-    }

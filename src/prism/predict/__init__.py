@@ -1,4 +1,4 @@
-"""Fault history and counters -> risk per part, with reasons. The names below load on first use."""
+"""Fault history and counters -> risk per part and node, advice, replay. The names below load on first use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "Advice": "prism.predict.advice",
+    "AdviceConfig": "prism.predict.advice",
+    "advise": "prism.predict.advice",
+    "NodeRisk": "prism.predict.nodes",
+    "gather_nodes": "prism.predict.nodes",
+    "Replayed": "prism.predict.replaying",
+    "TraceConfig": "prism.predict.replaying",
+    "forecast_often": "prism.predict.replaying",
+    "replay_history": "prism.predict.replaying",
+    "RiskRound": "prism.predict.rounds",
+    "RiskWatch": "prism.predict.watching",
+    "WatchConfig": "prism.predict.watching",
+    "add_counters": "prism.predict.history",
     "Forecast": "prism.predict.forecast",
     "PredictConfig": "prism.predict.forecast",
     "Risk": "prism.predict.forecast",

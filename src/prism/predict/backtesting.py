@@ -21,6 +21,7 @@ BACKTEST = pl.Schema(
         "precision_top": pl.Float64,  # share of the riskiest 1 % that had an event
         "base_rate": pl.Float64,
         "level": pl.Float64,  # events expected over events that came
+        "in_range": pl.Boolean,  # whether the events came within the 80 % range that was given
         "best_rule": pl.String,
         "best_rule_auc": pl.Float64,  # of the rule that did best in hindsight
         "method": pl.String,
@@ -41,9 +42,20 @@ def backtest(history: History, moments: Iterable[int], config: PredictConfig | N
         rules = {name: area_under_curve(rule(panel), truth) for name, rule in RULES.items()}
         best = max(rules, key=lambda name: np.nan_to_num(rules[name]))
         top = np.argsort(-risk, kind="stable")[: max(1, len(risk) // 100)]
+        low, high = forecast.expected_range
         rows.append(
-            (at_ns, len(risk), int(truth.sum()), area_under_curve(risk, truth), float(truth[top].mean()),
-             float(truth.mean()), forecast.expected_events / max(int(truth.sum()), 1), best, rules[best],
-             forecast.method)
-        )  # fmt: skip
-    return pl.DataFrame(rows, schema=BACKTEST, orient="row")
+            {
+                "at_ns": at_ns,
+                "parts": len(risk),
+                "events": int(truth.sum()),
+                "auc": area_under_curve(risk, truth),
+                "precision_top": float(truth[top].mean()),
+                "base_rate": float(truth.mean()),
+                "level": forecast.expected_events / max(int(truth.sum()), 1),
+                "in_range": low <= int(truth.sum()) <= high,
+                "best_rule": best,
+                "best_rule_auc": rules[best],
+                "method": forecast.method,
+            }
+        )
+    return pl.DataFrame(rows, schema=BACKTEST)

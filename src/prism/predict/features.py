@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.predict.counters import describe_counters
 from prism.predict.history import DAY_NS, History, Ints
 
 Floats = NDArray[np.float64]
@@ -21,8 +22,10 @@ class Panel:
 
     at_ns: int
     part: Ints
+    place: Ints
     names: tuple[str, ...]
     values: Floats
+    stands_for: Floats  # parts that a row stands for: 1, or more where quiet parts were drawn from many
 
     def column(self, name: str) -> Floats:
         """One feature of all parts."""
@@ -46,11 +49,33 @@ def describe_parts(history: History, at_ns: int, horizon_days: float) -> Panel:
     since = (at_ns - last_event[part]) / DAY_NS
     columns["days_since_event"] = np.where(np.isfinite(since), since, NEVER_DAYS)
     recent = known.event_ns > at_ns - 365 * DAY_NS
-    columns["events_in_place"] = np.bincount(
-        known.event_place[recent], minlength=len(known.places)
-    )[place].astype(float)  # fmt: skip
+    in_place = np.bincount(known.event_place[recent], minlength=len(known.places))
+    columns["events_in_place"] = in_place[place].astype(float)
     _add_neighbours(columns, known, here, at_ns, horizon_days)
-    return Panel(at_ns=at_ns, part=part, names=tuple(columns), values=np.column_stack(list(columns.values())))
+    columns |= describe_counters(known.counters, part, at_ns, DAY_NS)
+    return Panel(
+        at_ns=at_ns,
+        part=part,
+        place=place,
+        names=tuple(columns),
+        values=np.column_stack(list(columns.values())),
+        stands_for=np.ones(len(part)),
+    )
+
+
+def thin_out(panel: Panel, label: NDArray[np.bool_], most_quiet: int) -> tuple[Panel, NDArray[np.bool_]]:
+    """Keep every part with an event and a sample of the others, which stand for those left out."""
+    quiet = np.flatnonzero(~label)
+    if len(quiet) <= most_quiet:
+        return panel, label
+    kept = np.random.default_rng(len(quiet)).choice(quiet, most_quiet, replace=False)
+    stands_for = panel.stands_for.copy()
+    stands_for[kept] *= len(quiet) / len(kept)
+    rows = np.sort(np.concatenate([np.flatnonzero(label), kept]))
+    thinned = replace(
+        panel, part=panel.part[rows], place=panel.place[rows], values=panel.values[rows], stands_for=stands_for[rows]
+    )
+    return thinned, label[rows]
 
 
 def label_parts(history: History, panel: Panel, horizon_days: float) -> NDArray[np.bool_]:

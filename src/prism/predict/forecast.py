@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.predict.features import Floats, Panel, describe_parts, label_parts
+from prism.predict.features import Floats, Panel, describe_parts, label_parts, thin_out
 from prism.predict.history import DAY_NS, History
 from prism.predict.model import RULES, Learned, area_under_curve, fit_trees, rank_share
 
@@ -28,6 +28,7 @@ class PredictConfig:
     least_parts: int = 50
     rule_errors: float = 2.0  # standard errors by which a rule must beat the model on held-out past to replace it
     rule_events: float = 100.0  # parts with an event at which trees and lasting rules weigh the same
+    most_quiet: int = 60_000  # parts without an event that one past moment gives to training
     most_growth: float = 2.0  # by which the rate of events is believed to grow or shrink within a horizon
 
 
@@ -38,6 +39,16 @@ class Risk:
     id: str
     risk: float
     reasons: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """Parts of like risk on the last whole horizon before the moment asked about, and how many had an event."""
+
+    parts: int
+    predicted: float
+    observed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +61,14 @@ class Forecast:
     method: str
     past_auc: float  # on the last whole horizon before the moment asked about, which training did not see
     expected_events: float
+    expected_range: tuple[float, float]  # 80 %, from how far such expectations were off in the past
+    reliability: tuple[Reliability, ...]
+    tells_apart: bool  # whether past risks were better than chance by two standard errors
     notes: tuple[str, ...]
+
+    def reliability_json(self) -> list[dict[str, float]]:
+        """Bins of a reliability diagram."""
+        return [{"parts": b.parts, "predicted": b.predicted, "observed": b.observed} for b in self.reliability]
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism predict --json` prints."""
@@ -58,11 +76,14 @@ class Forecast:
             "schema": "prism.prediction/1",
             "at_ns": self.at_ns,
             "horizon_days": self.horizon_days,
-            "risks": [{"id": r.id, "risk": r.risk, "reasons": list(r.reasons)} for r in self.risks],
+            "risks": [{"id": r.id, "risk": r.risk, "reasons": list(r.reasons), "place": r.place} for r in self.risks],
             "calibration": {
                 "method": self.method,
                 "past_auc": None if np.isnan(self.past_auc) else self.past_auc,
                 "expected_events": self.expected_events,
+                "expected_range": list(self.expected_range),
+                "tells_apart": self.tells_apart,
+                "reliability": self.reliability_json(),
             },
             "notes": list(self.notes),
         }
@@ -75,12 +96,21 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
     panel = describe_parts(known, at_ns, config.horizon_days)
     if len(panel.part) == 0:
         return Forecast(
-            at_ns=at_ns, horizon_days=config.horizon_days, risks=(), method="none", past_auc=float("nan"),
-            expected_events=0.0, notes=(*known.notes, "no part is in place at that moment"),
-        )  # fmt: skip
+            at_ns=at_ns,
+            horizon_days=config.horizon_days,
+            risks=(),
+            method="none",
+            past_auc=float("nan"),
+            expected_events=0.0,
+            expected_range=(0.0, 0.0),
+            reliability=(),
+            tells_apart=False,
+            notes=(*known.notes, "no part is in place at that moment"),
+        )
     expected = _expect_events(known, at_ns, config)
     notes = list(known.notes)
-    learned, auc = _choose(known, at_ns, panel, config, notes)
+    chosen = _choose(known, at_ns, panel, config, notes)
+    learned = chosen.learned
     score = learned.score(panel) if learned is not None else np.full(len(panel.part), 0.5)
     share = score if learned is not None and learned.is_probability else rank_share(score) ** 3 * 0.05
     risk = _set_level(share, expected) if learned is not None else np.full(len(panel.part), expected / len(panel.part))
@@ -89,21 +119,62 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
     return Forecast(
         at_ns=at_ns,
         horizon_days=config.horizon_days,
-        risks=tuple(Risk(id=known.parts[panel.part[i]], risk=float(risk[i]), reasons=reasons[i]) for i in order),
+        risks=tuple(
+            Risk(
+                id=known.parts[panel.part[i]],
+                risk=float(risk[i]),
+                reasons=reasons[i],
+                place=known.place_names[panel.place[i]],
+            )
+            for i in order
+        ),
         method=learned.name if learned is not None else "the same for all",
-        past_auc=auc,
+        past_auc=chosen.auc,
         expected_events=float(expected),
+        expected_range=_find_range(known, at_ns, float(expected), config),
+        reliability=chosen.reliability,
+        tells_apart=chosen.tells_apart,
         notes=tuple(notes),
     )
 
 
-def _choose(
-    known: History, at_ns: int, panel: Panel, config: PredictConfig, notes: list[str]
-) -> tuple[Learned | None, float]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """A scorer, and how it did on the last horizon that training did not see."""
+
+    learned: Learned | None = None
+    auc: float = float("nan")
+    reliability: tuple[Reliability, ...] = ()
+    tells_apart: bool = False
+
+
+def _judge(learned: Learned, held_score: Floats, truth: NDArray[np.bool_], expected: float) -> _Chosen:
+    """How a score did on a horizon that it did not see, with the level that was expected then."""
+    auc = area_under_curve(held_score, truth)
+    error = 0.5 / np.sqrt(max(int(truth.sum()), 1))
+    share = held_score if learned.is_probability else rank_share(held_score) ** 3 * 0.05
+    risk = _set_level(share, max(expected, 1e-3))
+    order = np.argsort(risk, kind="stable")
+    bins = np.searchsorted(np.cumsum(risk[order]) / risk.sum(), np.linspace(0.0, 1.0, 11)[1:-1])
+    reliability = tuple(
+        Reliability(parts=len(part), predicted=float(risk[part].mean()), observed=float(truth[part].mean()))
+        for part in np.split(order, bins)
+        if len(part)
+    )
+    return _Chosen(learned=learned, auc=auc, reliability=reliability, tells_apart=bool(auc > 0.5 + 2.0 * error))
+
+
+def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, notes: list[str]) -> _Chosen:
     """The model or a plain rule, whichever did better on the last horizon that training did not see."""
     moments = _training_moments(known, at_ns, config)
-    panels = [describe_parts(known, moment, config.horizon_days) for moment in moments]
-    labels = [label_parts(known, p, config.horizon_days) for p in panels]
+    panels, labels = [], []
+    for number, moment in enumerate(moments):
+        past = describe_parts(known, moment, config.horizon_days)
+        label = label_parts(known, past, config.horizon_days)
+        if number:  # the latest one is what a scorer is judged by, so it stays whole
+            past, label = thin_out(past, label, config.most_quiet)
+        panels.append(past)
+        labels.append(label)
     seen = int(sum(label.sum() for label in labels[:1])) if labels else 0
     total = len(np.unique(known.event_part))
     if len(panel.part) < config.least_parts or total < config.least_events or seen == 0:
@@ -111,22 +182,24 @@ def _choose(
             f"too little is known: {total} parts with an event among {len(panel.part)} in place; "
             f"{config.least_events} events and {config.least_parts} parts are needed, so all parts get the mean risk"
         )
-        return None, float("nan")
+        return _Chosen()
     held, truth = panels[0], labels[0]
     rules = {name: area_under_curve(rule(held), truth) for name, rule in RULES.items()}
     best = max(rules, key=lambda name: rules[name])
     earlier = [i for i, m in enumerate(moments) if m <= moments[0] - config.horizon_days * DAY_NS]
-    auc = rules[best]
+    expected = _expect_events(known.before(moments[0]), moments[0], config)
+    judged = _Chosen(auc=rules[best])
     if sum(int(labels[i].sum()) for i in earlier) >= config.least_events:
         trees = fit_trees([panels[i] for i in earlier], [labels[i] for i in earlier], _weigh(moments, earlier, config))
-        auc = area_under_curve(trees.score(held), truth)
+        judged = _judge(trees, trees.score(held), truth, expected)
         error = 0.5 / np.sqrt(max(int(truth.sum()), 1))  # of an AUC near 0.5 with as many events
-        if auc < rules[best] - config.rule_errors * error:
+        if judged.auc < rules[best] - config.rule_errors * error:
             notes.append(f"the rule '{best}' did better than the model in the last {config.horizon_days:g} days")
-            return Learned(name=best, score=RULES[best], is_probability=False), rules[best]
+            rule = Learned(name=best, score=RULES[best], is_probability=False)
+            return _judge(rule, rule.score(held), truth, expected)
     every = list(range(len(moments)))
     trees = fit_trees(panels, labels, _weigh(moments, every, config))
-    return _lean_on_rules(trees, total / (total + config.rule_events)), auc
+    return replace(judged, learned=_lean_on_rules(trees, total / (total + config.rule_events)))
 
 
 def _lean_on_rules(trees: Learned, weight: float) -> Learned:
@@ -167,6 +240,19 @@ def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
     last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
     growth = (last + 5.0) / (earlier + 5.0)  # five of each, so that a handful of events makes no trend
     return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
+
+
+def _find_range(known: History, at_ns: int, expected: float, config: PredictConfig) -> tuple[float, float]:
+    """Between what numbers the events should lie, eight times in ten, by how far such expectations were off before."""
+    horizon = round(config.horizon_days * DAY_NS)
+    errors = []
+    for moment in _training_moments(known, at_ns, config)[:12]:
+        came = len(np.unique(known.event_part[(known.event_ns > moment) & (known.event_ns <= moment + horizon)]))
+        told = _expect_events(known.before(moment), moment, config)
+        errors.append(np.log((came + 1.0) / (told + 1.0)))
+    # One error by a factor of two is counted in, and the chance of counts, since a few errors say little.
+    spread = float(np.sqrt((np.sum(np.square(errors)) + 0.48) / (len(errors) + 1) + 1.0 / max(expected, 1.0)))
+    return expected * float(np.exp(-1.28 * spread)), expected * float(np.exp(1.28 * spread))
 
 
 def _set_level(score: Floats, expected: float) -> Floats:
@@ -216,6 +302,9 @@ def _words(feature: str) -> str | None:
     }
     if feature in plain:
         return plain[feature] if feature != "days_since_event" else None
+    if feature.startswith("counter_"):
+        name, days = feature.removeprefix("counter_").rsplit("_", 1)
+        return f"{name} rose in {days} (log {{:.1f}})"
     if feature.startswith("rate_within"):
         return f"{{:.4f}} events per part among its neighbours (level {feature.rsplit('_', 1)[1]}) in a year"
     if feature.startswith("rate_level"):

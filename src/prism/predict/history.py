@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.errors import BadConfigError, BadFileError, BadRowError
+from prism.predict.counters import Counter, make_counters
 from prism.records import files
 
 DAY_NS = 86_400_000_000_000
@@ -22,6 +23,8 @@ _NAMES = {
     "location": ("location", "place", "slot", "cname"),
     "at": ("at", "time", "timestamp", "event_time", "date"),
     "event": ("event", "event_type", "type", "code", "xid"),
+    "counter": ("counter", "metric", "name", "field"),
+    "value": ("value", "count", "reading"),
     "installed": ("installed", "insert", "start", "from"),
     "removed": ("removed", "remove", "end", "until"),
 }
@@ -47,7 +50,9 @@ class History:
     event_place: Ints
     event_ns: Ints  # in order
     places: Ints  # one row per place
+    place_names: tuple[str, ...]
     notes: tuple[str, ...]
+    counters: tuple[Counter, ...] = ()  # asked about past windows only
 
     def before(self, at_ns: int) -> History:
         """What was known at a moment: later events and stays are left out, stays that ended later still last."""
@@ -63,7 +68,9 @@ class History:
             event_place=self.event_place[events],
             event_ns=self.event_ns[events],
             places=self.places,
+            place_names=self.place_names,
             notes=self.notes,
+            counters=self.counters,
         )
 
 
@@ -81,6 +88,20 @@ def read_history(events: Path, lives: Path | None = None, names: Mapping[str, st
         )
         notes.append("no lives given: only parts that had an event are known, from their first event on")
     return make_history(told, stays, tuple(notes))
+
+
+def add_counters(history: History, path: Path, names: Mapping[str, str] | None = None) -> History:
+    """The same history with readings of counters: serial, at, counter, value."""
+    table = _read(path, names or {}, ("serial", "at", "counter", "value"), ())
+    values = table["value"].cast(pl.Float64, strict=False)
+    bad = (values.is_null() & table["value"].is_not_null() & (table["value"] != "")).arg_true()
+    if len(bad):
+        raise BadRowError(f"{path} row {bad[0] + 1}: 'value' is \"{table['value'][int(bad[0])]}\", expected a number")
+    numbers = {part: number for number, part in enumerate(history.parts)}
+    found = make_counters(table.with_columns(value=values), numbers)
+    unknown = table.filter(~pl.col("serial").is_in(list(numbers))).height
+    notes = (f"{unknown:,} readings of counters are of parts that are not known",) if unknown else ()
+    return replace(history, counters=found, notes=(*history.notes, *notes))
 
 
 def make_history(events: pl.DataFrame, stays: pl.DataFrame, notes: tuple[str, ...] = ()) -> History:
@@ -115,6 +136,7 @@ def make_history(events: pl.DataFrame, stays: pl.DataFrame, notes: tuple[str, ..
         event_place=_ints(events["place"]),
         event_ns=_ints(events["at"]),
         places=_number_places(names),
+        place_names=tuple(names.to_list()),
         notes=notes,
     )
 

@@ -49,12 +49,16 @@ def fit_trees(
         raise MissingExtraError("`prism predict`", "predict") from None
     rows = np.vstack([p.values for p in panels])
     target = np.concatenate(labels)
-    weight = np.concatenate([np.full(len(p.part), w) for p, w in zip(panels, weights, strict=True)])
+    weight = np.concatenate([w * p.stands_for for p, w in zip(panels, weights, strict=True)])
     rows, target, weight = _thin_out(rows, target, weight, seed)
     model: Any = HistGradientBoostingClassifier(
-        max_iter=80, learning_rate=0.05, max_leaf_nodes=8, min_samples_leaf=200 if len(rows) > 20_000 else 20,
-        l2_regularization=5.0, random_state=seed,
-    )  # fmt: skip
+        max_iter=80,
+        learning_rate=0.05,
+        max_leaf_nodes=8,
+        min_samples_leaf=200 if len(rows) > 20_000 else 20,
+        l2_regularization=5.0,
+        random_state=seed,
+    )
     model.fit(rows, target, sample_weight=weight)
     return Learned(name="trees", score=lambda p: model.predict_proba(p.values)[:, 1], is_probability=True)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from prism.recover.risks import NODE_MTBF
 
 # Mean time between failures of one node in InfiniteHBD's trace: 584 faults, 400 nodes, 349 days.
 NODE_MTBF_S = 239 * 86_400.0
@@ -35,7 +38,10 @@ def choose_interval_s(stall_s: float, mtbf_s: float, restart_s: float) -> float:
 
 def estimate_mtbf_s(config: IntervalConfig, num_failures: int, uptime_s: float) -> float:
     """The prior, counted as one failure, and what this job has seen."""
-    prior_s = config.node_mtbf_s / (config.num_nodes or count_nodes(os.environ))
+    node_s = config.node_mtbf_s
+    with contextlib.suppress(ValueError):  # what the supervisor knows of these very nodes
+        node_s = float(os.environ.get(NODE_MTBF, "")) or node_s
+    prior_s = node_s / (config.num_nodes or count_nodes(os.environ))
     return (prior_s + uptime_s) / (1 + num_failures)
 
 

@@ -21,6 +21,7 @@ class FailureModel:
     """What is believed before the first test."""
 
     prior_bad: float = 0.01
+    priors: tuple[float, ...] = ()  # of each host, where something is known of it
     fail_rate: float = 0.3  # of a bad host, per test: what an intermittent fault must at least show
     flake_rate: float = 0.001  # of good hosts, and of links
 
@@ -29,7 +30,8 @@ def find_beliefs(
     num_passes: NDArray[np.int64], failed: list[tuple[int, ...]], model: FailureModel
 ) -> NDArray[np.float64]:
     """Probability of being bad, per host; the same failing set counts once, since its failures are not independent."""
-    quiet = _logit(model.prior_bad) + num_passes * np.log1p(-model.fail_rate)
+    before = np.array([_logit(p) for p in model.priors]) if model.priors else _logit(model.prior_bad)
+    quiet = before + num_passes * np.log1p(-model.fail_rate)
     odds = np.asarray(quiet, dtype=np.float64)
     sets = sorted(set(failed))
     if not sets:

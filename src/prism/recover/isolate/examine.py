@@ -14,6 +14,7 @@ from prism.recover.isolate.grading import FEW_HOSTS
 from prism.recover.isolate.proof import Proof, ProofConfig, prove_slow
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
+from prism.recover.risks import Risks
 
 MIN_HOSTS = 3  # below this no control is left to compare with
 
@@ -21,6 +22,15 @@ MIN_HOSTS = 3  # below this no control is left to compare with
 def start_search(num_hosts: int, config: SearchConfig | None = None, seed: int = 0) -> Search | PairSearch:
     """The search that suits the number of hosts."""
     return PairSearch(num_hosts, config) if num_hosts <= FEW_HOSTS else Search(num_hosts, config, seed)
+
+
+def with_risks(config: SearchConfig, hosts: Sequence[str], risks: Risks) -> SearchConfig:
+    """The same search, with what is known of the hosts: one that fails ten times as often is ten times as suspect."""
+    rates = np.array([risks.of(host) for host in hosts])
+    if not risks.per_day or rates.sum() <= 0:
+        return config
+    priors = np.clip(config.model.prior_bad * rates / rates.mean(), 1e-4, 0.2)
+    return replace(config, model=replace(config.model, priors=tuple(priors.tolist())))
 
 
 def isolate_hosts(

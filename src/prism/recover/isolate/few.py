@@ -36,7 +36,7 @@ class PairSearch:
         assert 2 <= num_hosts <= FEW_HOSTS
         self.num_hosts = num_hosts
         self.config = config or SearchConfig()
-        self._schedule = plan_pairs(num_hosts)
+        self._schedule = self._riskiest_first(plan_pairs(num_hosts))
         self._passed = np.zeros((num_hosts, num_hosts), dtype=np.int64)
         self._failed = np.zeros((num_hosts, num_hosts), dtype=np.int64)
         self._slow = np.zeros((num_hosts, num_hosts), dtype=np.int64)
@@ -58,6 +58,18 @@ class PairSearch:
         if self.num_rounds < least:
             return self._schedule[self.num_rounds % turns]
         return max(self._schedule, key=self._worth)
+
+    def _riskiest_first(self, schedule: list[Round]) -> list[Round]:
+        """The likeliest culprit meets the hosts that are likeliest sound first."""
+        priors = self.config.model.priors
+        if not priors:
+            return schedule
+        worst = max(range(self.num_hosts), key=lambda h: priors[h])
+
+        def partner_prior(tests: Round) -> float:
+            return min((priors[h] for pair in tests.tolist() if worst in pair for h in pair if h != worst), default=1.0)
+
+        return sorted(schedule, key=partner_prior)
 
     def _worth(self, tests: Round) -> float:
         """How much a round tells of what is open: tests that touch it, the rarer so far the better."""

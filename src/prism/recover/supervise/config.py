@@ -87,6 +87,7 @@ class SuperviseConfig(Checked):
     examine: ExamineSettings = field(default_factory=ExamineSettings)
     checkpoint: AutomaticCheckpoints = field(default_factory=AutomaticCheckpoints)
     act_on_corruption: bool = True  # go back, and leave a host out, when the trainer proves silent corruption
+    risk: str = ""  # file of risks that `prism predict` writes; read again whenever it changes
     webhook: str = ""
     poll_s: float = number(2.0, 0.01, 3_600.0)
 

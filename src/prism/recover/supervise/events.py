@@ -20,6 +20,13 @@ class Tick(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RisksRead(Event):
+    """The file of risks was read anew: failures per day of each host."""
+
+    per_day: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched(Event):
     """The processes of an attempt were started, on these hosts."""
 

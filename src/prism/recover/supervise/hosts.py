@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prism.recover.risks import Risks
+
 _HOUR_S = 3_600.0
 
 
@@ -20,6 +22,7 @@ class HostPolicy:
     # In InfiniteHBD's trace 83.6 % of faults fall on nodes that fail more than once: each return costs more trust.
     repeat_factor: float = 4.0
     max_cordon_h: float = 168.0
+    most_risk_per_day: float = 0.0  # with --risk: above it a host is swapped at the next save; 0: never
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,17 +90,41 @@ class HostBook:
         times = [r.cordoned_until_s for r in self.records.values() if r.cordoned_until_s is not None]
         return min(times, default=None)
 
-    def choose(self, current: tuple[str, ...], policy: HostPolicy) -> tuple[str, ...] | None:
-        """Hosts for the next attempt: those in use stay, spares with the cleanest record fill in. None: too few."""
+    def choose(
+        self, current: tuple[str, ...], policy: HostPolicy, risks: Risks | None = None
+    ) -> tuple[str, ...] | None:
+        """Hosts for the next attempt: those in use stay, spares with the cleanest record and least risk fill in.
+
+        None: too few are left.
+        """
+        place = {host: number for number, host in enumerate(policy.hosts)}
+        per_day = {host: risks.of(host) for host in policy.hosts} if risks is not None and risks.per_day else {}
         out = set(self.cordoned())
         usable = [h for h in policy.hosts if h not in out]
         wanted = policy.num_hosts or len(policy.hosts)
-        kept = [h for h in current if h in usable]
+        kept = [h for h in current if h in place and h not in out]
+        running = set(kept)
         spares = sorted(
-            (h for h in usable if h not in kept),
-            key=lambda h: (self.record(h).num_cordons, len(self.record(h).strikes_s), policy.hosts.index(h)),
+            (h for h in usable if h not in running),
+            key=lambda h: (self._count_marks(h), per_day.get(h, 0.0), place[h]),
         )
+        if per_day:
+            kept, spares = _swap_risky(kept, spares, per_day)
         chosen = [*kept, *spares][:wanted]
         if len(chosen) < (policy.min_hosts or wanted):
             return None
-        return tuple(sorted(chosen, key=policy.hosts.index))
+        return tuple(sorted(chosen, key=lambda host: place[host]))
+
+    def _count_marks(self, host: str) -> tuple[int, int]:
+        record = self.records.get(host)
+        return (record.num_cordons, len(record.strikes_s)) if record is not None else (0, 0)
+
+
+def _swap_risky(kept: list[str], spares: list[str], per_day: dict[str, float]) -> tuple[list[str], list[str]]:
+    """Where the job starts anew anyway, hosts that fail twice as often as a spare change places with it."""
+    worst = sorted(kept, key=lambda host: -per_day[host])
+    safest = sorted(spares, key=lambda host: per_day[host])
+    pairs = [(a, b) for a, b in zip(worst, safest, strict=False) if per_day[a] > 2.0 * per_day[b]]
+    out, into = {a for a, _ in pairs}, [b for _, b in pairs]
+    taken = set(into)
+    return [*(h for h in kept if h not in out), *into], [*(h for h in spares if h not in taken), *out]

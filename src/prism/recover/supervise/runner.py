@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prism.errors import PrismError
+from prism.errors import InputError, PrismError
 from prism.recover.catalog import Catalog
 from prism.recover.isolate.report import IsolationReport
 from prism.recover.progress import MEMORY_PREFIX, RunOrders, attempt_dir
+from prism.recover.risks import NODE_MTBF, Risks, read_risks
 from prism.recover.supervise import actions, events
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
@@ -56,6 +57,7 @@ class Supervisor:
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
         self._complaint = ""
+        self._risks_ns = -1  # when the file of risks that was read last was written
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
@@ -81,9 +83,24 @@ class Supervisor:
                 return
         if self.tools.stop_asked():
             self._take(events.StopAsked(now_s=self.clock.now_s()))
+        self._read_risks()
         for event in self._seen():
             self._take(event)
         self._take(events.Tick(now_s=self.clock.now_s()))
+
+    def _read_risks(self) -> None:
+        """Take in the file of risks when it is new; what cannot be read changes nothing."""
+        if not self.config.risk:
+            return
+        path = Path(self.config.risk)
+        try:
+            changed_ns = path.stat().st_mtime_ns
+            if changed_ns == self._risks_ns:
+                return
+            self._risks_ns = changed_ns
+            self._take(events.RisksRead(now_s=self.clock.now_s(), per_day=read_risks(path).per_day))
+        except (OSError, InputError) as error:
+            self._complain(f"risks not read ({error}); going on with what is known")
 
     @property
     def _folder(self) -> Path:
@@ -207,11 +224,16 @@ class Supervisor:
             hosts=action.hosts,
             num_hosts=action.num_hosts,
             excluded=action.excluded,
-            variables=self.config.checkpoint.variables(self.run_dir),
+            variables={**self.config.checkpoint.variables(self.run_dir), **self._tell_risk(action.hosts)},
         )
         hosts = self.tools.launcher.start(plan)
         self._watch = Watch(folder)
         return events.Launched(now_s=self.clock.now_s(), hosts=hosts)
+
+    def _tell_risk(self, hosts: tuple[str, ...]) -> dict[str, str]:
+        """The trainer's interval follows the risk of the hosts it got."""
+        node_s = Risks(per_day=self.state.per_day).node_mtbf_s(hosts)
+        return {} if node_s is None else {NODE_MTBF: f"{node_s:.0f}"}
 
     def _examine(self, action: actions.Examine) -> events.Event:
         if self.tools.examiner is None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from prism.records.verdict import Verdict
 from prism.recover.progress import BatchRange
+from prism.recover.risks import Risks
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import (
     Action,
@@ -55,6 +56,7 @@ class Cause(StrEnum):
     SPIKE = "spike"
     CORRUPTION = "corruption"
     ASKED = "asked"
+    RISK = "risk"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class JobState:
     losses: LossWatch = field(default_factory=LossWatch)
     pace: Pace = field(default_factory=Pace)
     book: HostBook = field(default_factory=HostBook)
+    per_day: dict[str, float] = field(default_factory=dict)  # failures of each host, as predicted
 
     @property
     def over(self) -> bool:
@@ -101,6 +104,9 @@ class JobState:
         match event:
             case events.Tick():
                 return self._on_tick(event.now_s)
+            case events.RisksRead():
+                self.per_day = dict(event.per_day)
+                return []
             case events.Launched():
                 self.hosts = event.hosts
                 return []
@@ -263,6 +269,7 @@ class JobState:
                     self.saved_steps = [*(s for s in self.saved_steps if s != event.step), event.step][-_MAX_SAVED:]
                 if recovered:
                     return [Notify(level="info", text=f"saves work again: step {event.step} is committed")]
+                return self._leave_risky(event) if event.healthy else []
             case events.SaveFailed():
                 first, self.save_trouble = not self.save_trouble, True
                 if first:
@@ -274,6 +281,27 @@ class JobState:
             case events.Preempted():
                 self.preempted = True
         return []
+
+    def _leave_risky(self, event: events.Saved) -> list[Action]:
+        """Right after a save only a restart is lost: swap the host that is likeliest to fail, if a spare is safer."""
+        limit = self.config.hosts.most_risk_per_day
+        if not limit or not self.per_day or self.phase is not Phase.RUNNING:
+            return []
+        risks, out = Risks(per_day=self.per_day), {*self.book.cordoned(), *self.hosts}
+        spares = [host for host in self.config.hosts.hosts if host not in out]
+        worst = max(self.hosts, key=risks.of, default="")
+        if not worst or not spares or not risks.of(worst) > max(limit, 2.0 * min(map(risks.of, spares))):
+            return []
+        why = f"{risks.of(worst):.2g} failures a day are predicted"
+        hours = self.book.exclude(worst, event.now_s, why, self.config.hosts)
+        if not hours:
+            return []
+        self.phase, self.cause = Phase.STOPPING, Cause.RISK
+        text = f"step {event.step} is saved; leaving {worst} for {hours:g} h: {why} (hosts.most_risk_per_day {limit:g})"
+        return [
+            Notify(level="warning", text=text),
+            Kill(attempt=self.attempt, grace_s=self.config.launch.grace_s),
+        ]
 
     # -- when it ended
 
@@ -316,6 +344,8 @@ class JobState:
         if cause is Cause.ASKED:
             text = self.outcome_text or f"stopped on request at step {self.last_step}"
             return [self._finish("failed" if self.outcome == "failed" else "stopped", text)]
+        if cause is Cause.RISK:
+            return self._launch(event.now_s)
         if cause is Cause.SPIKE:
             self.losses.bad_steps, self.losses.bad_batches = [], []
             return self._discard() + self._launch(event.now_s)
@@ -396,7 +426,7 @@ class JobState:
     def _launch(self, now_s: float) -> list[Action]:
         chosen: tuple[str, ...] | None = ()
         if self.config.hosts.hosts:
-            chosen = self.book.choose(self.hosts, self.config.hosts)
+            chosen = self.book.choose(self.hosts, self.config.hosts, Risks(per_day=self.per_day))
         if chosen is None:
             self.phase = Phase.WAITING
             self.due_s = self.book.next_expiry_s() or now_s

@@ -1,0 +1,122 @@
+"""Handing jobs to clusters: ask, write down, submit, write down; look before anything is done again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.errors import BadConfigError, BadFileError
+from prism.place.choices import Choice, consider
+from prism.place.clusters import Cluster, Job
+from prism.place.live.journal import DispatchJournal, Entry
+from prism.place.live.slurm import SlurmCluster, Unit, read_script
+from prism.place.live.snapshot import LiveCluster, SubmitError, build_scheduler
+from prism.place.run_times import RunTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The answer for one job: clusters best first, and what each had said."""
+
+    job: Job
+    choices: tuple[Choice, ...]
+    errors: dict[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatcher:
+    """Places scripts on live clusters; does nothing where it does not know."""
+
+    clusters: Mapping[str, LiveCluster]
+    traits: dict[str, Cluster]
+    times: RunTimes = field(default_factory=RunTimes)
+    memory_s: float = 240.0  # for which a controller surely remembers a job that has ended; Slurm's MinJobAge is 300 s
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
+    tell: Callable[[str], None] = lambda text: None
+
+    def ask(self, script: Path, home: str = "", user: str = "") -> Asked:
+        """Where a script would run, from what all clusters say now."""
+        job, seconds = self._read_job(script, home, user)
+        snapshots = [cluster.look() for cluster in self.clusters.values()]
+        now_s = self.clock()
+        scheduler = build_scheduler(snapshots, self.traits, self.times, now_s)
+        choices = consider(scheduler, job, now_s, seconds)
+        return Asked(job=job, choices=tuple(choices), errors={s.cluster: s.error for s in snapshots if s.error})
+
+    def place(self, script: Path, mark: str, journal: DispatchJournal, home: str = "") -> Entry | None:
+        """Hand a job over exactly once; None where that cannot be decided now."""
+        known = journal.entries.get(mark)
+        if known is not None and known.state == "intent":
+            known = self._settle(known, journal)
+            if known.state == "intent":
+                return None
+        if known is not None and known.state == "placed":
+            return known
+        asked = self.ask(script, home)
+        for choice in asked.choices:
+            if choice.fits:
+                return self._submit(script, mark, choice, journal)
+        return None
+
+    def _submit(self, script: Path, mark: str, choice: Choice, journal: DispatchJournal) -> Entry | None:
+        intent = Entry(mark=mark, state="intent", cluster=choice.cluster, at_s=self.clock(), why=choice.why)
+        journal.write(intent)
+        cluster = self.clusters[choice.cluster]
+        try:
+            number = cluster.submit(str(script), mark)
+        except SubmitError as error:
+            self.tell(f"{mark}: {choice.cluster}: {error}")
+            if error.refused:
+                journal.write(Entry(mark=mark, state="void", cluster=choice.cluster, at_s=self.clock(), why=str(error)))
+                return None
+            # The call may have been taken although its answer was lost, so its effect is looked for later.
+            self.sleep(getattr(cluster, "settle_s", 0.0))
+            settled = self._settle(intent, journal)
+            return settled if settled.state == "placed" else None
+        placed = Entry(mark=mark, state="placed", cluster=choice.cluster, job=number, at_s=self.clock(), why=choice.why)
+        journal.write(placed)
+        return placed
+
+    def _settle(self, intent: Entry, journal: DispatchJournal) -> Entry:
+        """Find out what became of a job that was to be handed over; unchanged where it cannot be known."""
+        try:
+            number = self.clusters[intent.cluster].find(intent.mark)
+        except (SubmitError, KeyError) as error:
+            self.tell(f"{intent.mark}: whether {intent.cluster} has it is not known ({error}); left alone")
+            return intent
+        if number is not None:
+            found = Entry(mark=intent.mark, state="placed", cluster=intent.cluster, job=number, at_s=self.clock())
+        elif self.clock() - intent.at_s > self.memory_s:
+            self.tell(
+                f"{intent.mark}: {intent.cluster} does not know it, but would have forgotten a job that has ended; "
+                f"left alone: look there, then delete its line or submit it by hand"
+            )
+            return intent
+        else:
+            found = Entry(
+                mark=intent.mark, state="void", cluster=intent.cluster, at_s=self.clock(), why="never arrived"
+            )
+        journal.write(found)
+        return found
+
+    def _read_job(self, script: Path, home: str, user: str) -> tuple[Job, float | None]:
+        try:
+            text = script.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadFileError(f"{script}: cannot be read ({error}); check the path") from None
+        units: list[Unit] = [c.unit for c in self.clusters.values() if isinstance(c, SlurmCluster)]
+        unit: Unit = units[0] if units else "gpu"
+        gpus, limit_s = read_script(text, unit)
+        if gpus < 1:
+            raise BadConfigError(f"{script}: no #SBATCH line asks for GPUs; add --gpus or --gres=gpu:N")
+        return Job(id=script.stem, submit_s=self.clock(), gpus=gpus, home=home, user=user), limit_s
+
+
+def mark_of(script: Path) -> str:
+    """A mark that is the same for the same script under the same name, so that a second call finds the first."""
+    digest = hashlib.sha256(script.read_bytes() + script.name.encode()).hexdigest()[:16]
+    return f"prism-{script.stem[:40]}-{digest}"

@@ -1,0 +1,169 @@
+"""A Slurm cluster through its own commands: sinfo, squeue, sacct and sbatch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import Literal
+
+from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
+
+Unit = Literal["gpu", "node", "cpu"]
+_JOBS = "%i|%T|%u|%b|%D|%C|%M|%L|%k"  # id, state, user, GPUs per node, nodes, CPUs, time used, time left, comment
+_NODES = "%N|%T|%G|%C"  # name, state, resources, CPUs as allocated/idle/other/total
+_UP = ("idle", "mixed", "allocated", "completing")
+_GPUS = re.compile(r"gpu(?::[a-zA-Z0-9_.-]{1,60})?[:=](\d{1,6})")
+_LENGTH = re.compile(r"^(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{2})$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmCluster:
+    """Reached by its configuration file, by name (`-M`, with slurmdbd), or through a prefix such as ssh."""
+
+    name: str
+    conf: str = ""
+    cluster: str = ""
+    prefix: tuple[str, ...] = ()
+    unit: Unit = "gpu"
+    timeout_s: float = 20.0
+    settle_s: float = 10.0  # after a call that failed, until its effect would be seen; Slurm's MessageTimeout
+
+    def look(self) -> Snapshot:
+        """Nodes and jobs; every failure is an answer of its own."""
+        try:
+            nodes = self._run("sinfo", "-h", "-N", "-o", _NODES)
+            jobs = self._run("squeue", "-h", "-a", "-t", "PENDING,RUNNING,COMPLETING,SUSPENDED", "-o", _JOBS)
+            total, usable = self._count_nodes(nodes)
+            seen = self._parse_jobs(jobs)
+            free = max(0, usable - (0 if self.unit == "cpu" else sum(job.gpus for job in seen if job.running)))
+            return check(Snapshot(cluster=self.name, gpus=total, free=free, jobs=seen))
+        except SubmitError as error:
+            return Snapshot(cluster=self.name, error=str(error))
+        except (ValueError, IndexError) as error:
+            return Snapshot(cluster=self.name, error=f"its answers are not those of Slurm ({error!r:.60})")
+
+    def submit(self, script: str, mark: str) -> str:
+        """Hand a job over, with the mark as its comment."""
+        answer = self._run("sbatch", "--parsable", f"--comment={mark}", "--", script).strip()
+        number = answer.split(";")[0].splitlines()[-1] if answer else ""
+        if not number.isdigit():
+            raise SubmitError(f"sbatch said '{answer[:60]}', expected a number")
+        return number
+
+    def find(self, mark: str) -> str | None:
+        """Look among jobs of all states that the controller remembers, then in the accounting where there is one."""
+        # Every state: a job that has ended already was placed all the same.
+        listed = self._run("squeue", "-h", "-a", "-t", "all", "-o", "%i|%k")
+        for line in listed.splitlines():
+            number, _, comment = line.partition("|")
+            if comment.strip() == mark:
+                return number
+        try:
+            past = self._run("sacct", "-n", "-P", "-X", "-S", "now-14days", "-o", "JobID,Comment")
+        except SubmitError:
+            return None  # no accounting: the controller's memory is all there is
+        for line in past.splitlines():
+            number, _, comment = line.partition("|")
+            if comment.strip() == mark:
+                return number
+        return None
+
+    def _run(self, *words: str) -> str:
+        target = (f"--clusters={self.cluster}",) if self.cluster else ()
+        command = [*self.prefix, words[0], *target, *words[1:]]
+        environment = {**os.environ, **({"SLURM_CONF": self.conf} if self.conf else {}), "SLURM_TIME_FORMAT": "%s"}
+        for name in ("SBATCH_COMMENT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
+            environment.pop(name, None)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=self.timeout_s, env=environment, errors="replace"
+            )
+        except subprocess.TimeoutExpired:
+            raise SubmitError(f"{words[0]} did not answer within {self.timeout_s:g} s") from None
+        except OSError as error:
+            raise SubmitError(f"{words[0]} cannot be run ({error.strerror})") from None
+        if done.returncode != 0:
+            text = done.stderr.strip().splitlines()
+            said = text[-1][:120] if text else f"exit code {done.returncode}"
+            reached = not any(
+                word in done.stderr for word in ("Unable to contact", "Socket timed out", "timed out", "onnect")
+            )
+            raise SubmitError(f"{words[0]}: {said}", refused=reached)
+        return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("CLUSTER: "))
+
+    def _count_nodes(self, listed: str) -> tuple[int, int]:
+        """GPUs (nodes, CPUs) in all, and of nodes that take jobs; of CPUs only those that are idle."""
+        total = usable = 0
+        seen = set()
+        for line in listed.splitlines():
+            name, state, resources, cpus = line.split("|")
+            if name in seen:  # a node of several partitions is listed once for each
+                continue
+            seen.add(name)
+            _, idle, _, all_cpus = (int(part) for part in cpus.split("/"))
+            size = {"gpu": _count_gpus(resources), "node": 1, "cpu": all_cpus}[self.unit]
+            up = state.rstrip("*~#!%$@^-+").lower() in _UP and "*" not in state
+            total += size
+            usable += (idle if self.unit == "cpu" else size) if up else 0
+        return total, usable
+
+    def _parse_jobs(self, listed: str) -> tuple[SeenJob, ...]:
+        found = []
+        for line in listed.splitlines():
+            number, state, user, per_node, nodes, cpus, used, left, comment = line.split("|", 8)
+            count = _count_gpus(per_node) * int(nodes)
+            size = {"gpu": count, "node": int(nodes), "cpu": int(cpus)}[self.unit]
+            if size:
+                found.append(
+                    SeenJob(
+                        id=number,
+                        user=user,
+                        gpus=size,
+                        running=state in ("RUNNING", "COMPLETING", "SUSPENDED"),
+                        elapsed_s=parse_length(used) or 0.0,
+                        left_s=parse_length(left),
+                        comment=comment.strip(),
+                    )
+                )
+        return tuple(found)
+
+
+def _count_gpus(text: str) -> int:
+    return sum(int(number) for number in _GPUS.findall(text))
+
+
+def parse_length(text: str) -> float | None:
+    """Seconds of Slurm's [days-][hours:]minutes:seconds; None where it is unlimited or not known."""
+    match = _LENGTH.match(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds
+
+
+def read_script(text: str, unit: Unit) -> tuple[int, float | None]:
+    """How much a batch script asks for in its #SBATCH lines, and its time limit in seconds."""
+    words: dict[str, str] = {}
+    short = {"N": "nodes", "n": "ntasks", "t": "time", "G": "gpus", "c": "cpus-per-task"}
+    for line in text.splitlines():
+        if line.startswith("#SBATCH"):
+            for option in re.findall(r"--([a-z-]{1,40})[= ](\S{1,200})|(?<=\s)-([NntGc])\s?(\S{1,60})", line[:2_000]):
+                words[option[0] or short[option[2]]] = option[1] or option[3]
+        elif line and not line.startswith("#"):
+            break  # Slurm reads no options after the first command
+    nodes = int(words["nodes"].split("-")[-1]) if words.get("nodes", "").split("-")[-1].isdigit() else 1
+    if unit == "node":
+        return nodes, _limit(words)
+    if unit == "cpu":
+        return int(words.get("ntasks", nodes)) * int(words.get("cpus-per-task", 1)), _limit(words)
+    per_node = words.get("gpus-per-node") or words.get("gres") or ""
+    count = _count_gpus(f"gpu:{per_node}" if per_node.isdigit() else per_node)
+    whole = words.get("gpus", "").split(":")[-1]
+    return (int(whole) if whole.isdigit() else count * nodes), _limit(words)
+
+
+def _limit(words: dict[str, str]) -> float | None:
+    text = words.get("time", "")
+    return float(text) * 60.0 if text.isdigit() else parse_length(text)

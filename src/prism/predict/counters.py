@@ -1,0 +1,61 @@
+"""Counters of parts over time (DCGM, kernel logs), and how much each rose of late; a reset is no fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+_SECOND_NS = 1_000_000_000
+_KEY = 1 << 36  # seconds that fit beside the number of a part: two thousand years
+_MOST_COUNTERS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """One counter of all parts: how much it had risen in all at each reading, in order of part and time."""
+
+    name: str
+    key: Ints  # part and second
+    risen: NDArray[np.float64]
+
+    def rise(self, part: Ints, from_ns: int, to_ns: int) -> NDArray[np.float64]:
+        """By how much it rose in a window, per part; 0 where it was not read."""
+        return self._at(part, to_ns) - self._at(part, from_ns)
+
+    def _at(self, part: Ints, at_ns: int) -> NDArray[np.float64]:
+        place = np.searchsorted(self.key, part * _KEY + max(at_ns, 0) // _SECOND_NS, side="right") - 1
+        found = np.where(place >= 0, self.risen[np.maximum(place, 0)], 0.0)
+        return np.where((place >= 0) & (self.key[np.maximum(place, 0)] // _KEY == part), found, 0.0)
+
+
+def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int]) -> tuple[Counter, ...]:
+    """Counters from rows of serial, at (ns), counter and value; parts that are not known are left out."""
+    known = pl.DataFrame({"serial": list(numbers), "part": list(numbers.values())}, schema_overrides={"part": pl.Int64})
+    table = readings.drop_nulls(["serial", "at", "counter", "value"]).join(known, on="serial")
+    table = table.filter(pl.col("value").is_finite() & (pl.col("at") >= 0))
+    found = []
+    for name in table["counter"].unique().sort().to_list()[:_MOST_COUNTERS]:
+        rows = table.filter(pl.col("counter") == name).sort("part", "at")
+        rise = pl.col("value") - pl.col("value").shift(1).over("part")
+        # A value below the one before means that the counter was reset: all of it came since.
+        rise = pl.when(rise < 0).then(pl.col("value")).otherwise(rise).fill_null(0.0)
+        risen = rows.select(rise.cum_sum().over("part")).to_series().to_numpy()
+        key = rows["part"].to_numpy() * _KEY + rows["at"].to_numpy() // _SECOND_NS
+        found.append(Counter(name=str(name), key=key, risen=risen))
+    return tuple(found)
+
+
+def describe_counters(
+    counters: Sequence[Counter], part: Ints, at_ns: int, day_ns: int
+) -> dict[str, NDArray[np.float64]]:
+    """How much each counter rose in the last week and in the last month, as features."""
+    columns = {}
+    for counter in counters:
+        for days in (7, 30):
+            columns[f"counter_{counter.name}_{days}d"] = np.log1p(counter.rise(part, at_ns - days * day_ns, at_ns))
+    return columns

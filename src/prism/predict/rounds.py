@@ -1,0 +1,99 @@
+"""One round of watching: score, write what others read, and say what is new."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from prism.errors import BadFileError
+from prism.predict.counters import make_counters
+from prism.predict.forecast import Forecast, PredictConfig, predict
+from prism.predict.history import DAY_NS, History
+from prism.predict.nodes import gather_nodes
+from prism.predict.prometheus import read_prometheus
+from prism.predict.watching import Alert, RiskWatch, WatchConfig, write_metrics
+
+_STALE_H = 7 * 24.0
+_STATE = "state.json"
+
+
+@dataclass(slots=True)
+class RiskRound:
+    """Writes `risk.json`, `metrics.prom` and `alerts.jsonl` in a folder; goes on where an earlier process stopped."""
+
+    folder: Path
+    config: WatchConfig
+    predicting: PredictConfig
+    _watch: RiskWatch = field(init=False)
+    _told: list[tuple[int, float, float]] = field(init=False)  # moment and range of earlier forecasts
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._watch, self._told = RiskWatch(config=self.config), []
+        path = self.folder / _STATE
+        if path.exists():
+            try:
+                state = json.loads(path.read_bytes())
+                self._watch.alerted = {str(node) for node in state["alerted"]}
+                self._watch.drifted, self._watch.stale = bool(state["drifted"]), bool(state["stale"])
+                self._told = [(int(a), float(b), float(c)) for a, b, c in state["told"]]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise BadFileError(
+                    f"{path}: not the state of a watch ({error!r:.60}); delete it to start anew"
+                ) from None
+
+    def with_prometheus(self, history: History, url: str, at_ns: int) -> History:
+        """The history with the last two months of counters, as far as the server has them."""
+        end_s = at_ns / 1e9
+        readings = read_prometheus(url, end_s - 60 * 86_400.0, end_s)
+        return replace(history, counters=make_counters(readings, {part: n for n, part in enumerate(history.parts)}))
+
+    def score(self, history: History, at_ns: int) -> list[Alert]:
+        """Forecast, write, and return what is new."""
+        forecast = predict(history, at_ns, self.predicting)
+        newest = int(history.event_ns[history.event_ns <= at_ns].max(initial=0))
+        quiet_h = (at_ns - newest) / 3.6e12 if newest else 0.0
+        expected_h = self.predicting.horizon_days * 24.0 / max(forecast.expected_events, 0.1)
+        # Silence that is five times as long as usual is more likely a collector that stopped than a healthy fleet.
+        stale_h = quiet_h if quiet_h > max(_STALE_H, 5.0 * expected_h) else 0.0
+        came, told = self._judge(history, at_ns)
+        alerts = self._watch.handle(forecast, came, told, stale_h=stale_h)
+        self._told.append((at_ns, *forecast.expected_range))
+        self._write(forecast, alerts)
+        return alerts
+
+    def _judge(self, history: History, at_ns: int) -> tuple[int, tuple[float, float] | None]:
+        """What came in the last horizon, and what the newest forecast that is a whole horizon old had said."""
+        horizon = round(self.predicting.horizon_days * DAY_NS)
+        due = [entry for entry in self._told if entry[0] <= at_ns - horizon]
+        self._told = [entry for entry in self._told if entry[0] > at_ns - 2 * horizon]
+        if not due:
+            return 0, None
+        start, low, high = due[-1]
+        hit = (history.event_ns > start) & (history.event_ns <= start + horizon)
+        return len(np.unique(history.event_part[hit])), (low, high)
+
+    def _write(self, forecast: Forecast, alerts: list[Alert]) -> None:
+        nodes = [node.to_json() for node in gather_nodes(forecast)]
+        document = {**forecast.to_json(), "schema": "prism.prediction/1", "nodes": nodes}
+        _replace(self.folder / "risk.json", json.dumps(document) + "\n")
+        _replace(self.folder / "metrics.prom", write_metrics(forecast, self._watch))
+        state = {
+            "alerted": sorted(self._watch.alerted),
+            "drifted": self._watch.drifted,
+            "stale": self._watch.stale,
+            "told": self._told[-5_000:],
+        }
+        with (self.folder / "alerts.jsonl").open("a") as log:
+            log.writelines(json.dumps(alert.to_json(forecast.at_ns)) + "\n" for alert in alerts)
+        _replace(self.folder / _STATE, json.dumps(state) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Readers see the old file or the new one, never half of one."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,90 @@
+"""Risks hour after hour: who to alert about, once each, and whether the risks themselves can still be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prism.predict.forecast import Forecast
+from prism.predict.nodes import NodeRisk, gather_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchConfig:
+    """When a node is worth an alert."""
+
+    limit: float = 0.2  # probability of an event within the horizon
+    rearm: float = 0.5  # share of the limit below which a node may be alerted about again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that a person should know now."""
+
+    kind: str  # risk, drift, stale
+    node: str
+    text: str
+
+    def to_json(self, at_ns: int) -> dict[str, Any]:
+        """One line of the stream."""
+        return {"at_ns": at_ns, "kind": self.kind, "node": self.node, "text": self.text}
+
+
+@dataclass(slots=True, kw_only=True)
+class RiskWatch:
+    """Takes forecasts as they are made and says what is new. Opens no file."""
+
+    config: WatchConfig = field(default_factory=WatchConfig)
+    alerted: set[str] = field(default_factory=set)
+    drifted: bool = False
+    stale: bool = False
+
+    def handle(
+        self, forecast: Forecast, came: int, told: tuple[float, float] | None, *, stale_h: float = 0.0
+    ) -> list[Alert]:
+        """Alerts of this hour; calibration is judged by how many events `came` against the range `told` before."""
+        found = [self._risk(node, forecast.horizon_days) for node in self._new(gather_nodes(forecast))]
+        drifted = told is not None and not told[0] <= came <= told[1]
+        if drifted and not self.drifted and told is not None:
+            expected = f"{told[0]:.0f} to {told[1]:.0f} were expected"
+            text = f"{came} parts had an event, {expected}: do not rely on the level of the risks"
+            found.append(Alert(kind="drift", node="", text=text))
+        stale = stale_h > 0
+        if stale and not self.stale:
+            found.append(
+                Alert(
+                    kind="stale", node="", text=f"the newest record is {stale_h:.0f} h old: are events still collected?"
+                )
+            )
+        self.drifted, self.stale = drifted, stale
+        return found
+
+    def _new(self, nodes: Sequence[NodeRisk]) -> list[NodeRisk]:
+        over = {node.id for node in nodes if node.risk >= self.config.limit}
+        again = {node.id for node in nodes if node.risk < self.config.limit * self.config.rearm}
+        fresh = [node for node in nodes if node.id in over - self.alerted]
+        self.alerted = (self.alerted | over) - again
+        return fresh
+
+    def _risk(self, node: NodeRisk, days: float) -> Alert:
+        why = "; ".join(node.reasons) or "no single reason stands out"
+        return Alert(kind="risk", node=node.id, text=f"{node.risk:.0%} risk within {days:g} days: {why}")
+
+
+def write_metrics(forecast: Forecast, watch: RiskWatch, most: int = 200) -> str:
+    """Prometheus text: the riskiest nodes, what is expected, and whether calibration holds."""
+    lines = ["# HELP prism_predict_risk Probability of an event within the horizon.", "# TYPE prism_predict_risk gauge"]
+    for node in gather_nodes(forecast)[:most]:
+        name = node.id.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+        lines.append(f'prism_predict_risk{{node="{name}"}} {node.risk:.6g}')
+    values = {
+        "prism_predict_expected_events": forecast.expected_events,
+        "prism_predict_past_auc": forecast.past_auc,
+        "prism_predict_calibration_drift": float(watch.drifted),
+        "prism_predict_nodes_over_limit": float(len(watch.alerted)),
+        "prism_predict_scored_at_seconds": forecast.at_ns / 1e9,
+    }
+    for name, value in values.items():
+        lines += [f"# TYPE {name} gauge", f"{name} {value:.10g}"]
+    return "\n".join(lines) + "\n"
