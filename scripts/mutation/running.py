@@ -29,7 +29,17 @@ from mutation.mutants import Mutant, build_mutant
 
 ROOT = Path(__file__).parents[2]
 _WARNINGS = ("-W", "ignore:overflow encountered:RuntimeWarning")  # of hashes in kernels that run as plain Python
-_OPTIONS = ("-q", "-s", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider", "-m", "not slow and not gpu", *_WARNINGS)
+_OPTIONS = (
+    "-q",
+    "-s",
+    "-o",
+    "addopts=--strict-markers",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not slow and not gpu",
+    *_WARNINGS,
+)
 _PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
 _IMPORTED = "import"  # in place of a test: lines that run at import, for every test
 _WALL_LIMIT_S = 600.0

@@ -70,7 +70,13 @@ class DeepSpeed:
             raise CannotMake("deepspeed is not installed")
         (place.scratch / PROGRAM).write_text(_HEAD + self.text)
         world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(self.num_ranks))}).encode()).decode()
-        command = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--master_addr=127.0.0.1"]
+        command = [
+            sys.executable,
+            "-m",
+            "deepspeed.launcher.launch",
+            f"--world_info={world}",
+            "--master_addr=127.0.0.1",
+        ]
         command += [f"--master_port={free_port()}", PROGRAM]
         run_to_file(command, place, environment={"DS_ACCELERATOR": "cpu"}, limit_s=240.0)
 
