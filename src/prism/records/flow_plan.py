@@ -105,8 +105,9 @@ class _Planner:
         for name in ("start_ns", "src", "dst"):
             if name not in self.found:
                 known = ", ".join(dict.fromkeys(a.name for a in ALIASES if a.gives == name))
+                there = ", ".join(n for n in self.schema.names()[:40] if not n.startswith("_")) or "none"
                 raise BadRowError(
-                    f"{self.where}: no column for '{name}' (it has {', '.join(n for n in self.schema.names()[:40] if not n.startswith('_')) or 'none'}); pass "
+                    f"{self.where}: no column for '{name}' (it has {there}); pass "
                     f"--map {name.removesuffix('_ns')}=COLUMN, or name it one of: {known}"
                 )
         if "bytes" not in self.found and "packets" not in self.found and not set(H3C_PACKETS) <= set(self.schema):
