@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))
 from machine import describe_machine
 from prism.simulate.calibration import Calibration, bus_bandwidth_to_ns, calibration_of
 from prism.simulate.cluster import Cluster

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))
 from machine import describe_machine
 from prism.simulate.bands import LARGE_BYTES, class_of
 from prism.simulate.cluster import Cluster

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))
 from machine import describe_machine
 from prism.simulate import Graph, GraphBuilder, SolveConfig, export_chakra, solve
 
