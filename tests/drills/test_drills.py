@@ -16,7 +16,7 @@ from drills.slurm_drill import lose_slurm_node
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("drills")]
+pytestmark = [pytest.mark.xdist_group("drills")]
 
 
 @pytest.fixture(scope="module")

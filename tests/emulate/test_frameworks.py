@@ -12,7 +12,7 @@ from prism.emulate import CaptureConfig, EmulateConfig, LaunchConfig, emulate
 from prism.errors import PrismError
 
 SCRIPTS = Path(__file__).parent / "scripts"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 
 def _emulate(module: str, script: str, *arguments: str, world: int = 4) -> Any:

@@ -29,11 +29,18 @@ def test_timed_collectives_take_no_page_faults_once_they_are_warm(bench: Bench) 
     """A step of FSDP2 takes none in its collectives; faults would make up most of what small ones are said to take."""
     for _ in range(3):
         bench.time_round()
+    assert min(_count_faults(bench) for _ in range(3)) < 5 * SIZE // PAGE
+
+
+def _count_faults(bench: Bench) -> int:
+    """Page faults of four rounds: fresh outputs would take 40 sizes' worth each time; gloo's own buffers take some.
+
+    A kernel that is short of memory takes pages back now and then, which shows in one count and not in all of them.
+    """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(4):
         bench.time_round()
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert faults < 5 * SIZE // PAGE  # fresh outputs would take 8 times as many; gloo's own buffers take some
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def test_what_is_sent_was_written_just_before(bench: Bench) -> None:

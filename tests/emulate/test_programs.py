@@ -24,7 +24,6 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", _cases(), ids=lambda case: f"{case.name}-{case.world}")
 def test_program(case: Case) -> None:
     needed = MODULES.get(case.name[:3])

@@ -106,7 +106,6 @@ def test_requests_keep_to_the_rate_and_to_the_number_at_once(served: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_harness_tasks_over_an_endpoint_give_what_the_harness_gives_on_disk(
     model: Path, served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,6 @@ from prism.evaluate.run.adapters.harness_tasks import build_requests, open_task
 from prism.evaluate.run.scoring.sandbox import why_no_isolation, why_not
 from prism.evaluate.schedule.trials import Dataset
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

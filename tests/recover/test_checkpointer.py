@@ -395,7 +395,6 @@ def run_program(kind: str, folder: Path, memory: Path, ranks: int) -> list[str]:
     return next(line for line in done.stdout.splitlines() if line.startswith("DIGEST")).split()[1:]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
@@ -433,7 +432,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(240)
 def test_a_kill_at_any_moment_leaves_the_last_good_one_loadable(make, tmp_path: Path):
     script = tmp_path / "saver.py"
     script.write_text(SAVER)

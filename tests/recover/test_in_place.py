@@ -206,7 +206,6 @@ member.run_in_place(lambda place: print("trains", self_name(), place.generation,
 """.replace("self_name()", "os.environ['PRISM_INPLACE_MEMBER']")
 
 
-@pytest.mark.timeout(600)
 def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(tmp_path: Path):
     script = tmp_path / "program.py"
     script.write_text(LOST_BEFORE_THE_GROUP)
@@ -221,7 +220,6 @@ def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_killed_rank_is_replaced_and_the_losses_are_the_same_to_the_bit(tmp_path: Path):
     command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "1", "--"]
     environment = os.environ | {"STEPS": "1500", "SAVE_EVERY": "25"}

@@ -83,9 +83,9 @@ class NamedHosts(SshLauncher):
 @pytest.fixture(
     params=[
         "local",
-        pytest.param("ssh", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
-        pytest.param("kubernetes", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
-        pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param("ssh", marks=[pytest.mark.slow]),
+        pytest.param("kubernetes", marks=[pytest.mark.slow]),
+        pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.slow]),
     ]
 )
 def launcher(request) -> Launcher:
@@ -290,7 +290,6 @@ def test_a_command_that_does_not_exist_is_refused_before_anything_starts(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_host_that_ssh_no_longer_reaches_is_lost(tmp_path: Path, ssh_hosts: SshHosts, monkeypatch):
     monkeypatch.setattr("prism.recover.supervise.launchers.ssh._ASK_EVERY_S", 0.5)
     launcher = SshLauncher(ssh_hosts.settings)
@@ -314,7 +313,6 @@ def wait_hosts(launcher: Launcher, folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_drain_waits_for_the_save_and_asks_the_ranks_alone(
     tmp_path: Path, kube: KubeCluster, kube_launcher: Launcher
 ):
@@ -334,7 +332,6 @@ def test_a_drain_waits_for_the_save_and_asks_the_ranks_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_an_excluded_node_is_avoided_by_the_scheduler(tmp_path: Path, kube: KubeCluster, kube_launcher: Launcher):
     for attempt, node in enumerate(kube.nodes, 1):
         one = replace(plan(tmp_path, "sleep 300", attempt=attempt), excluded=(node,))
@@ -345,7 +342,6 @@ def test_an_excluded_node_is_avoided_by_the_scheduler(tmp_path: Path, kube: Kube
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("kube_launcher")
 def test_a_condemned_node_gets_a_taint_and_a_condition_and_loses_the_taint(tmp_path: Path, kube: KubeCluster):
     launcher, node = on_kubernetes(tmp_path, taint=True), kube.nodes[0]
@@ -359,7 +355,6 @@ def test_a_condemned_node_gets_a_taint_and_a_condition_and_loses_the_taint(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("kube_launcher")
 def test_only_the_failed_pod_is_replaced_where_the_user_wants_that(tmp_path: Path, kube: KubeCluster):
     launcher = on_kubernetes(tmp_path, restart="pod")
@@ -370,7 +365,6 @@ def test_only_the_failed_pod_is_replaced_where_the_user_wants_that(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("kube_launcher")
 def test_the_shipped_rights_are_enough_and_no_more(tmp_path: Path, kube: KubeCluster, monkeypatch: pytest.MonkeyPatch):
     kube.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}})

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "recover"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 
 def load(name: str) -> ModuleType:

@@ -76,7 +76,6 @@ def test_a_limited_process_gets_its_share_of_a_core_and_no_more() -> None:
 
 @pytest.mark.netns
 @needs_lab
-@pytest.mark.timeout(240)
 def test_every_step_that_the_lab_program_made_is_on_the_wire(tmp_path: Path) -> None:
     run = run_lab(LabConfig(hosts=4, steps=10), tmp_path)
     assert [phase.name for phase in run.phases] == ["healthy", "slow host", "slow link"]
@@ -93,7 +92,6 @@ def test_every_step_that_the_lab_program_made_is_on_the_wire(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.netns
 @needs_lab
-@pytest.mark.timeout(600)
 def test_jobs_layout_steps_and_culprits_of_the_lab_come_out_right(tmp_path: Path) -> None:
     checks = check_lab(LabConfig(hosts=8), tmp_path, lambda _: None)
     assert not [check for check in checks if not check.is_right]
