@@ -235,19 +235,13 @@ class JobState:
             return [Notify(level="page", text=f"{event.why}; {reason}, so the job is left alone")]
         self.phase, self.cause, self.resume_step = Phase.STOPPING, Cause.CORRUPTION, max(good)
         self._note_failure(event.now_s, CORRUPTION, "infrastructure", event.hosts[0] if event.proven else None)
-        out = self._leave_out(event) if event.proven else ""
+        known = event.proven and event.hosts[0] in self.config.hosts.hosts
+        out = self._leave_out(event.now_s, event.hosts[0], "it computes wrong numbers") if known else []
         return [
-            Notify(level="page", text=f"{event.why}; back to step {self.resume_step}{out}"),
+            Notify(level="page", text=f"{event.why}; back to step {self.resume_step}"),
+            *out,
             Kill(attempt=self.attempt, grace_s=0.0),
         ]
-
-    def _leave_out(self, event: events.Corrupted) -> str:
-        """Exclude the host from this run; the scheduler is told nothing: that is for a person to decide."""
-        host = event.hosts[0]
-        if host not in self.config.hosts.hosts:
-            return ""
-        hours = self.book.exclude(host, event.now_s, event.why, self.config.hosts)
-        return f", without {host} for {hours:g} h" if hours else f"; {host} stays, there is no other host to move to"
 
     def _on_checkpoint(self, event: events.Event) -> list[Action]:
         match event:
@@ -353,10 +347,11 @@ class JobState:
         judged = judge(verdict, self.failures, policy=self.config.restarts)
         if not judged.restart:
             return [self._finish("failed", judged.why)]
+        out_before = self.book.cordoned()
         actions = self._blame(event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
         self.due_s = event.now_s + judged.pause_s
         infrastructure = verdict.category == "infrastructure" or newest.reason == HANG
-        if infrastructure and not any(isinstance(a, Cordon) for a in actions) and self._can_examine():
+        if infrastructure and self.book.cordoned() == out_before and self._can_examine():
             self.phase = Phase.EXAMINING
             return [*actions, Examine(hosts=self._testable())]
         return actions + self._wait_or_launch(event.now_s, judged.why)
@@ -366,14 +361,19 @@ class JobState:
             return []
         # Slow is reason enough to leave a host only where the run itself was slow.
         was_slow = bool(self.failures) and self.failures[-1].reason == SLOW
-        bad = [host for host in event.condemned if was_slow or host not in event.slow]
-        actions = [self._cordon(event.now_s, host, "failed the host test") for host in bad]
+        out_before = self.book.cordoned()
+        failed = [host for host in event.condemned if host not in event.slow]
+        actions = [self._cordon(event.now_s, host, "failed the host test") for host in failed]
+        for host in event.slow if was_slow else ():
+            actions += self._leave_out(event.now_s, host, "slower than the others in the host test")
         # Between two good hosts only the link is bad: one of the two leaves, the other stays.
-        loose = [pair for pair in event.bad_links if not set(pair) & set(self.book.cordoned())]
-        actions += [self._cordon(event.now_s, second, f"bad link to {first}") for first, second in loose]
-        if not actions and was_slow:
+        for first, second in event.bad_links:
+            if not {first, second} & set(self.book.cordoned()):
+                actions += self._leave_out(event.now_s, second, f"bad link to {first}")
+        num_out = len(self.book.cordoned()) - len(out_before)
+        if not num_out and was_slow:
             self.pace.accept()
-        found = f"{len(actions)} hosts condemned in {event.num_tests} tests" if not event.error else event.error
+        found = f"{num_out} hosts left in {event.num_tests} tests" if not event.error else event.error
         return actions + self._wait_or_launch(event.now_s, found)
 
     def _on_stop_asked(self) -> list[Action]:
@@ -426,8 +426,14 @@ class JobState:
         if began_on is None or len(self.hosts) < 2:
             return []
         if self.book.strike(began_on, now_s, self.config.hosts):
-            return [self._cordon(now_s, began_on, f"failures keep beginning here ({reason})")]
+            return self._leave_out(now_s, began_on, f"failures keep beginning here ({reason})")
         return []
+
+    def _leave_out(self, now_s: float, host: str, reason: str) -> list[Action]:
+        """Without proof a host is left out of this run alone, where others can take its place; no scheduler is told."""
+        hours = self.book.exclude(host, now_s, reason, self.config.hosts)
+        what = f"is left out of this run for {hours:g} h" if hours else "stays, there is no other host to move to"
+        return [Notify(level="warning", text=f"{host} {what}: {reason}")]
 
     def _cordon(self, now_s: float, host: str, reason: str) -> Action:
         return Cordon(host=host, reason=reason, hours=self.book.cordon(host, now_s, reason, self.config.hosts))
