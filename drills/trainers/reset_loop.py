@@ -1,4 +1,4 @@
-"""A loop whose first attempt ends with a lost connection, right after a save failed because the interpreter was ending."""
+"""A loop whose first attempt ends with a lost connection, just after a save failed because Python was ending."""
 
 import sys
 
