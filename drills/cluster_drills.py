@@ -7,6 +7,7 @@ ssh: an sshd in each of three network namespaces. Slurm: a controller and three 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*DRILLS, []], help="drills to run; all if none is named")
     parser.add_argument("--launcher", choices=CLUSTERS, required=True)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the cluster is taken down
     why_not, open_stages = CLUSTERS[options.launcher]
     if (reason := why_not()) is not None:
         print(f"skipped: {reason}")
