@@ -1,8 +1,6 @@
 """One rank of the training of `in_process_restart.py` under NVIDIA's in-process restart; started by that benchmark."""
 
-from __future__ import annotations
-
-# ruff: noqa: E402 (the extension reads the variables when it is imported)
+# ruff: noqa: E402 (the extension reads variables when it is imported, and annotations that are no text)
 import datetime
 import importlib.util
 import os
@@ -36,7 +34,7 @@ def train(call_wrapper: inprocess.CallWrapper | None = None) -> None:
     abandon_checkpointers()
     assert call_wrapper is not None
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    port = int(os.environ["BENCH_PORT"]) + 1
+    port = int(os.environ["BENCH_PORT"]) + 1 + call_wrapper.iteration  # the store of the last one may still be there
     store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, timeout=datetime.timedelta(seconds=60))
     store = dist.PrefixStore(str(call_wrapper.iteration), store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)

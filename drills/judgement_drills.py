@@ -43,6 +43,19 @@ def lose_connection(folder: Path) -> Outcome:
         stage.close()
 
 
+def lose_connection_in_a_save(folder: Path) -> Outcome:
+    """A rank loses its connection while a save fails beside it: the report of that save is not why the rank ended."""
+    stage = PlainStage(folder=folder, command=(sys.executable, str(TRAINERS / "reset_loop.py")))
+    stage.start()
+    try:
+        state = stage.wait_end()
+        require(state.outcome == "done", f"the run to be done, not {state.outcome_text}: {stage.said()}")
+        require(state.attempt == 2, f"one restart, not {state.attempt - 1}: {stage.said()}")
+        return outcome_of(stage, "connection-in-save")
+    finally:
+        stage.close()
+
+
 def read_odd_logs(folder: Path) -> Outcome:
     """A Hugging Face script that prints sentences with the word step in them: it runs to its end undisturbed."""
     (folder / "run.yaml").write_text("pace: {min_silence_s: 3, log_silence_s: 3, startup_s: 3}\n")
@@ -148,6 +161,7 @@ def _isolation(name: str, note: str) -> Outcome:
 
 DRILLS: dict[str, Callable[[Path], Outcome]] = {
     "lose-connection": lose_connection,
+    "connection-in-save": lose_connection_in_a_save,
     "odd-log-lines": read_odd_logs,
     "second-log": read_second_log,
     "shift-loss": shift_loss,

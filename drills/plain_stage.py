@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from drills.outcome import Outcome
-from drills.stage import SUPERVISE, DrillError
+from drills.stage import SUPERVISE, DrillError, wait_supervisor
 from prism.recover.progress import STEPS_FILE, attempt_dir
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.journal import read_snapshot
@@ -122,11 +122,7 @@ class PlainStage:
 
     def wait_end(self) -> JobState:
         """Wait until the supervisor has ended by itself."""
-        assert self.supervisor is not None
-        try:
-            self.supervisor.wait(self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise DrillError(f"the supervisor did not end in {self.timeout_s:.0f} s; {self.said()[-600:]}") from None
+        wait_supervisor(self.supervisor, self.timeout_s, self.folder / "supervisor.log")
         return self.state()
 
     def close(self) -> None:

@@ -144,11 +144,7 @@ class Stage:
 
     def wait_end(self) -> JobState:
         """Wait until the supervisor has ended by itself."""
-        assert self.supervisor is not None
-        try:
-            self.supervisor.wait(self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise DrillError(f"the supervisor did not end within {self.timeout_s:.0f} s") from None
+        wait_supervisor(self.supervisor, self.timeout_s, self.folder / "supervisor.log")
         return self.state()
 
     def mark_hurt(self) -> None:
@@ -173,6 +169,16 @@ class Stage:
         for folder in (self.run_dir.resolve() / "attempts").glob("*"):
             end_marked(str(folder), 0.0)
         shutil.rmtree(self.memory, ignore_errors=True)
+
+
+def wait_supervisor(supervisor: subprocess.Popen[bytes] | None, timeout_s: float, log: Path) -> None:
+    """Wait until a supervisor has ended by itself."""
+    assert supervisor is not None
+    try:
+        supervisor.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        said = log.read_text()[-600:]
+        raise DrillError(f"the supervisor did not end in {timeout_s:.0f} s; {said}") from None
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

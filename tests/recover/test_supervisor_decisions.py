@@ -187,7 +187,13 @@ def test_silence_far_beyond_the_jobs_own_step_time_is_a_hang():
     assert launches(job.handle(events.Explained(now_s=83.0, verdict=verdict())))
 
 
-def test_hangs_that_begin_on_the_same_host_twice_cordon_it():
+def left_out(job: JobState, actions: list[Action]) -> list[str]:
+    """Hosts that this run leaves out without a word to the scheduler."""
+    assert not any(isinstance(action, Cordon) for action in actions)
+    return [host for host in job.book.cordoned() if job.book.record(host).own_choice]
+
+
+def test_hangs_that_begin_on_the_same_host_twice_have_this_run_leave_it_out():
     job = running(SuperviseConfig(hosts=FLEET, examine=ExamineSettings(enabled=False)), steps=0)
     for number in range(2):
         now = 5_000.0 * (number + 1)
@@ -196,7 +202,7 @@ def test_hangs_that_begin_on_the_same_host_twice_cordon_it():
         job.handle(events.Tick(now_s=now + 900.0))
         job.handle(events.Exited(now_s=now + 901.0, code=None, host="n2"))
         actions = job.handle(events.Explained(now_s=now + 902.0, verdict=verdict()))
-    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+    assert left_out(job, actions) == ["n2"]
     assert any("Hang at step 202 on n2" in getattr(a, "text", "") for a in actions)
 
 
@@ -376,14 +382,34 @@ def test_a_node_that_the_scheduler_lost_is_cordoned_without_reading_logs():
     assert launches(actions)[0].hosts == ("n2", "n3")
 
 
-def test_failures_that_keep_beginning_on_one_host_cordon_it():
+def test_failures_that_keep_beginning_on_one_host_have_this_run_leave_it_out():
     job = running(SuperviseConfig(hosts=FLEET))
     assert not any(isinstance(a, Cordon) for a in fail(job, 31.0, verdict(), host="n2"))
     for step in range(31, 60):
         job.handle(events.StepDone(now_s=40.0, step=step, loss=1.0))
     actions = fail(job, 70.0, verdict(), host="n2")
-    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+    assert left_out(job, actions) == ["n2"]
     assert "n2" not in launches(actions)[0].hosts
+    assert not any(isinstance(action, Uncordon) for action in job.handle(events.Tick(now_s=1e6)))
+
+
+def test_nodes_that_the_launcher_chose_are_left_out_without_a_mark_on_them():
+    job = running(SuperviseConfig(hosts=HostPolicy(num_hosts=2)))
+    job.handle(events.Launched(now_s=30.5, hosts=("n1", "n2")))
+    fail(job, 31.0, verdict(), host="n2")
+    job.handle(events.Launched(now_s=35.0, hosts=("n1", "n2")))
+    for step in range(31, 60):
+        job.handle(events.StepDone(now_s=40.0, step=step, loss=1.0))
+    actions = fail(job, 70.0, verdict(), host="n2")
+    assert left_out(job, actions) == ["n2"] and launches(actions)[0].excluded == ("n2",)
+
+
+def test_a_slow_host_is_left_out_only_by_this_run_and_only_where_the_run_was_slow():
+    job = running(SuperviseConfig(hosts=FLEET))
+    slow_down(job, 3.0)
+    job.handle(events.Exited(now_s=200.0, code=0))
+    actions = job.handle(events.Examined(now_s=210.0, condemned=("n2",), slow=("n2",)))
+    assert left_out(job, actions) == ["n2"] and "n2" not in launches(actions)[0].hosts
 
 
 def test_a_host_that_comes_back_and_fails_again_is_out_for_longer():
@@ -413,7 +439,7 @@ def test_a_bad_link_costs_one_of_its_two_hosts():
     job = running(SuperviseConfig(hosts=FLEET))
     fail(job, 31.0, verdict("NetworkError"))
     actions = job.handle(events.Examined(now_s=50.0, condemned=(), bad_links=(("n1", "n2"),)))
-    assert [a.host for a in actions if isinstance(a, Cordon)] == ["n2"]
+    assert left_out(job, actions) == ["n2"]
 
 
 def test_without_enough_hosts_the_run_waits_for_one_and_pages():
@@ -548,7 +574,7 @@ def corrupted(job: JobState, *, hosts: tuple[str, ...] = ("n2",), proven: bool =
 
 def test_proven_corruption_goes_back_to_the_last_clean_checkpoint_without_the_host():
     job = running(SuperviseConfig(hosts=FLEET))
-    assert kinds(corrupted(job)) == [Notify, Kill]
+    assert kinds(corrupted(job)) == [Notify, Notify, Kill]
     after = job.handle(events.Exited(now_s=32.0, code=None))
     assert DiscardAfter(folder="/c", step=20) in after
     (launch,) = launches(after)

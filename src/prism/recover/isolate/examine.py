@@ -44,15 +44,26 @@ def isolate_hosts(
     """Search for bad hosts; `prefix` gives the words that run a command on a host."""
     if len(set(hosts)) != len(hosts) or len(hosts) < 2:
         raise BadConfigError(f"a host test needs at least two different hosts, got {', '.join(hosts) or 'none'}")
-    state = start_search(len(hosts), search)
     with Agents(hosts, prefix, probes or ProbeConfig()) as agents:
-        while (tests := state.next_round()) is not None:
-            if on_round is not None:
-                on_round(state.num_rounds + 1, tests)
-            state.add(tests, agents.run(tests))
-        report = state.report(hosts)
-        report = try_slow_ones(report, hosts, state, agents, on_proof)
-        counters = agents.changed_counters()
+        return examine_with(agents, hosts, search, on_round, on_proof)
+
+
+def examine_with(
+    agents: Agents,
+    hosts: Sequence[str],
+    search: SearchConfig | None = None,
+    on_round: Callable[[int, Round], None] | None = None,
+    on_proof: Callable[[str], None] = lambda text: None,
+) -> IsolationReport:
+    """Search with probes that are there already."""
+    state = start_search(len(hosts), search)
+    while (tests := state.next_round()) is not None:
+        if on_round is not None:
+            on_round(state.num_rounds + 1, tests)
+        state.add(tests, agents.run(tests))
+    report = state.report(hosts)
+    report = try_slow_ones(report, hosts, state, agents, on_proof)
+    counters = agents.changed_counters()
     notes = dict(report.evidence)
     often = [host for host in hosts if 4 * agents.busy[host] > state.num_tests]
     if often:

@@ -16,7 +16,7 @@ class HostPolicy:
     hosts: tuple[str, ...] = ()  # empty: the launcher chooses
     num_hosts: int | None = None  # hosts in the job; the others are spares. None: all
     min_hosts: int | None = None  # go on with fewer when no spare is left; None: wait
-    strikes: int = 2  # failures that began on a host, within the window, that cordon it
+    strikes: int = 2  # failures that began on a host, within the window, after which this run leaves it out
     strike_window_h: float = 24.0
     cordon_h: float = 2.0  # the first time
     # In InfiniteHBD's trace 83.6 % of faults fall on nodes that fail more than once: each return costs more trust.
@@ -67,7 +67,7 @@ class HostBook:
     def exclude(self, host: str, now_s: float, reason: str, policy: HostPolicy) -> float:
         """Leave a host out of this run and tell no scheduler; the hours, 0 where the others do not suffice."""
         others = tuple(h for h in policy.hosts if h != host and h not in self.cordoned())
-        if len(others) < (policy.min_hosts or policy.num_hosts or len(policy.hosts)):
+        if policy.hosts and len(others) < (policy.min_hosts or policy.num_hosts or len(policy.hosts)):
             return 0.0
         hours = self.cordon(host, now_s, reason, policy)
         self.record(host).own_choice = True

@@ -95,7 +95,7 @@ def norm_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return norm_of_local([one for one in map(_local, tensors) if one.numel()])
 
 
-def norm_of_local(local: Sequence[torch.Tensor]) -> torch.Tensor:
+def norm_of_local(local: list[torch.Tensor]) -> torch.Tensor:
     """The same for plain tensors, without a Python call for each of them."""
     if not local:
         return torch.zeros(())

@@ -49,13 +49,13 @@ class _EndOfBackward:
             self._queued = False
             for tensor in _tensors(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(self._at_start)
+                    tensor.register_hook(self._at_start)  # type: ignore[no-untyped-call]
 
     def _at_start(self, gradient: torch.Tensor) -> None:
         if not self._queued:
             self._queued = True
             # Callbacks run in the order in which they are queued; DDP queues its own when the last bucket is ready.
-            torch.autograd.Variable._execution_engine.queue_callback(self._at_end)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._at_end)
 
     def _at_end(self) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]

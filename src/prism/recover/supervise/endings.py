@@ -1,0 +1,167 @@
+"""Decisions when an attempt has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prism.records.verdict import Verdict
+from prism.recover.supervise import events
+from prism.recover.supervise.actions import (
+    Action,
+    DiscardAfter,
+    Examine,
+    Explain,
+    Kill,
+)
+from prism.recover.supervise.explainer import PREEMPTED
+from prism.recover.supervise.following import (
+    blame,
+    can_examine,
+    cordon,
+    finish,
+    launch,
+    leave_out,
+    note_failure,
+    testable,
+    wait_or_launch,
+)
+from prism.recover.supervise.job import Cause, JobRecord, Phase
+from prism.recover.supervise.restarts import HANG, SLOW, judge
+
+_UNKNOWN = Verdict(log="", reason="Unknown", category="unknown", action="restart", confidence=0.0)
+
+
+def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
+    if job.phase not in (Phase.RUNNING, Phase.STOPPING):
+        return []
+    if job.phase is Phase.STOPPING:
+        return _on_stopped(job, event)
+    # What is left of the attempt must go before anything else starts.
+    sweep: list[Action] = [Kill(attempt=job.attempt, grace_s=0.0)]
+    if job.preempted:
+        return sweep + _on_preempted(job, event.now_s)
+    if event.code == 0:
+        return sweep + _on_clean_exit(job)
+    job.phase = Phase.EXPLAINING
+    note_failure(job, event.now_s, "Unknown", "unknown", event.host)
+    if event.lost and event.host is not None:
+        known = events.Explained(now_s=event.now_s, verdict=_node_failure(event.host))
+        return sweep + on_explained(job, known)
+    return [*sweep, Explain(attempt=job.attempt, code=event.code)]
+
+
+def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
+    text = f"attempt {job.attempt} was told to go at step {job.last_step}"
+    gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
+    job.told_in_vain = 0 if gained else job.told_in_vain + 1
+    policy = job.config.restarts
+    # Something that ends it again and again must not make it start again and again without a pause.
+    pause_s = min(policy.max_backoff_s, policy.backoff_s * 2.0**job.told_in_vain) if job.told_in_vain > 1 else 0.0
+    job.due_s = now_s + pause_s
+    return wait_or_launch(job, now_s, text)
+
+
+def _on_clean_exit(job: JobRecord) -> list[Action]:
+    tries = f"after {job.attempt} attempt{'s' if job.attempt > 1 else ''}"
+    if job.best_step < 0:
+        return [finish(job, "done", f"finished {tries}; it reported no steps")]
+    return [finish(job, "done", f"finished at step {job.best_step} {tries}")]
+
+
+def _on_stopped(job: JobRecord, event: events.Exited) -> list[Action]:
+    cause, job.cause = job.cause, None
+    if cause is Cause.ASKED:
+        text = job.outcome_text or f"stopped on request at step {job.last_step}"
+        return [finish(job, "failed" if job.outcome == "failed" else "stopped", text)]
+    if cause is Cause.RISK:
+        return launch(job, event.now_s)
+    if cause is Cause.SPIKE:
+        job.losses.bad_steps, job.losses.bad_batches = [], []
+        return _discard(job) + launch(job, event.now_s)
+    if cause is Cause.CORRUPTION:
+        judged = judge(_UNKNOWN, job.failures, policy=job.config.restarts)
+        if not judged.restart:
+            return [finish(job, "failed", judged.why)]
+        job.due_s = event.now_s + judged.pause_s
+        return _discard(job) + wait_or_launch(job, event.now_s, judged.why)
+    if cause is Cause.SLOW:
+        job.phase = Phase.EXAMINING
+        note_failure(job, event.now_s, SLOW, "hang", None)
+        return [Examine(hosts=testable(job))]
+    job.phase = Phase.EXPLAINING
+    note_failure(job, event.now_s, HANG, "hang", event.host)
+    return [Explain(attempt=job.attempt, code=event.code)]
+
+
+def _discard(job: JobRecord) -> list[Action]:
+    """Take what was saved after the place to go back to out of use."""
+    if not job.folder or job.resume_step is None:
+        return []
+    job.saved_steps = [step for step in job.saved_steps if step <= (job.resume_step or 0)]
+    return [DiscardAfter(folder=job.folder, step=job.resume_step)]
+
+
+def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
+    if job.phase is not Phase.EXPLAINING:
+        return []
+    verdict, newest = event.verdict, job.failures[-1]
+    if verdict.reason == PREEMPTED and newest.reason != HANG:
+        job.failures.pop()
+        return _on_preempted(job, event.now_s)
+    if newest.reason != HANG:
+        named = next((h for h in verdict.hosts if h in job.hosts and len(job.hosts) > 1), newest.host)
+        job.failures[-1] = replace(newest, reason=verdict.reason, category=verdict.category, host=named)
+    judged = judge(verdict, job.failures, policy=job.config.restarts)
+    if not judged.restart:
+        return [finish(job, "failed", judged.why)]
+    out_before = job.book.cordoned()
+    actions = blame(job, event.now_s, verdict.hosts, verdict.confidence, verdict.reason)
+    job.due_s = event.now_s + judged.pause_s
+    infrastructure = verdict.category == "infrastructure" or newest.reason == HANG
+    if infrastructure and job.book.cordoned() == out_before and can_examine(job):
+        job.phase = Phase.EXAMINING
+        return [*actions, Examine(hosts=testable(job))]
+    return actions + wait_or_launch(job, event.now_s, judged.why)
+
+
+def on_examined(job: JobRecord, event: events.Examined) -> list[Action]:
+    if job.phase is not Phase.EXAMINING:
+        return []
+    # Slow is reason enough to leave a host only where the run itself was slow.
+    was_slow = bool(job.failures) and job.failures[-1].reason == SLOW
+    out_before = job.book.cordoned()
+    failed = [host for host in event.condemned if host not in event.slow]
+    actions = [cordon(job, event.now_s, host, "failed the host test") for host in failed]
+    for host in event.slow if was_slow else ():
+        actions += leave_out(job, event.now_s, host, "slower than the others in the host test")
+    # Between two good hosts only the link is bad: one of the two leaves, the other stays.
+    for first, second in event.bad_links:
+        if not {first, second} & set(job.book.cordoned()):
+            actions += leave_out(job, event.now_s, second, f"bad link to {first}")
+    num_out = len(job.book.cordoned()) - len(out_before)
+    if not num_out and was_slow:
+        job.pace.accept()
+    found = f"{num_out} hosts left in {event.num_tests} tests" if not event.error else event.error
+    return actions + wait_or_launch(job, event.now_s, found)
+
+
+def on_stop_asked(job: JobRecord) -> list[Action]:
+    if job.phase is Phase.RUNNING:
+        job.phase, job.cause = Phase.STOPPING, Cause.ASKED
+        return [Kill(attempt=job.attempt, grace_s=job.config.launch.grace_s)]
+    if job.phase is Phase.STOPPING:
+        job.cause = Cause.ASKED
+        return [Kill(attempt=job.attempt, grace_s=0.0)]  # asked a second time: now
+    return [finish(job, "stopped", f"stopped on request at step {job.best_step}")]
+
+
+def _node_failure(host: str) -> Verdict:
+    """What the scheduler knows for sure needs no reading of logs."""
+    return Verdict(
+        log="scheduler",
+        reason="NodeFailure",
+        category="infrastructure",
+        action="isolate_and_restart",
+        confidence=1.0,
+        hosts=(host,),
+    )

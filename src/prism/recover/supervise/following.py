@@ -1,0 +1,104 @@
+"""What follows a decision: the next launch, which hosts to do without, and what is noted of a failure."""
+
+from __future__ import annotations
+
+from prism.recover.risks import Risks
+from prism.recover.supervise.actions import (
+    Action,
+    Cordon,
+    Finish,
+    Launch,
+    Notify,
+)
+from prism.recover.supervise.job import JobRecord, Phase
+from prism.recover.supervise.restarts import Failure
+
+_SURE = 0.8  # a verdict this confident may cordon the host it names without a test
+
+
+def wait_or_launch(job: JobRecord, now_s: float, why: str) -> list[Action]:
+    if now_s >= job.due_s:
+        return [Notify(level="info", text=f"restarting: {why}"), *launch(job, now_s)]
+    job.phase = Phase.WAITING
+    return [Notify(level="info", text=f"restarting in {job.due_s - now_s:.0f} s: {why}")]
+
+
+def launch(job: JobRecord, now_s: float) -> list[Action]:
+    chosen: tuple[str, ...] | None = ()
+    if job.config.hosts.hosts:
+        chosen = job.book.choose(job.hosts, job.config.hosts, Risks(per_day=job.per_day))
+    if chosen is None:
+        job.phase = Phase.WAITING
+        job.due_s = job.book.next_expiry_s() or now_s
+        text = f"too few hosts are left ({', '.join(job.book.cordoned())} are out); waiting for one to come back"
+        return [Notify(level="page", text=text)]
+    job.attempt += 1
+    job.phase, job.cause, job.preempted, job.last_step = Phase.RUNNING, None, False, -1
+    job.launched_s, job.losses.left_alone = now_s, False
+    job.hosts = chosen
+    job.pace.restart(now_s)
+    launch = Launch(
+        attempt=job.attempt,
+        hosts=chosen,
+        num_hosts=len(chosen) or job.config.hosts.num_hosts or 1,
+        excluded=job.book.cordoned(),
+        resume_step=job.resume_step,
+        skip=tuple(job.skip),
+    )
+    return [launch]
+
+
+def blame(job: JobRecord, now_s: float, named: tuple[str, ...], confidence: float, reason: str) -> list[Action]:
+    """Strike the host where the failure began; cordon it when it is named for sure, or struck too often."""
+    known = [host for host in named if host in job.hosts]
+    if known and confidence >= _SURE:
+        return [cordon(job, now_s, host, reason) for host in known]
+    began_on = known[0] if known else job.failures[-1].host
+    if began_on is None or len(job.hosts) < 2:
+        return []
+    if job.book.strike(began_on, now_s, job.config.hosts):
+        return leave_out(job, now_s, began_on, f"failures keep beginning here ({reason})")
+    return []
+
+
+def leave_out(job: JobRecord, now_s: float, host: str, reason: str) -> list[Action]:
+    """Without proof a host is left out of this run alone, where others can take its place; no scheduler is told."""
+    hours = job.book.exclude(host, now_s, reason, job.config.hosts)
+    what = f"is left out of this run for {hours:g} h" if hours else "stays, there is no other host to move to"
+    return [Notify(level="warning", text=f"{host} {what}: {reason}")]
+
+
+def cordon(job: JobRecord, now_s: float, host: str, reason: str) -> Action:
+    return Cordon(host=host, reason=reason, hours=job.book.cordon(host, now_s, reason, job.config.hosts))
+
+
+def can_examine(job: JobRecord) -> bool:
+    return job.config.examine.enabled and len(testable(job)) > 2
+
+
+def testable(job: JobRecord) -> tuple[str, ...]:
+    """The job's hosts, and the spares, which serve as witnesses."""
+    out = set(job.book.cordoned())
+    return tuple(dict.fromkeys(h for h in (*job.hosts, *job.config.hosts.hosts) if h not in out))
+
+
+def note_failure(job: JobRecord, now_s: float, reason: str, category: str, host: str | None) -> None:
+    lived_s = now_s - job.launched_s
+    silent = job.best_step < 0 and lived_s >= job.config.restarts.useful_s
+    failure = Failure(
+        at_s=now_s,
+        reason=reason,
+        category=category,
+        step=job.last_step,
+        host=host if len(job.hosts) > 1 else None,  # with one host there is no choice, so no blame
+        lived_s=lived_s,
+        gained=job.best_step > job.failed_at_step or silent,
+    )
+    job.failed_at_step = max(job.failed_at_step, job.best_step)
+    job.failures.append(failure)
+
+
+def finish(job: JobRecord, outcome: str, text: str) -> Action:
+    job.phase, job.outcome, job.outcome_text = Phase.OVER, outcome, text
+    assert outcome in ("done", "stopped", "failed")
+    return Finish(outcome=outcome, text=text, memory=job.memory)  # type: ignore[arg-type]

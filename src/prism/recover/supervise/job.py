@@ -1,0 +1,76 @@
+"""The run as the supervisor sees it: where it stands, and everything that decisions need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prism.recover.progress import BatchRange
+from prism.recover.supervise.config import SuperviseConfig
+from prism.recover.supervise.hosts import HostBook
+from prism.recover.supervise.losses import LossWatch
+from prism.recover.supervise.pace import Pace
+from prism.recover.supervise.restarts import Failure
+from prism.recover.supervise.rollbacks import RollbackHistory
+
+
+class Phase(StrEnum):
+    """Where the run stands."""
+
+    NEW = "new"
+    RUNNING = "running"
+    STOPPING = "stopping"  # we ended it and wait for its processes
+    EXPLAINING = "explaining"
+    EXAMINING = "examining"
+    WAITING = "waiting"  # for a pause to pass or a host to come back
+    OVER = "over"
+
+
+class Cause(StrEnum):
+    """Why we ended an attempt ourselves."""
+
+    HANG = "hang"
+    SLOW = "slow"
+    SPIKE = "spike"
+    CORRUPTION = "corruption"
+    ASKED = "asked"
+    RISK = "risk"
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """Everything that must survive the supervisor's own death, but for the settings."""
+
+    config: SuperviseConfig = field(default_factory=SuperviseConfig)
+    phase: Phase = Phase.NEW
+    cause: Cause | None = None
+    attempt: int = 0
+    hosts: tuple[str, ...] = ()
+    last_step: int = -1  # of this attempt
+    best_step: int = -1  # of the run
+    saved_steps: list[int] = field(default_factory=list)  # committed and healthy, in use
+    folder: str = ""
+    memory: str = ""
+    resume_step: int | None = None
+    skip: list[BatchRange] = field(default_factory=list)
+    num_rollbacks: int = 0
+    rollbacks: RollbackHistory = field(default_factory=RollbackHistory)
+    failed_at_step: int = -1  # the furthest that any failed attempt had come
+    told_at_step: int = -1  # the furthest that any attempt had come that was told to go
+    told_in_vain: int = 0  # such attempts in a row that got no further
+    launched_s: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    preempted: bool = False
+    save_trouble: bool = False
+    due_s: float = 0.0
+    outcome: str = ""
+    outcome_text: str = ""
+    losses: LossWatch = field(default_factory=LossWatch)
+    pace: Pace = field(default_factory=Pace)
+    book: HostBook = field(default_factory=HostBook)
+    per_day: dict[str, float] = field(default_factory=dict)  # failures of each host, as predicted
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.phase is Phase.OVER

@@ -1,0 +1,190 @@
+"""Decisions while an attempt runs."""
+
+from __future__ import annotations
+
+from prism.recover.progress import BatchRange
+from prism.recover.risks import Risks
+from prism.recover.supervise import events
+from prism.recover.supervise.actions import (
+    Action,
+    Kill,
+    Notify,
+    TakeStacks,
+    Uncordon,
+)
+from prism.recover.supervise.following import can_examine, launch, leave_out, note_failure
+from prism.recover.supervise.job import Cause, JobRecord, Phase
+from prism.recover.supervise.losses import Spike
+from prism.recover.supervise.restarts import CORRUPTION, HANG
+from prism.recover.supervise.rollbacks import RollbackHistory, answer_spike
+
+_MAX_SAVED = 200
+_LONGER_EACH_TIME = 4.0
+
+
+def on_tick(job: JobRecord, now_s: float) -> list[Action]:
+    actions: list[Action] = [Uncordon(host=host) for host in job.book.expire(now_s)]
+    if job.phase is Phase.NEW or (job.phase is Phase.WAITING and now_s >= job.due_s):
+        return actions + launch(job, now_s)
+    limit_s = _silence_limit_s(job) if job.phase is Phase.RUNNING else None
+    silent_s = now_s - job.pace.last_seen_s
+    if limit_s is not None and silent_s > limit_s:
+        return actions + _on_silence(job, silent_s)
+    return actions
+
+
+def _silence_limit_s(job: JobRecord) -> float | None:
+    """The pace's limit, longer after every hang at this very step: what is silent there again may be at work."""
+    limit_s = job.pace.silence_limit_s(job.config.pace)
+    before = 0
+    for failure in reversed(job.failures):
+        if (failure.reason, failure.step) != (HANG, job.last_step):
+            break
+        before += 1
+    return None if limit_s is None else limit_s * _LONGER_EACH_TIME**before
+
+
+def _on_silence(job: JobRecord, silent_s: float) -> list[Action]:
+    job.phase, job.cause = Phase.STOPPING, Cause.HANG
+    what = f"no step for {silent_s:.0f} s after step {job.last_step}" if job.pace.stepped else "never stepped"
+    setting = "pace.hang_steps: 0" if job.pace.stepped else "pace.startup_s: 0"
+    text = f"attempt {job.attempt} hangs: {what}; stacks are taken, then it is ended"
+    return [
+        Notify(level="warning", text=f"{text} (if it was at work: progress.pause() around it, or {setting})"),
+        TakeStacks(attempt=job.attempt),
+        Kill(attempt=job.attempt, grace_s=0.0),
+    ]
+
+
+def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
+    if job.phase is Phase.STOPPING and job.cause is Cause.SPIKE:
+        _widen_skip(job, event)
+    if job.phase is not Phase.RUNNING:
+        return []
+    job.pace.reports = not event.logged
+    if event.step != job.last_step:  # a log may tell the loss of a step in a line of its own
+        job.pace.step_done(event.now_s, event.trainer_s, job.config.pace)
+    job.last_step = event.step
+    job.best_step = max(job.best_step, event.step)
+    job.resume_step = None
+    if event.loss is not None and job.config.losses.enabled:
+        batch = event.step if event.batch is None else event.batch
+        spike = job.losses.add(event.step, batch, event.loss, job.config.losses)
+        if spike is not None:
+            return _on_spike(job, spike)
+    if job.pace.is_slow(job.config.pace):
+        return _on_slow(job)
+    return []
+
+
+def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
+    # Without reports there is no checkpointer of ours, and so nothing that a restart could be sent back to.
+    saved = job.saved_steps if job.pace.reports and job.folder else []
+    answer = answer_spike(spike, saved, job.rollbacks, job.config.losses)
+    if answer.kind == "leave alone":
+        told_of, job.losses.left_alone = job.losses.left_alone, True
+        job.losses.accept()
+        return [] if told_of else [Notify(level="page", text=f"{answer.text} (losses.enabled: false ends this)")]
+    job.phase, job.cause = Phase.STOPPING, Cause.SPIKE
+    kill = Kill(attempt=job.attempt, grace_s=0.0)
+    if answer.kind == "give up":
+        job.cause, job.outcome, job.outcome_text = Cause.ASKED, "failed", answer.text
+        return [kill]
+    job.num_rollbacks += 1
+    job.resume_step = answer.resume_step
+    job.rollbacks = RollbackHistory(first_step=spike.first_step, resume_step=answer.resume_step, count=answer.tries)
+    job.skip.append(BatchRange(first=spike.first_batch, last=spike.last_batch))
+    text = f"{answer.text}: back to step {job.resume_step}, leaving out batches {job.skip[-1]}"
+    return [Notify(level="warning", text=f"{text} (losses.enabled: false would have let it run)"), kill]
+
+
+def _widen_skip(job: JobRecord, event: events.StepDone) -> None:
+    """Bad steps between the decision and the end of the attempt belong to the same spike."""
+    limit = job.losses.limit(job.config.losses)
+    bad = event.loss is not None and not (limit is not None and event.loss <= limit)
+    if bad and event.batch is not None and job.skip:
+        last = job.skip[-1]
+        job.skip[-1] = BatchRange(first=last.first, last=max(last.last, event.batch))
+
+
+def _on_slow(job: JobRecord) -> list[Action]:
+    baseline, present = job.pace.baseline_s or 0.0, min(job.pace.recent[-job.config.pace.slow_steps :])
+    text = f"steps take {present:.3g} s or more, {baseline:.3g} s is usual"
+    if not can_examine(job):
+        job.pace.accept()
+        return [Notify(level="warning", text=f"{text}; there is no other host to move to")]
+    job.phase, job.cause = Phase.STOPPING, Cause.SLOW
+    grace = job.config.launch.grace_s
+    return [
+        Notify(level="warning", text=f"{text}; saving and testing the hosts"),
+        Kill(attempt=job.attempt, grace_s=grace),
+    ]
+
+
+def on_corruption(job: JobRecord, event: events.Corrupted) -> list[Action]:
+    """Back to what can be trusted; a host is left out only with proof, and where others can take its place."""
+    if job.phase is not Phase.RUNNING:
+        return []
+    good = [step for step in job.saved_steps if step <= event.last_clean_step] if job.folder else []
+    if not good or not job.config.act_on_corruption:
+        reason = "act_on_corruption is off" if good else "no checkpoint is older than that"
+        return [Notify(level="page", text=f"{event.why}; {reason}, so the job is left alone")]
+    job.phase, job.cause, job.resume_step = Phase.STOPPING, Cause.CORRUPTION, max(good)
+    note_failure(job, event.now_s, CORRUPTION, "infrastructure", event.hosts[0] if event.proven else None)
+    known = event.proven and event.hosts[0] in job.config.hosts.hosts
+    out = leave_out(job, event.now_s, event.hosts[0], "it computes wrong numbers") if known else []
+    return [
+        Notify(level="page", text=f"{event.why}; back to step {job.resume_step}"),
+        *out,
+        Kill(attempt=job.attempt, grace_s=0.0),
+    ]
+
+
+def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
+    match event:
+        case events.FolderOpened():
+            job.folder, job.memory = event.folder, event.memory
+            job.pace.reports, job.pace.last_seen_s = True, event.now_s
+        case events.Restored():
+            job.resume_step = None
+            job.saved_steps = [step for step in job.saved_steps if step <= event.step]
+        case events.Saved():
+            recovered, job.save_trouble = job.save_trouble, False
+            if event.healthy:
+                job.saved_steps = [*(s for s in job.saved_steps if s != event.step), event.step][-_MAX_SAVED:]
+            if recovered:
+                return [Notify(level="info", text=f"saves work again: step {event.step} is committed")]
+            return _leave_risky(job, event) if event.healthy else []
+        case events.SaveFailed():
+            first, job.save_trouble = not job.save_trouble, True
+            if first:
+                text = f"the save of step {event.step} failed ({event.why}); training goes on, the last good stays"
+                return [Notify(level="page", text=text)]
+        case events.CheckpointBroken():
+            job.saved_steps = [step for step in job.saved_steps if step != event.step]
+            return [Notify(level="warning", text=f"checkpoint {event.step} is damaged and set aside: {event.why}")]
+        case events.Preempted():
+            job.preempted = True
+    return []
+
+
+def _leave_risky(job: JobRecord, event: events.Saved) -> list[Action]:
+    """Right after a save only a restart is lost: swap the host that is likeliest to fail, if a spare is safer."""
+    limit = job.config.hosts.most_risk_per_day
+    if not limit or not job.per_day or job.phase is not Phase.RUNNING:
+        return []
+    risks, out = Risks(per_day=job.per_day), {*job.book.cordoned(), *job.hosts}
+    spares = [host for host in job.config.hosts.hosts if host not in out]
+    worst = max(job.hosts, key=risks.of, default="")
+    if not worst or not spares or not risks.of(worst) > max(limit, 2.0 * min(map(risks.of, spares))):
+        return []
+    why = f"{risks.of(worst):.2g} failures a day are predicted"
+    hours = job.book.exclude(worst, event.now_s, why, job.config.hosts)
+    if not hours:
+        return []
+    job.phase, job.cause = Phase.STOPPING, Cause.RISK
+    text = f"step {event.step} is saved; leaving {worst} for {hours:g} h: {why} (hosts.most_risk_per_day {limit:g})"
+    return [
+        Notify(level="warning", text=text),
+        Kill(attempt=job.attempt, grace_s=job.config.launch.grace_s),
+    ]
