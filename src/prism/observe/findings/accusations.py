@@ -105,6 +105,6 @@ def _accuse_latest(case: Case, waits: Waits, config: AccusationConfig) -> list[F
     who = culprit("host", names[0]) if len(names) == 1 else culprit("group", ",".join(case.address(e) for e in members))
     if len(names) > 1:
         evidence += "; the hop between the two comes last, and records do not show which of them is late"
-    score = float(shares[tied].sum()) / len(names)
+    score = min(0.95, float(shares[tied].sum()))  # that it is one of those who are named
     return [case.finding("slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=score,
                          evidence=evidence)]  # fmt: skip

@@ -109,9 +109,13 @@ def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | N
     return bool(single and np.mean(np.abs(load[heavy] / middle - 1) <= config.even) > 0.9)
 
 
-def lay_out_rings(layout: Layout, ranks: int) -> Layout:
-    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer."""
-    return replace(lay_out_degrees(dp=ranks, pp=1, tp=1), groups=layout.groups)
+def lay_out_rings(layout: Layout, ranks: int | None) -> Layout:
+    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer.
+
+    The degrees are unknown where it is unknown how many ranks there are.
+    """
+    known = Layout() if ranks is None else lay_out_degrees(dp=ranks, pp=1, tp=1)
+    return replace(known, groups=layout.groups)
 
 
 def lay_out_degrees(*, dp: int, pp: int, tp: int) -> Layout:
