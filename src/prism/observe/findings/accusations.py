@@ -22,8 +22,9 @@ from prism.records.findings import Finding
 class AccusationConfig:
     """What an accusation must show.
 
-    Ranges: over 58 jobs of 17 captures of `benchmarks/world`, hosts with a slow rank cause 0.99 to 1.00 of all waiting
-    and 52 to 89 % of a step's length summed over its calls, those of healthy jobs at most 0.45 and 7 %.
+    Ranges: over 43 jobs of 16 captures of `benchmarks/world`, hosts with a slow rank cause 0.99 to 1.00 of all waiting
+    and 52 to 89 % of a step's length summed over its calls, those of healthy jobs at most 0.45 and 7 %. Under an idle
+    timeout that cuts the waiting hops, slow ranks do not show.
     """
 
     most: float = 0.5  # share of all waiting that is for the culprit; 0.46 to 0.98 decide alike
