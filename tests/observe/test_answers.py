@@ -12,7 +12,7 @@ from prism.observe.diagnose import open_case, study_jobs
 from prism.observe.findings.case import Case
 from prism.observe.findings.response_times import measure_answers
 from prism.observe.jobs.grouping import recognise_jobs
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 
 RING = MadeJob(dp=16, pp=1, tp=1, gpus_per_host=1, steps=30, meets=False)
 

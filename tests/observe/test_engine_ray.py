@@ -11,7 +11,7 @@ from prism.observe import diagnose
 from prism.observe.diagnose import study_jobs
 from prism.observe.engine_ray import diagnose_on_ray, part_of
 from prism.observe.jobs.grouping import recognise_jobs
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario
 
 

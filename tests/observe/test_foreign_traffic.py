@@ -9,7 +9,7 @@ from foreign_traffic import ForeignJob, make_foreign
 
 from prism.observe.diagnose import diagnose
 from prism.observe.diagnosis import Diagnosis
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 
 
 def _degrees(diagnosis: Diagnosis) -> list[tuple[int, int, int, int, int]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prism.observe import Diagnosis, diagnose
 from prism.observe.llmprism import diagnose_as_published, draw_published_timeline
 from prism.observe.traffic.change_points import find_changes
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 from prism.records import SPANS, TOPOLOGY
 from prism.scenarios import load_scenario, make_scenario
 

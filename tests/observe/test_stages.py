@@ -8,7 +8,7 @@ import polars as pl
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.parallelism.message_streams import _share_together
 from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, spread_over_nics
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 
 _MS = 1_000_000
 

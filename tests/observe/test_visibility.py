@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from prism.cli.main import app
 from prism.observe import diagnose
 from prism.observe.parallelism.layout_model import list_layouts
+from prism.observe.steps.visibility import drop_timeouts
+from prism.observe.traffic.table import Traffic
 
 MS, SECOND = 10**6, 10**9
 
@@ -97,3 +99,29 @@ def test_every_candidate_layout_has_as_many_ranks_as_the_job(ranks: int) -> None
     layouts = list(list_layouts(ranks))
     assert {d.dp * d.pp * d.tp * d.cp for d in layouts} == {ranks}
     assert len(layouts) == len(set(layouts))
+
+
+def _steps_of(lengths_s: list[float]) -> pl.DataFrame:
+    ends = np.cumsum([round(s * 1e9) for s in lengths_s])
+    starts = ends - np.array([round(s * 1e9) for s in lengths_s])
+    return pl.DataFrame({"index": np.arange(len(ends), dtype=np.int32), "start_ns": starts, "end_ns": ends})
+
+
+@pytest.mark.parametrize(
+    ("lengths", "resolution_ns", "mostly_cut", "kept"),
+    [
+        ([20.0] * 7, 10**9, False, False),  # twice the timeout, in whole seconds
+        ([20.0] * 7, 1, False, True),
+        ([10.2] * 7, 1, True, False),
+        ([6.4, 8.2, 18.1, 5.0, 12.0, 7.5, 16.0], 1, True, False),  # what cut records make of chance
+        ([3.0, 3.02, 2.98, 3.01], 1, True, True),
+    ],
+)
+def test_steps_that_a_timeout_makes_are_not_shown(
+    lengths: list[float], resolution_ns: int, mostly_cut: bool, kept: bool
+) -> None:
+    empty = pl.DataFrame()
+    traffic = Traffic(
+        messages=empty, pairs=empty, endpoints=empty, resolution_ns=resolution_ns, active_ns=10_000_000_000
+    )
+    assert (drop_timeouts(traffic, _steps_of(lengths), mostly_cut).height > 0) == kept

@@ -15,7 +15,7 @@ from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
-from prism.observe.parallelism.layout import count_own_nics, infer_layout, relabel_ties
+from prism.observe.parallelism.layout import count_own_nics, count_seen_ranks, infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
@@ -25,7 +25,8 @@ from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, Watched, judge_life
 from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_degrees, lay_out_rings
 from prism.observe.traffic.clock_offsets import align_clocks
-from prism.observe.traffic.table import Traffic, prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
+from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
 from prism.records.layout import Layout
 
@@ -139,7 +140,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     steps = steps if visible.steps else steps.clear()
     volumes = None if visible.layout else lay_out_volumes(traffic, job)
     if not visible.layout and form_rings(traffic, job.pairs):
-        layout, pairs = lay_out_rings(layout, len(job.endpoints)), None
+        layout, pairs = lay_out_rings(layout, count_seen_ranks(traffic, job, layout)), None
     elif volumes is not None:
         kind = pl.col("pair").replace_strict(volumes.kinds, default="unknown", return_dtype=pl.String)
         streams, stages, pairs = streams.with_columns(kind=kind), NO_STAGES, None

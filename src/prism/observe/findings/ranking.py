@@ -50,7 +50,10 @@ def find_all(
 
     def explain(case: Case) -> list[Finding]:
         if not case.transfers_visible:
-            return find_slow_steps(case)
+            # One long step may be several whose boundaries do not show.
+            return [
+                f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
+            ]
         job = case.job.id
         _, slow_pairs = measured[job]
         scene = scenes[job]

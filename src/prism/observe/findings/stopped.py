@@ -166,11 +166,12 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     went_on = bool(later or num_stuck)
     if not num_stuck:
         head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
-        ends = _find_both_ends(case, stands, head, _AT_ONCE * usual_ns)
-        if ends:
-            named = " and ".join(_name_stopped(case, end).id for end in ends)
-            why = f"the first message that never came is between {named}; records do not show which of them stopped"
-            return FirstToStop(culprit("group", ",".join(case.address(e) for end in ends for e in end)), why, went_on)
+    find_ends = _find_ends_of_hop if num_stuck else _find_both_ends
+    ends = find_ends(case, stands, head, _AT_ONCE * usual_ns)
+    if ends:
+        named = " and ".join(_name_stopped(case, end).id for end in ends)
+        why = f"the first message that never came is between {named}; records do not show which of them stopped"
+        return FirstToStop(culprit("group", ",".join(case.address(e) for end in ends for e in end)), why, went_on)
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
@@ -236,6 +237,20 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     stage = [case.stages.stage.get(int(e)) for e in (here[0], there[0])]
     alive = any(stands.last_sent.get(int(e), -1.0) >= first - margin_ns for e in there)
     return [] if alive or None in stage or stage[0] == stage[1] else [here, there]
+
+
+def _find_ends_of_hop(case: Case, stands: Standstill, head: int, margin_ns: float) -> list[list[int]]:
+    """The ends of the only hop of a collective that nobody began, where the host of its sender began others.
+
+    One rank of a host may have stopped, and the hop waits for both of its ends: it may be either.
+    """
+    began = {case.hosts[int(e)] for e in stands.stuck["src"]}
+    owed = stands.due.filter(pl.col("owed") & ~pl.col("src").is_in(stands.stuck["src"].implode())).sort("due")
+    first = float(owed["due"].min())  # type: ignore[arg-type]
+    hops = owed.filter(pl.col("due") <= first + margin_ns).select("src", "dst").unique()
+    if hops.height != 1 or case.hosts[head] not in began or case.hosts[int(hops["dst"][0])] not in began:
+        return []
+    return [[head], [int(hops["dst"][0])]]
 
 
 def _name_missed(case: Case, stands: Standstill) -> FirstToStop:

@@ -14,7 +14,8 @@ from prism.observe.llmprism.parallelism import label_kinds, split_steps
 from prism.observe.llmprism.recognition import Ints, connect, recognise_clusters
 from prism.observe.llmprism.timeline import draw_timeline, find_step_ends
 from prism.observe.parallelism.stages import StageMap
-from prism.observe.traffic.table import Traffic, prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
+from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
 from prism.records.layout import Degree, Group, Layout
 from prism.records.spans import SPANS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -33,6 +34,7 @@ _LAYERS = 12  # messages of one size per step that are one of each layer rather 
 _ONCE = 1.4  # per step
 _LISTED = 4  # layouts that are listed, the best one among them
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
+_FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
 _SERVERS = 0.6  # how sure that is
@@ -289,11 +291,20 @@ def count_ranks(
     shared = _ranks_per_nic(streams)
     if shared > 1 and round(nics * shared) == _USUAL_GPUS:
         return Ranks(total=count * shared, per_host=nics * shared, sure=0.8, shared=True)
-    if shared > 1 and _are_servers(traffic, job, hosts):
-        # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
-        piped = bool((streams["kind"] == "pp").any())
+    # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
+    piped = bool((streams["kind"] == "pp").any())
+    if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts):
         return Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, sure=_SERVERS, shared=piped, guessed=True)
     return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6, shared=False)
+
+
+def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:
+    """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC."""
+    hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints]).tolist()
+    if all(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+        return len(job.endpoints)
+    ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
+    return ranks if ranks == len(hosts) * _USUAL_GPUS else None
 
 
 def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints) -> bool:
@@ -301,7 +312,7 @@ def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints) -> bool:
 
     NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
     """
-    if any(traffic.nics_of_host.get(int(h), 0) not in (1, 2) for h in hosts):
+    if any(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
         return False
     sent = traffic.messages.select("start_ns", "end_ns", "bytes")[traffic.rows_of(job.pairs)]
     took = pl.col("end_ns") - pl.col("start_ns")

@@ -13,6 +13,7 @@ from prism.records.layout import Degree, Layout
 
 _LIKE_TIMEOUT = 0.15  # relative difference
 _COARSE_NS = 1_000_000  # times in milliseconds are common
+_SECOND_NS = 1_000_000_000
 _TICKS = 20  # of a clock that a step lasts at least
 _LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
 _SOME = 0.3  # of the bytes of a pair
@@ -29,6 +30,7 @@ class VisibilityConfig:
     packets: float = 4.0  # of a message that are seen where packets are sampled
     long: float = 0.25  # of a step: records that mostly last longer hold several messages
     merged: float = 0.2  # share of the pairs that send such records
+    scattered: float = 0.3  # of a step by which a half of them differ: cut records do not show such steps
     even: float = 0.1  # by which pairs of a ring may differ in bytes
 
 
@@ -49,7 +51,7 @@ def judge_visibility(
     config = config or VisibilityConfig()
     load = (streams["bytes"] * streams["num"]).to_numpy()
     cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
-    steps = drop_timeouts(traffic, steps, cut >= config.cut)
+    steps = drop_timeouts(traffic, steps, cut >= config.cut, config)
     usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
     steps = steps if usual >= _TICKS * traffic.resolution_ns else steps.clear()
     reasons = []
@@ -90,12 +92,23 @@ def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
     return float(pairs.to_series(1).mean() or 0.0)  # type: ignore[arg-type]
 
 
-def drop_timeouts(traffic: Traffic, steps: pl.DataFrame, mostly_cut: bool) -> pl.DataFrame:
-    """The steps; none where they are as long as what an active timeout makes of steady traffic."""
-    if not mostly_cut or not steps.height:
+def drop_timeouts(
+    traffic: Traffic, steps: pl.DataFrame, mostly_cut: bool, config: VisibilityConfig | None = None
+) -> pl.DataFrame:
+    """The steps; none where they are what an active timeout makes of steady traffic, or differ by chance.
+
+    Where times are rounded to seconds, a few cut records repeat after several timeouts too.
+    """
+    config = config or VisibilityConfig()
+    if not steps.height or not traffic.active_ns:
         return steps
-    usual = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]
-    return steps.clear() if abs(usual / traffic.active_ns - 1) < _LIKE_TIMEOUT else steps
+    lengths = (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    low, usual, high = np.quantile(lengths, [0.25, 0.5, 0.75])
+    times = usual / traffic.active_ns
+    whole = max(1, round(times)) if traffic.resolution_ns >= _SECOND_NS else 1
+    like = abs(times / whole - 1) < _LIKE_TIMEOUT and (mostly_cut or traffic.resolution_ns >= _SECOND_NS)
+    scattered = mostly_cut and high - low > config.scattered * usual
+    return steps.clear() if like or scattered else steps
 
 
 def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | None = None) -> bool:
@@ -109,9 +122,13 @@ def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | N
     return bool(single and np.mean(np.abs(load[heavy] / middle - 1) <= config.even) > 0.9)
 
 
-def lay_out_rings(layout: Layout, ranks: int) -> Layout:
-    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer."""
-    return replace(lay_out_degrees(dp=ranks, pp=1, tp=1), groups=layout.groups)
+def lay_out_rings(layout: Layout, ranks: int | None) -> Layout:
+    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer.
+
+    The degrees are unknown where it is unknown how many ranks there are.
+    """
+    known = Layout() if ranks is None else lay_out_degrees(dp=ranks, pp=1, tp=1)
+    return replace(known, groups=layout.groups)
 
 
 def lay_out_degrees(*, dp: int, pp: int, tp: int) -> Layout:

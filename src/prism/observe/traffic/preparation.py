@@ -1,0 +1,217 @@
+"""Preparation: flows become traffic, with oddities counted, torn transfers joined and sizes in classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.traffic.exports import find_active_timeout, mark_cut
+from prism.observe.traffic.merged_records import find_merged, place_messages
+from prism.observe.traffic.numbering import (
+    classify_sizes,
+    group_by_number,
+    mark_exported_twice,
+    mark_repeated,
+    number_again,
+    number_keys,
+    number_parallel,
+)
+from prism.observe.traffic.records import (
+    Records,
+    find_quantum,
+    find_resolution,
+    keep_messages,
+    number_addresses,
+    number_connections,
+    number_pairs,
+    order_records,
+    read_rate,
+)
+from prism.observe.traffic.table import Traffic
+from prism.observe.traffic.torn_transfers import find_torn
+
+Ints = NDArray[np.int64]
+
+SIZE_TOLERANCE = 0.02
+"""Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
+thousand."""
+_SEEN_TWICE = 0.002  # by which two exporters' counts of one message may differ
+_CLOCKS_APART_NS = 20_000  # by which two exporters' clocks may differ
+_MOSTLY_TWICE = 0.3  # share of all records that repeat another, where two exporters see the same traffic
+
+
+def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
+    """Number the endpoints and pairs of FLOWS and clean the records; without a topology every endpoint is a host."""
+    notes: list[str] = []
+    flows, *ends = keep_messages(flows, notes)
+    src, dst, addresses = number_addresses(*ends)
+    endpoints = _number_endpoints(addresses, topology, notes)
+    pair, keys = number_pairs(src * max(endpoints.height, 1) + dst)
+    del src, dst, ends
+    connection, connected = number_connections(flows, pair, len(keys))
+    num_connections = int(connection.max(initial=-1)) + 1
+    records = order_records(flows, pair, connection, len(keys))
+    repeated = mark_repeated(records.connection, num_connections, records.start, records.end, records.size)
+    if repeated.any():
+        notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
+        records = records.take(np.flatnonzero(~repeated))
+    if connected:
+        records = _leave_second_exports(records, num_connections, notes)
+    quantum = find_quantum(records.size, read_rate(flows))
+    active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
+    if connected and not quantum:  # Sizes that are estimated add up by chance.
+        records = _join_torn(_split_merged(records, notes), notes)
+    grouped, begin = group_by_number(records.connection, num_connections)
+    classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
+    del grouped
+    if not connected:
+        classes, owners = _split_parallel(classes, owners, records)
+    stream, found = number_again(classes, len(owners))
+    traffic = _assemble(records, stream, owners[found], keys, endpoints, tuple(notes), topology, connected)
+    cut = mark_cut(
+        traffic.columns["stream"], traffic.connection_of, records.end - records.start, records.size, active_ns
+    )
+    streams = traffic.streams.with_columns(pl.Series("cut", cut))
+    return replace(traffic, sample_bytes=quantum, active_ns=active_ns, streams=streams)
+
+
+def _leave_second_exports(records: Records, num_connections: int, notes: list[str]) -> Records:
+    """The records without those of a second exporter, where most of the traffic was exported twice."""
+    columns = (records.connection, num_connections, records.start, records.end, records.size)
+    twice = mark_exported_twice(*columns, _SEEN_TWICE, _CLOCKS_APART_NS)
+    if twice.sum() < _MOSTLY_TWICE * len(twice):
+        return records
+    notes.append(f"{int(twice.sum()):,} flows were exported twice, by the switches at both ends, and count once")
+    return records.take(np.flatnonzero(~twice))
+
+
+def _join_torn(records: Records, notes: list[str]) -> Records:
+    """The records with the two parts of torn transfers as one."""
+    torn = find_torn(records.connection, records.start, records.end, records.size)
+    if not len(torn.head):
+        return records
+    notes.append(f"{len(torn.head):,} transfers that waited were exported in two records each, and were joined")
+    end, size = records.end.copy(), records.size.copy()
+    end[torn.head], size[torn.head] = end[torn.tail], size[torn.head] + size[torn.tail]
+    kept = np.ones(len(end), np.bool_)
+    kept[torn.tail] = False
+    return replace(records, end=end, size=size).take(np.flatnonzero(kept))
+
+
+def _split_merged(records: Records, notes: list[str]) -> Records:
+    """The records with the messages that an idle timeout merged each on their own."""
+    split = find_merged(records.connection, records.start, records.end, records.size)
+    merged = int((split.messages > 1).sum())
+    if not merged:
+        return records
+    notes.append(f"{merged:,} records hold several messages that an idle timeout merged, and were split")
+    row, start, end, size = place_messages(split, records.start, records.end, records.size)
+    order = np.lexsort((start, records.pair[row]))
+    whole = Records(pair=records.pair[row], connection=records.connection[row], start=start, end=end, size=size)
+    return whole.take(order)
+
+
+def _split_parallel(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
+    """Classes and their connections, where what pairs send side by side is told apart."""
+    slots = number_parallel(classes, len(owners), records.start, records.end)
+    most = int(slots.max(initial=0)) + 1
+    if most == 1:
+        return classes, owners
+    parted, keys = number_keys(classes * most + slots)
+    order = np.argsort(keys)
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.arange(len(keys))
+    keys = keys[order]
+    return place[parted], owners[keys // most] * most + keys % most
+
+
+def _assemble(
+    records: Records, number: Ints, connection: Ints, keys: Ints, endpoints: pl.DataFrame, notes: tuple[str, ...],
+    topology: pl.DataFrame | None, connected: bool,
+) -> Traffic:  # fmt: skip
+    """Messages by pair and start, with the number of the stream of each; `connection` is that of each stream."""
+    num_pairs = len(keys)
+    pair_begin = np.searchsorted(records.pair, np.arange(num_pairs + 1))
+    pair = records.pair
+    stream_pair = np.zeros(len(connection), np.int64)
+    stream_pair[number] = pair
+    first_stream = np.searchsorted(stream_pair, np.arange(num_pairs + 1))
+    messages = pl.DataFrame(
+        {
+            "pair": pair.astype(np.uint32),
+            "start_ns": records.start,
+            "end_ns": records.end,
+            "bytes": records.size,
+            "size_class": (number - first_stream[pair]).astype(np.uint32),
+            "stream": number.astype(np.uint32),
+        }
+    )
+    streams = pl.DataFrame(
+        {
+            "stream": np.arange(len(connection), dtype=np.uint32),
+            "pair": stream_pair.astype(np.uint32),
+            "size_class": (np.arange(len(connection)) - first_stream[stream_pair]).astype(np.uint32),
+            "connection": connection,
+        }
+    )
+    return Traffic(
+        messages=messages,
+        pairs=_describe_pairs(keys, pair_begin, records, endpoints.height),
+        endpoints=endpoints,
+        notes=notes,
+        streams=streams,
+        begin=pair_begin,
+        resolution_ns=find_resolution(records.start),
+        connected=connected,
+        nics_of_host=_count_nics(topology, endpoints),
+    )
+
+
+def _describe_pairs(keys: Ints, begin: Ints, records: Records, num_endpoints: int) -> pl.DataFrame:
+    rows = begin[:-1]
+    some = len(keys) > 0
+    return pl.DataFrame(
+        {
+            "pair": np.arange(len(keys), dtype=np.uint32),
+            "src": (keys // max(num_endpoints, 1)).astype(np.uint32),
+            "dst": (keys % max(num_endpoints, 1)).astype(np.uint32),
+            "num": np.diff(begin).astype(np.uint32),
+            "bytes": np.add.reduceat(records.size, rows) if some else records.size,
+            "first_ns": np.minimum.reduceat(records.start, rows) if some else records.start,
+            "last_ns": np.maximum.reduceat(records.end, rows) if some else records.end,
+        }
+    )
+
+
+def _count_nics(topology: pl.DataFrame | None, endpoints: pl.DataFrame) -> dict[int, int]:
+    if topology is None:
+        return {}
+    counted = topology.unique("address").group_by("host").len()
+    hosts = endpoints.select("host", "host_id").unique()
+    return {int(h): int(n) for h, n in hosts.join(counted, on="host").select("host_id", "len").iter_rows()}
+
+
+def _number_endpoints(addresses: pl.Series, topology: pl.DataFrame | None, notes: list[str]) -> pl.DataFrame:
+    endpoints = addresses.to_frame("address").with_row_index("endpoint")
+    if topology is None:
+        endpoints = endpoints.with_columns(
+            host=pl.col("address"), rail=pl.lit(None, pl.Int32), switch=pl.lit(None, pl.String), known=pl.lit(False)
+        )
+    else:
+        unique = topology.unique("address", keep="first", maintain_order=True)
+        if unique.height < topology.height:
+            notes.append(f"topology: {topology.height - unique.height:,} addresses appear twice; the first row counts")
+        endpoints = endpoints.join(
+            unique.with_columns(known=pl.lit(True)), on="address", how="left", maintain_order="left"
+        )
+        unknown = endpoints["known"].null_count()
+        if unknown:
+            notes.append(f"topology: {unknown:,} of {endpoints.height:,} endpoints are missing; each counts as a host")
+        endpoints = endpoints.with_columns(
+            pl.coalesce("host", "address").alias("host"), pl.col("known").fill_null(False)
+        )
+    hosts = endpoints.select(pl.col("host").unique(maintain_order=True)).with_row_index("host_id")
+    return endpoints.join(hosts, on="host", how="left", maintain_order="left")

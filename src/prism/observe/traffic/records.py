@@ -1,0 +1,160 @@
+"""Records: flow records in order of pair and start, with their addresses, pairs and connections as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe.traffic.numbering import group_by_number, number_keys
+from prism.observe.traffic.threads import do_each
+from prism.records.flow_summary import endpoints_of
+
+Ints = NDArray[np.int64]
+
+_MANY_SIZES = 8  # that chance makes of one
+_CHANCE = 3.0  # deviations
+_LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
+_MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
+_MIN_PER_CONNECTION = 3.0
+_MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The columns of all records, pair by pair, those of a pair in order of start."""
+
+    pair: Ints
+    connection: Ints
+    start: Ints
+    end: Ints
+    size: Ints
+
+    def take(self, rows: Ints) -> Records:
+        """Some of the records."""
+        return Records(
+            pair=self.pair[rows],
+            connection=self.connection[rows],
+            start=self.start[rows],
+            end=self.end[rows],
+            size=self.size[rows],
+        )
+
+
+def keep_messages(flows: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
+    """The flows that carry bytes from one endpoint to another, and their ends as categories; notes tell of the rest."""
+    kind = pl.Categorical(pl.Categories.random())  # not the common ones, which grow for as long as a process lives
+    src, dst = do_each(lambda column: flows[column].cast(kind), ("src", "dst"))
+    other = src.to_physical() != dst.to_physical()
+    kept = other & (flows["bytes"] > 0)
+    if kept.all():
+        return flows, src, dst
+    if not other.all():
+        notes.append(f"{int((~other).sum()):,} flows from an endpoint to itself were left out")
+    if int((other & ~kept).sum()):
+        notes.append(f"{int((other & ~kept).sum()):,} flows without bytes were left out")
+    return flows.filter(kept), src.filter(kept), dst.filter(kept)
+
+
+def number_addresses(src: pl.Series, dst: pl.Series) -> tuple[Ints, Ints, pl.Series]:
+    """Both ends of each flow, as numbers of addresses in their order, and those addresses."""
+    codes = [side.to_physical().to_numpy() for side in (src, dst)]
+    num = int(max(code.max(initial=0) for code in codes)) + 1
+    used = np.flatnonzero(sum(do_each(lambda code: np.bincount(code, minlength=num), codes)))
+    names = pl.Series(used.astype(np.uint32)).cat.to(src.dtype).cast(pl.String)
+    place = np.zeros(num, np.int64)
+    place[used[names.arg_sort().to_numpy()]] = np.arange(len(used))
+    ends = do_each(lambda code: place[code], codes)
+    return ends[0], ends[1], endpoints_of(pl.DataFrame({"src": names, "dst": names}))
+
+
+def number_pairs(pair_key: Ints) -> tuple[Ints, Ints]:
+    """Numbers of pairs in order of their keys, and the keys."""
+    number, keys = _number_all(pair_key)
+    order = np.argsort(keys)
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.arange(len(keys))
+    return place[number] if len(keys) else number, keys[order]
+
+
+def _number_all(keys: Ints) -> tuple[Ints, Ints]:
+    """What `number_keys` makes of them, several parts at once."""
+    parts = np.array_split(keys, _PARTS) if len(keys) > _MANY_KEYS else [keys]
+    done = do_each(number_keys, parts)
+    again, found = number_keys(np.concatenate([own for _, own in done]))
+    ends = np.cumsum([len(own) for _, own in done])
+    table = np.split(again, ends[:-1])
+    return np.concatenate(do_each(lambda k: table[k][done[k][0]], range(len(parts)))), found
+
+
+def number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple[Ints, bool]:
+    """Numbers of connections, and whether these are told apart; else they are those of the pairs."""
+    named = next((c for c in ("qp", "src_port") if c in flows.columns and flows[c].null_count() == 0), None)
+    if named is None or not num_pairs:
+        return pair, False
+    connection, found = _number_all(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
+    if len(found) > _MANY_CONNECTIONS * num_pairs or len(connection) < _MIN_PER_CONNECTION * len(found):
+        return pair, False
+    return connection, True
+
+
+def _list_ends(flows: pl.DataFrame) -> Ints:
+    """When flows end; when they start, where an exporter gave no end."""
+    ends = flows["end_ns"]
+    return (ends if not ends.null_count() else flows.select(pl.coalesce("end_ns", "start_ns")).to_series()).to_numpy()
+
+
+def order_records(flows: pl.DataFrame, pair: Ints, connection: Ints, num_pairs: int) -> Records:
+    """The records pair by pair, those of a pair in order of start."""
+    start = flows["start_ns"].to_numpy()
+    rows, begin = group_by_number(pair, num_pairs)
+    grouped = start[rows]
+    turns = grouped[1:] < grouped[:-1]
+    turns[begin[1:-1] - 1] = False  # where the next pair begins
+    if turns.any():
+        order = np.argsort(start, kind="stable")
+        rows = order[group_by_number(pair[order], num_pairs)[0]]
+        grouped = start[rows]
+    end, size, ordered = do_each(
+        lambda column: column[rows], (_list_ends(flows), flows["bytes"].to_numpy(), connection)
+    )
+    number = np.repeat(np.arange(num_pairs), np.diff(begin))
+    # Some exporters mix the two up; a transfer does not end before it starts.
+    return Records(pair=number, connection=ordered, start=grouped, end=np.maximum(grouped, end), size=size)
+
+
+def read_rate(flows: pl.DataFrame) -> int | None:
+    """The largest sampling rate that the records name; None where they name none."""
+    rate = flows["sampling_rate"].max() if "sampling_rate" in flows.columns else None
+    return rate if isinstance(rate, int) else None
+
+
+def find_quantum(sizes: Ints, rate: int | None) -> float:
+    """What sampled sizes are multiples of: packets times the sampling rate; 0 where sizes were counted in full.
+
+    Tensors have round sizes too; only chance spreads one size over many multiples side by side.
+    """
+    if not len(sizes) or rate == 1:
+        return 0.0
+    some = sizes[:: max(1, len(sizes) // 4096)]
+    common = int(np.gcd.reduce(some))
+    if common <= _LARGEST_PACKET:
+        return 0.0
+    times, count = np.unique(some // common, return_counts=True)
+    apart = np.diff(times, prepend=-np.inf, append=np.inf)
+    beside = np.minimum(apart[:-1], apart[1:]) <= _CHANCE * np.sqrt(times)
+    spread = len(times) >= _MANY_SIZES and count[beside].sum() > 0.5 * len(some)
+    return float(common) if rate is not None or spread else 0.0
+
+
+def find_resolution(times: Ints) -> int:
+    """The coarsest of a second, 100, 10 and 1 ms, and a microsecond that all times are multiples of."""
+    if not len(times):
+        return 1
+    some = times[:: max(1, len(times) // 4096)]
+    for unit in (10**9, 10**8, 10**7, 10**6, 10**3):
+        if not np.any(some % unit):
+            return unit
+    return 1
