@@ -43,11 +43,17 @@ class CapturedEntry:
     wall_ns: int = 0
     tag: int = 0
     takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty where not told
+    pickled: bool = False  # an object, some members of which did not run: its size is not the program's
 
     @property
     def is_communication(self) -> bool:
         """Whether peers take part."""
         return self.what not in ("wait", "record", "hold", "step", "backward")
+
+    @property
+    def compared_bytes(self) -> int:
+        """The size that ranks of one class share; -1 where it follows the data, as in an all-to-all."""
+        return -1 if self.pickled or self.what in ("all_to_all", "barrier") else self.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Surveyor:
         self._on_gpu = False
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
+        self._roots: set[int] = set()  # ranks that others need more of than was recorded
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
@@ -195,14 +196,14 @@ class Surveyor:
         if len(ranks) > _BATCH:  # each may need others, and few may run at once
             captures = self.extend(captures, recording, ranks[:-_BATCH])
             return self.extend(captures, recording, [r for r in ranks[-_BATCH:] if r not in captures])
-        steps = 1 if self._on_gpu else 2
-        plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
-        limits = RunLimits(at_once=self._at_once)
-        launcher = Launcher(
-            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits,
-            most_live=self._config.max_live,
-        )  # fmt: skip
+        ranks = sorted({*ranks, *self._roots})
+        launcher = self._launcher(ranks, recording, recorded=bool(captures))
         found = launcher.run(ranks)
+        roots = {rank for rank in launcher.started if rank in captures} - set(ranks)
+        if roots:
+            # What was recorded of these, who ran among others, does not fit what they say now: begin with them.
+            self._roots |= roots
+            return self.extend(captures, recording, ranks)
         if launcher.refused is not None:
             raise BadConfigError(
                 f"rank {launcher.refused} is needed too, which makes more than {self._config.max_live} live ranks; "
@@ -218,6 +219,14 @@ class Surveyor:
         check_ranks(launcher, found)
         recording.absorb(launcher.recording)
         return {**captures, **found}
+
+    def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
+        steps = 1 if self._on_gpu else 2
+        plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
+        limits, most = RunLimits(at_once=self._at_once), self._config.max_live
+        return Launcher(
+            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits, most_live=most
+        )
 
 
 def say_calls(deadlock: str) -> str:
