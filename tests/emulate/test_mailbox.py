@@ -137,3 +137,11 @@ def test_a_collective_of_many_ranks_costs_little_for_each_of_them() -> None:
         box.collect(Waiting(rank, "collect", "1/gather", 0, Members(range(200)), "train.py:1", True, answers.append))
     assert len(answers) == 200
     assert looks <= 4 * 200
+
+
+def test_a_thread_that_waits_is_told_apart_from_the_rank() -> None:
+    box = Mailbox([0, 1])
+    box.started(0)
+    box.collect(Waiting(0, "collect", "saving/gather", 0, (0, 1), "save.py:1", False, lambda answer: None))
+    assert box.standing() == set()
+    assert box.standing(any_thread=True) == {0}

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,12 @@ class Capture:
         """Steps of its first optimizer."""
         return sum(entry.what == "step" for entry in self.entries)
 
+    def main_thread(self) -> Capture:
+        """Without what other threads of a CPU rank called: when that was is a race, and nothing waits for it."""
+        if self.device != "cpu" or not any(entry.stream for entry in self.entries):
+            return self
+        return replace(self, entries=tuple(entry for entry in self.entries if not entry.stream))
+
 
 def read_capture(path: Path) -> Capture:
     """Read the log that a live rank left."""
@@ -108,6 +114,7 @@ Iterations = list[tuple[CapturedEntry, ...]]
 
 def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     """The iterations of every rank, from the first on: by its optimizer, its backward passes, or its peers' steps."""
+    captures = {rank: capture.main_thread() for rank, capture in captures.items()}
     for capture in captures.values():
         if not any(entry.is_communication for entry in capture.entries) and capture.world_size == len(captures) == 1:
             raise _nothing_to_emulate(capture)

@@ -95,9 +95,9 @@ class Mailbox:
         """Whether a rank was stopped because enough iterations were seen."""
         return "done" in self._over.values()
 
-    def standing(self) -> set[int]:
-        """Ranks whose main thread waits."""
-        return {waiting.rank for waiting in self._everyone() if waiting.main}
+    def standing(self, *, any_thread: bool = False) -> set[int]:
+        """Ranks whose main thread waits, or any of their threads."""
+        return {waiting.rank for waiting in self._everyone() if waiting.main or any_thread}
 
     def wanted(self) -> list[int]:
         """Ranks that somebody waits for and that never ran."""

@@ -23,6 +23,8 @@ from prism.emulate.stitch import StitchConfig, stitch
 from prism.errors import BadConfigError, GraphError, PrismError
 from prism.simulate.verification import verify
 
+# What all ranks take was estimated from one; beside other programs the same work takes longer by the clock.
+_MOST_OVER_ESTIMATE, _MOST_OVER_CLOCK = 2.5, 15
 _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
 # Who waits for whom is checked on the logs; an iteration cut out of them need not hold both ends of a message.
@@ -132,8 +134,9 @@ class Surveyor:
     def _run_all(self, steps: int) -> Survey | None:
         world = self._launch.world_size
         plan = replace(self._base, live_ranks=tuple(range(world)), steps=steps)
-        # What it takes was estimated from processor time; a busy machine may take longer.
-        limits = RunLimits(at_once=2 * self._cores, budget_s=5 * self._config.budget_s)
+        budget = self._config.budget_s
+        cpu_s = _MOST_OVER_ESTIMATE * budget * self._cores
+        limits = RunLimits(at_once=2 * self._cores, cpu_s=cpu_s, budget_s=_MOST_OVER_CLOCK * budget)
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
         captures = launcher.run(range(world))
         if launcher.gave_up:
