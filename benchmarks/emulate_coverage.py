@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
     args = parser.parse_args()
     print(f"machine: {describe_machine()}, load {os.getloadavg()[0]:.1f} before the first run")
+    if os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
+        print("other programs run: real steps take longer than the program's own, and the coverage says nothing")
     found = []
     cases = {c.name: c for c in read_cases(args.folder.resolve(), args.only.split(",") if args.only else ())}
     for case in cases.values():
