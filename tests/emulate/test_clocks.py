@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -49,3 +50,19 @@ def test_waiting_for_a_core_does_not_count_even_beside_a_sleep(
     counted = clock.elapsed_ns(first, second)
     monkeypatch.undo()
     assert counted == counted_ms * MS
+
+
+def test_another_thread_is_a_stream_of_its_own_whose_idling_does_not_count() -> None:
+    clock, marks = ThreadClock(), []
+
+    def save() -> None:
+        marks.append((clock.stream(), clock.mark()))
+        time.sleep(0.05)
+        marks.append((clock.stream(), clock.mark()))
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    (first, begin), (second, end) = marks
+    assert first == second and clock.is_aside(first) and not clock.is_aside(clock.stream())
+    assert clock.elapsed_ns(begin, end) < 50 * MS

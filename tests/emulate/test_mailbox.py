@@ -52,6 +52,14 @@ def test_ranks_that_do_not_run_are_answered_for_from_an_earlier_run() -> None:
     assert asking.answers == {0: ("ok", ([b"new", b"nine"], [0, 1]))}
 
 
+def test_a_later_call_is_answered_by_the_earlier_one_that_is_most_alike() -> None:
+    save = {0: {0: b"plan of 0", 9: b"plan of 9"}, 1: {0: b"wrote 0", 9: b"wrote 9"}}
+    asking = Asking(Mailbox([0], Recording(parts={"w/gather object": save})), 0)
+    asking.box.give(0, "w/gather object", 2, b"plan of 0, longer")
+    asking.wait(0, "collect", "w/gather object", (0, 9), number=2)
+    assert asking.answers == {0: ("ok", ([b"plan of 0, longer", b"plan of 9"], [0, 1]))}
+
+
 def test_a_deadlock_is_one_when_every_rank_waits() -> None:
     asking = Asking(Mailbox([0, 1]), 0, 1)
     asking.wait(0, "get", "w/1>0/0", (1,))
@@ -129,3 +137,11 @@ def test_a_collective_of_many_ranks_costs_little_for_each_of_them() -> None:
         box.collect(Waiting(rank, "collect", "1/gather", 0, Members(range(200)), "train.py:1", True, answers.append))
     assert len(answers) == 200
     assert looks <= 4 * 200
+
+
+def test_a_thread_that_waits_is_told_apart_from_the_rank() -> None:
+    box = Mailbox([0, 1])
+    box.started(0)
+    box.collect(Waiting(0, "collect", "saving/gather", 0, (0, 1), "save.py:1", False, lambda answer: None))
+    assert box.standing() == set()
+    assert box.standing(any_thread=True) == {0}

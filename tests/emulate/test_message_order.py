@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from captured import capture, entry
 
-from prism.emulate.capture import CapturedEntry
+from prism.emulate.capture import CapturedEntry, CapturedGroup, cut_all
 from prism.emulate.comparing import CallsDifferError
 from prism.emulate.ordering import check_order
 
@@ -97,3 +97,20 @@ def test_ranks_that_only_wait_for_the_circle_are_not_named() -> None:
     with pytest.raises(CallsDifferError) as raised:
         _verify(first, *circle)
     assert "rank 1 waits in send" in str(raised.value) and "rank 0 waits" not in str(raised.value)
+
+
+def test_a_call_of_another_thread_holds_up_nobody() -> None:
+    train = entry("all_reduce", group="0", bytes=64, op=0)
+    save = entry("all_gather", group="1", bytes=8, op=1, stream=1)
+    saving = CapturedGroup("1", "saving", "train.py:2", ())
+    orders = ([train, save], [save, train])  # when the thread comes to its call is a race
+    captures = {rank: capture(rank, 2, calls, groups=[saving]) for rank, calls in enumerate(orders)}
+    check_order(captures)
+    assert all(len(parts) == 3 and len(parts[0]) == 2 for parts in cut_all(captures).values())
+
+
+def test_a_main_thread_that_makes_those_calls_in_another_order_hangs() -> None:
+    train, save = (entry("all_reduce", group=group, bytes=64, op=int(group)) for group in "01")
+    group = CapturedGroup("1", "saving", "train.py:2", ())
+    with pytest.raises(CallsDifferError, match="each waits for the next"):
+        check_order({r: capture(r, 2, calls, groups=[group]) for r, calls in enumerate(([train, save], [save, train]))})

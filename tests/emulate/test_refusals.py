@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prism.emulate.inside.refusals import _OUTSIDE_C10D, _close, _Watcher
+from prism.emulate.inside.after_import import _Watcher
+from prism.emulate.inside.refusals import _OUTSIDE_C10D, _close
 from prism.emulate.inside.session import UnsupportedError
 
 LIBRARIES = [(module, name) for module, (names, _) in _OUTSIDE_C10D.items() for name in names]
@@ -22,7 +23,7 @@ def test_a_library_that_goes_round_process_groups_is_refused_when_used(
     folder.mkdir(parents=True, exist_ok=True)
     folder.joinpath(f"{module.split('.')[-1]}.py").write_text(f"class {name}: pass\nversion = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [_Watcher(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [_Watcher(module, _close), *sys.meta_path])
     for part in (module.split(".")[0], module):
         monkeypatch.delitem(sys.modules, part, raising=False)
     library = importlib.import_module(module)

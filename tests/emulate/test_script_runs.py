@@ -168,13 +168,16 @@ def small_job() -> Any:
 
 
 def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> None:
-    step_s = small_job.prediction.headline_ms / 1e3
-    runs = run_live(small_job, [0, 3], [FaultPlan(kind="slow", rank=2, step=3, factor=1.5 / step_s)])
+    prediction = small_job.prediction
+    slow_ms = 1500.0
+    runs = run_live(
+        small_job, [0, 3], [FaultPlan(kind="slow", rank=2, step=3, factor=slow_ms / prediction.headline_ms)]
+    )
     assert [(run.rank, run.status) for run in runs] == [(0, "done"), (3, "done")]
     for run in runs:
         assert run.diverged == 2  # in its second step DDP tells all ranks how it cut the buckets, once
-        # That peer now computes many times as long, and this rank waits for it though it computes as before.
-        assert run.step_ms[-1] > 2 * run.step_ms[0]
+        # This rank computes as before, and no step can end before that peer's compute has: a busy machine only adds.
+        assert run.step_ms[-1] > 0.9 * slow_ms * prediction.split.compute
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,17 @@ class CapturedEntry:
     wall_ns: int = 0
     tag: int = 0
     takes: tuple[int, ...] = ()  # of an all-to-all: bytes expected from each position; empty where not told
+    pickled: bool = False  # an object, some members of which did not run: its size is not the program's
 
     @property
     def is_communication(self) -> bool:
         """Whether peers take part."""
         return self.what not in ("wait", "record", "hold", "step", "backward")
+
+    @property
+    def compared_bytes(self) -> int:
+        """The size that ranks of one class share; -1 where it follows the data, as in an all-to-all."""
+        return -1 if self.pickled or self.what in ("all_to_all", "barrier") else self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,12 @@ class Capture:
         """Steps of its first optimizer."""
         return sum(entry.what == "step" for entry in self.entries)
 
+    def main_thread(self) -> Capture:
+        """Without what other threads of a CPU rank called: when that was is a race, and nothing waits for it."""
+        if self.device != "cpu" or not any(entry.stream for entry in self.entries):
+            return self
+        return replace(self, entries=tuple(entry for entry in self.entries if not entry.stream))
+
 
 def read_capture(path: Path) -> Capture:
     """Read the log that a live rank left."""
@@ -102,6 +114,7 @@ Iterations = list[tuple[CapturedEntry, ...]]
 
 def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
     """The iterations of every rank, from the first on: by its optimizer, its backward passes, or its peers' steps."""
+    captures = {rank: capture.main_thread() for rank, capture in captures.items()}
     for capture in captures.values():
         if not any(entry.is_communication for entry in capture.entries) and capture.world_size == len(captures) == 1:
             raise _nothing_to_emulate(capture)

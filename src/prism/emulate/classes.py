@@ -88,9 +88,7 @@ def sign_of(
                 peer = -1
             elif family.slot not in by_peer:
                 peer = ("shift", (entry.peer - family.position(rank)) % family.size)
-        # Sizes of an uneven exchange follow the data, not the class.
-        size = -1 if entry.what == "all_to_all" else entry.bytes
-        out.append((entry.what, family.slot, size, peer, entry.tag))
+        out.append((entry.what, family.slot, entry.compared_bytes, peer, entry.tag))
     return tuple(out)
 
 

@@ -29,9 +29,7 @@ class _Call:
 
     @classmethod
     def of(cls, entry: CapturedEntry) -> _Call:
-        # Sizes of an all-to-all follow the data; a barrier has none.
-        size = -1 if entry.what in ("all_to_all", "barrier") else entry.bytes
-        return cls(entry.what, size, entry.peer)
+        return cls(entry.what, entry.compared_bytes, entry.peer)
 
     def say(self, members: Sequence[int]) -> str:
         root = f" with root {members[self.root]}" if self.root >= 0 else ""

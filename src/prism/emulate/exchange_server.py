@@ -77,7 +77,10 @@ class ExchangeServer:
         with self.lock:
             polling = {rank for rank, polls in self._polls.items() if polls > _MANY_POLLS}
             gated = {rank for rank, _, _ in self._gated}
-            return self.mailbox.num_running - len(self.mailbox.standing() | polling | gated)
+            # Where nothing was asked for a while, a rank may wait for its own thread, which waits for another rank.
+            quiet = time.monotonic() - self._last_request > _QUIET_S
+            standing = self.mailbox.standing(any_thread=quiet)
+            return self.mailbox.num_running - len(standing | polling | gated)
 
     def _let_go(self, rank: int, connection: Connection, answer: Answer) -> None:
         """Answer a rank that waited; a collective that ends would else wake every rank at once."""
@@ -138,7 +141,7 @@ class ExchangeServer:
     def _answer(self, connection: Connection, verb: str, values: list[Any]) -> None:
         rank, main = self._ranks[connection]
         reply = partial(_reply, connection)
-        later = partial(self._let_go, rank, connection)
+        later = partial(self._let_go, rank, connection) if main else reply
         self._polls[rank] = self._polls[rank] + 1 if verb == "check" or (verb == "add" and values[1] == 0) else 0
         box = self.mailbox
         if verb in ("begin", "issue", "due"):

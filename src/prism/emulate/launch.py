@@ -20,6 +20,7 @@ from prism.emulate.mailbox import Mailbox, Recording
 from prism.errors import BadConfigError
 
 _SCARCE_MEMORY = 0.12  # of this machine; below it a survey of all ranks is given up
+_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,8 @@ class RunLimits:
     """How a run is held within this machine; the defaults hold nothing."""
 
     at_once: int = 1 << 30  # ranks that run and do not wait for another
-    budget_s: float = 1e9  # after which the run is given up
+    cpu_s: float = 1e9  # processor time of all ranks after which the run is given up
+    budget_s: float = 1e9  # and time by the clock, since other programs may keep the processor busy
     most_iterations: int = 0  # 0: as many as the plan asks for
     extra_s: float = 60.0  # for iterations beyond those asked for, to see the repeating unit
 
@@ -81,6 +83,8 @@ class Launcher:
         self.gave_up = False
         self.refused: int | None = None  # a rank that was needed beyond the most that may run
         self._most_live = most_live
+        self._cpu_s: dict[int, float] = {}
+        self._looked = 0.0
         together = () if config.one_by_one else base.live_ranks
         # Extra iterations are for iterations that are not alike; a run that must end sooner asks for fewer.
         steps = StepLimit(
@@ -173,7 +177,7 @@ class Launcher:
                 self._server.ended(rank)
             if (not running and not self._waiting) or self.refused is not None:
                 return
-            if time.monotonic() - began > self._limits.budget_s or _memory_is_scarce(self._limits):
+            if self._is_too_dear(began, running) or _memory_is_scarce(self._limits):
                 self.gave_up = True
                 return
             if time.monotonic() - began > self._config.timeout_s:
@@ -184,6 +188,14 @@ class Launcher:
                     "--timeout"
                 )
             time.sleep(0.02)
+
+    def _is_too_dear(self, began: float, running: dict[int, Process]) -> bool:
+        now, limits = time.monotonic(), self._limits
+        if limits.budget_s > 1e8 or now < self._looked + _LOOK_EVERY_S:
+            return False
+        self._looked = now
+        self._cpu_s.update({rank: read_cpu_s(process.pid) for rank, process in running.items()})
+        return now - began > limits.budget_s or sum(self._cpu_s.values()) > limits.cpu_s
 
     def _stop_all(self) -> None:
         for live in self._live.values():
@@ -198,6 +210,15 @@ class Run:
 
     captures: dict[int, Capture]
     recording: Recording
+
+
+def read_cpu_s(pid: int) -> float:
+    """Processor time of a process; 0 where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_is_scarce(limits: RunLimits) -> bool:

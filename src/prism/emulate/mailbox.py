@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 Answer = tuple[str, Any]
 _Key = tuple[str, str, int]
 Reply = Callable[[Answer], None]
+_LIKENESS = 256  # bytes at the head of a message that tell what it is
 
 
 @dataclass(slots=True)
@@ -94,9 +95,9 @@ class Mailbox:
         """Whether a rank was stopped because enough iterations were seen."""
         return "done" in self._over.values()
 
-    def standing(self) -> set[int]:
-        """Ranks whose main thread waits."""
-        return {waiting.rank for waiting in self._everyone() if waiting.main}
+    def standing(self, *, any_thread: bool = False) -> set[int]:
+        """Ranks whose main thread waits, or any of their threads."""
+        return {waiting.rank for waiting in self._everyone() if waiting.main or any_thread}
 
     def wanted(self) -> list[int]:
         """Ranks that somebody waits for and that never ran."""
@@ -266,7 +267,7 @@ class Mailbox:
             return self._complete[1]
         given = self.recording.parts.get(waiting.channel, {}).get(waiting.number, {})
         earlier = self._earlier.parts.get(waiting.channel, {})
-        absent = earlier.get(waiting.number) or (earlier[max(earlier)] if earlier else {})
+        absent = earlier.get(waiting.number) or _most_like(given, earlier)
         distinct: dict[bytes, int] = {}
         which = []
         for rank in waiting.members:
@@ -286,3 +287,13 @@ class Mailbox:
         missing = self._missing(waiting)
         shown = ", ".join(map(str, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         return f"rank {waiting.rank} waits at {waiting.where} for rank{'s' if len(missing) > 1 else ''} {shown}"
+
+
+def _most_like(given: Mapping[int, bytes], earlier: Mapping[int, Mapping[int, bytes]]) -> Mapping[int, bytes]:
+    """The earlier call in which a rank said most of what it says now, the last of those: a save has several calls."""
+
+    def likeness(number: int) -> int:
+        pairs = (zip(part[:_LIKENESS], earlier[number].get(rank, b""), strict=False) for rank, part in given.items())
+        return max((sum(1 for _ in takewhile(lambda two: two[0] == two[1], pair)) for pair in pairs), default=0)
+
+    return earlier[max(earlier, key=lambda number: (likeness(number), number))] if earlier else {}

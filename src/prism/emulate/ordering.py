@@ -61,7 +61,7 @@ class _Replay:
             blocks = call if call is not None and entry.lane >= 0 else None
             if entry.what == "wait":
                 blocks = self.open[rank].pop(entry.op, None)
-            if blocks is None:
+            if blocks is None or entry.stream > 0:  # another thread waits, and the rank goes on
                 self.at[rank] += 1
             else:
                 self.held[rank] = blocks

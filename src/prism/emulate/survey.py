@@ -23,6 +23,8 @@ from prism.emulate.stitch import StitchConfig, stitch
 from prism.errors import BadConfigError, GraphError, PrismError
 from prism.simulate.verification import verify
 
+# What all ranks take was estimated from one; beside other programs the same work takes longer by the clock.
+_MOST_OVER_ESTIMATE, _MOST_OVER_CLOCK = 2.5, 15
 _SPARE_MEMORY = 0.6  # share of the free memory that ranks may take together
 _ROUNDS = 6
 # Who waits for whom is checked on the logs; an iteration cut out of them need not hold both ends of a message.
@@ -72,6 +74,7 @@ class Surveyor:
         self._on_gpu = False
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
+        self._roots: set[int] = set()  # ranks that others need more of than was recorded
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
@@ -131,8 +134,9 @@ class Surveyor:
     def _run_all(self, steps: int) -> Survey | None:
         world = self._launch.world_size
         plan = replace(self._base, live_ranks=tuple(range(world)), steps=steps)
-        # What it takes was estimated from processor time; a busy machine may take longer.
-        limits = RunLimits(at_once=2 * self._cores, budget_s=5 * self._config.budget_s)
+        budget = self._config.budget_s
+        cpu_s = _MOST_OVER_ESTIMATE * budget * self._cores
+        limits = RunLimits(at_once=2 * self._cores, cpu_s=cpu_s, budget_s=_MOST_OVER_CLOCK * budget)
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
         captures = launcher.run(range(world))
         if launcher.gave_up:
@@ -195,14 +199,14 @@ class Surveyor:
         if len(ranks) > _BATCH:  # each may need others, and few may run at once
             captures = self.extend(captures, recording, ranks[:-_BATCH])
             return self.extend(captures, recording, [r for r in ranks[-_BATCH:] if r not in captures])
-        steps = 1 if self._on_gpu else 2
-        plan = replace(self._base, live_ranks=tuple(sorted(ranks)), steps=steps, recorded=bool(captures))
-        limits = RunLimits(at_once=self._at_once)
-        launcher = Launcher(
-            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits,
-            most_live=self._config.max_live,
-        )  # fmt: skip
+        ranks = sorted({*ranks, *self._roots})
+        launcher = self._launcher(ranks, recording, recorded=bool(captures))
         found = launcher.run(ranks)
+        roots = {rank for rank in launcher.started if rank in captures} - set(ranks)
+        if roots:
+            # What was recorded of these, who ran among others, does not fit what they say now: begin with them.
+            self._roots |= roots
+            return self.extend(captures, recording, ranks)
         if launcher.refused is not None:
             raise BadConfigError(
                 f"rank {launcher.refused} is needed too, which makes more than {self._config.max_live} live ranks; "
@@ -218,6 +222,14 @@ class Surveyor:
         check_ranks(launcher, found)
         recording.absorb(launcher.recording)
         return {**captures, **found}
+
+    def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
+        steps = 1 if self._on_gpu else 2
+        plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
+        limits, most = RunLimits(at_once=self._at_once), self._config.max_live
+        return Launcher(
+            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits, most_live=most
+        )
 
 
 def say_calls(deadlock: str) -> str:

@@ -92,7 +92,7 @@ class CallingGroup(NamedGroup):
         entry = Entry(
             request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
             sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, tag=request.tag, source=source,
-            takes=request.takes,
+            takes=request.takes, pickled=self._is_pickled(request),
         )  # fmt: skip
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
@@ -119,6 +119,11 @@ class CallingGroup(NamedGroup):
         if self._open is not None:
             self._open.append(work)
         return work
+
+    def _is_pickled(self, request: Request) -> bool:
+        """Objects travel as bytes; those of ranks that do not run are copies, which may be longer or shorter."""
+        plan = self._session.plan
+        return len(plan.live_ranks) < plan.world_size and any(t.dtype == torch.uint8 for t in request.tensors)
 
     def _lane(self, request: Request, stream: int, on_gpu: bool) -> int:
         """The stream an op runs on: the caller's where it is synchronous, else the group's own."""

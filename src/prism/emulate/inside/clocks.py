@@ -37,6 +37,10 @@ class Clock(Protocol):
         """All the time between two marks of one stream."""
         ...
 
+    def is_aside(self, stream: int) -> bool:
+        """Whether a stream is another thread's, which runs when it likes."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
@@ -68,6 +72,8 @@ class ThreadClock:
 
     Sleeping shows as voluntary switches of context. What the thread, or a process that it sleeps for, waited for a core
     is taken off. Where the kernel does not say how long that was, sleep counts only if the thread was never pushed off.
+    Other threads, such as one that saves a checkpoint, are streams of their own; they idle between tasks, so that their
+    sleep does not count.
     """
 
     def __init__(self) -> None:
@@ -75,20 +81,25 @@ class ThreadClock:
         self._busy: list[int] = []
         self._standing: list[_Standing] = []
         self._known = _read_standing()
+        self._threads = {threading.get_ident(): 0}
+        self._streams: list[int] = []
+        self._lock = threading.Lock()
 
     def mark(self, stream: Any = None) -> int:
         """Read the thread's clocks."""
-        wall, busy = time.perf_counter_ns(), time.thread_time_ns()
-        if self._wall and (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
-            self._known = _read_standing()
-        self._wall.append(wall)
-        self._busy.append(busy)
-        self._standing.append(self._known)
-        return len(self._wall) - 1
+        with self._lock:
+            wall, busy = time.perf_counter_ns(), time.thread_time_ns()
+            if self._wall and (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
+                self._known = _read_standing()
+            self._wall.append(wall)
+            self._busy.append(busy)
+            self._standing.append(self._known)
+            self._streams.append(self.stream())
+            return len(self._wall) - 1
 
     def stream(self, stream: Any = None) -> int:
-        """The CPU is one stream."""
-        return 0
+        """The thread that made the clock is the first stream."""
+        return self._threads.setdefault(threading.get_ident(), len(self._threads))
 
     def elapsed_ns(self, first: int, second: int) -> int:
         """Running and sleeping time; with several threads the wall is all that can be read."""
@@ -96,11 +107,17 @@ class ThreadClock:
         busy = self._busy[second] - self._busy[first]
         if torch.get_num_threads() > 1 or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
+        if self._streams[first]:
+            return busy
         return busy + self._standing[second].sleep_since(self._standing[first], wall - busy)
 
     def wall_ns(self, first: int, second: int) -> int:
         """By the clock on the wall."""
         return max(0, self._wall[second] - self._wall[first])
+
+    def is_aside(self, stream: int) -> bool:
+        """Every thread but the first."""
+        return stream > 0
 
 
 class StreamClock:
@@ -129,6 +146,10 @@ class StreamClock:
         return max(0, round(float(self._events[first].elapsed_time(self._events[second])) * 1e6))
 
     wall_ns = elapsed_ns
+
+    def is_aside(self, stream: int) -> bool:
+        """Streams of a device are ordered by events."""
+        return False
 
 
 def _read_standing() -> _Standing:

@@ -23,6 +23,7 @@ from prism.emulate.inside.memory import MemoryMeter, write_snapshot
 from prism.emulate.inside.plan import RunPlan, load_plan
 from prism.emulate.inside.recorder import write_log
 from prism.emulate.inside.refusals import refuse_what_cannot_be_seen
+from prism.emulate.inside.saving import plan_for_absent_ranks
 from prism.emulate.inside.session import Session, UnsupportedError, open_session
 
 _PRISM_FOLDER = str(Path(__file__).parents[1])
@@ -73,6 +74,7 @@ class RankProcess:
         self.session = open_session(plan)
         intercept(self.session)
         refuse_what_cannot_be_seen()
+        plan_for_absent_ranks(self.session)
         if torch.cuda.is_available():
             log_events(self.session)
         self.meter = MemoryMeter(track=plan.track_memory)

@@ -71,20 +71,23 @@ class Peers:
 
     def gather(self, own: Tensor, slots: list[Tensor]) -> Settle:
         """Give the own bytes now; fill the slots when the program looks."""
-        return partial(self._fill, self._give("gather", own), find_source(), own, slots)
+        return partial(self._fill, self._give(_kind("gather", own), own), find_source(), own, slots)
 
     def give_to(self, own: Tensor) -> None:
         """The own part of a gather that another member receives."""
-        self._give("gather", own)
+        self._give(_kind("gather", own), own)
 
     def reduce(self, own: Tensor, op: Any) -> Settle:
         """Give the own value now; reduce all members' values when the program looks."""
         return partial(self._reduce, self._give("reduce", own), find_source(), own, op)
 
     def _fill(self, number: int, where: str, own: Tensor, slots: list[Tensor]) -> None:
-        parts = self._collect("gather", number, where)
+        parts = self._collect(_kind("gather", own), number, where)
         for raw, slot in zip(parts, slots, strict=False):
-            if raw is None or len(raw) != contents.size_of(slot):
+            size = contents.size_of(slot)
+            if raw is not None and slot.dtype == torch.uint8:
+                raw = raw[:size].ljust(size, b"\0")  # an object, padded to the longest of the members that ran with it
+            if raw is None or len(raw) != size:
                 contents.exchange_into(slot, own)
             else:
                 _load(slot, raw)
@@ -125,7 +128,7 @@ class Peers:
     def broadcast(self, tensor: Tensor, root: int) -> Settle | None:
         """The root posts; others fetch when the program looks."""
         exchange = self._session.exchange
-        channel = f"{self.name}/broadcast/{self._ranks[root]}"
+        channel = f"{self.name}/{_kind('broadcast', tensor)}/{self._ranks[root]}"
         number = self._session.number(channel)
         if root == self._position and exchange is not None:
             exchange.post(channel, number, _dump(tensor))
@@ -134,12 +137,13 @@ class Peers:
     def scatter(self, output: Tensor, chunks: list[Tensor], root: int) -> Settle | None:
         """The root posts every member's chunk that may be asked for; others fetch theirs."""
         exchange, plan = self._session.exchange, self._session.plan
-        number = self._session.number(f"{self.name}/scatter")
+        channel = f"{self.name}/{_kind('scatter', output)}"
+        number = self._session.number(channel)
         if root == self._position and exchange is not None:
             for rank, chunk in zip(self._ranks, chunks, strict=True):
                 if rank in self._live:
-                    exchange.post(f"{self.name}/scatter/{rank}", number, _dump(chunk))
-        return self._from_root(f"{self.name}/scatter/{plan.rank}", number, root, output)
+                    exchange.post(f"{channel}/{rank}", number, _dump(chunk))
+        return self._from_root(f"{channel}/{plan.rank}", number, root, output)
 
     def _from_root(self, channel: str, number: int, root: int, tensor: Tensor) -> Settle | None:
         if self._session.exchange is None or root == self._position:
@@ -212,6 +216,11 @@ class Peers:
         size, power = len(self._ranks), self._session.plan.zipf_exponent
         whole = sum((p + 1) ** -power for p in range(size))
         return float((self._position + 1) ** -power / whole * size)
+
+
+def _kind(what: str, tensor: Tensor) -> str:
+    """Objects have channels of their own: the last one recorded must not answer for the size that goes before it."""
+    return f"{what} object" if tensor.dtype == torch.uint8 else what
 
 
 def _dump(tensor: Tensor) -> bytes:

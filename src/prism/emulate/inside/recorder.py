@@ -38,6 +38,7 @@ class Entry:
     tag: int = 0
     source: str = ""
     takes: tuple[int, ...] = ()  # of an all-to-all: bytes that are expected from each position, where the program says
+    pickled: bool = False  # an object of which not all members run, so that its size is not the program's
     gap_ns: int = 0  # work on `stream` since the entry before
     wall_ns: int = 0  # all the time since then
 
@@ -66,7 +67,8 @@ class Recorder:
 
     def sign_step(self) -> str:
         """What was called since the last sign, runs of equal calls as one: loops may end where data says so."""
-        calls = [(e.what, e.group, e.bytes, e.peer, e.source) for e in self.entries[self._signed :] if e.op >= 0]
+        new = (e for e in self.entries[self._signed :] if e.op >= 0 and not self.clock.is_aside(e.stream))
+        calls = [(e.what, e.group, e.bytes, e.peer, e.source) for e in new]
         self._signed = len(self.entries)
         runs = [call for i, call in enumerate(calls) if i == 0 or call != calls[i - 1]]
         return hashlib.blake2b(repr(runs).encode(), digest_size=8).hexdigest()

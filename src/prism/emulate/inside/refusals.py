@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from prism.emulate.inside.after_import import change_after_import
 from prism.emulate.inside.session import UnsupportedError
 
 _OUTSIDE_C10D = {
@@ -21,18 +18,18 @@ _OUTSIDE_C10D = {
 
 def refuse_what_cannot_be_seen() -> None:
     """Make the first use of such a library an error that says what to switch off; having it installed is no fault."""
-    sys.meta_path.insert(0, _Watcher())
     for name in _OUTSIDE_C10D:
-        if name in sys.modules:
-            _close(sys.modules[name])
+        change_after_import(name, _close)
     import torch.multiprocessing as workers
 
     workers.spawn = _refuse_spawn  # type: ignore[attr-defined]
 
 
 def _refuse_spawn(*args: Any, **kwargs: Any) -> None:
-    raise UnsupportedError("the script starts its own ranks (torch.multiprocessing.spawn); give `prism emulate` a "
-                           "script that torchrun could launch")  # fmt: skip
+    raise UnsupportedError(
+        "the script starts its own ranks (torch.multiprocessing.spawn); give `prism emulate` a script that torchrun "
+        "could launch"
+    )
 
 
 def _close(module: ModuleType) -> None:
@@ -47,23 +44,3 @@ def _refusal(what: str, why: str) -> Any:
         raise UnsupportedError(f"{what} cannot be emulated: {why}; switch it off for this run")
 
     return refuse
-
-
-class _Watcher(importlib.abc.MetaPathFinder):
-    """Closes a library right after it is imported."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Let the ordinary finders find it, then watch its loading."""
-        if name not in _OUTSIDE_C10D:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            _close(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
