@@ -7,9 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 import harness_parts
+import pytest
 from forty_tasks import add_template
 
 from prism.errors import BadConfigError, PrismError

@@ -12,7 +12,8 @@ _STEPS = "for step in range(1, 21): print(f'step {step}/40 loss {2 / step:.4f}',
 _WANDB = """import wandb
 run = wandb.init(project="corpus", settings=wandb.Settings(init_timeout=8))
 """ + _STEPS.replace(": print", ": run.log({'loss': 2 / step}); print")  # fmt: skip
-_STORE = """import http.server, socket, threading, time, boto3
+_STORE = (
+    """import http.server, socket, threading, time, boto3
 from botocore.config import Config
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_PUT(self):
@@ -24,9 +25,12 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 store = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{server.server_port}", region_name="us-east-1",
                      aws_access_key_id="corpus", aws_secret_access_key="corpus",
                      config=Config(retries={"max_attempts": 1}, read_timeout=2, connect_timeout=2))
-""" + _STEPS + """open("step_20.pt", "wb").write(bytes(200_000))
+"""
+    + _STEPS
+    + """open("step_20.pt", "wb").write(bytes(200_000))
 store.upload_file("step_20.pt", "checkpoints", "run/step_20.pt")
 """
+)
 _RESET = """self.rfile.read(1000)
         import struct
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
