@@ -7,7 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
+import harness_parts
 import pytest
+from forty_tasks import add_template
 
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.run.adapters import Bench, open_adapter
@@ -24,8 +26,9 @@ def make_log(status: str = "success") -> str:
 def test_scores_of_inspect_are_taken_in_with_their_error(tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(make_log())
     assert read_inspect(tmp_path) == {"match/accuracy": 0.75, "match/accuracy_stderr": 0.1}
-    (tmp_path / "log.json").write_text(make_log("error"))
-    with pytest.raises(PrismError, match="inspect's log says 'error'"):
+    failed = {"version": 2, "status": "error", "results": None, "error": {"message": "no route", "traceback": "..."}}
+    (tmp_path / "log.json").write_text(json.dumps(failed))
+    with pytest.raises(PrismError, match="inspect's log says 'error': no route"):
         read_inspect(tmp_path)
 
 
@@ -53,16 +56,20 @@ def test_a_tool_runs_as_a_command_and_is_told_where_it_is_missing(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("inspect") is None, reason="Inspect is not installed")
-def test_inspect_itself_is_read(tmp_path: Path) -> None:
-    task = tmp_path / "task.py"
-    task.write_text(
-        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\nfrom inspect_ai.scorer import includes\n"
-        "@task\ndef words():\n    samples = [Sample(input=str(i), target='Default') for i in range(4)]\n"
+def test_inspect_itself_runs_by_the_documented_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = harness_parts.write_model(tmp_path / "model")
+    add_template(model)
+    (tmp_path / "task.py").write_text(
+        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\n"
+        "from inspect_ai.scorer import includes\n@task\ndef words():\n"
+        "    samples = [Sample(input=str(i), target='' if i % 2 else 'never written') for i in range(4)]\n"
         "    return Task(dataset=samples, scorer=includes())\n"
     )
-    command = "inspect eval {task} --model mockllm/model --log-format json --log-dir {output} --display none"
-    settings = {"command": command, "folder": str(tmp_path)}
+    settings = {"args": "--max-tokens 8 --display none", "folder": str(tmp_path)}
     dataset = Dataset(name="x", adapter="inspect", task="task.py", samples=0, settings=settings)
-    (found,) = open_adapter("inspect").infer(dataset, tmp_path, Bench(), 0, 1, 0)
-    assert found["metrics"] == {"includes/accuracy": 1.0, "includes/accuracy_stderr": 0.0}
+    (found,) = open_adapter("inspect").infer(dataset, model, Bench(), 0, 1, 0)
+    assert found["metrics"]["includes/accuracy"] == 0.5
+    assert found["metrics"]["includes/accuracy_stderr"] == pytest.approx(0.2887, abs=1e-4)

@@ -39,6 +39,9 @@ path = next(p for p in sorted(__import__("pathlib").Path("saved/last").iterdir()
 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 run.load_checkpoint("saved", tag="last")
 """
+_OTHER = """run = engine(); train(run); run.save_checkpoint("s", tag="a")
+engine(model(16)).load_checkpoint("s", "a")
+"""
 _KILLED = """rank = int(os.environ["RANK"])
 def at(step):
     if rank == 1 and step == 9:
@@ -97,9 +100,8 @@ WAYS = (
     _way("deepspeed-checkpoint-cut", "ModelLoadingError", DeepSpeed(text=_CUT), "Traceback", also=("RuntimeError",)),
     _way("deepspeed-no-such-stage", "ValueError", DeepSpeed(text='engine(zero_optimization={"stage": 9})\n'), "stage",
          also=("AssertionError",)),
-    _way("deepspeed-model-changed", "ModelLoadingError", DeepSpeed(
-        text='run = engine(); train(run); run.save_checkpoint("s", tag="a"); engine(model(16)).load_checkpoint("s", "a")\n'),
-        "size mismatch", also=("RuntimeError",)),
+    _way("deepspeed-model-changed", "ModelLoadingError", DeepSpeed(text=_OTHER), "size mismatch",
+         also=("RuntimeError",)),
     _way("deepspeed-loss-nan", "AssertionError", DeepSpeed(text=_NAN), "loss is nan", also=("RuntimeError",),
          restarts=True),
     _way("deepspeed-key-typo", "ValueError", DeepSpeed(text='engine(zero_optimization={"stge": 1})\n'), "stge",

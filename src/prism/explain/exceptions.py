@@ -60,8 +60,8 @@ _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notf
           ("dataset", "DatasetLoadingError"), ("import", "ImportError"), ("parse", "SyntaxError"))  # fmt: skip
 # Classes that only pass on what another one said.
 PASSED_ON = frozenset({"ChildFailedError", "RayTaskError", "RemoteError", "ProcessRaisedException",
-                       "TrainingFailedError",
-                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERMException",
+                       "TrainingFailedError", "SIGTERMException",
+                       "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException",
                        "GeneratorExit", "CancelledError", "BrokenProcessPool", "Warning"})  # fmt: skip
 _NAME = (
     r"(?:[A-Za-z_][\w]*\.)*_{0,2}([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Expired|Warning|NotFound|Failure|Invalid|Timeout)"

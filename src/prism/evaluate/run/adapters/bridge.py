@@ -111,12 +111,14 @@ def read_inspect(folder: Path) -> dict[str, float]:
     for path in sorted(folder.rglob("*.json")):
         try:
             log = json.loads(path.read_text())
-            status, scores = log["status"], log["results"]["scores"]
+            status = log["status"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if status != "success":
-            raise PrismError(f"inspect's log says '{status}': {str(log.get('error'))[:200]}")
-        for score in scores:
+        if status != "success":  # Inspect itself ends with 0 then, and its log has no results
+            error = log.get("error") or {}
+            told = error.get("message") if isinstance(error, dict) else error
+            raise PrismError(f"inspect's log says '{status}': {str(told)[:200]}")
+        for score in (log.get("results") or {}).get("scores") or []:
             values = {name: float(entry["value"]) for name, entry in score["metrics"].items()}
             error = values.pop("stderr", None)
             for name, value in values.items():
