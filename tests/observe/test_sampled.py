@@ -59,3 +59,9 @@ def test_an_unknown_degree_says_what_would_make_it_known(made: ScenarioRun) -> N
 def test_records_that_are_no_samples_stay_as_they_are(made: ScenarioRun) -> None:
     found = diagnose(made.flows, made.topology)
     assert keep_certain(found, made.flows, ()) is found
+
+
+def test_a_job_whose_flow_records_came_beside_samples_of_others_is_left_alone(made: ScenarioRun) -> None:
+    found = diagnose(made.flows, made.topology)
+    records = made.flows.with_columns(packets=pl.lit(None, pl.Int64), sampling_rate=pl.lit(None, pl.Int64))
+    assert keep_certain(found, records, ("records are packet samples, up to 1 in 1,000",)).jobs == found.jobs

@@ -49,21 +49,30 @@ def keep_certain(
     config = config or SampledConfig()
     seen = _count_samples(diagnosis, flows, config)
     jobs = tuple(_judge(diagnosis, job, seen.get(job.id), config) for job in diagnosis.jobs)
-    told = tuple(f"{job.id}: {job.notes[-1]}" for job in jobs if not job.studied and job.notes)
-    sure = {job.id for job in jobs if job.studied}
+    told = tuple(f"{job.id}: {job.notes[-1]}" for job in jobs if job.id in seen and not job.studied and job.notes)
+    studied = {job.id for job in jobs if job.studied}
     # Times of single transfers are off by a gap between samples, so only a stop is drawn from them.
-    findings = tuple(f for f in diagnosis.findings if f.kind == "hang" and f.job in sure)
+    findings = tuple(f for f in diagnosis.findings if f.job not in seen or (f.kind == "hang" and f.job in studied))
     return replace(diagnosis, jobs=jobs, findings=findings, notes=(*diagnosis.notes, *told))
 
 
 def _count_samples(diagnosis: Diagnosis, flows: pl.DataFrame, config: SampledConfig) -> dict[str, _Samples]:
     """By job what its transfers were made of; pairs that send little beside the heaviest do not count."""
     job_of = {address: job.id for job in diagnosis.jobs for address in job.endpoints}
+    if not job_of:
+        return {}
     samples = (pl.col("packets") / pl.col("sampling_rate")).alias("samples")
     own = flows.select(
-        "src", "dst", "sampling_rate", samples, pl.col("src").replace_strict(job_of, default=None).alias("job")
+        "src",
+        "dst",
+        "sampling_rate",
+        samples,
+        pl.col("src").replace_strict(job_of, default=None, return_dtype=pl.String).alias("job"),
     )
     own = own.filter(pl.col("job").is_not_null() & pl.col("dst").is_in(list(job_of)))
+    # Other exporters may have sent flow records of the same job: it is judged by what most of its records are.
+    sampled = pl.col("samples").is_not_null() & (pl.col("sampling_rate") > 1)
+    own = own.filter(sampled.fill_null(False).mean().over("job") > 0.5).filter(sampled)
     pairs = own.group_by("job", "src", "dst").agg(pl.col("samples").sum().alias("pair"))
     heavy = pairs.filter(pl.col("pair") >= 0.02 * pl.col("pair").max().over("job"))
     counted = own.group_by("job").agg(pl.col("samples").quantile(config.few), pl.col("sampling_rate").max())
@@ -79,13 +88,19 @@ def _judge(diagnosis: Diagnosis, job: JobDiagnosis, seen: _Samples | None, confi
         return job
     if seen.message >= config.message and job.visible.inside and job.layout.confidence >= config.confidence:
         return job
-    layout, kinds = Layout(), {}
+    layout = Layout()
+    kinds: dict[int, str] = {}
     volumes = lay_out_volumes(diagnosis.traffic, job.observed) if seen.pair >= config.pair else None
     if volumes is not None:
         layout, kinds = Layout(pp=Degree(volumes.pp, config.from_totals), joint=config.from_totals), volumes.kinds
-    known = {pair for pair, kind in kinds.items() if kind == "pp"}
-    kind = pl.when(pl.col("kind").is_in(["storage"])).then("kind")
-    kind = kind.when(pl.col("pair").is_in(list(known))).then(pl.lit("pp")).otherwise(pl.lit("unknown"))
+    piped = [pair for pair, kind in kinds.items() if kind == "pp"]
+    kind = (
+        pl.when(pl.col("kind") == "storage")
+        .then("kind")
+        .when(pl.col("pair").is_in(piped))
+        .then(pl.lit("pp"))
+        .otherwise(pl.lit("unknown"))
+    )
     return replace(
         job,
         layout=layout,
