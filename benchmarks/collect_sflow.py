@@ -1,82 +1,119 @@
-"""sFlow samples of scenarios, rebuilt and diagnosed beside the truth: python benchmarks/collect_sflow.py [RATE...].
+"""sFlow samples of random jobs, diagnosed beside the truth: python benchmarks/collect_sflow.py [RATE...] [--seeds A:B].
 
-Every message of a scenario is cut into packets, one packet in N is kept at a moment spread over the message, and the
-samples are put together as `prism diagnose` does with a capture of sFlow datagrams.
+A random scenario of 64 to 512 GPUs is run for some steps of each job, and those steps are repeated for ten minutes.
+Every message is cut into packets, one packet in N is kept at a moment spread over the message, and the samples are put
+together as `prism diagnose` does with a capture of sFlow datagrams. A degree that is given as unknown is not right, but
+not wrong either. Captures of more than --most samples are cut short, which makes them harder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from observe_score import Score, score
+from observe_score import DEGREES, Score, score
 from prism.observe.diagnose import diagnose
-from prism.records.flow_samples import are_sparse, put_together
-from prism.scenarios import load_scenario, make_scenario
+from prism.observe.sampled import keep_certain
+from prism.records.flow_samples import put_together
+from prism.scenarios import make_scenario
+from prism.scenarios.random_family import RandomConfig, random_scenario
+from prism.scenarios.run import ScenarioRun
 
-NAMES = ("dense-3d-64", "fsdp-64", "two-tenants-128", "slow-gpu-64")
 PACKET_BYTES = 4096
+CAPTURE_S = 600.0
+_FEWEST_STEPS = 3  # of a job that are repeated
 
 
-def sample(flows: pl.DataFrame, rate: int, seed: int) -> pl.DataFrame:
-    """FLOWS of single packets, one in `rate`, as sFlow agents report them."""
+def sample(run: ScenarioRun, rate: int, seconds: float, seed: int) -> pl.DataFrame:
+    """FLOWS of single packets, one in `rate`, of every job's steps repeated for so many seconds."""
     rng = np.random.default_rng(seed)
-    size = flows["bytes"].to_numpy()
-    seen = rng.binomial(np.maximum(1, -(-size // PACKET_BYTES)), 1 / rate)
-    row = np.repeat(np.arange(flows.height), seen)
-    start = flows["start_ns"].to_numpy()[row]
-    length = flows["end_ns"].fill_null(pl.col("start_ns")).to_numpy()[row] if flows["end_ns"].null_count() else None
-    end = flows["end_ns"].to_numpy()[row] if length is None else length
-    moment = start + (rng.random(len(row)) * (end - start)).astype(np.int64)
-    kept = flows[row].select(c for c in ("src", "dst", "src_port", "dst_port", "qp") if c in flows.columns)
-    packet = np.minimum(size[row], PACKET_BYTES)
-    return kept.with_columns(
+    begin = int(run.truth["start_ns"])
+    parts = [_sample_job(run.flows, job, rate, seconds, begin, rng) for job in run.truth["jobs"]]
+    return pl.concat(parts).sort("start_ns")
+
+
+def _sample_job(
+    flows: pl.DataFrame, job: dict[str, Any], rate: int, seconds: float, begin_ns: int, rng: np.random.Generator
+) -> pl.DataFrame:
+    own = pl.Series(job["endpoints"]).implode()
+    flows = flows.filter(pl.col("src").is_in(own) | pl.col("dst").is_in(own))
+    first, last = _whole_steps(job)
+    flows = flows.filter((pl.col("start_ns") >= first) & (pl.col("start_ns") < last))
+    copies = max(1, int(seconds * 1e9 / (last - first)))
+    size, start, end = (flows[c].to_numpy() for c in ("bytes", "start_ns", "end_ns"))
+    packets = np.maximum(1, -(-size // PACKET_BYTES))
+    row = np.repeat(np.arange(flows.height), rng.binomial(packets * copies, 1 / rate))
+    moment = start[row] + (rng.random(len(row)) * (end - start)[row]).astype(np.int64)
+    moment += rng.integers(0, copies, len(row)) * (last - first) + (begin_ns - first) + (first - begin_ns) % 10**9
+    columns = [c for c in ("src", "dst", "src_port", "dst_port", "qp") if c in flows.columns]
+    return flows.select(columns)[row].with_columns(
         start_ns=pl.Series(moment),
         end_ns=pl.Series(moment),
-        bytes=pl.Series(packet * rate),
+        bytes=pl.Series(np.minimum(size[row], PACKET_BYTES) * rate),
         packets=pl.lit(rate, pl.Int64),
         sampling_rate=pl.lit(rate, pl.Int64),
-    ).sort("start_ns")
+    )
+
+
+def _whole_steps(job: dict[str, Any]) -> tuple[int, int]:
+    """From the second step, where the first was cut, to the start of the last."""
+    starts = [s["start_ns"] for s in job["steps"]]
+    return starts[1 if len(starts) > _FEWEST_STEPS else 0], starts[-1]
+
+
+def count_samples(run: ScenarioRun, rate: int) -> float:
+    """Samples of a second of all jobs together, about."""
+    seconds = (run.truth["end_ns"] - run.truth["start_ns"]) / 1e9
+    return float(run.flows["bytes"].sum()) / PACKET_BYTES / rate / seconds
+
+
+def judge(run: ScenarioRun, samples: pl.DataFrame) -> tuple[Score, dict[str, int], list[tuple[str, str]], list[str]]:
+    """The score, jobs by right, unknown and wrong degrees, findings told that were not planted, and what is wrong."""
+    transfers, notes = put_together(samples)
+    found = keep_certain(diagnose(transfers, run.topology), transfers, notes)  # as `prism diagnose` does
+    document = found.to_json()
+    one = score(document, run.truth)
+    planted = {(f["kind"], f["culprit"]["id"]) for f in run.truth["faults"]}
+    false = [(f.kind, f.culprit.id) for f in found.findings if (f.kind, f.culprit.id) not in planted]
+    tally = {"right": 0, "unknown": 0, "wrong": 0}
+    for job in run.truth["jobs"]:
+        got = max(document["jobs"], key=lambda j: len(set(job["endpoints"]) & set(j["endpoints"])), default=None)
+        degrees = [(job["layout"].get(d, 1), got["layout"][d] if got else None) for d in DEGREES]
+        wrong = any(value is not None and value != wanted for wanted, value in degrees)
+        tally["wrong" if wrong else "right" if all(v is not None for _, v in degrees) else "unknown"] += 1
+    return one, tally, false, [w for w in one.wrong if "steps" not in w]
 
 
 def main() -> None:
-    """Print jobs, degrees and findings for every scenario and rate."""
+    """Print jobs, degrees and findings for every seed and rate."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rates", nargs="*", type=int, default=[1000, 10_000])
-    parser.add_argument("--scenarios", nargs="*", default=list(NAMES))
+    parser.add_argument("--seeds", default="0:8", help="first and one past the last")
+    parser.add_argument("--gpus", default="64:512", help="least and most of a scenario")
+    parser.add_argument("--most", type=int, default=1_000_000, help="samples of a capture")
     asked = parser.parse_args()
-    for rate in asked.rates:
-        total, false = Score(), 0
-        for name in asked.scenarios:
-            run = make_scenario(load_scenario(name), 0)
-            transfers, notes = put_together(sample(run.flows, rate, 1))
-            found = diagnose(transfers, run.topology)
-            one = score(found.to_json(), run.truth)
-            planted = {(f["kind"], f["culprit"]["id"]) for f in run.truth["faults"]}
-            drawn = () if are_sparse(transfers, notes) else found.findings  # as `prism diagnose` does
-            told = [(f.kind, f.culprit.id) for f in drawn]
-            false += sum(t not in planted for t in told)
-            total.add(one)
-            line = {
-                "rate": rate,
-                "scenario": name,
-                "transfers": transfers.height,
-                "jobs": f"{one.jobs_exact}/{one.jobs}",
-            }
-            line |= {
-                "degrees": f"{one.layouts_right}/{one.layouts}",
-                "told": told,
-                "planted": sorted(planted),
-                "wrong": one.wrong[:3],
-            }
-            print(json.dumps({**line, "notes": notes}), flush=True)
-        print(
-            f"1 in {rate:,}: jobs {total.jobs_exact}/{total.jobs}, degrees {total.layouts_right}/{total.layouts}, "
-            f"false findings {false}"
-        )
+    first, last = map(int, asked.seeds.split(":"))
+    low, high = map(int, asked.gpus.split(":"))
+    config = RandomConfig(min_gpus=low, max_gpus=high, max_tenants=3, degraded_share=0.0, fault_share=0.0, steps=12)
+    total = {rate: {"jobs": 0, "exact": 0, "right": 0, "unknown": 0, "wrong": 0, "false": 0} for rate in asked.rates}
+    for seed in range(first, last):
+        run = make_scenario(replace(random_scenario(seed, config)), seed)
+        for rate in asked.rates:
+            begin = time.process_time()
+            seconds = min(CAPTURE_S, asked.most / count_samples(run, rate))
+            one, tally, false, wrong = judge(run, sample(run, rate, seconds, seed))
+            add = {"jobs": one.jobs, "exact": one.jobs_exact, **tally, "false": len(false)}
+            total[rate] = {name: total[rate][name] + add[name] for name in add}
+            line = {"seed": seed, "rate": rate, "seconds": round(seconds), **add, "cpu_s": time.process_time() - begin}
+            print(json.dumps({**line, "told": false, "not_right": wrong}), flush=True)
+    for rate, sums in total.items():
+        print(f"1 in {rate:,}: {sums}")
 
 
 if __name__ == "__main__":

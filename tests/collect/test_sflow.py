@@ -21,8 +21,8 @@ from packet_bytes import ethernet, ip4, ip6, pcap, roce, tcp, udp
 from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
 
 from prism.collect import Collector, load_inputs, open_source
-from prism.records.flow_samples import are_sparse, find_samples, put_together, rebuild_transfers
-from prism.watch.port_counters import PortCounters
+from prism.collect.port_counters import PortCounters, measure_ports
+from prism.records.flow_samples import are_samples, find_samples, put_together, rebuild_transfers, samples_per_transfer
 
 T = 1_700_000_000 * 10**9
 MS = 10**6
@@ -59,7 +59,7 @@ def test_counters_become_the_load_and_the_faults_of_ports() -> None:
         _, collector = take(sflow(counter_sample(7, out_octets=octets, errors=errors, expanded=wide)))
         ports.take(collector.take_counters().with_columns(pl.col("time_ns") + second * 10**9))
     (port,) = ports.status()
-    assert (port.exporter, port.port, port.faults) == ("10.9.9.9", 7, 7) and port.load == pytest.approx(0.5)
+    assert (port.exporter, port.port, port.errors) == ("10.9.9.9", 7, 7) and port.load == pytest.approx(0.5)
 
 
 def test_what_agents_drop_and_what_is_lost_on_the_way_is_counted() -> None:
@@ -115,10 +115,9 @@ def test_a_handful_of_samples_is_known_to_be_one(per_burst: int, sparse: bool) -
         sampling_rate=pl.lit(10),
     )
     transfers, notes = put_together(samples)
-    assert are_sparse(transfers, notes) == sparse and transfers.height == 40
-    assert not are_sparse(transfers, ()), (
-        "records that an exporter sampled and put together itself are left to the diagnosis"
-    )
+    assert transfers.height == 40 and are_samples(notes)
+    assert (samples_per_transfer(transfers) < 10) == sparse == any("cannot be told" in line for line in notes)
+    assert not are_samples(()), "records that an exporter sampled and put together itself are left to the diagnosis"
 
 
 def test_sflow_among_other_exporters_is_told_apart() -> None:
@@ -253,6 +252,18 @@ def test_a_capture_of_datagrams_is_read_as_what_they_say(tmp_path: Path) -> None
     read = load_inputs(tmp_path / "sflow.pcap")
     assert read.flows["bytes"].sum() == 40 * 4096 * 1000 and set(read.flows["src"]) == {"10.0.0.1"}
     assert any("packet samples" in line for line in read.report.notes)
+
+
+def test_counters_in_a_capture_come_with_its_records(tmp_path: Path) -> None:
+    frame = FRAMES["RoCEv2"][0]
+    datagrams = [sflow(flow_sample(raw_header(frame), sequence=k + 1)) for k in range(30)]
+    datagrams += [sflow(counter_sample(7, out_octets=n * 50_000_000_000, errors=5 * n)) for n in (1, 2)]
+    packets = [(T + k * 10**9, ethernet(ip4("10.9.9.9", "192.0.2.1", 17, udp(50000, 6343, d)))) for k, d in enumerate(datagrams)]  # fmt: skip
+    (tmp_path / "sflow.pcap").write_bytes(pcap(packets))
+    (port,) = measure_ports(load_inputs(tmp_path / "sflow.pcap").counters)
+    assert (port.exporter, port.port, port.errors, port.discards) == ("10.9.9.9", 7, 5, 0)
+    assert port.peak == pytest.approx(1.0) and port.is_troubled and port.end_ns - port.start_ns == 10**9
+    assert measure_ports(pl.DataFrame()) == ()
 
 
 @pytest.mark.netns

@@ -243,6 +243,24 @@ def test_the_table_of_goflow2_is_read_by_windows_over_restarts(clickhouse: tuple
     )
 
 
+def test_a_dense_window_is_read_in_parts_that_fit(
+    clickhouse: tuple[str, Any, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, session, _ = clickhouse
+    monkeypatch.setattr("prism.collect.clickhouse._MOST_ROWS", 500)
+    session.query(GOFLOW2_TABLE.format(name="default.dense"))
+    session.query(
+        f"INSERT INTO default.dense SELECT 4, {T} + number * 50000000, 1, 'x', {T} + number * 50000000, {T} + number * 50000000 + 5000000, "
+        "1000 + number, 3, toFixedString(unhex('0a000001'), 16), toFixedString(unhex('0a000002'), 16), 7, 4791, 2048, 17 FROM numbers(2400)"
+    )
+    source = open_source(f"{base}/default/dense?from=1700000000&to=1700000120&window=120")
+    parts = []
+    while not source.is_finished:
+        parts.append(source.poll(0.01))
+    assert max(part.height for part in parts) <= 500
+    assert pl.concat(parts)["bytes"].to_list() == list(range(1000, 3400)), "every row once, in order"
+
+
 def test_the_table_of_akvorado_is_read_with_its_dates_and_addresses(clickhouse: tuple[str, Any, list[str]]) -> None:
     base, session, _ = clickhouse
     session.query("SET allow_suspicious_low_cardinality_types = 1")

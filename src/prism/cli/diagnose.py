@@ -101,20 +101,16 @@ def _guess_topology(read: FlowsRead) -> pl.DataFrame:
 
 
 def _add_notes(diagnosis: Diagnosis, read: FlowsRead) -> Diagnosis:
-    """What reading the records found; transfers of a handful of samples each tell only who talks to whom."""
+    """What reading the records found, and of transfers that were rebuilt from samples only what stands."""
     from dataclasses import replace
 
-    from prism.records.flow_samples import are_sparse
-    from prism.records.layout import Layout
+    from prism.collect.port_counters import measure_ports
+    from prism.observe.port_evidence import add_ports
+    from prism.observe.sampled import keep_certain
 
-    diagnosis = replace(diagnosis, notes=(*read.report.notes, *diagnosis.notes))
-    if not are_sparse(read.flows, read.report.notes):
-        return diagnosis
-    return replace(
-        diagnosis,
-        findings=(),
-        jobs=tuple(replace(job, layout=Layout(), visible=replace(job.visible, inside=False)) for job in diagnosis.jobs),
-    )
+    diagnosis = keep_certain(diagnosis, read.flows, read.report.notes)
+    diagnosis = add_ports(diagnosis, read.flows, measure_ports(read.counters))
+    return replace(diagnosis, notes=(*read.report.notes, *diagnosis.notes))
 
 
 def diagnose_by(

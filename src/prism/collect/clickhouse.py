@@ -144,7 +144,7 @@ class ClickHouseSource:
             time.sleep(timeout_s)
             return FLOWS.empty()
         try:
-            flows = self._read(self._next_ns, end)
+            flows, end = self._read(self._next_ns, end)
         except BadConfigError as error:  # A server that restarts is asked again; nothing is skipped meanwhile.
             self.counts.events["queries that failed"] += 1
             self._notes[str(error)] = None
@@ -160,14 +160,18 @@ class ClickHouseSource:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _read(self, begin_ns: int, end_ns: int) -> pl.DataFrame:
-        content = self._table.ask(self._window.query(self._table, begin_ns, end_ns) + " FORMAT Parquet")
-        self.counts.received += 1
-        self.counts.received_bytes += len(content)
-        rows = pl.read_parquet(BytesIO(content)) if content else pl.DataFrame()
-        if rows.height > _MOST_ROWS and end_ns - begin_ns > _LEAST_WINDOW_S * 1e9:
-            middle = (begin_ns + end_ns) // 2
-            return pl.concat([self._read(begin_ns, middle), self._read(middle, end_ns)], how="diagonal")
+    def _read(self, begin_ns: int, end_ns: int) -> tuple[pl.DataFrame, int]:
+        """FLOWS from a moment on, and until when: less than was asked for where rows are too dense for memory."""
+        while True:
+            content = self._table.ask(self._window.query(self._table, begin_ns, end_ns) + " FORMAT Parquet")
+            self.counts.received += 1
+            self.counts.received_bytes += len(content)
+            rows = pl.read_parquet(BytesIO(content)) if content else pl.DataFrame()
+            if rows.height <= _MOST_ROWS or end_ns - begin_ns <= _LEAST_WINDOW_S * 1e9:
+                return self._to_flows(rows), end_ns
+            end_ns = (begin_ns + end_ns) // 2
+
+    def _to_flows(self, rows: pl.DataFrame) -> pl.DataFrame:
         if not rows.height:
             return FLOWS.empty()
         try:

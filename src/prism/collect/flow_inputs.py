@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -28,7 +29,7 @@ def load_inputs(
 
 def _read_capture(path: Path, options: FlowOptions) -> FlowsRead:
     read = read_packets(path)
-    return _finish(read.flows, read.counts, read.notes)
+    return replace(_finish(read.flows, read.counts, read.notes), counters=read.counters)
 
 
 def _read_sflowtool(path: Path, options: FlowOptions) -> FlowsRead:

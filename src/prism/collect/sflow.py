@@ -159,6 +159,22 @@ def _read_header(data: Bytes, at: int, end: int, entry: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def _find_record(data: Bytes, at: int, end: int, num: int, wanted: int, least: int) -> tuple[int, int, int]:
+    """Where the body of the first record of a kind lies, its length, and how many others stand before it; -1: none."""
+    passed = 0
+    while passed < min(num, _MOST_RECORDS) and at + 8 <= end:
+        tag, length = _u32(data, at), _u32(data, at + 4)
+        body = at + 8
+        if body + length > end:
+            break
+        if tag == wanted and length >= least:
+            return body, length, passed
+        passed += 1
+        at = body + (length + 3) // 4 * 4
+    return -1, 0, passed
+
+
+@njit(cache=True, nogil=True)
 def _walk_flow(data: Bytes, at: int, end: int, is_wide: bool, sample: Any, entry: Any, tallies: Any) -> bool:
     """One flow sample; True where it holds a packet header."""
     fixed = 44 if is_wide else 32
@@ -170,20 +186,9 @@ def _walk_flow(data: Bytes, at: int, end: int, is_wide: bool, sample: Any, entry
     sample.rate = _u32(data, base)
     sample.pool = _u32(data, base + 4)
     sample.drops = _u32(data, base + 8)
-    num = _u32(data, at + fixed - 4)
-    at += fixed
-    for _ in range(min(num, _MOST_RECORDS)):
-        if at + 8 > end:
-            return False
-        tag, length = _u32(data, at), _u32(data, at + 4)
-        body = at + 8
-        if body + length > end:
-            return False
-        if tag == 1 and length >= 16:
-            return bool(_read_header(data, body, body + length, entry))
-        tallies[2] += 1
-        at = body + (length + 3) // 4 * 4
-    return False
+    body, length, passed = _find_record(data, at + fixed, end, _u32(data, at + fixed - 4), 1, 16)
+    tallies[2] += passed
+    return body >= 0 and bool(_read_header(data, body, body + length, entry))
 
 
 @njit(cache=True, nogil=True)
@@ -192,27 +197,18 @@ def _walk_counters(data: Bytes, at: int, end: int, is_wide: bool, out: Any) -> b
     fixed = 16 if is_wide else 12
     if at + fixed > end:
         return False
-    num = _u32(data, at + fixed - 4)
-    at += fixed
-    for _ in range(min(num, _MOST_RECORDS)):
-        if at + 8 > end:
-            return False
-        tag, length = _u32(data, at), _u32(data, at + 4)
-        body = at + 8
-        if body + length > end:
-            return False
-        if tag == 1 and length >= 88:
-            out.port = _u32(data, body)
-            out.speed = _u63(data, body + 8)
-            out.in_octets = _u63(data, body + 24)
-            out.in_discards = _u32(data, body + 44)
-            out.in_errors = _u32(data, body + 48)
-            out.out_octets = _u63(data, body + 56)
-            out.out_discards = _u32(data, body + 76)
-            out.out_errors = _u32(data, body + 80)
-            return True
-        at = body + (length + 3) // 4 * 4
-    return False
+    body, _, _ = _find_record(data, at + fixed, end, _u32(data, at + fixed - 4), 1, 88)
+    if body < 0:
+        return False
+    out.port = _u32(data, body)
+    out.speed = _u63(data, body + 8)
+    out.in_octets = _u63(data, body + 24)
+    out.in_discards = _u32(data, body + 44)
+    out.in_errors = _u32(data, body + 48)
+    out.out_octets = _u63(data, body + 56)
+    out.out_discards = _u32(data, body + 76)
+    out.out_errors = _u32(data, body + 80)
+    return True
 
 
 @njit(cache=True, nogil=True)

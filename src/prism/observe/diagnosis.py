@@ -14,6 +14,7 @@ from prism.observe.steps.visibility import Visibility
 from prism.observe.traffic.table import Traffic
 from prism.records.findings import Finding
 from prism.records.layout import DEGREES, Layout
+from prism.records.ports import PortLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     traffic: Traffic
+    ports: tuple[PortLoad, ...] = ()  # of switches, where counters came with the records
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""
@@ -74,4 +76,5 @@ class Diagnosis:
             "jobs": [job.to_json() for job in self.jobs],
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.notes),
+            **({"ports": [port.to_json() for port in self.ports]} if self.ports else {}),
         }

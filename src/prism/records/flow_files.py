@@ -57,6 +57,7 @@ class FlowsRead:
 
     flows: pl.DataFrame
     report: ReadReport
+    counters: pl.DataFrame = field(default_factory=pl.DataFrame)  # of switch ports, where they came with the records
 
 
 FileReader = Callable[[Path, FlowOptions], FlowsRead]
@@ -83,18 +84,20 @@ def load_flows(
     skipped: Counter[str] = Counter()
     bad_files: list[str] = []
     notes: dict[str, None] = {}
+    counters: list[pl.DataFrame] = []
     sources = files.expand(paths)
     for path in sources.files:
         try:
-            frame, bad_rows, said = _load_any(path, options, readers or {})
+            read = _load_any(path, options, readers or {})
         except InputError as error:
             if not options.skip_bad_rows:
                 raise
             bad_files.append(str(error))
             continue
-        frames.append(frame)
-        skipped.update(bad_rows)
-        notes.update(dict.fromkeys(said))
+        frames.append(read.flows)
+        counters += [read.counters] if read.counters.height else []
+        skipped.update(read.report.skipped_rows)
+        notes.update(dict.fromkeys(read.report.notes))
         if progress is not None:
             progress(path.stat().st_size)
     if not frames:
@@ -109,7 +112,7 @@ def load_flows(
         skipped_files=(*bad_files, *sources.left_out),
         notes=tuple(notes),
     )
-    return FlowsRead(flows=flows, report=report)
+    return FlowsRead(flows=flows, report=report, counters=pl.concat(counters) if counters else pl.DataFrame())
 
 
 def scan_flows(paths: str | Path | Iterable[str | Path], options: FlowOptions | None = None) -> pl.LazyFrame:
@@ -136,16 +139,14 @@ def write_flows(flows: pl.DataFrame, path: str | Path) -> None:
     files.write(frame, Path(path))
 
 
-def _load_any(
-    path: Path, options: FlowOptions, readers: Mapping[Format, FileReader]
-) -> tuple[pl.DataFrame, Counter[str], tuple[str, ...]]:
+def _load_any(path: Path, options: FlowOptions, readers: Mapping[Format, FileReader]) -> FlowsRead:
     fmt = files.recognise(path)
     if fmt in readers:
-        read = readers[fmt](path, options)
-        return read.flows, Counter(read.report.skipped_rows), read.report.notes
+        return readers[fmt](path, options)
     frame, bad_rows, notes = _load_file(path, fmt, options)
     frame, more = finish_table(frame, samples=options.samples)
-    return frame, bad_rows, (*notes, *more)
+    report = ReadReport(files=1, rows=frame.height, skipped_rows=dict(bad_rows), notes=(*notes, *more))
+    return FlowsRead(flows=frame, report=report)
 
 
 def make_flows(table: pl.DataFrame, where: str, options: FlowOptions | None = None) -> FlowsRead:

@@ -140,9 +140,9 @@ def describe_samples(transfers: pl.DataFrame) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def are_sparse(transfers: pl.DataFrame, notes: tuple[str, ...]) -> bool:
-    """Whether transfers were rebuilt, as the notes on them say, from so few samples that times and sizes are chance."""
-    return any(line.startswith(_SAMPLES) for line in notes) and samples_per_transfer(transfers) < FEW_SAMPLES
+def are_samples(notes: tuple[str, ...]) -> bool:
+    """Whether the notes on records say that these were put together from samples."""
+    return any(line.startswith(_SAMPLES) for line in notes)
 
 
 def samples_per_transfer(flows: pl.DataFrame) -> float:

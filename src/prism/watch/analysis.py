@@ -16,8 +16,9 @@ import polars as pl
 from prism.observe.diagnose import diagnose, open_case
 from prism.observe.diagnosis import Diagnosis
 from prism.observe.findings.silence import find_hang
+from prism.observe.sampled import keep_certain
 from prism.records import Finding
-from prism.records.flow_samples import are_sparse, put_together
+from prism.records.flow_samples import put_together
 from prism.watch.memory import JobMemory
 from prism.watch.state import SeenJob, WindowReport
 
@@ -45,8 +46,8 @@ def look_at(
         needs_findings=memory.needs_findings,
     )
     memory.end_look(found)
-    # A handful of samples moves every time and size: what a finding would be drawn from is chance.
-    told = () if are_sparse(flows, said) else found.findings + _hangs_of_silence(found, until_ns)
+    found = keep_certain(found, flows, said)
+    told = found.findings + _hangs_of_silence(found, until_ns)
     return WindowReport(
         until_ns=until_ns,
         num_flows=flows.height,

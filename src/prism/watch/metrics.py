@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prism.errors import BadConfigError
-from prism.watch.port_counters import PortStatus
+from prism.records.ports import PortLoad
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,7 +34,7 @@ class WatchStatus:
     findings: Counter[str] = field(default_factory=Counter)
     firing: tuple[dict[str, Any], ...] = ()  # findings told and not over
     alerts: Counter[str] = field(default_factory=Counter)
-    ports: tuple[PortStatus, ...] = ()  # of switches, from sFlow
+    ports: tuple[PortLoad, ...] = ()  # of switches, from sFlow
     looks: int = 0
     failed_looks: int = 0
     look_seconds: float = 0.0
@@ -77,7 +77,7 @@ def render_metrics(status: WatchStatus) -> str:
         ),
         _metric(
             "port_faults_total", "counter", "Errors and discards of a switch port since the watch began.",
-            [({"exporter": p.exporter, "port": str(p.port)}, p.faults) for p in status.ports],
+            [({"exporter": p.exporter, "port": str(p.port)}, p.errors + p.discards) for p in status.ports],
         ),
         _metric("alerts_total", "counter", "Alerts, by outcome.", _labelled("outcome", status.alerts)),
         _metric("looks_total", "counter", "Times the window was diagnosed.", one(status.looks)),

@@ -13,11 +13,11 @@ from typing import Any
 import polars as pl
 
 from prism.collect import Source
+from prism.collect.port_counters import PortCounters
 from prism.watch.alerts import AlertSink
 from prism.watch.analysis import Analyst, InlineAnalyst, ProcessAnalyst
 from prism.watch.exporter_clocks import ExporterClocks
 from prism.watch.metrics import WatchStatus
-from prism.watch.port_counters import PortCounters
 from prism.watch.state import WatchState, WindowReport, load_state
 from prism.watch.window import FlowWindow, fit_length
 

@@ -34,10 +34,15 @@ _LATER = 8  # steps
 _UNMOVED = 0.3  # share of the steps that a fault does not move
 _WALK = 1.5  # times what a distance changes from step to step; a random walk strays by the root of the steps
 _MIN_DRIFT = 16  # steps that show a drift
+_FEW_SAMPLES = 10.0  # of a message, below which its times are chance
+_ERRORS = 3.0  # standard errors by which totals of samples may differ
+_LEAST_ERROR = 0.02  # of a total: checkpoints and the like
 
 
 def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     """Whether two clusters on common hosts belong to one job; without evidence against it they do."""
+    if _send_as_much(traffic, a, b):
+        return True
     marks = mark_both(traffic, *(_choose_streams(traffic, pairs) for pairs in _at_common_host(traffic, a, b)))
     first, second = min(marks, key=_looseness)
     if min(len(first), len(second)) < _MIN_EVENTS:
@@ -66,6 +71,21 @@ def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if len(few) >= _MANY and scattered < _IN_PHASE:
         return True  # So many messages do not meet by chance; within a step ranks may still stray.
     return not (_runs_free(distance, few) and _drifts(distance))
+
+
+def _send_as_much(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether pairs whose messages show a few samples each, so that times are chance, sent the same totals."""
+    if not traffic.sample_bytes:
+        return False
+    load, num = (traffic.pairs[c].to_numpy().astype(np.float64) for c in ("bytes", "num"))
+    usual = []
+    for pairs in (a, b):
+        samples = load[pairs] / traffic.sample_bytes
+        if float(np.median(samples / num[pairs])) >= _FEW_SAMPLES:
+            return False
+        usual.append(float(np.mean(samples)))
+    error = np.hypot(*(1 / np.sqrt(mean * len(pairs)) for mean, pairs in zip(usual, (a, b), strict=True)))
+    return abs(np.log(usual[0] / usual[1])) <= max(_ERRORS * float(error), _LEAST_ERROR)
 
 
 def _at_common_host(

@@ -41,6 +41,7 @@ def render_report(diagnosis: Diagnosis, spans: pl.DataFrame) -> str:
         _summary(diagnosis),
         "<h2>Findings</h2>",
         *_findings(diagnosis.findings),
+        *_ports(diagnosis),
         "<h2>Jobs</h2>",
         _jobs_table(diagnosis),
         "<h2>Topology</h2><p>Hosts with their NICs; a colour for each job, as in the table. "
@@ -95,6 +96,19 @@ def _findings(findings: Sequence[Finding]) -> Iterable[str]:
     yield "</ol>"
     if len(findings) > _LISTED:
         yield f"<p>{len(findings) - _LISTED:,} more in diagnosis.json.</p>"
+
+
+def _ports(diagnosis: Diagnosis) -> Iterable[str]:
+    """Ports that lost packets or were full, and how many others were counted."""
+    if not diagnosis.ports:
+        return
+    troubled = [port for port in diagnosis.ports if port.is_troubled]
+    yield f"<h2>Switch ports</h2><p>{_count(len(diagnosis.ports), 'port')} with counters, {len(troubled):,} of them "
+    yield "lost packets or used 90 % of their speed or more. Counters do not say whose packets were lost.</p>"
+    if troubled:
+        yield "<ul>"
+        yield from (f"<li>{escape(port.describe())}</li>" for port in troubled[:_LISTED])
+        yield "</ul>"
 
 
 def _jobs_table(diagnosis: Diagnosis) -> str:

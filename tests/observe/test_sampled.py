@@ -1,0 +1,67 @@
+"""What is kept of a diagnosis that was drawn from packet samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.observe.diagnose import diagnose
+from prism.observe.sampled import keep_certain
+from prism.records.flow_samples import put_together
+from prism.scenarios import load_scenario, make_scenario
+from prism.scenarios.run import ScenarioRun
+
+
+@pytest.fixture(scope="module")
+def made() -> ScenarioRun:
+    return make_scenario(replace(load_scenario("dense-3d-64"), duration_s=8.0), 0)
+
+
+def sample(flows: pl.DataFrame, rate: int) -> pl.DataFrame:
+    """One packet in `rate` of every message, at a moment spread over it."""
+    rng = np.random.default_rng(rate)
+    size, start, end = (flows[c].to_numpy() for c in ("bytes", "start_ns", "end_ns"))
+    row = np.repeat(np.arange(flows.height), rng.binomial(-(-size // 4096), 1 / rate))
+    moment = start[row] + (rng.random(len(row)) * (end - start)[row]).astype(np.int64)
+    return flows.select("src", "dst", "src_port", "dst_port", "qp")[row].with_columns(
+        start_ns=pl.Series(moment),
+        end_ns=pl.Series(moment),
+        bytes=pl.Series(np.minimum(size[row], 4096) * rate),
+        packets=pl.lit(rate, pl.Int64),
+        sampling_rate=pl.lit(rate, pl.Int64),
+    )
+
+
+@pytest.mark.parametrize("rate", [1000, 10_000])
+def test_samples_give_jobs_but_no_wrong_degree_and_no_false_finding(made: ScenarioRun, rate: int) -> None:
+    transfers, notes = put_together(sample(made.flows, rate))
+    found = keep_certain(diagnose(transfers, made.topology), transfers, notes)
+    (job,), (truth,) = found.jobs, made.truth["jobs"]
+    assert set(job.endpoints) == set(truth["endpoints"])
+    given = {d: v for d in ("dp", "pp", "tp", "cp", "ep") if (v := job.to_json()["layout"][d]) is not None}
+    assert given == {d: truth["layout"].get(d, 1) for d in given}
+    planted = {(f["kind"], f["culprit"]["id"]) for f in made.truth["faults"]}
+    assert {(f.kind, f.culprit.id) for f in found.findings} <= planted
+
+
+def test_an_unknown_degree_says_what_would_make_it_known(made: ScenarioRun) -> None:
+    transfers, notes = put_together(sample(made.flows, 10_000))
+    found = keep_certain(diagnose(transfers, made.topology), transfers, notes)
+    (line,) = (n for n in found.notes if n.startswith("job-1: totals"))
+    assert (
+        "tp" in line and "not known from samples" in line and "sample 1 in " in line and "export flow records" in line
+    )
+
+
+def test_records_that_are_no_samples_stay_as_they_are(made: ScenarioRun) -> None:
+    found = diagnose(made.flows, made.topology)
+    assert keep_certain(found, made.flows, ()) is found
+
+
+def test_a_job_whose_flow_records_came_beside_samples_of_others_is_left_alone(made: ScenarioRun) -> None:
+    found = diagnose(made.flows, made.topology)
+    records = made.flows.with_columns(packets=pl.lit(None, pl.Int64), sampling_rate=pl.lit(None, pl.Int64))
+    assert keep_certain(found, records, ("records are packet samples, up to 1 in 1,000",)).jobs == found.jobs
