@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import socket
+import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -199,3 +205,45 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(BadFileError, match=said):
             read_tokens(path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus-alertmanager") is None, reason="needs Debian's prometheus-alertmanager")
+def test_a_real_alertmanager_takes_an_alert_lists_its_link_and_sees_its_end(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    (tmp_path / "am.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    command = [
+        "prometheus-alertmanager", f"--config.file={tmp_path / 'am.yml'}", f"--storage.path={tmp_path}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+    ]  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    manager = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: httpx.get(f"{url}/-/ready").status_code == 200)
+        channel = Channel(name="am", type="alertmanager", url=url)
+        alerter = Alerter(AlertConfig(channels=(channel,), public_url="https://prism.example.com"), tmp_path / "state")
+        alerter.look([ROW], [])
+        assert alerter.deliveries["am"].ok, alerter.deliveries["am"].why
+        (alert,) = httpx.get(f"{url}/api/v2/alerts").json()
+        assert alert["labels"]["prism_job"] == "job-1" and alert["status"]["state"] == "active"
+        assert alert["generatorURL"] == (
+            "https://prism.example.com/job?key=watch~job-1&from=1780000004000000000&to=1780000016000000000"
+        )
+        alerter.look([], [])
+        wait_until(lambda: httpx.get(f"{url}/api/v2/alerts").json() == [])
+    finally:
+        manager.terminate()
+        manager.wait(10)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Ask until it holds; a service that does not answer yet does not hold."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            if condition():
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds:g} s")

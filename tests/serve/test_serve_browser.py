@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="needs chromium and chromedriver"),
 ]
-PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/api")
+PAGES = ("/", "/job", "/failures", "/evaluation", "/datacenter", "/api")  # the others: test_serve_browser_live.py
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_keys_change_page_and_theme(browser: Any, service: RunningService) -> No
 
     open_page(browser, service.address + "/")
     body = browser.find_element(By.TAG_NAME, "body")
-    body.send_keys("3")
+    body.send_keys("4")
     wait_for("Failures", lambda: browser.title.startswith("Failures"))
     body.send_keys("t")
     assert browser.execute_script("return document.documentElement.dataset.theme") == "dark"

@@ -124,3 +124,15 @@ def test_the_pages_are_small_and_nothing_is_loaded_that_is_not_ours(tmp_path: Pa
 
     sizes = {name: len(file.packed or file.body) for name, file in load_static().items()}
     assert sum(sizes.values()) < 150_000, sizes
+
+
+def test_a_session_of_one_process_is_good_at_another_of_the_same_token(tmp_path: Path) -> None:
+    guards = [create_app(AppConfig(folder=tmp_path, guard=GuardConfig(token="t" * 20))) for _ in range(2)]
+    with (
+        TestClient(guards[0], base_url="http://127.0.0.1") as one,
+        TestClient(guards[1], base_url="http://127.0.0.1") as two,
+    ):
+        one.get("/", params={"token": "t" * 20})
+        assert two.get("/api/version").status_code == 401
+        two.cookies.update(one.cookies)
+        assert two.get("/api/version").status_code == 200

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from sys import intern
 from typing import Any, Literal, TypeVar, cast
 
 from prism.errors import PrismError
@@ -21,7 +22,7 @@ from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.place import Place, read_object, schema_of, schema_of_start
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.printed import Printed
-from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts, is_supervised, read_run_once
+from prism.serve.sources.supervised import Supervised, SupervisedReader, find_attempts, is_supervised
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
 
@@ -102,18 +103,22 @@ class Reading:
 
     key: tuple[str, str]
     files: tuple[FoundFile, ...]
-    read: Callable[[], Source]
-    read_once: Callable[[], Source] | None = None  # without remembering how far it was read, where `read` does
+    read: Callable[..., Source]
+    remembers: bool = False  # whether `read` remembers how far it has read
+
+    def read_once(self) -> Source:
+        """Read without remembering how far."""
+        return self.read(remember=False) if self.remembers else self.read()
 
     @property
     def changed_ns(self) -> int:
         """When one of its files was last written."""
         return max((file.mtime_ns for file in self.files), default=0)
 
-    @property
-    def places(self) -> tuple[str, str]:
-        """What the key of something it tells of may begin with: its folder, or its file."""
-        return self.key[1].rpartition("/")[0] or ".", self.key[1]
+
+def reading_places(key: tuple[str, str]) -> tuple[str, str]:
+    """What the key of something that a reading tells of may begin with: its folder, or its file."""
+    return key[1].rpartition("/")[0] or ".", key[1]
 
 
 @dataclass(slots=True)
@@ -125,7 +130,6 @@ class Library:
     clock: Callable[[], int] = time.time_ns
     snapshot: Snapshot = field(default_factory=Snapshot)
     readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)  # all, also those not in memory
-    _archive: Mapping[str, list[Reading]] = field(default_factory=dict)  # those not in memory, by place
     _opened: OrderedDict[tuple[int, str], Snapshot] = field(default_factory=OrderedDict)
     _runs: SupervisedReader = field(default_factory=SupervisedReader)
     _found: list[FoundFile] = field(default_factory=list)
@@ -169,7 +173,7 @@ class Library:
         before, self._known = self._known, {}
         self._paths = {file.path: file for file in found}
         readings = list(self._recognise(found))
-        live, archived = split_archive(readings, self.config.most_live)
+        live = choose_newest(readings, self.config.most_live)
         for reading in live:
             old = before.get(reading.key)
             same = old is not None and old[0] == reading.files and not _has_ended(self.folder, old[1])
@@ -177,7 +181,6 @@ class Library:
         now = {reading.key: reading for reading in readings}
         if now != self.readings:
             self.readings = now
-            self._archive = _by_place(archived)
         self._forget(self._paths)
         self._note_gone(before, self._paths)
 
@@ -193,15 +196,17 @@ class Library:
     def snapshot_of(self, key: str) -> Snapshot:
         """The snapshot that holds what a key asks for; of an old source, which is not in memory, one of its own."""
         place, snapshot = key.rpartition("~")[0] or key, self.snapshot
-        readings = self._archive.get(place)
-        if not readings:
+        if snapshot.num_archived == 0 or any(place in reading_places(known) for known in self._known):
             return snapshot
         known = self._opened.get((snapshot.version, place))
         if known is None:
+            readings = [reading for key, reading in self.readings.items() if place in reading_places(key)]
+            if not readings:
+                return snapshot
             sources = []
             for reading in readings:
                 with suppress(PrismError):  # It may have gone, or be damaged: then it is not found.
-                    sources.append((reading.read_once or reading.read)())
+                    sources.append(reading.read_once())
             files = {file.path: file for reading in readings for file in reading.files}
             known = Snapshot(version=snapshot.version, looked_ns=self.clock(), sources=tuple(sources), files=files)
             self._opened[snapshot.version, place] = known
@@ -262,11 +267,13 @@ class Library:
 
     def _recognise(self, found: list[FoundFile]) -> Iterator[Reading]:
         """What there is to read; a place whose files are the same has the same readings as before."""
+        attempts = find_attempts(found)
+        reports = {file.path for files in attempts.values() for file in files.values()}  # read with their run
         places: dict[str, dict[str, FoundFile]] = {}
         for file in found:
-            place, _, name = file.path.rpartition("/")
-            places.setdefault(place or ".", {})[name] = file
-        attempts = find_attempts(found)
+            if file.path not in reports:
+                place, _, name = file.path.rpartition("/")
+                places.setdefault(place or ".", {})[intern(name)] = file  # few names, of very many files
         before, self._recognised = self._recognised, {}
         for path, files in places.items():
             depends = (files, attempts.get(path))
@@ -315,7 +322,7 @@ class Library:
                             *attempts.values(),
                         ),
                         read=run,
-                        read_once=partial(read_run_once, folder, place, attempts),
+                        remembers=True,
                     )
                 case "prism.watch-state" | "broken":
                     yield reading("state.json", partial(watched.read_watched, folder, place))
@@ -391,21 +398,9 @@ def _is_live(source: Source) -> bool:
     return isinstance(source, Watched) or (isinstance(source, Evaluated) and source.progress.state == "running")
 
 
-def split_archive(readings: list[Reading], most: int) -> tuple[list[Reading], list[Reading]]:
-    """The newest to hold in memory, in the order given, and the others."""
+def choose_newest(readings: list[Reading], most: int) -> list[Reading]:
+    """Those to hold in memory, in the order given."""
     if len(readings) <= most:
-        return readings, []
+        return readings
     oldest = sorted((reading.changed_ns for reading in readings), reverse=True)[most - 1]
-    live: list[Reading] = []
-    archived: list[Reading] = []
-    for reading in readings:
-        (live if reading.changed_ns >= oldest and len(live) < most else archived).append(reading)
-    return live, archived
-
-
-def _by_place(readings: list[Reading]) -> dict[str, list[Reading]]:
-    found: dict[str, list[Reading]] = {}
-    for reading in readings:
-        for place in reading.places:
-            found.setdefault(place, []).append(reading)
-    return found
+    return [reading for reading in readings if reading.changed_ns >= oldest][:most]

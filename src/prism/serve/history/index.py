@@ -227,7 +227,7 @@ def _read(reading: Reading, source: Source | None) -> list[Entry]:
     """The rows of a source; none where it cannot be read, which the pages say from the snapshot."""
     try:
         # Read once: a hundred thousand runs that are remembered to be read on from where they were would fill memory.
-        return list_entries(source if source is not None else (reading.read_once or reading.read)())
+        return list_entries(source if source is not None else reading.read_once())
     except PrismError:
         return []
 

@@ -91,7 +91,9 @@ class SupervisedReader:
 
     _known: dict[str, _ReadReports] = field(default_factory=dict)
 
-    def read(self, folder: Folder, place: Place, attempts: Mapping[int, FoundFile]) -> Supervised:
+    def read(
+        self, folder: Folder, place: Place, attempts: Mapping[int, FoundFile], *, remember: bool = True
+    ) -> Supervised:
         """Read one run; `attempts` are the report files by attempt."""
         path = place.path_of(STATE_FILE)
         document = read_object(folder, path)
@@ -99,13 +101,14 @@ class SupervisedReader:
             run = _read_state(place, document["state"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadFileError(f"{path}: not the state of a supervised run ({error!r})") from None
-        reports = [report for number, file in sorted(attempts.items()) for report in self._read(folder, file, number)]
+        reader = self if remember else SupervisedReader()
+        reports = [report for number, file in sorted(attempts.items()) for report in reader._read(folder, file, number)]
         changed = [place.files[STATE_FILE].mtime_ns, *(file.mtime_ns for file in attempts.values())]
         return replace(
             run,
             decisions=tuple(_read_decisions(folder, place)),
             reports=tuple(reports),
-            supervised=is_supervised(folder, place.path),
+            supervised="lock" in place.files and is_supervised(folder, place.path),
             updated_ns=max(changed),
         )
 
@@ -124,11 +127,6 @@ class SupervisedReader:
         known = _ReadReports(offset=known.offset + len(whole), reports=known.reports + more)
         self._known[file.path] = known
         return known.reports
-
-
-def read_run_once(folder: Folder, place: Place, attempts: Mapping[int, FoundFile]) -> Supervised:
-    """Read a run without remembering how far."""
-    return SupervisedReader().read(folder, place, attempts)
 
 
 def find_attempts(files: Iterable[FoundFile]) -> dict[str, dict[int, FoundFile]]:
