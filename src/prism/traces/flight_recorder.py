@@ -34,6 +34,7 @@ class Call:
     pending: bool
     peer: int | None = None  # position in the group of the other end of a message
     line: str = ""  # where the program made the call, file:line
+    retired: bool = False  # taken off the list of pending calls without word that it completed
 
     @property
     def is_message(self) -> bool:
@@ -181,6 +182,7 @@ def _read_call(entry: Mapping[str, Any], completed: Mapping[str, int]) -> Call:
         pending=not ended and not number <= completed.get(group, -1),
         peer=int(message.group(3)) if message else None,
         line=_find_line(entry.get("frames")),
+        retired=entry.get("retired") is True and entry.get("state") != "completed",
     )
 
 
