@@ -156,7 +156,7 @@ def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:
     for dump in dumps:
         for group in dump.groups.values():
             if group.ranks:
-                told[group.name] = group.ranks
+                told.setdefault(group.name, group.ranks)
         for name in {call.group for call in dump.calls} | set(dump.enqueued):
             seen[name].add(dump.rank)
     everyone = max((dump.rank for dump in dumps), default=-1) + 1
@@ -216,6 +216,7 @@ def _signature(call: Call) -> tuple[str, str]:
 
 def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]]) -> _Waits:
     waits = _Waits()
+    seen: dict[tuple[str, int], tuple[frozenset[int], frozenset[int]]] = {}  # who is late, and who left no dump
     for rank, dump in by_rank.items():
         for call in dump.calls:
             if not call.pending:
@@ -223,19 +224,26 @@ def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ..
             if call.is_message:
                 _wait_for_peer(waits, by_rank, members, rank, call)
                 continue
-            others = [r for r in members.get(call.group, ()) if r != rank]
-            late = {r for r in others if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq}
-            unseen = {r for r in others if r not in by_rank}
-            for r in late:
-                waits.edges[rank].add(r)
+            key = (call.group, call.seq)
+            if key not in seen:
+                seen[key] = _split_members(by_rank, members.get(call.group, ()), call)
+            late, unseen = seen[key][0] - {rank}, seen[key][1] - {rank}
+            waits.edges[rank] |= late
+            if not late:
+                waits.unseen[rank] |= unseen
+            for r in late or unseen:
                 waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
-            for r in unseen:
-                if not late:
-                    waits.unseen[rank].add(r)
-                    waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
             if not late and not unseen:
                 waits.stuck.append((call.group, call, tuple(members.get(call.group, ()))))
     return waits
+
+
+def _split_members(
+    by_rank: Mapping[int, Dump], members: Sequence[int], call: Call
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Members that have not entered a call, and those of which nothing is known."""
+    late = frozenset(r for r in members if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq)
+    return late, frozenset(r for r in members if r not in by_rank)
 
 
 def _wait_for_peer(
