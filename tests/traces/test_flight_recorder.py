@@ -157,3 +157,42 @@ def test_two_jobs_in_one_folder_are_told(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(pickle.dumps({"entries": []}))
     with pytest.raises(InputError, match="one folder per job"):
         read_dumps(tmp_path.iterdir())
+
+
+def gloo(rank: int, *signs: tuple[str, int, int], pending: bool = True) -> Dump:
+    """Calls of a gloo dump, (group, seq, size); all but the last are retired, and members are not listed."""
+    entries = []
+    for at, (group, seq, size) in enumerate(signs):
+        made = entry("0", seq, ended=False, name="gloo:all_reduce", size=size)
+        last = at == len(signs) - 1
+        entries.append(
+            {**made, "process_group": (group, ""), "time_created_ns": 1000 + at, "retired": not (last and pending)}
+        )
+    return parse_dump({"entries": entries, "pg_config": {"": {"ranks": "[]"}}}, rank=rank, where=f"dump_{rank}")
+
+
+STEPS = [("dp", 1, 8), ("0", 1, 1), ("dp", 2, 8), ("0", 2, 1), ("dp", 3, 8), ("0", 3, 1)]
+
+
+def test_a_rank_that_breaks_its_own_pattern_is_the_root_of_a_deadlock() -> None:
+    usual = [gloo(r, *STEPS, ("dp", 4, 8)) for r in range(3)]
+    swapped = gloo(3, *STEPS, ("0", 4, 1))
+    found = find_hang([*usual, swapped])
+    assert (found.what, found.ranks) == ("deadlock", (3,))
+
+
+def test_the_rank_that_sends_another_size_is_told_from_its_only_peer() -> None:
+    found = find_hang([gloo(0, *STEPS, ("dp", 4, 8)), gloo(1, *STEPS, ("dp", 4, 17))])
+    assert (found.what, found.ranks) == ("mismatch", (1,))
+
+
+def test_a_call_that_gloo_retired_is_open_where_a_member_did_not_enter_it() -> None:
+    early = [gloo(r, *STEPS, ("dp", 4, 8), pending=False) for r in range(2)]
+    assert find_hang([*early, gloo(2, *STEPS, pending=False)]).what == "none"
+    found = find_hang([early[0], gloo(1, *STEPS, ("dp", 4, 8)), gloo(2, *STEPS, pending=False)])
+    assert (found.what, found.ranks) == ("absent", (2,)) and found.waiting == (0, 1)
+
+
+def test_a_rank_without_a_dump_halfway_between_the_members_is_the_root() -> None:
+    found = find_hang([gloo(r, *STEPS, ("dp", 4, 8)) for r in (0, 2)], world_size=3)
+    assert (found.what, found.ranks) == ("missing_dump", (1,))

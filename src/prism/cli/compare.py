@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
 from prism.cli.terminal import show, show_json, table
 from prism.errors import BadFileError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 EPILOG = examples(
     "prism compare yesterday/ today/",
@@ -29,9 +32,8 @@ def run_compare(
 ) -> None:
     """Say where the time of a step went that one timeline has and the other has not."""
     from prism.investigate import compare_timelines
-    from prism.records import SPANS, read_table
 
-    found = compare_timelines(read_table(_find_timeline(expected), SPANS), read_table(_find_timeline(observed), SPANS))
+    found = compare_timelines(_read_timeline(expected), _read_timeline(observed))
     if json:
         show_json(found.to_json())
         return
@@ -49,11 +51,23 @@ def run_compare(
     show(table("Where it went", ["kind", "rank", "step", ">ms a step"], rows))
 
 
-def _find_timeline(path: Path) -> Path:
-    """The timeline in the folder of a command, or the file itself."""
+def _read_timeline(path: Path) -> pl.DataFrame:
+    """The timeline in the folder of a command, the file itself, or the profiler traces of a folder."""
+    import polars as pl
+
+    from prism.records import SPANS, read_table
+    from prism.traces import read_profile, write_spans
+    from prism.traces.kineto import looks_like_trace
+
     if not path.is_dir():
-        return path
+        return read_table(path, SPANS)
     for name in ("timeline.parquet", "spans.parquet"):
         if (path / name).is_file():
-            return path / name
-    raise BadFileError(f"{path}: holds neither timeline.parquet nor spans.parquet; give a folder written with --output")
+            return read_table(path / name, SPANS)
+    traces = [p for p in sorted(path.iterdir()) if looks_like_trace(p)]
+    if traces:
+        return pl.concat([write_spans(read_profile(p)) for p in traces])
+    raise BadFileError(
+        f"{path}: holds neither timeline.parquet nor spans.parquet nor traces of PyTorch's profiler; give a folder "
+        "written with --output"
+    )

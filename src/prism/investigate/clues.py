@@ -15,10 +15,11 @@ from prism.traces.counters import Anomaly
 from prism.traces.hang import Hang
 from prism.traces.kernel_log import GpuError, describe_error
 from prism.traces.profiled_ranks import ProfiledJob
+from prism.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.traces.ras import Laggards
 
 SuspectType = Literal["rank", "host", "gpu", "link", "program"]
-Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks"]
+Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks", "rank_logs"]
 
 # A collective that timed out says that someone did not come, not who or why.
 _SYMPTOMS = frozenset({"NCCLTimeoutError", "NCCLRemoteError", "Unknown", "none"})
@@ -83,13 +84,13 @@ def read_hang(hang: Hang) -> Clue:
 
 def read_verdict(verdict: Verdict) -> Clue:
     """A log's verdict as a clue; a symptom names what happened to everybody, so it accuses nobody."""
-    symptom = verdict.reason in _SYMPTOMS
+    lines = "; ".join(e.text for e in verdict.evidence[:2])
+    symptom = verdict.reason in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
     suspects: tuple[Suspect, ...] = ()
     if not symptom:
         suspects = tuple(Suspect(type="host", id=h) for h in verdict.hosts)
         if verdict.first_rank is not None:
             suspects = (Suspect(type="rank", id=str(verdict.first_rank)), *suspects)
-    lines = "; ".join(e.text for e in verdict.evidence[:2])
     return Clue(
         source="log",
         what=verdict.reason,
@@ -254,6 +255,33 @@ def read_waited_for(table: pl.DataFrame) -> list[Clue]:
             confidence=0.7,
         )
     ]
+
+
+def read_log_ends(logs: Sequence[RankLog]) -> list[Clue]:
+    """Who died without a word, or failed first, while the others lost a peer."""
+    by_rank = {log.rank: log for log in logs}
+    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs), "wrote no error")):
+        if ranks and len(ranks) <= 4:
+            names = ", ".join(str(r) for r in ranks)
+            lost = sum(log.lost_peer for log in logs)
+            error = by_rank[ranks[0]].error
+            return [
+                Clue(
+                    source="rank_logs",
+                    what="a rank failed and the others lost it"
+                    if error
+                    else "a rank was killed and the others lost it",
+                    text=f"rank {names} {told} while {lost} others lost the connection to a peer"
+                    + (f": {error[:200]}" if error else ""),
+                    suspects=tuple(Suspect(type="rank", id=str(r)) for r in ranks),
+                    since_ns=None,
+                    confidence=round((0.5 if by_rank[ranks[0]].is_mismatch else 0.95) / len(ranks), 2),
+                    advice="look for who killed it: kernel log (out of memory), scheduler, its host"
+                    if not error
+                    else "",
+                )
+            ]
+    return []
 
 
 def host_of(suspect: Suspect, hosts: Mapping[str, str]) -> str | None:

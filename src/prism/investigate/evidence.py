@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.errors import BadFileError, InputError
@@ -19,6 +19,7 @@ from prism.traces.kernel_log import read_gpu_errors
 from prism.traces.kineto import looks_like_trace
 from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.traces.profiled_ranks import ProfiledJob, study_files
+from prism.traces.rank_logs import RankLog, read_rank_logs
 from prism.traces.ras import find_laggards, parse_ras
 
 LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
@@ -62,7 +63,7 @@ def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], No
     for kind, count in evidence.kinds.items():
         say(f"{count} files: {kind}")
     readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
-        (files.dumps, _read_dumps),
+        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs))),
         (files.traces, _read_traces),
         (files.inspector, _read_inspector),
         (files.ras, _read_ras),
@@ -108,7 +109,10 @@ def _looks_like_ras(path: Path) -> bool:
     return b"Job summary" in head and b"Communicators..." in head
 
 
-def _read_dumps(evidence: Evidence, files: Sequence[Path]) -> None:
+def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
+    ranks = {log.rank for log in logs}
+    world_size = len(ranks) if ranks == set(range(len(ranks))) else None
+    lost_peers = any(log.lost_peer for log in logs)
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
@@ -121,12 +125,16 @@ def _read_dumps(evidence: Evidence, files: Sequence[Path]) -> None:
         dumps[dump.rank] = dump
     if not dumps:
         return
-    hang = find_hang([dumps[r] for r in sorted(dumps)])
+    hang = find_hang([dumps[r] for r in sorted(dumps)], world_size=world_size, ended_badly=lost_peers)
     if hang.missing:
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
     evidence.notes += hang.notes
-    evidence.clues.append(say_clues.read_hang(hang))
+    clue = say_clues.read_hang(hang)
+    if lost_peers and hang.what in ("absent", "missing_dump", "stuck"):
+        # Ranks that fail dump after the fact, with their calls taken off the list: who waited is no longer sure.
+        clue = replace(clue, confidence=clue.confidence * 0.4)
+    evidence.clues.append(clue)
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
@@ -176,6 +184,7 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
     evidence.clues += say_clues.read_gpu_errors(errors)
+    evidence.clues += say_clues.read_log_ends(read_rank_logs(files))
     evidence.communicators = read_nccl_logs(files)
     evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
 

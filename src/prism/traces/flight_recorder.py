@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Call:
     pending: bool
     peer: int | None = None  # position in the group of the other end of a message
     line: str = ""  # where the program made the call, file:line
+    retired: bool = False  # taken off the list of pending calls without word that it completed
 
     @property
     def is_message(self) -> bool:
@@ -129,11 +131,14 @@ def _read_groups(config: Any) -> dict[str, Group]:
         if not isinstance(told, Mapping) or not str(key):
             continue
         text = told.get("ranks", "")
-        ranks = text if isinstance(text, list) else re.findall(r"\d{1,7}", str(text))
-        found[str(key)] = Group(
-            name=str(key), description=str(told.get("desc", "")), ranks=tuple(int(r) for r in ranks if _is_whole(r))
-        )
+        ranks = tuple(int(r) for r in text if _is_whole(r)) if isinstance(text, list) else _read_ranks(str(text))
+        found[str(key)] = Group(name=str(key), description=str(told.get("desc", "")), ranks=ranks)
     return found
+
+
+@lru_cache(maxsize=4096)  # all members write the same list; in a large job reading it is most of the work
+def _read_ranks(text: str) -> tuple[int, ...]:
+    return tuple(int(r) for r in re.findall(r"\d{1,7}", text))
 
 
 def _read_status(status: Any) -> dict[int, tuple[int, int]]:
@@ -181,6 +186,7 @@ def _read_call(entry: Mapping[str, Any], completed: Mapping[str, int]) -> Call:
         pending=not ended and not number <= completed.get(group, -1),
         peer=int(message.group(3)) if message else None,
         line=_find_line(entry.get("frames")),
+        retired=entry.get("retired") is True and entry.get("state") != "completed",
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.traces.flight_recorder import Call, Dump
+from prism.traces.unlisted import find_root
 
 # In these, members may pass different sizes and still be right.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
@@ -43,10 +44,16 @@ class _Waits:
     stuck: list[tuple[str, Call, tuple[int, ...]]] = field(default_factory=list)  # all entered, none left
 
 
-def find_hang(dumps: Sequence[Dump]) -> Hang:
-    """The root of a hang over all groups, on one clock."""
+def find_hang(dumps: Sequence[Dump], *, world_size: int | None = None, ended_badly: bool = False) -> Hang:
+    """The root of a hang over all groups, on one clock.
+
+    `world_size` tells of ranks that left no dump. `ended_badly` says that ranks failed and dumped afterwards, so that
+    calls which are off the list of pending ones may not have completed.
+    """
     offsets = find_clock_offsets(dumps)
-    hang = _find_hang([_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps])
+    aligned = [_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
+    aligned = _reopen(aligned, ended_badly=ended_badly)
+    hang = _find_hang(aligned, world_size)
     if not offsets:
         return hang
     first = min(offsets)
@@ -79,11 +86,36 @@ def _move_clock(dump: Dump, offset_ns: int) -> Dump:
     return replace(dump, calls=tuple(replace(c, created_ns=c.created_ns - offset_ns) for c in dump.calls))
 
 
-def _find_hang(dumps: Sequence[Dump]) -> Hang:
+def _reopen(dumps: Sequence[Dump], *, ended_badly: bool) -> list[Dump]:
+    """Calls that were retired without completing are pending.
+
+    Gloo retires a call when its own part is done or fails. A rank's last call is pending where a member of its group
+    has not entered it or shows it as pending itself.
+    """
+    reached: dict[str, dict[int, int]] = defaultdict(dict)
+    open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
+    if not open_calls and not ended_badly:
+        return list(dumps)  # nothing hangs; ranks that run are never at the same call
+    for dump in dumps:
+        for group, seq in dump.enqueued.items():
+            reached[group][dump.rank] = seq
+    opened = []
+    for dump in dumps:
+        last = max((c for c in dump.calls if not c.is_message), key=lambda c: c.created_ns, default=None)
+        if last is not None and last.retired and not last.pending:
+            behind = any(seq < last.seq for seq in reached[last.group].values())
+            if behind or (last.group, last.seq) in open_calls:
+                calls = tuple(replace(c, pending=True) if c is last else c for c in dump.calls)
+                dump = replace(dump, calls=calls)
+        opened.append(dump)
+    return opened
+
+
+def _find_hang(dumps: Sequence[Dump], world_size: int | None) -> Hang:
     by_rank = {dump.rank: dump for dump in dumps}
     members = _list_members(dumps)
     world = set(by_rank).union(*members.values()) if members else set(by_rank)
-    missing = tuple(sorted(set(range(max(world, default=-1) + 1)) - set(by_rank)))
+    missing = tuple(sorted(set(range(max(max(world, default=-1) + 1, world_size or 0))) - set(by_rank)))
     if not any(call.pending for dump in dumps for call in dump.calls):
         return Hang(
             what="none",
@@ -93,6 +125,19 @@ def _find_hang(dumps: Sequence[Dump]) -> Hang:
             missing=missing,
             text="no collective is unfinished in any dump: nothing hung when they were written",
         )
+    if not any(group.ranks for dump in dumps for group in dump.groups.values()):
+        root = find_root(dumps, missing)
+        if root is not None:
+            return Hang(
+                what=root.what,
+                ranks=root.ranks,
+                since_ns=root.since_ns,
+                confidence=root.confidence,
+                text=root.text,
+                waiting=root.waiting,
+                missing=missing,
+                line=root.line,
+            )
     mismatch = _find_mismatch(by_rank, members, missing)
     if mismatch is not None:
         return mismatch
@@ -111,7 +156,7 @@ def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:
     for dump in dumps:
         for group in dump.groups.values():
             if group.ranks:
-                told[group.name] = group.ranks
+                told.setdefault(group.name, group.ranks)
         for name in {call.group for call in dump.calls} | set(dump.enqueued):
             seen[name].add(dump.rank)
     everyone = max((dump.rank for dump in dumps), default=-1) + 1
@@ -171,6 +216,7 @@ def _signature(call: Call) -> tuple[str, str]:
 
 def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]]) -> _Waits:
     waits = _Waits()
+    seen: dict[tuple[str, int], tuple[frozenset[int], frozenset[int]]] = {}  # who is late, and who left no dump
     for rank, dump in by_rank.items():
         for call in dump.calls:
             if not call.pending:
@@ -178,19 +224,26 @@ def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ..
             if call.is_message:
                 _wait_for_peer(waits, by_rank, members, rank, call)
                 continue
-            others = [r for r in members.get(call.group, ()) if r != rank]
-            late = {r for r in others if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq}
-            unseen = {r for r in others if r not in by_rank}
-            for r in late:
-                waits.edges[rank].add(r)
+            key = (call.group, call.seq)
+            if key not in seen:
+                seen[key] = _split_members(by_rank, members.get(call.group, ()), call)
+            late, unseen = seen[key][0] - {rank}, seen[key][1] - {rank}
+            waits.edges[rank] |= late
+            if not late:
+                waits.unseen[rank] |= unseen
+            for r in late or unseen:
                 waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
-            for r in unseen:
-                if not late:
-                    waits.unseen[rank].add(r)
-                    waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
             if not late and not unseen:
                 waits.stuck.append((call.group, call, tuple(members.get(call.group, ()))))
     return waits
+
+
+def _split_members(
+    by_rank: Mapping[int, Dump], members: Sequence[int], call: Call
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Members that have not entered a call, and those of which nothing is known."""
+    late = frozenset(r for r in members if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq)
+    return late, frozenset(r for r in members if r not in by_rank)
 
 
 def _wait_for_peer(
