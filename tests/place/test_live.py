@@ -35,6 +35,7 @@ class FakeCluster:
     submitted: list[str] = field(default_factory=list)
     free: int = 8
     settle_s: float = 0.0
+    arrival_s: float = 0.0
 
     def look(self) -> Snapshot:
         return Snapshot(cluster=self.name, gpus=8, free=self.free)
@@ -109,6 +110,29 @@ def test_what_a_cluster_may_have_forgotten_is_left_alone(tmp_path: Path, script:
         journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=1.0))
         assert make_dispatcher(cluster, now=now).place(script, mark_of(script), journal) is None
     assert cluster.submitted == []
+
+
+def test_a_submission_that_may_still_be_on_its_way_is_not_made_again(tmp_path: Path, script: Path) -> None:
+    """sbatch waits for a controller that is away, and goes on when the dispatcher that started it is killed."""
+    cluster, now = FakeCluster("east", arrival_s=30.0), [100.0]
+    dispatcher = make_dispatcher(cluster, now=now)
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
+        assert dispatcher.place(script, mark_of(script), journal) is None and cluster.submitted == []
+        cluster.jobs[mark_of(script)] = "7"  # the old sbatch gets through
+        now[0] = 200.0
+        placed = dispatcher.place(script, mark_of(script), journal)
+    assert placed is not None and placed.job == "7" and cluster.submitted == []
+
+
+def test_a_cluster_that_is_back_does_earlier_calls_first(tmp_path: Path, script: Path) -> None:
+    cluster, now = FakeCluster("east"), [100.0]
+    dispatcher = make_dispatcher(cluster, now=now)
+    dispatcher.sleep = lambda seconds: cluster.jobs.update({mark_of(script): "7"})
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
+        placed = dispatcher.place(script, mark_of(script), journal)
+    assert placed is not None and placed.job == "7" and cluster.submitted == []
 
 
 def test_a_line_that_a_crash_cut_off_is_dropped_and_a_strange_one_is_named(tmp_path: Path) -> None:

@@ -90,7 +90,6 @@ class Dispatcher:
                 journal.write(Entry(mark=mark, state="void", cluster=choice.cluster, at_s=self.clock(), why=str(error)))
                 return None
             # The call may have been taken although its answer was lost, so its effect is looked for later.
-            self.sleep(getattr(cluster, "settle_s", 0.0))
             settled = self._settle(intent, journal)
             return settled if settled.state == "placed" else None
         placed = Entry(mark=mark, state="placed", cluster=choice.cluster, job=number, at_s=self.clock(), why=choice.why)
@@ -100,7 +99,14 @@ class Dispatcher:
     def _settle(self, intent: Entry, journal: DispatchJournal) -> Entry:
         """Find out what became of a job that was to be handed over; unchanged where it cannot be known."""
         try:
-            number = self.clusters[intent.cluster].find(intent.mark)
+            cluster = self.clusters[intent.cluster]
+            number = cluster.find(intent.mark)
+            if number is None:
+                if self.clock() - intent.at_s < cluster.arrival_s:
+                    return intent  # it may be on its way still
+                # Calls that a cluster took before it was away are done only after it is back.
+                self.sleep(cluster.settle_s)
+                number = cluster.find(intent.mark)
         except (SubmitError, KeyError) as error:
             self.tell(f"{intent.mark}: whether {intent.cluster} has it is not known ({error}); left alone")
             return intent
