@@ -53,9 +53,7 @@ def size_clusters(table: pl.DataFrame, share: float, floor: int) -> list[Cluster
 def print_philly(data: Path) -> None:
     """Every policy at every size."""
     jobs, seconds, table = read_philly(data)
-    print(
-        f"\nPhilly, {len(jobs):,} jobs of {table.height} virtual clusters (mean and p99 wait in s; worst owner: slowdown"
-    )
+    print(f"\nPhilly, {len(jobs):,} jobs of {table.height} virtual clusters; waits in s (worst owner: slowdown")
     print("of a cluster's own users over having it to themselves, highest of all clusters; goal 1.05)")
     for share, floor in SIZES:
         clusters = size_clusters(table, share, floor)
@@ -174,9 +172,7 @@ def print_acme() -> None:
     jobs.sort(key=lambda job: job.submit_s)
     for share in (1.0, 0.5):
         clusters = [Cluster(name=name, gpus=round(gpus * share)) for name, gpus in sizes.items()]
-        print(
-            f"\nAcme-like, two clusters at {share:.0%} of their GPUs, {len(jobs):,} jobs, 14 days: mean wait in s by type"
-        )
+        print(f"\nAcme-like, two clusters at {share:.0%} of their GPUs, {len(jobs):,} jobs, 14 days: mean waits in s")
         for name in ("static-easy", "multikueue-all", "prism"):
             outcome = simulate(jobs, [seconds[j.id] for j in jobs], clusters, POLICIES[name])
             cells = [f"{kind} {told['mean_queue_s']:,.0f}" for kind, told in outcome.to_json()["by_type"].items()]

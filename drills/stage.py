@@ -32,6 +32,9 @@ class DrillError(Exception):
     """A drill did not go as a person would want."""
 
 
+RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The training that is disturbed."""
@@ -93,7 +96,8 @@ class Stage:
     def start(self) -> None:
         """Start the supervisor; also again after it was killed."""
         options = ["--run-dir", str(self.run_dir), "--config", str(self.folder / "config.yaml")]
-        options += ["--launcher", self.launcher, *self.options(), "--"]
+        risk = os.environ.get(RISK)
+        options += ["--launcher", self.launcher, *(["--risk", risk] if risk else []), *self.options(), "--"]
         environment = {**os.environ, **self.variables()}
         with (self.folder / "supervisor.log").open("ab") as log:
             words = [*SUPERVISE, *options, *self.command()]
