@@ -26,13 +26,11 @@ from prism.recover.supervise.state import JobState
 SUPERVISE = (sys.executable, "-c", "from prism.cli.supervise import app; app()", "run")
 REHEARSAL = (sys.executable, "-m", "prism.recover.checkpoint.rehearsal")
 _POLL_S = 0.1
+RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
 
 
 class DrillError(Exception):
     """A drill did not go as a person would want."""
-
-
-RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
