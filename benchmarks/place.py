@@ -109,12 +109,14 @@ def print_theory(count: int, checked: int = 50_000) -> None:
     print(f"\nqueueing theory: {count:,} jobs by the exact recursion, of which {checked:,} also by the simulation")
     rng = np.random.default_rng(0)
     for name, servers, rate in (("M/M/1", 1, 0.5), ("M/M/4", 4, 2.4), ("M/G/1 (log-normal)", 1, 0.5)):
-        if name.startswith("M/M"):
-            service, theory = rng.exponential(1.0, count), erlang_wait(rate, 1.0, servers)
-        else:
-            service = rng.lognormal(-0.125, 0.5, count)  # mean 1
-            theory = rate * math.exp(0.25) / (2 * (1 - rate))  # Pollaczek and Khinchine
+        plain = name.startswith("M/M")
+        service = rng.exponential(1.0, count) if plain else rng.lognormal(-0.125, 0.5, count)  # mean 1
         at = np.cumsum(rng.exponential(1 / rate, count))
+        # Theory at the rate and the run time that were drawn, since a wait follows small changes of the load closely.
+        drawn, mean_s = count / float(at[-1]), float(service.mean())
+        theory = erlang_wait(drawn, mean_s, servers)
+        if not plain:  # Pollaczek and Khinchine
+            theory = drawn * float(np.mean(service**2)) / (2 * (1 - drawn * mean_s))
         exact = exact_waits(at, service, servers)
         jobs = [Job(id=str(i), submit_s=t, gpus=1, home="a") for i, t in enumerate(at[:checked].tolist())]
         outcome = simulate(jobs, service[:checked].tolist(), [Cluster(name="a", gpus=servers)], POLICIES["static"])
