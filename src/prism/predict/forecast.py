@@ -232,7 +232,7 @@ def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig)
 
 
 def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
-    """How many parts will have an event: as many as in the last horizon, times how that grew, within bounds."""
+    """How many parts will have an event: as in the last horizon, times how that grew where it did, within bounds."""
     horizon = round(config.horizon_days * DAY_NS)
 
     def count(start: int, end: int) -> int:
@@ -240,6 +240,8 @@ def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
 
     last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
     growth = (last + 5.0) / (earlier + 5.0)  # five of each, so that a handful of events makes no trend
+    if abs(np.log(growth)) < 2.5 * np.sqrt(1.0 / (last + 5.0) + 1.0 / (earlier + 5.0)):
+        return (last + earlier) / 2.0  # no more than chance: both horizons tell of one level
     return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
 
 
