@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from drills import default_drills, judgement_drills, network_drills, process_drills
 from drills.outcome import Outcome
 from drills.process_drills import Script
-from drills.stage import DrillError
+from drills.stage import RISK, DrillError
 from prism.testbed.namespaces import why_no_namespaces
 
 Drill = Callable[[Script], Outcome]
@@ -67,7 +68,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="drills to run; all if none is named")
     parser.add_argument("--keep", type=Path, help="folder to keep the run folders in")
+    parser.add_argument("--risk", type=Path, help="risks of hosts that every supervisor is given")
     options = parser.parse_args()
+    if options.risk is not None:
+        os.environ[RISK] = str(options.risk.resolve())
     folder = options.keep or Path(tempfile.mkdtemp(prefix="prism-drills-"))
     script = Script(folder)
     failed = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 _CONFIG = """\
-ClusterName=prism
+ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 SlurmUser=root
@@ -57,11 +57,14 @@ def why_no_slurm() -> str | None:
 
 
 class SlurmCluster:
-    """Nodes n1..nk. Sets SLURM_CONF for this process and its children while it lives."""
+    """Nodes n1..nk. Sets SLURM_CONF for this process and its children while it lives, unless several live at once."""
 
-    def __init__(self, folder: Path, count: int = 3) -> None:
+    def __init__(self, folder: Path, count: int = 3, name: str = "prism", *, alone: bool = True) -> None:
         self.folder = folder
         self.count = count
+        self.name = name
+        self.alone = alone
+        self.conf = folder / "slurm.conf"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._before = os.environ.get("SLURM_CONF")
 
@@ -70,6 +73,7 @@ class SlurmCluster:
         self.folder.chmod(0o755)
         first = _free_port_run(self.count + 1)
         config = _CONFIG.format(
+            name=self.name,
             host=socket.gethostname(),
             folder=self.folder,
             port=first,
@@ -79,10 +83,11 @@ class SlurmCluster:
         )
         (self.folder / "slurm.conf").write_text(config)
         (self.folder / "state").mkdir(exist_ok=True)
-        os.environ["SLURM_CONF"] = str(self.folder / "slurm.conf")
+        if self.alone:
+            os.environ["SLURM_CONF"] = str(self.conf)
         try:
             self._start_munge()
-            self._start("slurmctld", ["slurmctld", "-D"])
+            self.start_controller()
             for number in range(1, self.count + 1):
                 self.start_node(f"n{number}")
             self._wait_ready()
@@ -93,6 +98,20 @@ class SlurmCluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which reads back what an earlier one had saved."""
+        self._start("slurmctld", ["slurmctld", "-D"])
+
+    def kill_controller(self) -> None:
+        """End slurmctld at once, as a crash of its machine would."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.kill()
+        daemon.wait()
+
+    def freeze_controller(self, *, frozen: bool) -> None:
+        """Let slurmctld take calls and answer none, as behind a network that is cut; or let it go on."""
+        self._daemons["slurmctld"].send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""
@@ -129,6 +148,8 @@ class SlurmCluster:
                 daemon.kill()
                 daemon.wait()
         self._daemons.clear()
+        if not self.alone:
+            return
         if self._before is None:
             os.environ.pop("SLURM_CONF", None)
         else:
@@ -166,7 +187,9 @@ class SlurmCluster:
         with (self.folder / f"{name}.out").open("ab") as log:
             path = shutil.which(command[0], path=_path())
             assert path is not None
-            self._daemons[name] = subprocess.Popen([path, *command[1:]], stdout=log, stderr=log, start_new_session=True)
+            self._daemons[name] = subprocess.Popen(
+                [path, *command[1:]], stdout=log, stderr=log, start_new_session=True, env=self._environment()
+            )
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _READY_S
@@ -178,7 +201,11 @@ class SlurmCluster:
         raise RuntimeError(f"Slurm did not come up within {_READY_S:.0f} s; see {self.folder}/slurmctld.log")
 
     def _ask(self, *command: str) -> str:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=self._environment())
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self.conf)}
 
 
 def _is_step_daemon(pid: int) -> bool:

@@ -26,6 +26,7 @@ from prism.recover.supervise.state import JobState
 SUPERVISE = (sys.executable, "-c", "from prism.cli.supervise import app; app()", "run")
 REHEARSAL = (sys.executable, "-m", "prism.recover.checkpoint.rehearsal")
 _POLL_S = 0.1
+RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
 
 
 class DrillError(Exception):
@@ -93,7 +94,8 @@ class Stage:
     def start(self) -> None:
         """Start the supervisor; also again after it was killed."""
         options = ["--run-dir", str(self.run_dir), "--config", str(self.folder / "config.yaml")]
-        options += ["--launcher", self.launcher, *self.options(), "--"]
+        risk = os.environ.get(RISK)
+        options += ["--launcher", self.launcher, *(["--risk", risk] if risk else []), *self.options(), "--"]
         environment = {**os.environ, **self.variables()}
         with (self.folder / "supervisor.log").open("ab") as log:
             words = [*SUPERVISE, *options, *self.command()]

@@ -146,3 +146,27 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(rows: list[tupl
     pairs = [(a > b) + 0.5 * (a == b) for a in score[label] for b in score[~label]]
     found = area_under_curve(score, label)
     assert np.isnan(found) if not pairs else found == pytest.approx(float(np.mean(pairs)))
+
+
+def test_clocks_that_jump_are_told_and_cost_no_time() -> None:
+    events, lives = make_fleet(hot_cage=2, days=300)
+    odd = pl.DataFrame({"serial": ["p1"], "location": ["r0c1n1"], "at": [-(10**18)]}, schema=events.schema)
+    wrong = pl.DataFrame(
+        {"serial": ["p2"], "location": ["r0c2n2"], "installed": [50 * DAY_NS], "removed": [DAY_NS]}, schema=lives.schema
+    )
+    history = make_history(pl.concat([events, odd]), pl.concat([lives, wrong]))
+    assert any("before their part was installed" in line for line in history.notes)
+    assert any("end before they begin" in line for line in history.notes)
+    assert len(history.event_ns) == events.height
+    found = predict(history, 250 * DAY_NS, PredictConfig(horizon_days=30, step_days=15, least_events=10**6))
+    assert "p2" in {r.id for r in found.risks}
+
+
+def test_a_month_without_records_is_told() -> None:
+    events, lives = make_fleet(hot_cage=2)
+    gone = events.filter(~pl.col("at").is_between(330 * DAY_NS, 358 * DAY_NS))
+    config = PredictConfig(horizon_days=60, step_days=15, least_events=40, least_parts=10**6)
+    assert not any(
+        "no event is recorded" in n for n in predict(make_history(events, lives), 360 * DAY_NS, config).notes
+    )
+    assert any("no event is recorded" in n for n in predict(make_history(gone, lives), 360 * DAY_NS, config).notes)

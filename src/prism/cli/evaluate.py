@@ -34,6 +34,9 @@ Consent = Annotated[
     bool,
     typer.Option("--confirm-run-unsafe-code", help="Let tasks run code that models write; it runs in the sandbox."),
 ]
+BesideTraining = Annotated[
+    bool, typer.Option("--beside-training", help="Use only GPUs that no other program uses, and leave those it takes.")
+]
 Address = Annotated[str | None, typer.Option(help="A running Ray cluster, as HOST:PORT or auto; else one is embedded.")]
 
 
@@ -53,6 +56,7 @@ def run(
     confirm_run_unsafe_code: Consent = False,
     engine: EngineName = None,
     address: Address = None,
+    beside_training: BesideTraining = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
@@ -68,8 +72,10 @@ def run(
     chosen = _settle(read_plan(path, BUILTIN_DATASETS), path, consent=confirm_run_unsafe_code)
     if demo and engine is None and address is None:
         engine = "local"  # starting Ray takes longer than the demo
+    engine = _check_beside(engine, address) if beside_training else engine
     with _live(json) as draw:
-        done = _evaluate(chosen, engine, address, _configure(chosen, output, draw))
+        config = _configure(chosen, output, draw, beside_training=beside_training)
+        done = _evaluate(chosen, engine, address, config)
     _finish(done, output, json)
 
 
@@ -129,14 +135,25 @@ def _settle(plan: EvaluationPlan, path: Path, *, consent: bool) -> EvaluationPla
     return replace(plan, datasets=tuple(replace(d, settings={**d.settings, "folder": where}) for d in datasets))
 
 
-def _configure(plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any]], None]) -> EvaluateConfig:
+def _check_beside(engine: str | None, address: str | None) -> Literal["local"]:
+    """Under Ray an evaluation's own processes cannot be told from those of others."""
+    if engine == "ray" or address is not None:
+        raise typer.BadParameter("--beside-training works with --engine local, on one machine")
+    return "local"
+
+
+def _configure(
+    plan: EvaluationPlan, output: Path, draw: Callable[[dict[str, Any]], None], *, beside_training: bool = False
+) -> EvaluateConfig:
     """Results are written as they come, so that a run that is stopped has shown what it found."""
     from prism.evaluate.evaluation import EvaluateConfig
     from prism.evaluate.publishing import Publisher
+    from prism.evaluate.run.neighbours import Neighbours
 
     priors = Path(plan.priors) if plan.priors else None
     publish = Publisher(output, plan.push, note).publish
-    return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publish)
+    busy: Callable[[], frozenset[int]] = Neighbours() if beside_training else frozenset
+    return EvaluateConfig(folder=output, say=note, show=draw, priors=priors, publish=publish, busy_gpus=busy)
 
 
 def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, config: EvaluateConfig) -> Evaluation:

@@ -52,6 +52,7 @@ class EvaluateConfig:
     arrivals: Callable[[], Iterable[Checkpoint] | None] = field(default=lambda: None)
     publish: Callable[[Evaluation], None] = field(default=lambda evaluation: None)  # gets results as they come
     watched: Mapping[str, Seen] = field(default_factory=dict)  # entries of a watched folder, as they are now
+    busy_gpus: Callable[[], frozenset[int]] = frozenset  # that others use; workers there make way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
         worker_pool,
         Assignments(RunConfig(folder=config.folder, roots=config.roots), models, looked.datasets, book.word),
         RunLog(config.folder, steps, len(looked.datasets), say=config.say, show=config.show),
+        config.busy_gpus,
     )
 
     def describe(found: Findings) -> Evaluation:

@@ -108,6 +108,8 @@ class Scheduler:
         )
         self._number += 1
         owner = (job.home if self.policy.fair else job.user) if self._by_owner else ""
+        if job.deadline_s is not None:
+            owner = f"{owner} {waiting.number}"  # its place follows its deadline, not its turn among others
         length = int(expected.seconds).bit_length() if self.policy.backfill else 0
         kind: Kind = (-job.priority, job.gpus, length, job.kind, job.one_leaf, owner)
         site.queue.push(waiting, kind)

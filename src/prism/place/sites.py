@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from prism.place.clusters import Cluster, Job
 from prism.place.queues import Queue
 
+_OUT_OF_USE_S = 86_400.0
 Shares = tuple[tuple[int, int], ...]  # leaf and GPUs
 
 
@@ -81,7 +82,8 @@ class Site:
             if free >= gpus:
                 # What runs longer than expected is believed to go on for as long again as it is late.
                 return (end if end > now_s else 2.0 * now_s - end), free - gpus
-        return now_s, max(0, free - gpus)
+        # The rest is out of use: drained or down, for nobody knows how long.
+        return (now_s if free >= gpus else now_s + _OUT_OF_USE_S), max(0, free - gpus)
 
     def _take_leaves(self, job: Job) -> Shares:
         order = sorted(range(len(self.leaves)), key=lambda leaf: self.leaves[leaf])

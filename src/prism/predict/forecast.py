@@ -28,6 +28,7 @@ class PredictConfig:
     least_parts: int = 50
     rule_errors: float = 2.0  # standard errors by which a rule must beat the model on held-out past to replace it
     rule_events: float = 100.0  # parts with an event at which trees and lasting rules weigh the same
+    most_moments: int = 60  # in the past that training asks about: one wrong date must not make thousands
     most_quiet: int = 60_000  # parts without an event that one past moment gives to training
     most_growth: float = 2.0  # by which the rate of events is believed to grow or shrink within a horizon
 
@@ -108,7 +109,7 @@ def predict(history: History, at_ns: int, config: PredictConfig | None = None) -
             notes=(*known.notes, "no part is in place at that moment"),
         )
     expected = _expect_events(known, at_ns, config)
-    notes = list(known.notes)
+    notes = [*known.notes, *_find_gap(known, at_ns, config)]
     chosen = _choose(known, at_ns, panel, config, notes)
     learned = chosen.learned
     score = learned.score(panel) if learned is not None else np.full(len(panel.part), 0.5)
@@ -222,7 +223,7 @@ def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list
         return []
     step, horizon = round(config.step_days * DAY_NS), round(config.horizon_days * DAY_NS)
     first = int(known.event_ns[0])
-    return list(range(at_ns - horizon, first, -step))
+    return list(range(at_ns - horizon, first, -step))[: config.most_moments]
 
 
 def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig) -> list[float]:
@@ -231,7 +232,7 @@ def _weigh(moments: Sequence[int], chosen: Sequence[int], config: PredictConfig)
 
 
 def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
-    """How many parts will have an event: as many as in the last horizon, times how that grew, within bounds."""
+    """How many parts will have an event: as in the last horizon, times how that grew where it did, within bounds."""
     horizon = round(config.horizon_days * DAY_NS)
 
     def count(start: int, end: int) -> int:
@@ -239,7 +240,25 @@ def _expect_events(known: History, at_ns: int, config: PredictConfig) -> float:
 
     last, earlier = count(at_ns - horizon, at_ns), count(at_ns - 2 * horizon, at_ns - horizon)
     growth = (last + 5.0) / (earlier + 5.0)  # five of each, so that a handful of events makes no trend
+    if abs(np.log(growth)) < 2.5 * np.sqrt(1.0 / (last + 5.0) + 1.0 / (earlier + 5.0)):
+        return (last + earlier) / 2.0  # no more than chance: both horizons tell of one level
     return last * float(np.clip(growth, 1.0 / config.most_growth, config.most_growth))
+
+
+def _find_gap(known: History, at_ns: int, config: PredictConfig) -> list[str]:
+    """Say so where nothing was recorded for far longer than usual: the level then rests on what is missing."""
+    recent = known.event_ns[known.event_ns > at_ns - round(2 * config.horizon_days * DAY_NS)]
+    if len(recent) < config.least_events:
+        return []
+    gaps = np.diff(recent, append=at_ns)
+    longest = int(gaps.argmax())
+    if gaps[longest] < max(10 * DAY_NS, 10.0 * float(np.mean(gaps))):
+        return []
+    days = (at_ns - int(recent[longest])) / DAY_NS
+    return [
+        f"no event is recorded for {gaps[longest] / DAY_NS:.0f} days, from {days:.0f} days before the moment on; "
+        "if none was collected then, the risks are too low"
+    ]
 
 
 def _find_range(known: History, at_ns: int, expected: float, config: PredictConfig) -> tuple[float, float]:

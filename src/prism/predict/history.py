@@ -120,6 +120,15 @@ def make_history(events: pl.DataFrame, stays: pl.DataFrame, notes: tuple[str, ..
     uninstalled = events.filter(~pl.col("serial").is_in(stays["serial"].unique().implode())).height
     if uninstalled:
         notes += (f"{uninstalled:,} events are of parts that were never installed; they count for their place only",)
+    first = stays.group_by("serial").agg(pl.col("installed").min().alias("first"))
+    early = events.join(first, on="serial", how="left").select((pl.col("at") < pl.col("first")).fill_null(False))
+    if early.to_series().any():
+        notes += (f"{early.to_series().sum():,} events lie before their part was installed and are left out",)
+        events = events.filter(~early.to_series())
+    backwards = stays.filter(pl.col("removed") < pl.col("installed")).height
+    if backwards:
+        notes += (f"{backwards:,} stays end before they begin (a clock that jumped?) and are left out",)
+        stays = stays.filter(pl.col("removed").is_null() | (pl.col("removed") >= pl.col("installed")))
     names = pl.concat([stays["location"], events["location"]]).fill_null("").unique(maintain_order=True)
     number = pl.DataFrame({"serial": parts}).with_row_index("part")
     place = pl.DataFrame({"location": names}).with_row_index("place")

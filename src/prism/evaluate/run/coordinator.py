@@ -52,8 +52,10 @@ class Coordinator:
         worker_pool: WorkerPool,
         assignments: Assignments,
         log: RunLog,
+        busy_gpus: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self.scheduler = scheduler
+        self._busy_gpus = busy_gpus  # those that training uses; none where it does not matter
         self.found = Findings()
         self._worker_pool = worker_pool
         self._jobs = assignments
@@ -112,15 +114,15 @@ class Coordinator:
             publish(self.found)
 
     def _heed_training(self) -> None:
-        """Give workers up while the file `give-back` asks for it, and take them again afterwards."""
-        wanted = read_wanted(self._folder / GIVE_BACK)
-        if chosen := self._worker_pool.lend(wanted):
+        """Give workers up while the file `give-back` or a busy GPU asks for it, and take them again afterwards."""
+        wanted, busy = read_wanted(self._folder / GIVE_BACK), self._busy_gpus()
+        if chosen := self._worker_pool.lend(wanted, busy):
             self._log.say(f"{len(chosen)} workers make way for training")
             self._take(events.Preempted(now_s=self.now_s, workers=chosen))
             for worker in chosen:
                 self._runs.pop(worker, None)
                 self._worker_pool.dismiss(worker)
-        self._worker_pool.take_back(wanted)
+        self._worker_pool.take_back(wanted, busy)
 
     def _add(self, arrivals: Iterable[Arrival]) -> None:
         added: list[Event] = []

@@ -102,17 +102,20 @@ class WorkerPool:
         """Stop a worker and give its GPUs back."""
         self._forget(worker)
 
-    def lend(self, count: int) -> tuple[str, ...]:
-        """Choose workers whose GPUs go to training, so that it has `count` of their places; idle ones first."""
-        order = sorted(self._workers, key=lambda worker: worker in self._duties)
-        chosen = order[: max(0, count - len(self._lent))]
+    def lend(self, count: int, busy: frozenset[int] = frozenset()) -> tuple[str, ...]:
+        """Choose workers whose GPUs go to training: all on `busy` ones, and `count` places in all; idle ones first."""
+        taken = [worker for worker, spec in self._workers.items() if busy & set(spec.gpus)]
+        order = sorted((w for w in self._workers if w not in taken), key=lambda worker: worker in self._duties)
+        chosen = taken + order[: max(0, count - len(self._lent) - len(taken))]
         self._lent += [self._workers[worker] for worker in chosen]
         return tuple(chosen)
 
-    def take_back(self, count: int) -> None:
+    def take_back(self, count: int, busy: frozenset[int] = frozenset()) -> None:
         """Start workers again in places that training no longer needs, until it has `count`."""
-        while len(self._lent) > count:
-            spec = self._lent.pop()
+        free = [spec for spec in self._lent if not busy & set(spec.gpus)]
+        while len(self._lent) > count and free:
+            spec = free.pop()
+            self._lent.remove(spec)
             if spec.node in self._stations:
                 self._news.append(self._start_worker(spec.node, spec.gpus))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.errors import BadConfigError, BadFileError
@@ -13,7 +13,7 @@ from prism.place.choices import Choice, consider
 from prism.place.clusters import Cluster, Job
 from prism.place.live.journal import DispatchJournal, Entry
 from prism.place.live.slurm import SlurmCluster, Unit, read_script
-from prism.place.live.snapshot import LiveCluster, SubmitError, build_scheduler
+from prism.place.live.snapshot import LiveCluster, SeenJob, Snapshot, SubmitError, build_scheduler
 from prism.place.run_times import RunTimes
 
 
@@ -37,15 +37,29 @@ class Dispatcher:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
     tell: Callable[[str], None] = lambda text: None
+    look_s: float = 2.0  # for which an answer of the clusters is used again, with what was placed since added
+    _seen: list[Snapshot] = field(default_factory=list)
+    _seen_s: float = float("-inf")
 
     def ask(self, script: Path, home: str = "", user: str = "") -> Asked:
         """Where a script would run, from what all clusters say now."""
         job, seconds = self._read_job(script, home, user)
-        snapshots = [cluster.look() for cluster in self.clusters.values()]
+        snapshots = self._look()
         now_s = self.clock()
         scheduler = build_scheduler(snapshots, self.traits, self.times, now_s)
         choices = consider(scheduler, job, now_s, seconds)
         return Asked(job=job, choices=tuple(choices), errors={s.cluster: s.error for s in snapshots if s.error})
+
+    def _look(self) -> list[Snapshot]:
+        if self.clock() - self._seen_s > self.look_s or not self._seen:
+            self._seen = [cluster.look() for cluster in self.clusters.values()]
+            self._seen_s = self.clock()
+        return self._seen
+
+    def _note_placed(self, job: Job, entry: Entry) -> None:
+        """Count a job that was placed since the clusters were asked."""
+        taken = SeenJob(id=entry.job, user=job.user, gpus=job.gpus, running=False)
+        self._seen = [replace(s, jobs=(*s.jobs, taken)) if s.cluster == entry.cluster else s for s in self._seen]
 
     def place(self, script: Path, mark: str, journal: DispatchJournal, home: str = "") -> Entry | None:
         """Hand a job over exactly once; None where that cannot be decided now."""
@@ -57,10 +71,11 @@ class Dispatcher:
         if known is not None and known.state == "placed":
             return known
         asked = self.ask(script, home)
-        for choice in asked.choices:
-            if choice.fits:
-                return self._submit(script, mark, choice, journal)
-        return None
+        choice = next((choice for choice in asked.choices if choice.fits), None)
+        placed = None if choice is None else self._submit(script, mark, choice, journal)
+        if placed is not None:
+            self._note_placed(asked.job, placed)
+        return placed
 
     def _submit(self, script: Path, mark: str, choice: Choice, journal: DispatchJournal) -> Entry | None:
         intent = Entry(mark=mark, state="intent", cluster=choice.cluster, at_s=self.clock(), why=choice.why)
@@ -70,11 +85,11 @@ class Dispatcher:
             number = cluster.submit(str(script), mark)
         except SubmitError as error:
             self.tell(f"{mark}: {choice.cluster}: {error}")
+            self._seen_s = float("-inf")  # what it said before does not hold any more
             if error.refused:
                 journal.write(Entry(mark=mark, state="void", cluster=choice.cluster, at_s=self.clock(), why=str(error)))
                 return None
             # The call may have been taken although its answer was lost, so its effect is looked for later.
-            self.sleep(getattr(cluster, "settle_s", 0.0))
             settled = self._settle(intent, journal)
             return settled if settled.state == "placed" else None
         placed = Entry(mark=mark, state="placed", cluster=choice.cluster, job=number, at_s=self.clock(), why=choice.why)
@@ -84,7 +99,14 @@ class Dispatcher:
     def _settle(self, intent: Entry, journal: DispatchJournal) -> Entry:
         """Find out what became of a job that was to be handed over; unchanged where it cannot be known."""
         try:
-            number = self.clusters[intent.cluster].find(intent.mark)
+            cluster = self.clusters[intent.cluster]
+            number = cluster.find(intent.mark)
+            if number is None:
+                if self.clock() - intent.at_s < cluster.arrival_s:
+                    return intent  # it may be on its way still
+                # Calls that a cluster took before it was away are done only after it is back.
+                self.sleep(cluster.settle_s)
+                number = cluster.find(intent.mark)
         except (SubmitError, KeyError) as error:
             self.tell(f"{intent.mark}: whether {intent.cluster} has it is not known ({error}); left alone")
             return intent

@@ -25,6 +25,8 @@ class KueueCluster:
     context: str = ""
     folder: str = ""
     timeout_s: float = 20.0
+    settle_s: float = 0.0  # a second object of the same name is refused, so nothing has to be waited for
+    arrival_s: float = 0.0
 
     def look(self) -> Snapshot:
         """Quota and workloads of all queues."""

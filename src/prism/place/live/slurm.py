@@ -30,6 +30,11 @@ class SlurmCluster:
     timeout_s: float = 20.0
     settle_s: float = 10.0  # after a call that failed, until its effect would be seen; Slurm's MessageTimeout
 
+    @property
+    def arrival_s(self) -> float:
+        """sbatch waits for a controller that is away and outlives its dispatcher, up to its time limit."""
+        return self.timeout_s + self.settle_s
+
     def look(self) -> Snapshot:
         """Nodes and jobs; every failure is an answer of its own."""
         try:
@@ -46,7 +51,7 @@ class SlurmCluster:
 
     def submit(self, script: str, mark: str) -> str:
         """Hand a job over, with the mark as its comment."""
-        answer = self._run("sbatch", "--parsable", f"--comment={mark}", "--", script).strip()
+        answer = self._run("sbatch", "--parsable", f"--comment={mark}", "--", script, limited=True).strip()
         number = answer.split(";")[0].splitlines()[-1] if answer else ""
         if not number.isdigit():
             raise SubmitError(f"sbatch said '{answer[:60]}', expected a number")
@@ -70,15 +75,21 @@ class SlurmCluster:
                 return number
         return None
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *words: str, limited: bool = False) -> str:
         target = (f"--clusters={self.cluster}",) if self.cluster else ()
-        command = [*self.prefix, words[0], *target, *words[1:]]
+        limit = ("timeout", "-s", "KILL", f"{self.timeout_s:g}") if limited else ()
+        command = [*self.prefix, *limit, words[0], *target, *words[1:]]
         environment = {**os.environ, **({"SLURM_CONF": self.conf} if self.conf else {}), "SLURM_TIME_FORMAT": "%s"}
         for name in ("SBATCH_COMMENT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
             environment.pop(name, None)
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=self.timeout_s, env=environment, errors="replace"
+                command,
+                capture_output=True,
+                text=True,
+                timeout=self.timeout_s + 5.0 * limited,
+                env=environment,
+                errors="replace",
             )
         except subprocess.TimeoutExpired:
             raise SubmitError(f"{words[0]} did not answer within {self.timeout_s:g} s") from None
@@ -87,7 +98,8 @@ class SlurmCluster:
         if done.returncode != 0:
             text = done.stderr.strip().splitlines()
             said = text[-1][:120] if text else f"exit code {done.returncode}"
-            reached = not any(
+            # 124, 128 + 9: the time limit ended it, and whether its call arrived is not known.
+            reached = done.returncode not in (124, 137, -9) and not any(
                 word in done.stderr for word in ("Unable to contact", "Socket timed out", "timed out", "onnect")
             )
             raise SubmitError(f"{words[0]}: {said}", refused=reached)

@@ -43,6 +43,14 @@ class LiveCluster(Protocol):
     def name(self) -> str:
         """Its name."""
 
+    @property
+    def arrival_s(self) -> float:
+        """How long after a submission was begun its job may still appear, even if whoever began it is dead."""
+
+    @property
+    def settle_s(self) -> float:
+        """How long a cluster that answers again needs for calls that came before."""
+
     def look(self) -> Snapshot:
         """What it says of itself now; never raises."""
 

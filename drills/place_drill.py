@@ -1,0 +1,110 @@
+"""`python -m drills.place_drill [--jobs 500]`: jobs dispatched to two real Slurm clusters that fail meanwhile.
+
+slurmctld of one cluster is killed and started again, that of the other stops answering for a while, and the dispatcher
+is killed again and again. Every job must run exactly once.
+"""
+
+# ruff: noqa: T201 (a program of its own)
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from drills.slurm_cluster import SlurmCluster, why_no_slurm
+
+_SITES = """\
+clusters:
+  - {{name: east, slurm: {{conf: {east}, unit: node, timeout_s: 20, settle_s: 12}}}}
+  - {{name: west, slurm: {{conf: {west}, unit: node, timeout_s: 20, settle_s: 12}}}}
+"""
+
+
+def write_jobs(folder: Path, count: int) -> Path:
+    """Scripts that leave one line each in one file."""
+    scripts = folder / "jobs"
+    scripts.mkdir()
+    for number in range(count):
+        text = f"#!/bin/sh\n#SBATCH --nodes=1 --time=5 --output=/dev/null\necho job-{number:04} >> {folder}/ran.txt\n"
+        (scripts / f"job-{number:04}.sh").write_text(text)
+    return scripts
+
+
+def run_drill(folder: Path, count: int, limit_s: float) -> Counter[str]:
+    """Dispatch, hurt, wait; how often each job ran."""
+    rng = random.Random(0)
+    scripts = write_jobs(folder, count)
+    ran = folder / "ran.txt"
+    kills = hurts = 0
+    with (
+        SlurmCluster(folder / "east", 3, "east", alone=False) as east,
+        SlurmCluster(folder / "west", 3, "west", alone=False) as west,
+    ):
+        sites = folder / "live.yaml"
+        sites.write_text(_SITES.format(east=east.conf, west=west.conf))
+        words = ["place", "dispatch", str(scripts), "--clusters", str(sites), "--act", "--poll-s", "2"]
+        command = [sys.executable, "-m", "prism", *words, "--state", str(folder / "state")]
+        end_s = time.monotonic() + limit_s
+        log = (folder / "dispatcher.log").open("ab")
+        dispatcher = subprocess.Popen(command, stdout=log, stderr=log)
+        while time.monotonic() < end_s:
+            time.sleep(rng.uniform(3.0, 12.0))
+            code = dispatcher.poll()
+            if code == 0:
+                break
+            if code is None:
+                dispatcher.kill()
+                dispatcher.wait()
+                kills += 1
+            if hurts == 0:
+                east.kill_controller()
+                time.sleep(5.0)
+                east.start_controller()
+            elif hurts == 1:
+                west.freeze_controller(frozen=True)
+            elif hurts == 2:
+                west.freeze_controller(frozen=False)
+            hurts += 1
+            dispatcher = subprocess.Popen(command, stdout=log, stderr=log)
+            if hurts > 8:  # then it may finish in peace
+                dispatcher.wait(max(1.0, end_s - time.monotonic()))
+        while time.monotonic() < end_s and len(set(_lines(ran))) < count:
+            time.sleep(1.0)
+        time.sleep(3.0)  # a job that ran twice would show
+    placed = (folder / "state" / "placements.jsonl").read_text().count('"placed"')
+    print(f"{count} jobs, dispatcher killed {kills} times, {hurts} faults, {placed} placements written")
+    return Counter(_lines(ran))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def main() -> int:
+    """Run the drill and print how often jobs ran."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--limit-s", type=float, default=3_600.0)
+    options = parser.parse_args()
+    reason = why_no_slurm()
+    if reason is not None:
+        print(f"skipped: {reason}")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="prism-place-") as folder:
+        ran = run_drill(Path(folder), options.jobs, options.limit_s)
+        twice = sorted(name for name, times in ran.items() if times > 1)
+        missing = options.jobs - len(ran)
+        print(f"ran once: {sum(times == 1 for times in ran.values())}, more than once: {len(twice)}, never: {missing}")
+        if twice or missing:
+            print(f"twice: {', '.join(twice[:10])}")
+            print(Path(folder, "dispatcher.log").read_text()[-3_000:])
+        return 1 if twice or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

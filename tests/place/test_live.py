@@ -1,0 +1,240 @@
+"""Jobs are handed to live clusters exactly once, and nothing is done where it is not known what is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prism.errors import InputError
+from prism.place import Cluster
+from prism.place.live.dispatcher import Dispatcher, mark_of
+from prism.place.live.journal import DispatchJournal, Entry
+from prism.place.live.kueue import KueueCluster
+from prism.place.live.sites_file import read_live
+from prism.place.live.slurm import SlurmCluster, parse_length, read_script
+from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
+
+
+class Killed(BaseException):
+    """The dispatcher is gone, wherever it was."""
+
+
+@dataclass
+class FakeCluster:
+    """A cluster in memory; `faults` says what goes wrong at each call, in order."""
+
+    name: str
+    faults: Iterator[str] = field(default_factory=lambda: iter(()))
+    jobs: dict[str, str] = field(default_factory=dict)  # mark -> id
+    submitted: list[str] = field(default_factory=list)
+    free: int = 8
+    settle_s: float = 0.0
+    arrival_s: float = 0.0
+
+    def look(self) -> Snapshot:
+        return Snapshot(cluster=self.name, gpus=8, free=self.free)
+
+    def submit(self, script: str, mark: str) -> str:
+        fault = next(self.faults, "")
+        if fault == "down":
+            raise SubmitError("Unable to contact")
+        self.submitted.append(mark)
+        self.jobs[mark] = str(len(self.submitted))
+        if fault == "lost":
+            raise SubmitError("the answer was lost")
+        if fault == "killed":
+            raise Killed
+        return self.jobs[mark]
+
+    def find(self, mark: str) -> str | None:
+        fault = next(self.faults, "")
+        if fault == "down":
+            raise SubmitError("Unable to contact")
+        if fault == "killed":
+            raise Killed
+        return self.jobs.get(mark)
+
+
+def make_dispatcher(*clusters: FakeCluster, now: list[float] | None = None) -> Dispatcher:
+    moment = now or [1_000.0]
+    traits = {c.name: Cluster(name=c.name, gpus=8) for c in clusters}
+    found = {c.name: c for c in clusters}
+    return Dispatcher(clusters=found, traits=traits, sleep=lambda s: None, clock=lambda: moment[0])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.sh"
+    path.write_text("#!/bin/sh\n#SBATCH --gpus=4 --time=1:00:00\ntrain\n")
+    return path
+
+
+@settings(max_examples=60, deadline=None)
+@given(faults=st.lists(st.sampled_from(["", "down", "lost", "killed"]), max_size=12))
+def test_whatever_fails_and_whenever_it_is_killed_a_job_is_placed_once(
+    faults: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("place")
+    path = folder / "a.sh"
+    path.write_text("#SBATCH --gpus=1\n")
+    cluster = FakeCluster("east", iter(faults))
+    placed = None
+    for _ in range(20):
+        try:
+            with DispatchJournal(folder / "state") as journal:
+                placed = make_dispatcher(cluster).place(path, mark_of(path), journal)
+        except Killed:
+            continue
+        if placed is not None:
+            break
+    assert placed is not None and len(cluster.submitted) == 1
+    with DispatchJournal(folder / "state") as journal:
+        assert make_dispatcher(cluster).place(path, mark_of(path), journal) == placed
+    assert len(cluster.submitted) == 1
+
+
+def test_a_second_dispatcher_of_the_same_journal_is_refused(tmp_path: Path) -> None:
+    with DispatchJournal(tmp_path), pytest.raises(InputError, match="another dispatcher"):
+        DispatchJournal(tmp_path)
+
+
+def test_what_a_cluster_may_have_forgotten_is_left_alone(tmp_path: Path, script: Path) -> None:
+    cluster, now = FakeCluster("east"), [10_000.0]
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=1.0))
+        assert make_dispatcher(cluster, now=now).place(script, mark_of(script), journal) is None
+    assert cluster.submitted == []
+
+
+def test_a_submission_that_may_still_be_on_its_way_is_not_made_again(tmp_path: Path, script: Path) -> None:
+    """sbatch waits for a controller that is away, and goes on when the dispatcher that started it is killed."""
+    cluster, now = FakeCluster("east", arrival_s=30.0), [100.0]
+    dispatcher = make_dispatcher(cluster, now=now)
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
+        assert dispatcher.place(script, mark_of(script), journal) is None and cluster.submitted == []
+        cluster.jobs[mark_of(script)] = "7"  # the old sbatch gets through
+        now[0] = 200.0
+        placed = dispatcher.place(script, mark_of(script), journal)
+    assert placed is not None and placed.job == "7" and cluster.submitted == []
+
+
+def test_a_cluster_that_is_back_does_earlier_calls_first(tmp_path: Path, script: Path) -> None:
+    cluster, now = FakeCluster("east"), [100.0]
+    dispatcher = make_dispatcher(cluster, now=now)
+    dispatcher.sleep = lambda seconds: cluster.jobs.update({mark_of(script): "7"})
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
+        placed = dispatcher.place(script, mark_of(script), journal)
+    assert placed is not None and placed.job == "7" and cluster.submitted == []
+
+
+def test_a_line_that_a_crash_cut_off_is_dropped_and_a_strange_one_is_named(tmp_path: Path) -> None:
+    with DispatchJournal(tmp_path) as journal:
+        journal.write(Entry(mark="a", state="placed", cluster="east", job="1"))
+    path = tmp_path / "placements.jsonl"
+    path.write_text(path.read_text() + '{"mark": "b", "sta')
+    with DispatchJournal(tmp_path) as journal:
+        assert set(journal.entries) == {"a"}
+        journal.write(Entry(mark="c", state="intent", cluster="east"))
+    with DispatchJournal(tmp_path) as journal:
+        assert set(journal.entries) == {"a", "c"}
+    path.write_text("nonsense\n")
+    with pytest.raises(InputError, match="line 1"):
+        DispatchJournal(tmp_path)
+
+
+def test_the_cluster_with_room_is_chosen_and_one_without_answers_is_left_out(script: Path) -> None:
+    full, empty = FakeCluster("east", free=0), FakeCluster("west")
+    asked = make_dispatcher(full, empty).ask(script, "east")
+    assert [c.cluster for c in asked.choices] == ["west", "east"]
+    assert asked.choices[0].start_s == 0 and asked.choices[0].finish_s == 3_600.0
+
+    silent = FakeCluster("west")
+    silent.look = lambda: Snapshot(cluster="west", error="did not answer")  # type: ignore[method-assign]
+    asked = make_dispatcher(full, silent).ask(script)
+    assert asked.choices[0].cluster == "east" and not asked.choices[1].fits
+    assert asked.errors == {"west": "did not answer"}
+
+
+def test_answers_that_contradict_each_other_are_no_answers() -> None:
+    busy = (SeenJob(id="1", user="u", gpus=9, running=True),)
+    assert "contradict" in check(Snapshot(cluster="a", gpus=8, free=0, jobs=busy)).error
+    assert "contradict" in check(Snapshot(cluster="a", gpus=8, free=9)).error
+    assert not check(Snapshot(cluster="a", gpus=8, free=8)).error
+
+
+def test_what_slurm_prints_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "sinfo": "n1|mixed|gpu:h100:8(S:0-1)|16/112/0/128\nn1|mixed|gpu:h100:8|16/112/0/128\nn2|drained|gpu:8|0/0/128/128\n",
+        "squeue": "17|RUNNING|ann|gres/gpu:4|1|32|1-02:00:00|UNLIMITED|(null)\n18|PENDING|bob|gres/gpu:h100:8|2|256|0:00|2:00:00|x|y\n",
+    }
+    monkeypatch.setattr(SlurmCluster, "_run", lambda self, *words: answers[words[0]])
+    seen = SlurmCluster(name="a").look()
+    assert (seen.gpus, seen.free) == (16, 4)
+    assert [(j.gpus, j.running, j.elapsed_s, j.left_s) for j in seen.jobs] == [
+        (4, True, 93_600.0, None),
+        (16, False, 0.0, 7_200.0),
+    ]
+    answers["sinfo"] = "garbage\n"
+    assert "not those of Slurm" in SlurmCluster(name="a").look().error
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("#SBATCH --gpus=8 --time=2:00:00", (8, 7_200.0)),
+        ("#SBATCH -N 4 --gres=gpu:h100:8 -t 30", (32, 1_800.0)),
+        ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4", (8, None)),
+        ("echo\n#SBATCH --gpus=8", (0, None)),
+    ],
+)
+def test_a_script_says_what_it_needs(line: str, expected: tuple[int, float | None]) -> None:
+    assert read_script(f"#!/bin/sh\n{line}\n", "gpu") == expected
+
+
+def test_lengths_of_slurm_are_seconds() -> None:
+    assert [parse_length(t) for t in ("1-01:00:00", "10:00", "UNLIMITED", "INVALID")] == [90_000.0, 600.0, None, None]
+
+
+def test_what_kueue_records_is_read(tmp_path: Path) -> None:
+    quota = {"flavors": [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "16"}]}]}
+    used = [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "8"}]}]
+    queues = {"items": [{"spec": {"resourceGroups": [quota]}, "status": {"flavorsUsage": used}}]}
+    pods = {"count": 2, "template": {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}}
+    admitted = {"type": "Admitted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    done = {"type": "Finished", "status": "True"}
+    items = [
+        {"metadata": {"name": n, "namespace": "team"}, "spec": {"podSets": [pods]}, "status": {"conditions": c}}
+        for n, c in (("runs", [admitted]), ("waits", []), ("over", [admitted, done]))
+    ]
+    (tmp_path / "clusterqueues.json").write_text(json.dumps(queues))
+    (tmp_path / "workloads.json").write_text(json.dumps({"items": items}))
+    seen = KueueCluster(name="k", folder=str(tmp_path)).look()
+    assert (seen.gpus, seen.free, seen.error) == (16, 8, "")
+    assert [(j.id, j.gpus, j.running) for j in seen.jobs] == [("runs", 8, True), ("waits", 8, False)]
+    (tmp_path / "workloads.json").write_text("{}")
+    assert "not those of Kueue" in KueueCluster(name="k", folder=str(tmp_path)).look().error
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("clusters: 3", "expected `clusters:`"),
+        ("clusters: [{name: a}]", "either `slurm:` or `kueue:`"),
+        ("clusters: [{name: a, slurm: {unit: core}}]", "expected gpu, node or cpu"),
+        ("clusters: [{name: a, slurm: {port: 3}}]", "expected only"),
+        ("clusters: [{name: a, slurm: {}}, {name: a, slurm: {}}]", "named twice"),
+    ],
+)
+def test_a_wrong_file_of_clusters_is_one_clear_line(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "live.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=word):
+        read_live(path)
