@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +86,7 @@ def _send_as_much(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) 
             return False
         usual.append(float(np.mean(samples)))
     error = np.hypot(*(1 / np.sqrt(mean * len(pairs)) for mean, pairs in zip(usual, (a, b), strict=True)))
-    return abs(np.log(usual[0] / usual[1])) <= max(_ERRORS * float(error), _LEAST_ERROR)
+    return abs(math.log(usual[0] / usual[1])) <= max(_ERRORS * float(error), _LEAST_ERROR)
 
 
 def _at_common_host(

@@ -84,7 +84,8 @@ def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: Rest
     newest = failures[-1]
     sure = verdict.confidence >= _SURE_ENOUGH
     started = any(f.step >= 0 or f.lived_s >= policy.useful_s for f in failures)
-    programs = verdict.category == "script" or (verdict.category == "framework" and verdict.action == "stop")
+    meets_it_again = verdict.action == "stop" or verdict.reason in _BUGS
+    programs = verdict.category in ("script", "framework") and meets_it_again
     if programs and sure and (verdict.reason in _BUGS or not started):
         return f"a fault of the program, a restart would meet it again; {_advice(verdict)}"
     # The same place on the same one of several hosts speaks against the host; strikes will see to that.

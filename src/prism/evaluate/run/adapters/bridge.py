@@ -120,12 +120,12 @@ def read_inspect(folder: Path) -> dict[str, float]:
             raise PrismError(f"inspect's log says '{status}': {str(told)[:200]}")
         for score in (log.get("results") or {}).get("scores") or []:
             values = {name: float(entry["value"]) for name, entry in score["metrics"].items()}
-            error = values.pop("stderr", None)
+            spread = values.pop("stderr", None)
             for name, value in values.items():
                 found[f"{score['name']}/{name}"] = value
             main = next((name for name in ("accuracy", "mean") if name in values), None)
-            if error is not None and main is not None:
-                found[f"{score['name']}/{main}_stderr"] = error
+            if spread is not None and main is not None:
+                found[f"{score['name']}/{main}_stderr"] = spread
     return found
 
 
