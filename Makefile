@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill kubernetes-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill cluster-drill kubernetes-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,7 @@ check: $(READY)  ## format, lint, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/write_cli_docs.py --check
 	$(BIN)/python scripts/write_reference.py --check
+	$(BIN)/python scripts/write_serve_client.py --check
 	$(BIN)/python scripts/write_diagrams.py --check
 	$(BIN)/python scripts/check_tests.py
 
@@ -62,6 +63,7 @@ format: $(READY)  ## rewrite the code as `make check` wants it
 docs: $(READY)  ## write the reference pages, diagrams and pictures from the code
 	$(BIN)/python scripts/write_cli_docs.py
 	$(BIN)/python scripts/write_reference.py --runs
+	$(BIN)/python scripts/write_serve_client.py
 	$(BIN)/python scripts/write_diagrams.py
 	$(BIN)/python scripts/write_pictures.py
 	$(BIN)/python tests/serve/remake_pictures.py docs
@@ -86,6 +88,10 @@ corpus: $(READY)  ## make real jobs fail in every way we know, and score `prism 
 	$(BIN)/python benchmarks/explain_corpus.py $(OUT)/corpus
 	$(BIN)/python scripts/make_rank_corpus.py $(OUT)/rank-corpus
 	$(BIN)/python benchmarks/explain.py corpus $(OUT)/rank-corpus
+
+cluster-drill: $(READY)  ## drills over ssh and Slurm, two hosts and a spare on this machine; needs root
+	$(BIN)/python -m drills.cluster_drills --launcher ssh
+	$(BIN)/python -m drills.cluster_drills --launcher slurm
 
 kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (drills/kube_cluster.py says what it needs)
 	$(BIN)/python -m drills.kubernetes_drill

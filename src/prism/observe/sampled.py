@@ -24,10 +24,10 @@ from prism.records.layout import DEGREES, UNKNOWN, Degree, Layout
 class SampledConfig:
     """How many samples make what sure; measured ranges are those of benchmarks/collect_sflow.py."""
 
-    message: float = 10.0  # samples of a message; with 3 to 9, degrees were wrong in 5 of 6 jobs
+    message: float = 10.0  # samples of a message; with fewer, degrees were mostly wrong
     few: float = 0.25  # share of the messages that may show fewer
     pair: float = 400.0  # samples of a pair whose total is compared with others: known to 5 %
-    confidence: float = 0.7  # of a layout; those below were wrong in 2 of 4 jobs of many samples
+    confidence: float = 0.7  # of a layout; those below were often wrong with many samples, too
     from_totals: float = 0.8  # confidence of stages that totals show
 
 
