@@ -296,3 +296,20 @@ def test_a_quota_above_its_cluster_is_refused(tmp_path: Path) -> None:
     path.write_text("- {name: a, gpus: 4, quotas: {ann: 5}}\n")
     with pytest.raises(InputError, match="quota of 'ann' on 'a' is 5 GPUs"):
         read_clusters(path)
+
+
+@pytest.mark.parametrize("moment", ["{}", "2024-13-45", "[[[["])
+def test_times_that_are_none_are_told_in_one_line(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"submit,seconds,gpus,cluster\n{moment},10,8,a\n")
+    with pytest.raises(InputError, match=r"jobs\.csv"):
+        read_jobs(path)
+
+
+def test_jobs_and_clusters_without_end_are_left_out_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submit,seconds,gpus,cluster\n1,10,8,a\nnan,10,8,a\n2,inf,8,a\n3,10,inf,a\n")
+    assert [job.submit_s for job in read_jobs(path)[0]] == [1.0]
+    (tmp_path / "clusters.yaml").write_text("a: .inf\n")
+    with pytest.raises(InputError, match="expected a number from 1"):
+        read_clusters(tmp_path / "clusters.yaml")

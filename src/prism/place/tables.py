@@ -63,7 +63,7 @@ def _read_yaml(path: Path) -> list[dict[str, Any]]:
 def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
     """One cluster from a row; `where` is told with what is wrong."""
     name, gpus = str(row["name"]), row["gpus"]
-    if not isinstance(gpus, int | float) or gpus != gpus or gpus < 1:
+    if not isinstance(gpus, int | float) or not 1 <= gpus < float("inf"):
         raise BadRowError(f"{where}: cluster '{name}' has {gpus!r} GPUs, expected a number from 1")
     numbers = {}
     for column in _NUMBERS:
@@ -94,7 +94,16 @@ def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
 
 def read_jobs(*paths: Path) -> tuple[list[Job], list[float]]:
     """Jobs in order of submission with their run times in seconds; jobs without a run time are left out."""
-    table = pl.concat([_read_job_table(path, prefix=len(paths) > 1) for path in paths], how="vertical").sort("submit")
+    tables = []
+    for path in paths:
+        try:
+            tables.append(_read_job_table(path, prefix=len(paths) > 1))
+        except pl.exceptions.PolarsError as error:
+            line = str(error).partition("\n")[0]
+            raise BadFileError(
+                f"{path}: a column is not what its name says ({line[:120]}); fix it or rename it"
+            ) from None
+    table = pl.concat(tables, how="vertical").sort("submit")
     jobs = [
         Job(id=str(i), submit_s=s, gpus=int(g), home=h, user=u, type=t, kind=k, priority=int(p), preemptible=bool(m))
         for i, s, g, h, u, t, k, p, m in table.drop("seconds").iter_rows()
@@ -125,10 +134,9 @@ def _read_job_table(path: Path, *, prefix: bool) -> pl.DataFrame:
         columns.append(known.cast(pl.Int64).alias(name))
     chosen = table.select(*columns, pl.col("seconds"))
     return chosen.filter(
-        pl.col("seconds").is_not_null()
+        pl.all_horizontal(pl.col("seconds", "gpus", "submit").is_finite())
         & (pl.col("seconds") >= 0)
         & (pl.col("gpus") > 0)
-        & pl.col("submit").is_not_null()
     )
 
 
