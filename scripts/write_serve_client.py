@@ -187,7 +187,7 @@ def write_client(document: dict[str, Any]) -> str:
         if path != "/api/events":  # a stream is not one answer
             text += "".join(write_method(path, method, operation) for method, operation in methods.items())
     for command in (["check", "--select", "F401,I", "--fix", "--quiet"], ["format", "--quiet"]):
-        words = ["ruff", *command, "--stdin-filename", str(FILE), "-"]
+        words = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(FILE), "-"]
         text = subprocess.run(words, input=text, capture_output=True, text=True, check=True).stdout
     return text
 

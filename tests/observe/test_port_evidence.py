@@ -9,7 +9,7 @@ import polars as pl
 from prism.observe.diagnosis import Diagnosis
 from prism.observe.port_evidence import add_ports
 from prism.observe.report.page import render_report
-from prism.observe.traffic.table import prepare_traffic
+from prism.observe.traffic.preparation import prepare_traffic
 from prism.records import SPANS, Finding
 from prism.records.findings import Culprit
 from prism.records.ports import PortLoad

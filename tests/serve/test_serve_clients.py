@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -72,32 +72,27 @@ def test_a_client_that_sends_nothing_at_all_is_let_go(service: RunningService) -
         assert client.recv(100) == b""
 
 
-def _wait_until_let_go(client: socket.socket) -> None:
-    """Until the service's own end of the connection is no longer established; nothing is read from it."""
-    ours, theirs = client.getpeername()[1], client.getsockname()[1]
-    ends = re.compile(rf": \w+:{ours:04X} \w+:{theirs:04X} 01 ")
-    until = time.monotonic() + 120
-    while time.monotonic() < until and ends.search(Path("/proc/net/tcp").read_text()):
-        time.sleep(0.05)
-
-
 def test_a_client_that_does_not_read_its_answer_is_let_go(service: RunningService) -> None:
+    """On a busy machine the service may need several times its patience to come to it."""
+    counts = (_count_received(service, pause_s) for pause_s in (3.0, 10.0, 30.0, 60.0))
+    assert any(count < 40 * 340_000 for count in counts), "everything was sent to a client that did not read"
+
+
+def _count_received(service: RunningService, pause_s: float) -> int:
+    """Ask for forty answers, read nothing for a while, then all that comes until the connection ends."""
+    received = 0
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.connect(("127.0.0.1", service.port))
         asked = "GET /api/timeline?key=report~job-1&width=4096&num_rows=64 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         client.sendall(asked.encode() * 40)
-        assert httpx.get(f"{service.address}/api/version", timeout=5).status_code == 200
-        _wait_until_let_go(client)
-        client.settimeout(20)
-        received = 0
-        with pytest.raises((ConnectionError, EOFError)):
-            while True:
-                chunk = client.recv(1 << 20)
-                if not chunk:
-                    raise EOFError
+        assert httpx.get(f"{service.address}/api/version", timeout=60).status_code == 200
+        time.sleep(pause_s)
+        client.settimeout(60)
+        with contextlib.suppress(ConnectionError):
+            while chunk := client.recv(1 << 20):
                 received += len(chunk)
-        assert received < 40 * 340_000, "the connection ended before everything was sent"
+    return received
 
 
 @pytest.mark.parametrize(

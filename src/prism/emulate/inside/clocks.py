@@ -105,7 +105,8 @@ class ThreadClock:
         """Running and sleeping time; with several threads the wall is all that can be read."""
         wall = self._wall[second] - self._wall[first]
         busy = self._busy[second] - self._busy[first]
-        if torch.get_num_threads() > 1 or busy < 0:  # busy < 0: the marks are of two threads
+        aside = self._streams[first] and self._streams[first] == self._streams[second]
+        if (torch.get_num_threads() > 1 and not aside) or busy < 0:  # busy < 0: the marks are of two threads
             return max(wall, 0)
         if self._streams[first]:
             return busy
