@@ -176,8 +176,9 @@ def test_live_ranks_wait_for_a_peer_that_gets_slow_at_a_step(small_job: Any) -> 
     assert [(run.rank, run.status) for run in runs] == [(0, "done"), (3, "done")]
     for run in runs:
         assert run.diverged == 2  # in its second step DDP tells all ranks how it cut the buckets, once
-        # This rank computes as before, and no step can end before that peer's compute has: a busy machine only adds.
-        assert run.step_ms[-1] > 0.9 * slow_ms * prediction.split.compute
+        # This rank computes as before, and no step can end before that peer's compute has: a busy machine only adds. The
+        # share of compute is the mean of all ranks; that peer's own may be a good deal smaller.
+        assert run.step_ms[-1] > 0.5 * slow_ms * prediction.split.compute
 
 
 @pytest.mark.slow
