@@ -118,6 +118,7 @@ def test_a_file_that_the_system_refuses_is_the_users_trouble_and_not_a_bug(
         module.main([])
     assert caught.value.code == 2
     assert capfd.readouterr().err.startswith(f"prism: error: {tmp_path}: Is a directory")
+    assert not list(tmp_path.iterdir())  # no crash file
 
 
 def test_a_bug_of_ours_leaves_a_file_with_the_stack_and_no_secrets(

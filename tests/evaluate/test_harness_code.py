@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ import forty_tasks
 from prism.errors import BadConfigError
 from prism.evaluate.plan_file import parse_plan
 from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, open_adapter
-from prism.evaluate.run.adapters.harness_code import CodeMetric
+from prism.evaluate.run.adapters.harness_code import CodeMetric, install_code_metric
 from prism.evaluate.run.adapters.harness_tasks import build_requests, open_task
 from prism.evaluate.run.scoring.sandbox import why_no_isolation, why_not
 from prism.evaluate.schedule.trials import Dataset
@@ -94,3 +97,12 @@ def test_a_chat_template_and_a_system_prompt_are_in_the_requests(base: Path) -> 
     dataset = make_dataset(base, **settings)
     requests = build_requests(open_task(dataset), dataset, Model())
     assert requests[0].args[0].startswith("<system>Be short.<user>x = ")
+
+
+def test_a_module_called_evaluate_that_is_no_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own evaluate.py beside the plan goes before the installed package."""
+    own = ModuleType("evaluate")
+    own.__spec__ = ModuleSpec("evaluate", None)
+    monkeypatch.setitem(sys.modules, "evaluate", own)
+    install_code_metric()
+    assert not hasattr(own, "load")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -10,6 +12,7 @@ import pytest
 
 from prism.observe.diagnose import diagnose
 from prism.observe.sampled import keep_certain
+from prism.records.findings import Culprit, Finding
 from prism.records.flow_samples import put_together
 from prism.scenarios import load_scenario, make_scenario
 from prism.scenarios.run import ScenarioRun
@@ -65,3 +68,26 @@ def test_a_job_whose_flow_records_came_beside_samples_of_others_is_left_alone(ma
     found = diagnose(made.flows, made.topology)
     records = made.flows.with_columns(packets=pl.lit(None, pl.Int64), sampling_rate=pl.lit(None, pl.Int64))
     assert keep_certain(found, records, ("records are packet samples, up to 1 in 1,000",)).jobs == found.jobs
+
+
+def test_an_investigation_gets_no_finding_that_samples_cannot_show(
+    made: ScenarioRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prism.cli import investigate as command
+
+    transfers, notes = put_together(sample(made.flows, 10_000))
+    found = diagnose(transfers, made.topology)
+    told = Finding(
+        kind="slow_compute",
+        job=found.jobs[0].id,
+        culprit=Culprit(type="host", id="h"),
+        start_ns=0,
+        end_ns=1,
+        lost_gpu_seconds=1.0,
+        score=0.99,
+        evidence="",
+    )
+    read = SimpleNamespace(flows=transfers, report=SimpleNamespace(notes=notes))
+    monkeypatch.setattr("prism.cli.flows.read_sources", lambda *_: read)
+    monkeypatch.setattr("prism.observe.diagnose", lambda *_: replace(found, findings=(told,)))
+    assert command._read_flows([Path("x")], None) == []

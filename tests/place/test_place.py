@@ -309,7 +309,9 @@ def test_times_that_are_none_are_told_in_one_line(tmp_path: Path, moment: str) -
 def test_jobs_and_clusters_without_end_are_left_out_and_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("submit,seconds,gpus,cluster\n1,10,8,a\nnan,10,8,a\n2,inf,8,a\n3,10,inf,a\n")
-    assert [job.submit_s for job in read_jobs(path)[0]] == [1.0]
+    said: list[str] = []
+    assert [job.submit_s for job in read_jobs(path, say=said.append)[0]] == [1.0]
+    assert said == [f"{path}: 3 of 4 jobs have no run time, GPUs or submission time and are left out"]
     (tmp_path / "clusters.yaml").write_text("a: .inf\n")
     with pytest.raises(InputError, match="expected a number from 1"):
         read_clusters(tmp_path / "clusters.yaml")

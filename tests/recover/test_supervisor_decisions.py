@@ -104,7 +104,7 @@ def test_a_file_that_is_missing_at_the_start_stops_the_run_at_once():
     assert kinds(fail(running(steps=0), 5.0, verdict("FileNotFoundError", "stop"))) == [Finish]
 
 
-@pytest.mark.parametrize("reason", ["Unknown", "NVLinkError"])
+@pytest.mark.parametrize("reason", ["Unknown", "NVLinkError", "OSError"])  # storage that does not answer is an OSError
 def test_a_job_that_ends_before_its_first_step_is_tried_a_few_times(reason: str):
     job = running(replace(SuperviseConfig(), restarts=RestartPolicy(startup_retries=2, backoff_s=0.0)), steps=0)
     for attempt in (2, 3):

@@ -95,11 +95,15 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     from prism.cli.flows import read_sources
     from prism.investigate.clues import read_findings
     from prism.observe import diagnose
+    from prism.observe.sampled import keep_certain
     from prism.records import TOPOLOGY, FlowOptions, read_table
 
     read = read_sources(flows, FlowOptions())
     known = read_table(topology, TOPOLOGY) if topology is not None else None
-    return read_findings(diagnose(read.flows, known).findings)
+    found = keep_certain(diagnose(read.flows, known), read.flows, read.report.notes)
+    for line in found.notes:
+        note(line)
+    return read_findings(found.findings)
 
 
 def _write(found: Investigation, output: Path, title: str) -> None:

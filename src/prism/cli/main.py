@@ -127,11 +127,11 @@ def _exit_code_of(error: Exception, arguments: list[str]) -> int:
     if type(error).__name__ == "Abort":
         fail("stopped")
         return 1
+    if verbosity.level > 0:
+        note("".join(traceback.format_exception(error)).rstrip())
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         fail(f"{error.filename}: {error.strerror}; check that it is there, is what the command needs and may be used")
         return 2
-    if verbosity.level > 0:
-        note("".join(traceback.format_exception(error)).rstrip())
     left = write_crash_file(error, arguments)
     where = f"attach {left} to a report" if left is not None else "run again with -v to see where"
     fail(f"internal error: {type(error).__name__}: {error}; this is a bug in Prism, {where}")

@@ -48,7 +48,7 @@ def run_simulate(
     if unknown:
         raise BadConfigError(f"'{unknown[0]}' is no policy; expected one of {', '.join(POLICIES)}")
     known = read_clusters(clusters)
-    trace, seconds = read_jobs(*jobs)
+    trace, seconds = read_jobs(*jobs, say=note)
     found: dict[str, dict[str, Any]] = {}
     chosen = list(policy or POLICIES)
     with progress("simulating", len(chosen)) as advance:

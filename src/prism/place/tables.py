@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,12 @@ def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
     )
 
 
-def read_jobs(*paths: Path) -> tuple[list[Job], list[float]]:
-    """Jobs in order of submission with their run times in seconds; jobs without a run time are left out."""
+def read_jobs(*paths: Path, say: Callable[[str], None] = lambda line: None) -> tuple[list[Job], list[float]]:
+    """Jobs in order of submission with their run times in seconds; `say` is told of jobs that cannot be used."""
     tables = []
     for path in paths:
         try:
-            tables.append(_read_job_table(path, prefix=len(paths) > 1))
+            tables.append(_read_job_table(path, prefix=len(paths) > 1, say=say))
         except pl.exceptions.PolarsError as error:
             line = str(error).partition("\n")[0]
             raise BadFileError(
@@ -111,7 +111,7 @@ def read_jobs(*paths: Path) -> tuple[list[Job], list[float]]:
     return jobs, table["seconds"].to_list()
 
 
-def _read_job_table(path: Path, *, prefix: bool) -> pl.DataFrame:
+def _read_job_table(path: Path, *, prefix: bool, say: Callable[[str], None]) -> pl.DataFrame:
     table = _choose(_load(path), _JOB_NAMES, ("submit", "seconds", "gpus"), path)
     if "id" in table.columns:  # sacct lists the steps of a job below it
         table = table.filter(~pl.col("id").cast(pl.String).str.contains(".", literal=True))
@@ -133,11 +133,15 @@ def _read_job_table(path: Path, *, prefix: bool) -> pl.DataFrame:
         known = pl.col(name).cast(pl.Int64, strict=False).fill_null(0) if name in table.columns else pl.lit(0)
         columns.append(known.cast(pl.Int64).alias(name))
     chosen = table.select(*columns, pl.col("seconds"))
-    return chosen.filter(
+    used = chosen.filter(
         pl.all_horizontal(pl.col("seconds", "gpus", "submit").is_finite())
         & (pl.col("seconds") >= 0)
         & (pl.col("gpus") > 0)
     )
+    if used.height < chosen.height:
+        missing = chosen.height - used.height
+        say(f"{path}: {missing:,} of {chosen.height:,} jobs have no run time, GPUs or submission time and are left out")
+    return used
 
 
 def _as_seconds(submit: pl.Series, path: Path) -> pl.Series:
