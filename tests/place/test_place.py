@@ -291,6 +291,29 @@ def test_what_sacct_prints_of_two_clusters_is_read(tmp_path: Path) -> None:
     assert seconds == [60.0, 86_401.0]
 
 
+def test_a_jobs_own_cluster_is_one_of_those_named_and_not_its_partition_or_the_seconds_it_waited(
+    tmp_path: Path,
+) -> None:
+    text = "submit,seconds,gpus,partition,queue\n0,10,1,batch,17\n5,10,2,long,0\n"
+    for name in ("seren", "kalos", "other"):
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "both.csv").write_text("submit,seconds,gpus,cluster,vc\n0,10,1,x,kalos\n5,10,2,y,seren\n")
+    said: list[str] = []
+    known = ["seren", "kalos"]
+    paths = [tmp_path / "seren.csv", tmp_path / "kalos.csv"]
+    assert (
+        sorted(job.home for job in read_jobs(*paths, clusters=known, say=said.append)[0])
+        == ["kalos"] * 2 + ["seren"] * 2
+    )
+    assert [job.home for job in read_jobs(tmp_path / "both.csv", clusters=known, say=said.append)[0]] == [
+        "kalos",
+        "seren",
+    ]
+    assert said == []
+    read_jobs(tmp_path / "other.csv", clusters=known, say=said.append)
+    assert len(said) == 1 and "no column names one of kalos, seren" in said[0]
+
+
 def test_a_quota_above_its_cluster_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "clusters.yaml"
     path.write_text("- {name: a, gpus: 4, quotas: {ann: 5}}\n")

@@ -48,7 +48,7 @@ def run_simulate(
     if unknown:
         raise BadConfigError(f"'{unknown[0]}' is no policy; expected one of {', '.join(POLICIES)}")
     known = read_clusters(clusters)
-    trace, seconds = read_jobs(*jobs, say=note)
+    trace, seconds = read_jobs(*jobs, clusters=[c.name for c in known], say=note)
     found: dict[str, dict[str, Any]] = {}
     chosen = list(policy or POLICIES)
     with progress("simulating", len(chosen)) as advance:
@@ -166,7 +166,7 @@ def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:
     from prism.place.live.sites_file import read_live
 
     live, traits = read_live(clusters)
-    times = learn_run_times(*read_jobs(*history)) if history else RunTimes()
+    times = learn_run_times(*read_jobs(*history, clusters=list(traits))) if history else RunTimes()
     return Dispatcher(clusters=live, traits=traits, times=times, tell=note)
 
 

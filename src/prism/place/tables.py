@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,18 @@ def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
     )
 
 
-def read_jobs(*paths: Path, say: Callable[[str], None] = lambda line: None) -> tuple[list[Job], list[float]]:
-    """Jobs in order of submission with their run times in seconds; `say` is told of jobs that cannot be used."""
+def read_jobs(
+    *paths: Path, clusters: Collection[str] = (), say: Callable[[str], None] = lambda line: None
+) -> tuple[list[Job], list[float]]:
+    """Jobs in order of submission with their run times in seconds; `say` is told of jobs that cannot be used.
+
+    With `clusters` named, a job's own cluster is read from the first column that names one of them, else from the
+    name of the file: a `queue` may be seconds, and a partition is not a cluster.
+    """
     tables = []
     for path in paths:
         try:
-            tables.append(_read_job_table(path, prefix=len(paths) > 1, say=say))
+            tables.append(_read_job_table(path, prefix=len(paths) > 1, clusters=clusters, say=say))
         except pl.exceptions.PolarsError as error:
             line = str(error).partition("\n")[0]
             raise BadFileError(
@@ -111,8 +117,15 @@ def read_jobs(*paths: Path, say: Callable[[str], None] = lambda line: None) -> t
     return jobs, table["seconds"].to_list()
 
 
-def _read_job_table(path: Path, *, prefix: bool, say: Callable[[str], None]) -> pl.DataFrame:
-    table = _choose(_load(path), _JOB_NAMES, ("submit", "seconds", "gpus"), path)
+def _read_job_table(path: Path, *, prefix: bool, clusters: Collection[str], say: Callable[[str], None]) -> pl.DataFrame:
+    raw = _load(path)
+    names = {**_JOB_NAMES, "home": _home_columns(raw, clusters)} if clusters else _JOB_NAMES
+    table = _choose(raw, names, ("submit", "seconds", "gpus"), path)
+    if clusters and "home" not in table.columns and path.stem not in clusters:
+        say(
+            f"{path}: no column names one of {', '.join(sorted(clusters)[:6])}, and the file is not called after one; "
+            "its jobs have no cluster of their own"
+        )
     if "id" in table.columns:  # sacct lists the steps of a job below it
         table = table.filter(~pl.col("id").cast(pl.String).str.contains(".", literal=True))
     else:
@@ -142,6 +155,16 @@ def _read_job_table(path: Path, *, prefix: bool, say: Callable[[str], None]) -> 
         missing = chosen.height - used.height
         say(f"{path}: {missing:,} of {chosen.height:,} jobs have no run time, GPUs or submission time and are left out")
     return used
+
+
+def _home_columns(raw: pl.DataFrame, clusters: Collection[str]) -> tuple[str, ...]:
+    """Of the columns that may name a job's own cluster, those in which one of the clusters is named."""
+    known = {c.lower(): c for c in raw.columns}
+    return tuple(
+        alias
+        for alias in _JOB_NAMES["home"]
+        if alias in known and raw[known[alias]].cast(pl.String).is_in(list(clusters)).any()
+    )
 
 
 def _as_seconds(submit: pl.Series, path: Path) -> pl.Series:
