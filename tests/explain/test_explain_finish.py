@@ -3,6 +3,7 @@
 import pytest
 
 from prism.explain import diagnose, read_job, read_text
+from prism.records.verdict import NO_FAILURE
 
 STEPS = "".join(f"step {i} | loss: {2 / i:.3f}\n" for i in range(1, 41))
 OF_TOTAL = "".join(f"iteration {i}/ 40 | lm loss: 2.0\n" for i in range(1, 41))
@@ -76,3 +77,16 @@ def test_all_ranks_must_have_come_to_their_end(tmp_path):
 def test_a_run_without_trouble_or_end_is_probably_fine_and_says_so():
     verdict = verdict_of(STEPS)
     assert (verdict.reason, verdict.confidence) == ("none", 0.5)
+
+
+@pytest.mark.parametrize(("code", "reason"), [("0", NO_FAILURE), ("-9", "OutOfMemoryError"), ("1", "Unknown")])
+def test_the_exit_code_that_the_supervisor_keeps_beside_a_log_decides(tmp_path, code, reason):
+    (tmp_path / "n1.log").write_text("".join(f"step {i} loss 2.0\n" for i in range(1, 16)))
+    (tmp_path / "n1.exit").write_text(f"{code}\n")
+    assert diagnose(read_job(str(tmp_path))).verdict.reason == reason
+
+
+def test_a_log_that_only_stops_is_not_said_to_have_come_to_its_end(tmp_path):
+    (tmp_path / "n1.log").write_text("".join(f"step {i} loss 2.0\n" for i in range(1, 16)))
+    verdict = diagnose(read_job(str(tmp_path))).verdict
+    assert verdict.confidence == 0.5 and "not how the run ended" in verdict.notes[0] and not verdict.mitigation

@@ -207,9 +207,8 @@ def _show(diagnosis: Diagnosis) -> None:
         f"  {verdict.category}, confidence {verdict.confidence:.2f}",
     )
     if verdict.reason == NO_FAILURE:
-        head = Text.assemble(
-            (f"{verdict.log}\n", "dim"), ("did not fail", "bold"), f"  confidence {verdict.confidence:.2f}"
-        )
+        said = "no sign of a failure" if verdict.notes else "did not fail"
+        head = Text.assemble((f"{verdict.log}\n", "dim"), (said, "bold"), f"  confidence {verdict.confidence:.2f}")
     lines = [
         head,
         Text.assemble(

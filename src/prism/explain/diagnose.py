@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prism.explain.cases import CaseStore, Neighbour, is_held_back, nearest
 from prism.explain.compress import compress
-from prism.explain.finish import Finish, find_finish
+from prism.explain.finish import SILENT_CONFIDENCE, Finish, find_finish
 from prism.explain.hits import EXCEPTION_DEPTH, Hit, blames_host, find_hits
 from prism.explain.joblog import JobLog, LogLine
 from prism.explain.ranks import Suspect, choose_root, find_suspect, may_isolate
@@ -19,6 +19,7 @@ from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, Eviden
 LAST_LINES = 40  # that an adviser is always shown
 MAX_EVIDENCE = 12
 ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
+_ENDS_SILENTLY = "the log tells no trouble and not how the run ended: its exit code or the kernel log of its host would"
 MAX_EVIDENCE_CHARS = 600
 # How sure a verdict is that rests on each layer; checked against the scoreboard in benchmarks/explain.py.
 CONFIDENCE = {
@@ -122,6 +123,7 @@ def _with_last_lines(kept: list[LogLine], job: JobLog) -> list[LogLine]:
 
 def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:
     several = len(job.progress) > 1
+    silent = finish.confidence == SILENT_CONFIDENCE
     return Verdict(
         log=job.name,
         reason=NO_FAILURE,
@@ -129,7 +131,8 @@ def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:
         action="none",
         confidence=finish.confidence,
         evidence=tuple(as_evidence(line, with_file=several) for line in finish.lines),
-        mitigation=book.advice[NO_FAILURE].mitigation,
+        mitigation="" if silent else book.advice[NO_FAILURE].mitigation,
+        notes=(_ENDS_SILENTLY,) if silent else (),
     )
 
 

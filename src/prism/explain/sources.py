@@ -33,6 +33,7 @@ _HOST_IN_NAME = re.compile(r"(?:^|[^a-z0-9])((?:node|host|gpu|worker|dgx|hgx|cn|
                            r"[-_]?[a-z]{0,8}[-_]?\d[\w-]*?)"
                            r"(?=$|\.|_rank|-rank|/|_local)", re.IGNORECASE)  # fmt: skip
 _ARCHIVES = {".gz": "a gzip file", ".bz2": "a bzip2 file", ".xz": "an xz file", ".zst": "a zstd file"}
+_EXIT_CODE = re.compile(rb"-?\d{1,3}\n?")
 _BARE_NUMBER = re.compile(r"^(?:log[-_.])?(\d{1,5})$", re.IGNORECASE)
 
 
@@ -87,11 +88,21 @@ def read_chunks(source: LogSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[b
     """The log's bytes, decompressed and in UTF-8, a chunk at a time; what a cut archive still holds is read."""
     try:
         with open_log(source) as stream:
-            yield from to_utf8(_read_on(stream, chunk_bytes))
+            chunks = to_utf8(_read_on(stream, chunk_bytes))
+            yield from _in_words(chunks) if source.path.endswith(".exit") else chunks
     except OSError as error:
         raise BadFileError(
             f"{source.path}: cannot be read ({error.strerror or error}); check the file and its mode"
         ) from error
+
+
+def _in_words(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The exit code that `prism supervise` keeps beside a log, as a launcher would print it."""
+    first = next(chunks, b"")
+    if _EXIT_CODE.fullmatch(first):
+        first = (b"exited with code " if int(first) == 0 else b"exitcode: ") + first
+    yield first
+    yield from chunks
 
 
 @dataclass(frozen=True, slots=True)
