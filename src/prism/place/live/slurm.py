@@ -30,6 +30,13 @@ class SlurmCluster:
     timeout_s: float = 20.0
     settle_s: float = 10.0  # after a call that failed, until its effect would be seen; Slurm's MessageTimeout
 
+    repeatable: bool = False
+
+    @property
+    def form(self) -> str:
+        """Jobs are scripts for sbatch."""
+        return "batch script"
+
     @property
     def arrival_s(self) -> float:
         """sbatch waits for a controller that is away and outlives its dispatcher, up to its time limit."""
@@ -57,7 +64,7 @@ class SlurmCluster:
             raise SubmitError(f"sbatch said '{answer[:60]}', expected a number")
         return number
 
-    def find(self, mark: str) -> str | None:
+    def find(self, script: str, mark: str) -> str | None:
         """Look among jobs of all states that the controller remembers, then in the accounting where there is one."""
         # Every state: a job that has ended already was placed all the same.
         listed = self._run("squeue", "-h", "-a", "-t", "all", "-o", "%i|%k")

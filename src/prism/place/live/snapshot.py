@@ -51,13 +51,21 @@ class LiveCluster(Protocol):
     def settle_s(self) -> float:
         """How long a cluster that answers again needs for calls that came before."""
 
+    @property
+    def form(self) -> str:
+        """What it takes as a job: "batch script" or "manifest"."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether handing over a job that it already has is without effect."""
+
     def look(self) -> Snapshot:
         """What it says of itself now; never raises."""
 
     def submit(self, script: str, mark: str) -> str:
         """Hand a job over, marked; its id there. Raises SubmitError where it is not known to have been taken."""
 
-    def find(self, mark: str) -> str | None:
+    def find(self, script: str, mark: str) -> str | None:
         """The id of the job with this mark, or None where there is none for sure. Raises SubmitError if not known."""
 
 
