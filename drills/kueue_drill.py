@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,11 +115,14 @@ def main() -> int:
     if reason is not None:
         print(f"skipped: {reason}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers end with us
     with tempfile.TemporaryDirectory(prefix="prism-kueue-") as folder:
         found = run_drill(Path(folder), options.jobs, options.limit_s)
     good = len(found.held) == options.jobs and set(found.held.values()) == {1} == set(found.ran.values())
     good = good and len(found.ran) == options.jobs
-    print(f"{options.jobs} jobs, dispatcher killed {found.kills} times, {found.faults} faults; taken {found.by_cluster}")
+    print(
+        f"{options.jobs} jobs, dispatcher killed {found.kills} times, {found.faults} faults; taken {found.by_cluster}"
+    )
     for what, counts in (("held", found.held), ("ran", found.ran)):
         more = sum(times > 1 for times in counts.values())
         once, never = sum(times == 1 for times in counts.values()), options.jobs - len(counts)

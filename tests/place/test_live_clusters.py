@@ -280,7 +280,9 @@ def test_an_object_says_how_many_gpus_run_at_once(tmp_path: Path, text: str, exp
     assert read_manifest(path) == expected
 
 
-@pytest.mark.parametrize("text", ["a: [", "kind: Job", f"{JOB}---\n{JOB}", JOB.replace("parallelism: 4", "parallelism: x")])
+@pytest.mark.parametrize(
+    "text", ["a: [", "kind: Job", f"{JOB}---\n{JOB}", JOB.replace("parallelism: 4", "parallelism: x")]
+)
 def test_what_is_no_object_is_one_clear_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(text)
@@ -323,3 +325,30 @@ def test_a_cluster_that_takes_a_name_once_is_handed_the_job_again_and_no_other_c
         journal.write(Entry(mark=find_job(script).mark, state="intent", cluster="east", at_s=999.0))
         placed = make_dispatcher(cluster, other).place(find_job(script), journal)
     assert placed is not None and placed.cluster == "east" and other.submitted == []
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_object_that_is_there_already_is_the_same_job_only_if_it_carries_the_mark(
+    listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kubectl 1.32 said to an API server: a list where it was told to ignore what is not found."""
+    path = tmp_path / "train.yaml"
+    path.write_text(JOB)
+    held: dict[str, object] = {}
+
+    def kubectl(self: KueueCluster, *words: str, given: str = "", limited: bool = False) -> str:
+        wanted = json.loads(given)
+        if words[0] == "create" and held:
+            raise SubmitError('kubectl: Error from server (AlreadyExists): jobs.batch "x" already exists', refused=True)
+        if words[0] == "create":
+            held.update(wanted)
+        return json.dumps({"kind": "List", "items": [held]} if listed else held) if held else ""
+
+    monkeypatch.setattr(KueueCluster, "kubectl", kubectl)
+    cluster, mark = KueueCluster(name="k", queue="team"), find_job(path).mark
+    assert cluster.find(str(path), mark) is None
+    assert cluster.submit(str(path), mark) == cluster.submit(str(path), mark) == cluster.find(str(path), mark)
+    assert held["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}  # type: ignore[index]
+    held["metadata"]["annotations"] = {"prism.dev/mark": "another"}  # type: ignore[index]
+    with pytest.raises(SubmitError, match="not of this job"):
+        cluster.submit(str(path), mark)

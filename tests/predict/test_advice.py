@@ -173,6 +173,22 @@ def test_a_watch_that_is_started_again_repeats_no_alert(tmp_path: Path) -> None:
     assert len(read_risks(tmp_path / "risk.json").per_day) == 60
 
 
+def test_events_outside_the_range_that_was_written_a_horizon_ago_are_an_alarm_once(tmp_path: Path) -> None:
+    events, lives = make_fleet()
+    config = PredictConfig(horizon_days=10, step_days=5)
+    calm = events.filter(pl.col("at") < 80 * DAY_NS)
+    RiskRound(tmp_path, WatchConfig(), config).score(make_history(calm, lives), 80 * DAY_NS)
+    storm = pl.DataFrame({"serial": [f"n{i}" for i in range(60)], "at": [(81 + i / 10) * DAY_NS for i in range(60)]})
+    worse = make_history(pl.concat([calm, storm.cast({"at": pl.Int64})]), lives)
+    kinds = [
+        [a.kind for a in RiskRound(tmp_path, WatchConfig(), config).score(worse, day * DAY_NS)] for day in (90, 91)
+    ]
+    assert kinds[0].count("drift") == 1 and "drift" not in kinds[1]
+    assert "prism_predict_calibration_drift 1" in (tmp_path / "metrics.prom").read_text()
+    told = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
+    assert any(line["kind"] == "drift" and "60 parts had an event" in line["text"] for line in told)
+
+
 def test_the_command_prints_advice(tmp_path: Path) -> None:
     events, lives = make_fleet()
     events.with_columns(pl.col("at").cast(pl.Datetime("ns"))).write_csv(tmp_path / "events.csv")

@@ -301,7 +301,8 @@ def _explain(panel: Panel, risk: Floats) -> list[tuple[str, ...]]:
         spread = float(np.std(values)) or 1.0
         slope = float(np.corrcoef(values, risk)[0, 1]) if np.std(risk) > 0 else 0.0
         away = (values - np.median(values)) / spread * np.sign(slope)
-        telling.append((abs(slope), words, away > 0.5, values))
+        shown = np.expm1(values) if name.startswith("counter_") else values
+        telling.append((abs(slope), words, away > 0.5, shown))
     telling.sort(key=lambda t: -t[0])
     found: list[tuple[str, ...]] = []
     for i in range(len(risk)):
@@ -323,7 +324,7 @@ def _words(feature: str) -> str | None:
         return plain[feature] if feature != "days_since_event" else None
     if feature.startswith("counter_"):
         name, days = feature.removeprefix("counter_").rsplit("_", 1)
-        return f"{name} rose in {days} (log {{:.1f}})"
+        return f"{name} rose by {{:.0f}} in {days.removesuffix('d')} days"
     if feature.startswith("rate_within"):
         return f"{{:.4f}} events per part among its neighbours (level {feature.rsplit('_', 1)[1]}) in a year"
     if feature.startswith("rate_level"):

@@ -76,11 +76,12 @@ class KueueCluster:
         given = json.dumps(self._prepare(script, mark))
         text = self.kubectl("get", "-f", "-", "--ignore-not-found", "-o", "json", given=given)
         try:
-            found = json.loads(text) if text.strip() else None
-            marked = None if found is None else found["metadata"].get("annotations", {}).get(_MARK)
+            found = json.loads(text) if text.strip() else {"items": []}
+            # kubectl prints one object as itself or as a list of one, depending on its version and options.
+            marks = [item["metadata"].get("annotations", {}).get(_MARK) for item in found.get("items", [found])]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SubmitError(f"kubectl said something else ({error!r:.60})") from None
-        return object_name(mark) if marked == mark else None
+        return object_name(mark) if mark in marks else None
 
     def _prepare(self, script: str, mark: str) -> dict[str, Any]:
         try:
