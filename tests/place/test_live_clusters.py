@@ -352,3 +352,28 @@ def test_an_object_that_is_there_already_is_the_same_job_only_if_it_carries_the_
     held["metadata"]["annotations"] = {"prism.dev/mark": "another"}  # type: ignore[index]
     with pytest.raises(SubmitError, match="not of this job"):
         cluster.submit(str(path), mark)
+
+
+def test_over_ssh_another_shell_reads_the_words_and_the_script_is_sent(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ssh that does as it does: its words are joined and given to a shell."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stand_ins = {
+        "ssh": 'shift; exec sh -c "$*"',
+        "sinfo": """[ "$4" = '%N|%T|%G|%C' ] && echo 'n1|idle|gpu:8|0/8/0/8'""",
+        "squeue": "[ $# = 6 ] || [ $# = 5 ] && true",
+        "sacct": "exit 1",
+        "sbatch": f'cat > {tmp_path}/got; for word; do echo "$word"; done > {tmp_path}/words; echo 17',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    cluster = SlurmCluster(name="far", prefix=(str(tmp_path / "ssh"), "login"))
+    assert (cluster.look().gpus, cluster.look().error) == (8, "")
+    assert cluster.submit(str(script), "a mark; with $(words)") == "17"
+    assert (tmp_path / "got").read_text() == script.read_text()
+    assert (tmp_path / "words").read_text().splitlines()[1:] == [
+        "--comment=a mark; with $(words)",
+        "--job-name=train.sh",
+    ]

@@ -36,7 +36,7 @@ class Counter:
 def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int], codes: Sequence[str] = ()) -> tuple[Counter, ...]:
     """Counters from rows of serial, at (ns), counter and value; parts that are not known are left out.
 
-    A `series` column tells several counters of one part apart (GPUs of a host); of `codes` every new value counts as one.
+    A `series` column tells counters of one part apart (GPUs of a host); of `codes` every new value counts as one.
     """
     known = pl.DataFrame({"serial": list(numbers), "part": list(numbers.values())}, schema_overrides={"part": pl.Int64})
     table = readings.drop_nulls(["serial", "at", "counter", "value"]).join(known, on="serial")
