@@ -17,7 +17,7 @@ from prism.errors import InputError
 from prism.predict import AdviceConfig, Forecast, RiskRound, WatchConfig, advise, gather_nodes
 from prism.predict.advice import count_spares, kubernetes_commands, slurm_commands
 from prism.predict.counters import make_counters
-from prism.predict.forecast import PredictConfig, Risk
+from prism.predict.forecast import PredictConfig, Risk, predict
 from prism.predict.history import DAY_NS, add_counters, make_history
 from prism.predict.replaying import TraceConfig, replay_history
 from prism.predict.watching import RiskWatch
@@ -187,6 +187,20 @@ def test_events_outside_the_range_that_was_written_a_horizon_ago_are_an_alarm_on
     assert "prism_predict_calibration_drift 1" in (tmp_path / "metrics.prom").read_text()
     told = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert any(line["kind"] == "drift" and "60 parts had an event" in line["text"] for line in told)
+
+
+def test_parts_that_are_alike_get_the_same_risk_whatever_the_order_of_their_names() -> None:
+    """Sixty parts that failed once on the same day and sixty that never did, in both orders of listing."""
+    rng = np.random.default_rng(1)
+    failing = [f"f{i}" for i in range(60)]
+    rows = [(name, (10 + day) * DAY_NS) for name in failing for day in rng.integers(0, 90, 2)]
+    events = pl.DataFrame(rows, schema={"serial": pl.String, "at": pl.Int64}, orient="row")
+    quiet = [f"q{i}" for i in range(60)]
+    for names in (failing + quiet, quiet + failing):
+        lives = pl.DataFrame({"serial": names, "installed": [0] * len(names)})
+        found = predict(make_history(events, lives), 100 * DAY_NS, PredictConfig(horizon_days=10, step_days=5))
+        risks = {risk.id: risk.risk for risk in found.risks}
+        assert np.ptp([risks[name] for name in quiet]) < 1e-9
 
 
 def test_the_command_prints_advice(tmp_path: Path) -> None:
