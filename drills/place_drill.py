@@ -94,6 +94,9 @@ def run_drill(folder: Path, count: int, limit_s: float, reach: str = "conf") -> 
                 dispatcher.wait()
                 kills += 1
             if hurts == 0:
+                # Slurm saves its state every five seconds. What it had not saved when it is killed it loses or runs
+                # again by itself, whoever submitted it.
+                time.sleep(8.0)
                 east.kill_controller()
                 time.sleep(5.0)
                 east.start_controller()

@@ -377,3 +377,15 @@ def test_over_ssh_another_shell_reads_the_words_and_the_script_is_sent(
         "--comment=a mark; with $(words)",
         "--job-name=train.sh",
     ]
+
+
+def test_a_job_that_its_cluster_forgot_is_told_and_not_placed_again(tmp_path: Path, script: Path) -> None:
+    cluster, silent = FakeCluster("east"), FakeCluster("east", iter(["down"]))
+    with DispatchJournal(tmp_path / "state") as journal:
+        dispatcher = make_dispatcher(cluster)
+        placed = dispatcher.place(find_job(script), journal)
+        assert dispatcher.find_missing([find_job(script)], journal) == []
+        cluster.jobs.clear()  # its controller crashed before it had saved
+        assert dispatcher.find_missing([find_job(script)], journal) == [placed]
+        assert dispatcher.place(find_job(script), journal) == placed and len(cluster.submitted) == 1
+        assert make_dispatcher(silent).find_missing([find_job(script)], journal) == []

@@ -156,7 +156,12 @@ def run_dispatch(
             if left:
                 note(f"{len(left)} of {len(files)} jobs are not placed yet; trying again in {poll_s:g} s")
                 time.sleep(poll_s)
+        missing = dispatcher.find_missing(files, journal)
     note(f"{len(files)} jobs are placed")
+    for entry in missing:
+        note(f"{entry.cluster} took {entry.mark} as {entry.job} and does not know it now; it may have run: look there")
+    if missing:
+        raise typer.Exit(1)
 
 
 def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.place.choices import Choice, consider
@@ -83,6 +83,24 @@ class Dispatcher:
         if placed is not None:
             self._note_placed(asked.job, placed)
         return placed
+
+    def find_missing(self, files: Sequence[JobFile], journal: DispatchJournal) -> list[Entry]:
+        """Jobs that a cluster took a short while ago and does not know any more; nothing is done about them.
+
+        A controller that crashes forgets what it had not saved, also jobs that had begun, so they are not placed again.
+        """
+        missing = []
+        for file in files:
+            entry = journal.entries.get(file.mark)
+            if entry is None or entry.state != "placed" or self.clock() - entry.at_s > self.memory_s:
+                continue
+            try:
+                cluster = self.clusters[entry.cluster]
+                if cluster.find(str(file.path(cluster.form)), entry.mark) is None:
+                    missing.append(entry)
+            except (SubmitError, KeyError):
+                continue  # it does not answer, so nothing is known
+        return missing
 
     def _submit(self, file: JobFile, choice: Choice, journal: DispatchJournal) -> Entry | None:
         mark = file.mark
