@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from prism.place.clusters import Cluster, Job
@@ -96,19 +96,8 @@ def build_scheduler(
     for seen in snapshots:
         known = traits[seen.cluster]
         gpus = seen.gpus or known.gpus
-        clusters.append(
-            Cluster(
-                name=known.name,
-                gpus=max(1, gpus),
-                kind=known.kind,
-                speed=known.speed,
-                failures_per_gpu_day=known.failures_per_gpu_day,
-                cost_per_gpu_hour=known.cost_per_gpu_hour,
-                bytes_per_s=known.bytes_per_s,
-                quotas=known.quotas,
-                weight=known.weight,
-            )
-        )
+        # Which GPUs lie below one leaf the clusters do not say.
+        clusters.append(replace(known, gpus=max(1, gpus), leaf_gpus=0))
     scheduler = Scheduler(clusters, POLICIES["prism"])
     scheduler.times = times
     for seen in snapshots:
