@@ -17,6 +17,7 @@ from prism.place.live.dispatcher import Dispatcher
 from prism.place.live.forms import find_job, list_jobs, read_manifest
 from prism.place.live.journal import DispatchJournal, Entry
 from prism.place.live.kueue import KueueCluster
+from prism.place.live.nominating import Nominator
 from prism.place.live.sites_file import read_live
 from prism.place.live.slurm import SlurmCluster, parse_length, read_script
 from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
@@ -389,3 +390,43 @@ def test_a_job_that_its_cluster_forgot_is_told_and_not_placed_again(tmp_path: Pa
         assert dispatcher.find_missing([find_job(script)], journal) == [placed]
         assert dispatcher.place(find_job(script), journal) == placed and len(cluster.submitted) == 1
         assert make_dispatcher(silent).find_missing([find_job(script)], journal) == []
+
+
+def make_workload(name: str, **status: object) -> dict[str, object]:
+    pods = {"count": 2, "template": {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}}
+    reserved = {"type": "QuotaReserved", "status": "True"}
+    whole = {"conditions": [reserved], "admissionChecks": [{"name": "workers", "state": "Pending"}], **status}
+    meta = {"name": name, "namespace": "team", "resourceVersion": "7"}
+    return {"metadata": meta, "spec": {"podSets": [pods]}, "status": whole}
+
+
+def test_a_workload_of_multikueue_is_sent_to_the_best_worker_and_to_one_more_when_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    items = [make_workload("fresh"), make_workload("taken", clusterName="east"), make_workload("queued", conditions=[])]
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(KueueCluster, "list_workloads", lambda self: items)
+    monkeypatch.setattr(KueueCluster, "kubectl", lambda self, *words: said.append(words) or "")
+    now = [1_000.0]
+    workers = make_dispatcher(FakeCluster("east", free=0), FakeCluster("west"), now=now)
+    nominator = Nominator(manager=KueueCluster(name="hub"), dispatcher=workers, patience_s=60.0)
+    (found,) = nominator.decide()
+    assert (found.workload, found.clusters) == ("fresh", ("west",)) and nominator.act(found)
+    body = json.loads(said[0][-1])
+    assert body == {"metadata": {"resourceVersion": "7"}, "status": {"nominatedClusterNames": ["west"]}}
+    assert "--field-manager=kueue-admission" in said[0] and "--subresource=status" in said[0]
+    items[0] = make_workload("fresh", nominatedClusterNames=["west"])
+    assert nominator.decide() == []
+    now[0] += 61.0
+    assert [n.clusters for n in nominator.decide()] == [("west", "east")]
+
+
+def test_a_workload_that_changed_meanwhile_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflict(self: KueueCluster, *words: str) -> str:
+        raise SubmitError("kubectl: Error from server (Conflict): the object has been modified")
+
+    monkeypatch.setattr(KueueCluster, "list_workloads", lambda self: [make_workload("fresh")])
+    monkeypatch.setattr(KueueCluster, "kubectl", conflict)
+    nominator = Nominator(manager=KueueCluster(name="hub"), dispatcher=make_dispatcher(FakeCluster("east")))
+    (found,) = nominator.decide()
+    assert not nominator.act(found) and len(nominator.decide()) == 1

@@ -164,6 +164,40 @@ def run_dispatch(
         raise typer.Exit(1)
 
 
+@app.command("nominate", epilog=examples("prism place nominate --clusters workers.yaml --manager hub --act"))
+def run_nominate(
+    clusters: Clusters,
+    manager: Annotated[str, typer.Option(help="Context of kubectl for the cluster that Kueue's manager runs in.")] = "",
+    kubeconfig: Annotated[str, typer.Option(help="Its kubeconfig.")] = "",
+    act: Annotated[bool, typer.Option("--act", help="Write nominations; else only say them.")] = False,
+    poll_s: Annotated[float, typer.Option(help="Pause between rounds.", min=0.1)] = 10.0,
+    rounds: Annotated[int, typer.Option(help="Rounds to make; 0: until stopped.", min=0)] = 0,
+    patience_s: Annotated[float, typer.Option(help="Until one more worker is nominated.", min=1.0)] = 300.0,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
+    from prism.place.live.kueue import KueueCluster
+    from prism.place.live.nominating import Nominator
+    from prism.place.live.snapshot import SubmitError
+
+    hub = KueueCluster(name="manager", context=manager, kubeconfig=kubeconfig)
+    nominator = Nominator(manager=hub, dispatcher=_make_dispatcher(clusters, None), patience_s=patience_s)
+    made = 0
+    while True:
+        try:
+            for found in nominator.decide():
+                show(f"{found.namespace}/{found.workload}: {', '.join(found.clusters)} ({found.why})")
+                if act:
+                    nominator.act(found)
+        except (SubmitError, KeyError, TypeError, AttributeError, ValueError) as error:
+            note(f"this round is left out: {error!s:.160}")
+        made += 1
+        if not act or (rounds and made >= rounds):
+            return
+        time.sleep(poll_s)
+
+
 def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:
     from prism.place import RunTimes, learn_run_times, read_jobs
     from prism.place.live.dispatcher import Dispatcher

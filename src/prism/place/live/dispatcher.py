@@ -43,8 +43,11 @@ class Dispatcher:
         """Where a job would run, from what all clusters say now."""
         units: list[Unit] = [c.unit for c in self.clusters.values() if isinstance(c, SlurmCluster)]
         gpus, seconds = file.read_needs(units[0] if units else "gpu")
-        job = Job(id=file.name, submit_s=self.clock(), gpus=gpus, home=home, user=user)
-        snapshots = [self._refuse(seen, file) for seen in self._look()]
+        return self.weigh(Job(id=file.name, submit_s=self.clock(), gpus=gpus, home=home, user=user), seconds, file)
+
+    def weigh(self, job: Job, seconds: float | None, file: JobFile | None = None) -> Asked:
+        """Where a job would run; with its files, only clusters that can take one of them."""
+        snapshots = [seen if file is None else self._refuse(seen, file) for seen in self._look()]
         now_s = self.clock()
         scheduler = build_scheduler(snapshots, self.traits, self.times, now_s)
         choices = consider(scheduler, job, now_s, seconds)
@@ -63,7 +66,7 @@ class Dispatcher:
             self._seen_s = self.clock()
         return self._seen
 
-    def _note_placed(self, job: Job, entry: Entry) -> None:
+    def note_placed(self, job: Job, entry: Entry) -> None:
         """Count a job that was placed since the clusters were asked."""
         taken = SeenJob(id=entry.job, user=job.user, gpus=job.gpus, running=False)
         self._seen = [replace(s, jobs=(*s.jobs, taken)) if s.cluster == entry.cluster else s for s in self._seen]
@@ -81,7 +84,7 @@ class Dispatcher:
         choice = next((choice for choice in asked.choices if choice.fits), None)
         placed = None if choice is None else self._submit(file, choice, journal)
         if placed is not None:
-            self._note_placed(asked.job, placed)
+            self.note_placed(asked.job, placed)
         return placed
 
     def find_missing(self, files: Sequence[JobFile], journal: DispatchJournal) -> list[Entry]:

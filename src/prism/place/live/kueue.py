@@ -59,6 +59,13 @@ class KueueCluster:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return Snapshot(cluster=self.name, error=f"its answers are not those of Kueue ({error!r:.60})")
 
+    def list_workloads(self) -> list[dict[str, Any]]:
+        """All workloads as the API gives them."""
+        items = self._get("workloads").get("items")
+        if not isinstance(items, list):
+            raise SubmitError("workloads cannot be read (no list)")
+        return items
+
     def submit(self, script: str, mark: str) -> str:
         """Create the object under a name that follows from the mark; one that is there already is the same job."""
         manifest = self._prepare(script, mark)
