@@ -1,6 +1,6 @@
 """Sharing clusters: policies side by side on a real trace, against queueing theory, and how fast the scheduler is.
 
-    python benchmarks/place.py --data ../shared/data [--only philly,coverage,theory,acme,speed]
+    python benchmarks/place.py --data ../shared/data [--only philly,helios,coverage,theory,acme,speed]
 
 Philly's trace does not publish the size of its virtual clusters. Here each has a share of the 99th percentile of what
 its jobs would hold at once, and at least its largest job (or twice that): every size tried is printed.
@@ -33,6 +33,20 @@ from prism.place import (
     simulate,
 )
 
+# Nodes of each virtual cluster in S-Lab-System-Group/HeliosArtifact (MIT), framework/QSSF Service/data/philly_vc.csv.
+HELIOS_NODES = {
+    "6214e9": 64,
+    "7f04ca": 32,
+    "11cb48": 16,
+    "b436b2": 64,
+    "ee9e8c": 64,
+    "e13805": 16,
+    "6c71a0": 32,
+    "2869ce": 16,
+    "ed69ec": 8,
+    "103959": 8,
+    "0e4a51": 32,
+}
 SIZES = ((0.34, 1), (0.38, 1), (0.38, 2), (0.45, 1), (0.60, 1))
 
 
@@ -71,6 +85,64 @@ def print_philly(data: Path) -> None:
                 f"p99 longer for {len(owner.p99_worse)}; {cpu_s:.1f} s of CPU",
                 flush=True,
             )
+
+
+def print_helios(data: Path) -> None:
+    """First come first served with the sizes of a public simulator, job by job against its rules."""
+    table = pl.read_parquet(data / "philly" / "jobs.parquet").filter(pl.col("seconds") > 0).sort("time")
+    print(
+        "\nPhilly with the sizes of HeliosArtifact's simulator (Hu et al., SC '21): nodes of 8 GPUs, first come first"
+    )
+    print(
+        "served, a job of up to 8 GPUs in one node, a larger one in whole nodes; mean waits by its rules and by Prism"
+    )
+    for share in (1.0, 0.4):
+        total = differ = 0
+        means = []
+        for name, nodes in HELIOS_NODES.items():
+            rows = table.filter(pl.col("virtual_cluster") == name)
+            nodes = max(4, int(nodes * share))
+            at = rows["time"].dt.epoch("s").to_list()
+            needs = list(zip(at, rows["seconds"].to_list(), rows["gpus"].to_list(), strict=True))
+            jobs = [
+                Job(id=str(i), submit_s=float(t), gpus=gpus, home=name, one_leaf=gpus <= 8)
+                for i, (t, _, gpus) in enumerate(needs)
+            ]
+            seconds = [float(length) for _, length, _ in needs]
+            cluster = Cluster(name=name, gpus=8 * nodes, leaf_gpus=8)
+            ours = np.array(simulate(jobs, seconds, [cluster], POLICIES["static"]).queue_s)
+            theirs = wait_in_nodes(needs, nodes)
+            total, differ = total + len(jobs), differ + int((ours != theirs).sum())
+            means.append((theirs.sum(), ours.sum()))
+        rules, prism = np.sum(means, axis=0) / total
+        print(f"  {share:.0%} of its nodes: {rules:,.1f} s and {prism:,.1f} s; {differ} of {total:,} jobs differ")
+
+
+def wait_in_nodes(needs: list[tuple[int, int, int]], nodes: int) -> np.ndarray:
+    """Waits of jobs (time, seconds, GPUs) in order: the fullest node that fits, or as many empty nodes as it takes."""
+    free = [8] * nodes
+    ends: list[tuple[int, int, list[tuple[int, int]]]] = []
+    waits, now = np.empty(len(needs)), 0
+    for number, (at, length, gpus) in enumerate(needs):
+        now = max(now, at)
+        while True:
+            while ends and ends[0][0] <= now:
+                for node, used in heapq.heappop(ends)[2]:
+                    free[node] += used
+            if gpus <= 8:
+                fits = min((f, n) for n, f in enumerate(free) if f >= gpus) if max(free) >= gpus else None
+                parts = [] if fits is None else [(fits[1], gpus)]
+            else:
+                empty = [n for n, f in enumerate(free) if f == 8][: -(-gpus // 8)]
+                parts = [(n, min(8, gpus - 8 * k)) for k, n in enumerate(empty)] if len(empty) * 8 >= gpus else []
+            if parts:
+                break
+            now = ends[0][0]
+        for node, used in parts:
+            free[node] -= used
+        heapq.heappush(ends, (now + length, number, parts))
+        waits[number] = now - at
+    return waits
 
 
 def print_coverage(data: Path) -> None:
@@ -209,13 +281,15 @@ def main() -> int:
     """Print everything that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with philly/")
-    parser.add_argument("--only", default="philly,coverage,theory,acme,speed")
+    parser.add_argument("--only", default="philly,helios,coverage,theory,acme,speed")
     parser.add_argument("--jobs", type=int, default=3_000_000, help="per queue of theory")
     options = parser.parse_args()
     chosen = options.only.split(",")
     print(describe_machine())
     if options.data is not None and "philly" in chosen:
         print_philly(options.data)
+    if options.data is not None and "helios" in chosen:
+        print_helios(options.data)
     if options.data is not None and "coverage" in chosen:
         print_coverage(options.data)
     if "theory" in chosen:

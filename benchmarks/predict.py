@@ -1,6 +1,6 @@
 """Risks of parts on published fault histories beside the plain rules people use, and what following them is worth.
 
-python benchmarks/predict.py --data ../shared/data [--only titan,infinitehbd,replay,worlds,size]
+python benchmarks/predict.py --data ../shared/data [--only titan,level,infinitehbd,replay,precision,worlds,size]
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,25 +77,124 @@ def print_infinite(data: Path) -> None:
         print(
             f"  {name}: {weighted:.3f}; the best rule of each window in hindsight {found['best_rule_auc'].mean():.3f}"
         )
-    scores, counts = [], []
-    for at_ns in moments:
-        inside = (whole.event_ns > at_ns) & (whole.event_ns <= at_ns + 14 * DAY_NS)
-        truth = np.isin(np.arange(len(whole.parts)), whole.event_part[inside])
-        rate = np.bincount(whole.event_part[~inside], minlength=len(whole.parts)).astype(float)
-        scores.append(area_under_curve(rate, truth))
-        counts.append(int(truth.sum()))
+    _print_structure(known, moments)
+
+
+def _print_structure(history: History, moments: Sequence[int]) -> None:
+    """What there is to know: an oracle of rates, and whether faults of a server come in clusters."""
+    days, part, size = history.event_ns / DAY_NS, history.event_part, len(history.parts)
+    rng = np.random.default_rng(0)
+
+    def judge(times: np.ndarray, score: Callable[[float], np.ndarray]) -> float:
+        scores, counts = [], []
+        for at in (moment / DAY_NS for moment in moments):
+            seen = np.isin(np.arange(size), part[times <= at])
+            truth = np.isin(np.arange(size), part[(times > at) & (times <= at + 14)])
+            scores.append(area_under_curve(score(at)[seen], truth[seen]))
+            counts.append(int(truth[seen].sum()))
+        return float(np.average(np.nan_to_num(scores, nan=0.5), weights=counts))
+
+    def recency(times: np.ndarray) -> Callable[[float], np.ndarray]:
+        def score(at: float) -> np.ndarray:
+            last = np.full(size, -np.inf)
+            np.maximum.at(last, part[times <= at], times[times <= at])
+            return np.nan_to_num(last, neginf=-1e9)
+
+        return score
+
+    rest = judge(days, lambda at: np.bincount(part[(days <= at) | (days > at + 14)], minlength=size).astype(float))
+    print(f"  each server's own number of faults in all the rest of the trace, the future included: {rest:.3f}")
+    shuffled = []
+    for _ in range(300):
+        times = rng.permutation(days)
+        shuffled.append(judge(times, recency(times)))
+    real = judge(days, recency(days))
+    beaten = (sum(other >= real for other in shuffled) + 1) / (len(shuffled) + 1)
     print(
-        f"  each server's own number of faults in all the rest of the trace, future included: "
-        f"{np.average(scores, weights=counts):.3f}\n  So no score that is steady per server reaches 0.65 here."
+        f"  the latest fault alone: {real:.3f}; with the times of faults shuffled among servers "
+        f"{np.mean(shuffled):.3f} (p {beaten:.3f}): faults of a server come in clusters"
     )
+
+
+def print_level(data: Path) -> None:
+    """Why the number of events is not known within 10 %: chance alone, and growth that no past shows."""
+    titan = read_titan(data)
+    starts = [parse_time(quarter) for quarter in TITAN_QUARTERS]
+
+    def count(start: int) -> int:
+        inside = (titan.event_ns > start) & (titan.event_ns <= start + 90 * DAY_NS)
+        return len(np.unique(titan.event_part[inside]))
+
+    came = np.array([count(start) for start in starts])
+    drawn = np.random.default_rng(0).poisson(came[1:], (200_000, len(came) - 1))
+    inside = np.abs(came[1:] / np.maximum(drawn, 1) - 1.0) <= 0.1
+    growth = came[1:] / came[:-1]
+    steady = min(np.linspace(1.0, 3.0, 401), key=lambda g: np.abs(np.log(g / growth)).max())
+    print("\nTitan, how many parts have an event; goal within 10 %")
+    print(f"  quarters {came.tolist()}, growth {np.round(growth, 2).tolist()}")
+    print(
+        f"  the true mean of every quarter known, counts by chance: all within 10 % in {inside.all(1).mean():.0%} "
+        f"of draws (single quarters {', '.join(f'{share:.0%}' for share in inside.mean(0))})"
+    )
+    print(
+        f"  with the best steady growth in hindsight ({steady:.2f} a quarter): "
+        f"{', '.join(f'{ratio:.2f}' for ratio in steady / growth)} of what came"
+    )
+
+
+def print_precision(data: Path) -> None:
+    """What following warnings is worth as a function of how many of them are right."""
+    history = read_infinite(data)
+    trace = {"start_ns": 120 * DAY_NS, "end_ns": 340 * DAY_NS}
+    truth = forecast_often(history, TraceConfig(job_nodes=1, refresh_days=28.0, **trace), INFINITE)
+    print(
+        "\nInfiniteHBD, 128 of 400 servers: as many warnings every 28 days as servers will fail, a share of them right"
+    )
+    for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        cells = []
+        for seed in (0, 1, 2):
+            rng = np.random.default_rng(seed)
+            made = [_warn(forecast, history, share, rng) for forecast in truth]
+            found = replay_history(history, TraceConfig(job_nodes=128, seed=seed, **trace), made)
+            cells.append((found.saving("risk: place and interval"), found.saving("risk: and swap")))
+        place, swap = np.mean(cells, axis=0)
+        print(f"  {share:.0%} right: saved {place:+.1%} by placement, {swap:+.1%} with swaps", flush=True)
+    right = total = 0
+    for forecast in truth:
+        failing = _failing(forecast, history)
+        top = [risk.id for risk in forecast.risks[: len(failing)]]
+        right, total = right + sum(history.parts.index(name) in failing for name in top), total + len(top)
+    print(f"  of as many servers that Prism's own forecasts put first, {right / total:.0%} failed")
+
+
+def _failing(forecast: Forecast, history: History) -> np.ndarray:
+    """Servers with a fault before the next forecast."""
+    inside = (history.event_ns > forecast.at_ns) & (history.event_ns <= forecast.at_ns + 28 * DAY_NS)
+    return np.unique(history.event_part[inside])
+
+
+def _warn(forecast: Forecast, history: History, share: float, rng: np.random.Generator) -> Forecast:
+    """A forecast that warns of some servers, of which a share will fail before the next one."""
+    failing = _failing(forecast, history)
+    others = np.setdiff1d(np.arange(len(history.parts)), failing)
+    right = rng.choice(failing, round(share * len(failing)), replace=False)
+    wrong = rng.choice(others, len(failing) - len(right), replace=False)
+    warned = {history.parts[number] for number in (*right, *wrong)}
+    risks = [replace(risk, risk=0.5 if risk.id in warned else 0.02) for risk in forecast.risks]
+    return replace(forecast, risks=tuple(sorted(risks, key=lambda risk: -risk.risk)))
 
 
 def print_replay(data: Path) -> None:
     """Lost GPU hours against the best fixed interval with hindsight; goal: 15 % less."""
+    print_replay_infinite(data)
     titan = read_titan(data)
     trace = {"start_ns": parse_time("2015-10-01"), "end_ns": parse_time("2016-12-31")}
     forecasts = forecast_often(titan, TraceConfig(job_nodes=1, **trace), PredictConfig())
     _print_policies("Titan, 15 months, forecasts every 90 days", titan, trace, forecasts, (512, 1_024, 1_843), 1)
+
+
+def print_replay_infinite(data: Path) -> None:
+    """The same on InfiniteHBD's faults."""
     infinite = read_infinite(data)
     trace = {"start_ns": 120 * DAY_NS, "end_ns": 340 * DAY_NS}
     forecasts = forecast_often(infinite, TraceConfig(job_nodes=1, refresh_days=28.0, **trace), INFINITE)
@@ -170,7 +270,7 @@ def main() -> int:
     """Print one table per part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with titan/ and infinitehbd/")
-    parser.add_argument("--only", default="titan,infinitehbd,replay,worlds,size")
+    parser.add_argument("--only", default="titan,level,infinitehbd,replay,precision,worlds,size")
     options = parser.parse_args()
     pl.Config.set_tbl_cols(20)
     pl.Config.set_tbl_rows(40)
@@ -178,7 +278,8 @@ def main() -> int:
     pl.Config.set_tbl_hide_dataframe_shape(True)
     print(describe_machine())
     chosen = options.only.split(",")
-    for name, show in (("titan", print_titan), ("infinitehbd", print_infinite), ("replay", print_replay)):
+    parts = {"titan": print_titan, "level": print_level, "infinitehbd": print_infinite}
+    for name, show in {**parts, "replay": print_replay, "precision": print_precision}.items():
         if name in chosen:
             show(options.data)
     if "worlds" in chosen:

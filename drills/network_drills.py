@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from drills.outcome import Outcome, measure, require
 from drills.process_drills import HANG_SETTINGS, JOB, Script
-from drills.stage import Stage, merge
+from drills.stage import RISK, Stage, merge
 from prism.testbed.namespaces import Namespaces
 
 _RANKS_PER_HOST = 2
@@ -70,10 +70,15 @@ def _replace(script: Script, name: str, stage: Stage, victim: str, hurt: Callabl
 def _check(script: Script, name: str, stage: Stage, victim: str) -> Outcome:
     state = stage.wait_end()
     require(state.outcome == "done", f"the run to be done, not {state.outcome} ({state.outcome_text})")
-    require(state.book.cordoned() == (victim,), f"{victim} out of use, not {state.book.cordoned()}")
+    # With risks that are right the job never holds the host that is about to fail.
+    avoided = RISK in os.environ and state.attempt == 1
+    out = () if avoided else (victim,)
+    require(state.book.cordoned() == out, f"{out} out of use, not {state.book.cordoned()}")
     require(victim not in state.hosts, f"{victim} not in the last attempt")
     expected = script.reference(stage.job, ranks=2 * _RANKS_PER_HOST)
-    outcome = measure(name, stage, expected, note=f"{victim} out, {', '.join(state.hosts)} in")
+    outcome = measure(
+        name, stage, expected, note=f"{victim} {'avoided' if avoided else 'out'}, {', '.join(state.hosts)} in"
+    )
     require(outcome.equal is True, "the losses of an undisturbed run")
     require(outcome.lost_steps <= stage.job.save_every, "at most one interval lost")
     return outcome

@@ -1,7 +1,8 @@
-"""`python -m drills.place_drill [--jobs 500]`: jobs dispatched to two real Slurm clusters that fail meanwhile.
+"""`python -m drills.place_drill [--jobs 500] [--reach conf|name|ssh]`: jobs dispatched to two real Slurm clusters.
 
-slurmctld of one cluster is killed and started again, that of the other stops answering for a while, and the dispatcher
-is killed again and again. Every job must run exactly once.
+The clusters are reached by their files, by name (`sbatch -M`, with slurmdbd on MariaDB), or over ssh. slurmctld of one
+cluster is killed and started again, that of the other stops answering for a while, and the dispatcher is killed again
+and again. Every job must run exactly once.
 """
 
 # ruff: noqa: T201 (a program of its own)
@@ -9,20 +10,55 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from drills.slurm_cluster import SlurmCluster, why_no_slurm
+import yaml
 
-_SITES = """\
-clusters:
-  - {{name: east, slurm: {{conf: {east}, unit: node, timeout_s: 20, settle_s: 12}}}}
-  - {{name: west, slurm: {{conf: {west}, unit: node, timeout_s: 20, settle_s: 12}}}}
-"""
+from drills.slurm_accounting import Accounting, why_no_accounting
+from drills.slurm_cluster import SlurmCluster, why_no_slurm
+from drills.ssh_login import SshLogin
+
+REACHES = ("conf", "name", "ssh")
+_TIMES = {"unit": "node", "timeout_s": 20, "settle_s": 12}
+
+
+def why_not(reach: str) -> str | None:
+    """Why the drill cannot be run here, or None."""
+    if reach == "name":
+        return why_no_accounting()
+    if reach == "ssh" and (shutil.which("ssh") is None or not Path("/usr/sbin/sshd").exists()):
+        return "needs openssh-client and openssh-server"
+    return why_no_slurm()
+
+
+@contextmanager
+def start_clusters(folder: Path, reach: str) -> Iterator[tuple[SlurmCluster, SlurmCluster, Path]]:
+    """Two clusters, and the file that says how they are reached."""
+    with ExitStack() as stack:
+        shared = stack.enter_context(Accounting(folder / "db", ("east", "west"))) if reach == "name" else None
+        found = [SlurmCluster(folder / n, 3, n, alone=False, shared=shared) for n in ("east", "west")]
+        east, west = (stack.enter_context(cluster) for cluster in found)
+        login = stack.enter_context(SshLogin(folder / "ssh")) if reach == "ssh" else None
+        rows = []
+        for cluster in (east, west):
+            way: dict[str, object] = {"conf": str(cluster.conf)}
+            if reach == "name":
+                way = {"conf": str(east.conf), "cluster": cluster.name}
+            elif login is not None:
+                way = {"prefix": [*login.words, "env", f"SLURM_CONF={cluster.conf}"]}
+            rows.append({"name": cluster.name, "slurm": {**way, **_TIMES}})
+        sites = folder / "live.yaml"
+        sites.write_text(yaml.safe_dump({"clusters": rows}))
+        yield east, west, sites
 
 
 def write_jobs(folder: Path, count: int) -> Path:
@@ -35,18 +71,14 @@ def write_jobs(folder: Path, count: int) -> Path:
     return scripts
 
 
-def run_drill(folder: Path, count: int, limit_s: float) -> Counter[str]:
+def run_drill(folder: Path, count: int, limit_s: float, reach: str = "conf") -> Counter[str]:
     """Dispatch, hurt, wait; how often each job ran."""
     rng = random.Random(0)
     scripts = write_jobs(folder, count)
     ran = folder / "ran.txt"
     kills = hurts = 0
-    with (
-        SlurmCluster(folder / "east", 3, "east", alone=False) as east,
-        SlurmCluster(folder / "west", 3, "west", alone=False) as west,
-    ):
-        sites = folder / "live.yaml"
-        sites.write_text(_SITES.format(east=east.conf, west=west.conf))
+    folder.chmod(0o755)
+    with start_clusters(folder, reach) as (east, west, sites):
         words = ["place", "dispatch", str(scripts), "--clusters", str(sites), "--act", "--poll-s", "2"]
         command = [sys.executable, "-m", "prism", *words, "--state", str(folder / "state")]
         end_s = time.monotonic() + limit_s
@@ -62,6 +94,9 @@ def run_drill(folder: Path, count: int, limit_s: float) -> Counter[str]:
                 dispatcher.wait()
                 kills += 1
             if hurts == 0:
+                # Slurm saves its state every five seconds. What it had not saved when it is killed it loses or runs
+                # again by itself, whoever submitted it.
+                time.sleep(8.0)
                 east.kill_controller()
                 time.sleep(5.0)
                 east.start_controller()
@@ -90,13 +125,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--limit-s", type=float, default=3_600.0)
+    parser.add_argument("--reach", choices=REACHES, default="conf")
     options = parser.parse_args()
-    reason = why_no_slurm()
+    reason = why_not(options.reach)
     if reason is not None:
         print(f"skipped: {reason}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the daemons end with us
     with tempfile.TemporaryDirectory(prefix="prism-place-") as folder:
-        ran = run_drill(Path(folder), options.jobs, options.limit_s)
+        ran = run_drill(Path(folder), options.jobs, options.limit_s, options.reach)
         twice = sorted(name for name, times in ran.items() if times > 1)
         missing = options.jobs - len(ran)
         print(f"ran once: {sum(times == 1 for times in ran.values())}, more than once: {len(twice)}, never: {missing}")

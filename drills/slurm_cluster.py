@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +19,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={munge}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -43,6 +44,7 @@ MinJobAge=600
 SchedulerParameters=batch_sched_delay=1
 NodeName=n[1-{count}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first_port}-{last_port}] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP
+{more}
 """
 _DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 _READY_S = 90.0
@@ -56,14 +58,25 @@ def why_no_slurm() -> str | None:
     return f"needs Slurm and munge (Debian: slurm-wlm munge); missing {', '.join(missing)}" if missing else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What several clusters have in common: one munge, and lines for their configuration."""
+
+    munge: Path  # its socket
+    config: str
+
+
 class SlurmCluster:
     """Nodes n1..nk. Sets SLURM_CONF for this process and its children while it lives, unless several live at once."""
 
-    def __init__(self, folder: Path, count: int = 3, name: str = "prism", *, alone: bool = True) -> None:
+    def __init__(
+        self, folder: Path, count: int = 3, name: str = "prism", *, alone: bool = True, shared: Shared | None = None
+    ) -> None:
         self.folder = folder
         self.count = count
         self.name = name
         self.alone = alone
+        self.shared = shared
         self.conf = folder / "slurm.conf"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._before = os.environ.get("SLURM_CONF")
@@ -71,7 +84,7 @@ class SlurmCluster:
     def __enter__(self) -> SlurmCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
-        first = _free_port_run(self.count + 1)
+        first = free_port_run(self.count + 1)
         config = _CONFIG.format(
             name=self.name,
             host=socket.gethostname(),
@@ -80,13 +93,16 @@ class SlurmCluster:
             first_port=first + 1,
             last_port=first + self.count,
             count=self.count,
+            munge=self.folder / "munge.socket" if self.shared is None else self.shared.munge,
+            more="" if self.shared is None else self.shared.config,
         )
         (self.folder / "slurm.conf").write_text(config)
         (self.folder / "state").mkdir(exist_ok=True)
         if self.alone:
             os.environ["SLURM_CONF"] = str(self.conf)
         try:
-            self._start_munge()
+            if self.shared is None:
+                self._daemons["munged"] = start_munge(self.folder)
             self.start_controller()
             for number in range(1, self.count + 1):
                 self.start_node(f"n{number}")
@@ -170,26 +186,8 @@ class SlurmCluster:
                 continue
         return sorted(found)
 
-    def _start_munge(self) -> None:
-        key = self.folder / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o400)
-        options = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid", "log-file": "munge.log"}
-        words = [f"--{name}={self.folder / file}" for name, file in options.items()]
-        self._start(
-            "munged", ["munged", "--foreground", "--force", *words, f"--seed-file={self.folder / 'munge.seed'}"]
-        )
-        deadline = time.monotonic() + _READY_S
-        while not (self.folder / "munge.socket").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-
     def _start(self, name: str, command: list[str]) -> None:
-        with (self.folder / f"{name}.out").open("ab") as log:
-            path = shutil.which(command[0], path=_path())
-            assert path is not None
-            self._daemons[name] = subprocess.Popen(
-                [path, *command[1:]], stdout=log, stderr=log, start_new_session=True, env=self._environment()
-            )
+        self._daemons[name] = start_daemon(self.folder, name, command, self._environment())
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _READY_S
@@ -208,6 +206,31 @@ class SlurmCluster:
         return {**os.environ, "SLURM_CONF": str(self.conf)}
 
 
+def start_daemon(
+    folder: Path, name: str, command: list[str], environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process of its own session whose words go to a file."""
+    path = shutil.which(command[0], path=_path())
+    assert path is not None
+    with (folder / f"{name}.out").open("ab") as log:
+        return subprocess.Popen([path, *command[1:]], stdout=log, stderr=log, start_new_session=True, env=environment)
+
+
+def start_munge(folder: Path) -> subprocess.Popen[bytes]:
+    """munged with a key and a socket in this folder, ready to be used."""
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    options = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid", "log-file": "munge.log"}
+    words = [f"--{name}={folder / file}" for name, file in options.items()]
+    words = ["munged", "--foreground", "--force", *words, f"--seed-file={folder / 'munge.seed'}"]
+    daemon = start_daemon(folder, "munged", words)
+    deadline = time.monotonic() + _READY_S
+    while not (folder / "munge.socket").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return daemon
+
+
 def _is_step_daemon(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"slurmstepd")
@@ -219,7 +242,7 @@ def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def _free_port_run(count: int) -> int:
+def free_port_run(count: int) -> int:
     """The first of several free ports in a row."""
     for first in range(31_000, 60_000, count):
         sockets = []

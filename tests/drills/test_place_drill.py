@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from drills.place_drill import run_drill
-from drills.slurm_cluster import why_no_slurm
+from drills.place_drill import REACHES, run_drill, why_not
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(why_no_slurm() is not None, reason=why_no_slurm() or "")
-def test_every_job_runs_exactly_once(tmp_path: Path) -> None:
-    ran = run_drill(tmp_path, 40, limit_s=900.0)
+@pytest.mark.parametrize("reach", REACHES)
+def test_every_job_runs_exactly_once(reach: str, tmp_path: Path) -> None:
+    reason = why_not(reach)
+    if reason is not None:
+        pytest.skip(reason)
+    ran = run_drill(tmp_path, 40, limit_s=900.0, reach=reach)
     assert len(ran) == 40 and set(ran.values()) == {1}

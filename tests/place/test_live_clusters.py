@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from prism.errors import InputError
 from prism.place import Cluster
-from prism.place.live.dispatcher import Dispatcher, mark_of
+from prism.place.live.dispatcher import Dispatcher
+from prism.place.live.forms import find_job, list_jobs, read_manifest
 from prism.place.live.journal import DispatchJournal, Entry
 from prism.place.live.kueue import KueueCluster
+from prism.place.live.nominating import Nominator
 from prism.place.live.sites_file import read_live
 from prism.place.live.slurm import SlurmCluster, parse_length, read_script
 from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
@@ -36,6 +38,8 @@ class FakeCluster:
     free: int = 8
     settle_s: float = 0.0
     arrival_s: float = 0.0
+    form: str = "batch script"
+    repeatable: bool = False
 
     def look(self) -> Snapshot:
         return Snapshot(cluster=self.name, gpus=8, free=self.free)
@@ -52,7 +56,7 @@ class FakeCluster:
             raise Killed
         return self.jobs[mark]
 
-    def find(self, mark: str) -> str | None:
+    def find(self, script: str, mark: str) -> str | None:
         fault = next(self.faults, "")
         if fault == "down":
             raise SubmitError("Unable to contact")
@@ -88,14 +92,14 @@ def test_whatever_fails_and_whenever_it_is_killed_a_job_is_placed_once(
     for _ in range(20):
         try:
             with DispatchJournal(folder / "state") as journal:
-                placed = make_dispatcher(cluster).place(path, mark_of(path), journal)
+                placed = make_dispatcher(cluster).place(find_job(path), journal)
         except Killed:
             continue
         if placed is not None:
             break
     assert placed is not None and len(cluster.submitted) == 1
     with DispatchJournal(folder / "state") as journal:
-        assert make_dispatcher(cluster).place(path, mark_of(path), journal) == placed
+        assert make_dispatcher(cluster).place(find_job(path), journal) == placed
     assert len(cluster.submitted) == 1
 
 
@@ -107,8 +111,8 @@ def test_a_second_dispatcher_of_the_same_journal_is_refused(tmp_path: Path) -> N
 def test_what_a_cluster_may_have_forgotten_is_left_alone(tmp_path: Path, script: Path) -> None:
     cluster, now = FakeCluster("east"), [10_000.0]
     with DispatchJournal(tmp_path / "state") as journal:
-        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=1.0))
-        assert make_dispatcher(cluster, now=now).place(script, mark_of(script), journal) is None
+        journal.write(Entry(mark=find_job(script).mark, state="intent", cluster="east", at_s=1.0))
+        assert make_dispatcher(cluster, now=now).place(find_job(script), journal) is None
     assert cluster.submitted == []
 
 
@@ -117,21 +121,21 @@ def test_a_submission_that_may_still_be_on_its_way_is_not_made_again(tmp_path: P
     cluster, now = FakeCluster("east", arrival_s=30.0), [100.0]
     dispatcher = make_dispatcher(cluster, now=now)
     with DispatchJournal(tmp_path / "state") as journal:
-        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
-        assert dispatcher.place(script, mark_of(script), journal) is None and cluster.submitted == []
-        cluster.jobs[mark_of(script)] = "7"  # the old sbatch gets through
+        journal.write(Entry(mark=find_job(script).mark, state="intent", cluster="east", at_s=90.0))
+        assert dispatcher.place(find_job(script), journal) is None and cluster.submitted == []
+        cluster.jobs[find_job(script).mark] = "7"  # the old sbatch gets through
         now[0] = 200.0
-        placed = dispatcher.place(script, mark_of(script), journal)
+        placed = dispatcher.place(find_job(script), journal)
     assert placed is not None and placed.job == "7" and cluster.submitted == []
 
 
 def test_a_cluster_that_is_back_does_earlier_calls_first(tmp_path: Path, script: Path) -> None:
     cluster, now = FakeCluster("east"), [100.0]
     dispatcher = make_dispatcher(cluster, now=now)
-    dispatcher.sleep = lambda seconds: cluster.jobs.update({mark_of(script): "7"})
+    dispatcher.sleep = lambda seconds: cluster.jobs.update({find_job(script).mark: "7"})
     with DispatchJournal(tmp_path / "state") as journal:
-        journal.write(Entry(mark=mark_of(script), state="intent", cluster="east", at_s=90.0))
-        placed = dispatcher.place(script, mark_of(script), journal)
+        journal.write(Entry(mark=find_job(script).mark, state="intent", cluster="east", at_s=90.0))
+        placed = dispatcher.place(find_job(script), journal)
     assert placed is not None and placed.job == "7" and cluster.submitted == []
 
 
@@ -152,13 +156,13 @@ def test_a_line_that_a_crash_cut_off_is_dropped_and_a_strange_one_is_named(tmp_p
 
 def test_the_cluster_with_room_is_chosen_and_one_without_answers_is_left_out(script: Path) -> None:
     full, empty = FakeCluster("east", free=0), FakeCluster("west")
-    asked = make_dispatcher(full, empty).ask(script, "east")
+    asked = make_dispatcher(full, empty).ask(find_job(script), "east")
     assert [c.cluster for c in asked.choices] == ["west", "east"]
     assert asked.choices[0].start_s == 0 and asked.choices[0].finish_s == 3_600.0
 
     silent = FakeCluster("west")
     silent.look = lambda: Snapshot(cluster="west", error="did not answer")  # type: ignore[method-assign]
-    asked = make_dispatcher(full, silent).ask(script)
+    asked = make_dispatcher(full, silent).ask(find_job(script))
     assert asked.choices[0].cluster == "east" and not asked.choices[1].fits
     assert asked.errors == {"west": "did not answer"}
 
@@ -238,3 +242,191 @@ def test_a_wrong_file_of_clusters_is_one_clear_line(tmp_path: Path, text: str, w
     path.write_text(text)
     with pytest.raises(InputError, match=word):
         read_live(path)
+
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: 4
+  activeDeadlineSeconds: 3600
+  template:
+    spec:
+      initContainers: [{name: fetch, resources: {limits: {nvidia.com/gpu: 1}}}]
+      containers:
+        - {name: main, resources: {requests: {nvidia.com/gpu: 2}, limits: {nvidia.com/gpu: 2}}}
+        - {name: logs}
+"""
+JOBSET = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+spec:
+  replicatedJobs:
+    - {name: workers, replicas: 3, template: {spec: {parallelism: 2, template: {spec: {containers: [
+        {name: a, resources: {limits: {amd.com/gpu: "8"}}}]}}}}}
+    - {name: driver, template: {spec: {template: {spec: {containers: [{name: a}]}}}}}
+"""
+TRAINJOB = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+spec: {trainer: {numNodes: 5, resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}}
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [(JOB, (8, 3_600.0)), (JOBSET, (48, None)), (TRAINJOB, (20, None))])
+def test_an_object_says_how_many_gpus_run_at_once(tmp_path: Path, text: str, expected: tuple[int, float]) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    assert read_manifest(path) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "kind: Job", f"{JOB}---\n{JOB}", JOB.replace("parallelism: 4", "parallelism: x")]
+)
+def test_what_is_no_object_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"train\.yaml"):
+        read_manifest(path)
+
+
+def test_aliases_that_grow_without_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    levels = "".join(f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    path.write_text(f"apiVersion: v1\nkind: Job\nspec:\n  l0: &l0 [x]\n{levels}")
+    with pytest.raises(InputError, match="more than"):
+        read_manifest(path)
+
+
+def test_a_script_and_an_object_of_one_name_are_one_job_that_either_kind_of_cluster_may_run(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(JOB)
+    (tmp_path / "train.sbatch").write_text("#!/bin/sh\n#SBATCH --gpus=8 --time=1:00:00\n")
+    (tmp_path / "other.sh").write_text("#!/bin/sh\n#SBATCH --gpus=4\n")
+    other, both = list_jobs(tmp_path)
+    assert (other.name, other.manifest) == ("other", None)
+    assert both == find_job(tmp_path / "train.sbatch") == find_job(tmp_path / "train.yaml")
+    slurm, kueue = FakeCluster("slurm", free=0), FakeCluster("kueue", form="manifest")
+    dispatcher = make_dispatcher(slurm, kueue)
+    assert dispatcher.ask(both).choices[0].cluster == "kueue"
+    assert "takes a manifest" in dispatcher.ask(other).errors["kueue"]
+    with DispatchJournal(tmp_path / "state") as journal:
+        placed = dispatcher.place(both, journal)
+    assert placed is not None and kueue.submitted == [both.mark] and slurm.submitted == []
+    (tmp_path / "train.sbatch").write_text("#!/bin/sh\n#SBATCH --gpus=4\n")
+    with pytest.raises(InputError, match="asks for 4 GPUs"):
+        dispatcher.ask(find_job(tmp_path / "train.yaml"))
+
+
+def test_a_cluster_that_takes_a_name_once_is_handed_the_job_again_and_no_other_cluster_is(
+    tmp_path: Path, script: Path
+) -> None:
+    cluster, other = FakeCluster("east", repeatable=True, arrival_s=60.0), FakeCluster("west")
+    with DispatchJournal(tmp_path / "state") as journal:
+        journal.write(Entry(mark=find_job(script).mark, state="intent", cluster="east", at_s=999.0))
+        placed = make_dispatcher(cluster, other).place(find_job(script), journal)
+    assert placed is not None and placed.cluster == "east" and other.submitted == []
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_object_that_is_there_already_is_the_same_job_only_if_it_carries_the_mark(
+    listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kubectl 1.32 said to an API server: a list where it was told to ignore what is not found."""
+    path = tmp_path / "train.yaml"
+    path.write_text(JOB)
+    held: dict[str, object] = {}
+
+    def kubectl(self: KueueCluster, *words: str, given: str = "", limited: bool = False) -> str:
+        wanted = json.loads(given)
+        if words[0] == "create" and held:
+            raise SubmitError('kubectl: Error from server (AlreadyExists): jobs.batch "x" already exists', refused=True)
+        if words[0] == "create":
+            held.update(wanted)
+        return json.dumps({"kind": "List", "items": [held]} if listed else held) if held else ""
+
+    monkeypatch.setattr(KueueCluster, "kubectl", kubectl)
+    cluster, mark = KueueCluster(name="k", queue="team"), find_job(path).mark
+    assert cluster.find(str(path), mark) is None
+    assert cluster.submit(str(path), mark) == cluster.submit(str(path), mark) == cluster.find(str(path), mark)
+    assert held["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}  # type: ignore[index]
+    held["metadata"]["annotations"] = {"prism.dev/mark": "another"}  # type: ignore[index]
+    with pytest.raises(SubmitError, match="not of this job"):
+        cluster.submit(str(path), mark)
+
+
+def test_over_ssh_another_shell_reads_the_words_and_the_script_is_sent(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ssh that does as it does: its words are joined and given to a shell."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stand_ins = {
+        "ssh": 'shift; exec sh -c "$*"',
+        "sinfo": """[ "$4" = '%N|%T|%G|%C' ] && echo 'n1|idle|gpu:8|0/8/0/8'""",
+        "squeue": "[ $# = 6 ] || [ $# = 5 ] && true",
+        "sacct": "exit 1",
+        "sbatch": f'cat > {tmp_path}/got; for word; do echo "$word"; done > {tmp_path}/words; echo 17',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    cluster = SlurmCluster(name="far", prefix=(str(tmp_path / "ssh"), "login"))
+    assert (cluster.look().gpus, cluster.look().error) == (8, "")
+    assert cluster.submit(str(script), "a mark; with $(words)") == "17"
+    assert (tmp_path / "got").read_text() == script.read_text()
+    assert (tmp_path / "words").read_text().splitlines()[1:] == [
+        "--comment=a mark; with $(words)",
+        "--job-name=train.sh",
+    ]
+
+
+def test_a_job_that_its_cluster_forgot_is_told_and_not_placed_again(tmp_path: Path, script: Path) -> None:
+    cluster, silent = FakeCluster("east"), FakeCluster("east", iter(["down"]))
+    with DispatchJournal(tmp_path / "state") as journal:
+        dispatcher = make_dispatcher(cluster)
+        placed = dispatcher.place(find_job(script), journal)
+        assert dispatcher.find_missing([find_job(script)], journal) == []
+        cluster.jobs.clear()  # its controller crashed before it had saved
+        assert dispatcher.find_missing([find_job(script)], journal) == [placed]
+        assert dispatcher.place(find_job(script), journal) == placed and len(cluster.submitted) == 1
+        assert make_dispatcher(silent).find_missing([find_job(script)], journal) == []
+
+
+def make_workload(name: str, **status: object) -> dict[str, object]:
+    pods = {"count": 2, "template": {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}}
+    reserved = {"type": "QuotaReserved", "status": "True"}
+    whole = {"conditions": [reserved], "admissionChecks": [{"name": "workers", "state": "Pending"}], **status}
+    meta = {"name": name, "namespace": "team", "resourceVersion": "7"}
+    return {"metadata": meta, "spec": {"podSets": [pods]}, "status": whole}
+
+
+def test_a_workload_of_multikueue_is_sent_to_the_best_worker_and_to_one_more_when_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    items = [make_workload("fresh"), make_workload("taken", clusterName="east"), make_workload("queued", conditions=[])]
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(KueueCluster, "list_workloads", lambda self: items)
+    monkeypatch.setattr(KueueCluster, "kubectl", lambda self, *words: said.append(words) or "")
+    now = [1_000.0]
+    workers = make_dispatcher(FakeCluster("east", free=0), FakeCluster("west"), now=now)
+    nominator = Nominator(manager=KueueCluster(name="hub"), dispatcher=workers, patience_s=60.0)
+    (found,) = nominator.decide()
+    assert (found.workload, found.clusters) == ("fresh", ("west",)) and nominator.act(found)
+    body = json.loads(said[0][-1])
+    assert body == {"metadata": {"resourceVersion": "7"}, "status": {"nominatedClusterNames": ["west"]}}
+    assert "--field-manager=kueue-admission" in said[0] and "--subresource=status" in said[0]
+    items[0] = make_workload("fresh", nominatedClusterNames=["west"])
+    assert nominator.decide() == []
+    now[0] += 61.0
+    assert [n.clusters for n in nominator.decide()] == [("west", "east")]
+
+
+def test_a_workload_that_changed_meanwhile_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflict(self: KueueCluster, *words: str) -> str:
+        raise SubmitError("kubectl: Error from server (Conflict): the object has been modified")
+
+    monkeypatch.setattr(KueueCluster, "list_workloads", lambda self: [make_workload("fresh")])
+    monkeypatch.setattr(KueueCluster, "kubectl", conflict)
+    nominator = Nominator(manager=KueueCluster(name="hub"), dispatcher=make_dispatcher(FakeCluster("east")))
+    (found,) = nominator.decide()
+    assert not nominator.act(found) and len(nominator.decide()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -338,3 +339,14 @@ def test_jobs_and_clusters_without_end_are_left_out_and_refused(tmp_path: Path) 
     (tmp_path / "clusters.yaml").write_text("a: .inf\n")
     with pytest.raises(InputError, match="expected a number from 1"):
         read_clusters(tmp_path / "clusters.yaml")
+
+
+def test_guests_leave_free_what_a_cluster_keeps_for_its_own_users() -> None:
+    clusters = [Cluster(name="big", gpus=4), Cluster(name="small", gpus=8, keep_gpus=4)]
+    # Three jobs of the big cluster fill it and half of the small one; the owner of the small one finds its half free.
+    jobs = [Job(id=str(i), submit_s=0.0, gpus=4, home="big") for i in range(3)]
+    jobs.append(Job(id="own", submit_s=10.0, gpus=4, home="small"))
+    for keep, owner_waits in ((4, 0.0), (0, 990.0)):
+        kept = [clusters[0], replace(clusters[1], keep_gpus=keep)]
+        found = simulate(jobs, [1_000.0] * 4, kept, POLICIES["prism"])
+        assert found.queue_s[3] == pytest.approx(owner_waits)

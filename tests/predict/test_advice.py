@@ -17,7 +17,7 @@ from prism.errors import InputError
 from prism.predict import AdviceConfig, Forecast, RiskRound, WatchConfig, advise, gather_nodes
 from prism.predict.advice import count_spares, kubernetes_commands, slurm_commands
 from prism.predict.counters import make_counters
-from prism.predict.forecast import PredictConfig, Risk
+from prism.predict.forecast import PredictConfig, Risk, predict
 from prism.predict.history import DAY_NS, add_counters, make_history
 from prism.predict.replaying import TraceConfig, replay_history
 from prism.predict.watching import RiskWatch
@@ -171,6 +171,36 @@ def test_a_watch_that_is_started_again_repeats_no_alert(tmp_path: Path) -> None:
     assert RiskRound(tmp_path, WatchConfig(limit=0.05), config).score(history, 101 * DAY_NS) == []
     assert "prism_predict_risk{" in (tmp_path / "metrics.prom").read_text()
     assert len(read_risks(tmp_path / "risk.json").per_day) == 60
+
+
+def test_events_outside_the_range_that_was_written_a_horizon_ago_are_an_alarm_once(tmp_path: Path) -> None:
+    events, lives = make_fleet()
+    config = PredictConfig(horizon_days=10, step_days=5)
+    calm = events.filter(pl.col("at") < 80 * DAY_NS)
+    RiskRound(tmp_path, WatchConfig(), config).score(make_history(calm, lives), 80 * DAY_NS)
+    storm = pl.DataFrame({"serial": [f"n{i}" for i in range(60)], "at": [(81 + i / 10) * DAY_NS for i in range(60)]})
+    worse = make_history(pl.concat([calm, storm.cast({"at": pl.Int64})]), lives)
+    kinds = [
+        [a.kind for a in RiskRound(tmp_path, WatchConfig(), config).score(worse, day * DAY_NS)] for day in (90, 91)
+    ]
+    assert kinds[0].count("drift") == 1 and "drift" not in kinds[1]
+    assert "prism_predict_calibration_drift 1" in (tmp_path / "metrics.prom").read_text()
+    told = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
+    assert any(line["kind"] == "drift" and "60 parts had an event" in line["text"] for line in told)
+
+
+def test_parts_that_are_alike_get_the_same_risk_whatever_the_order_of_their_names() -> None:
+    """Sixty parts that failed once on the same day and sixty that never did, in both orders of listing."""
+    rng = np.random.default_rng(1)
+    failing = [f"f{i}" for i in range(60)]
+    rows = [(name, (10 + day) * DAY_NS) for name in failing for day in rng.integers(0, 90, 2)]
+    events = pl.DataFrame(rows, schema={"serial": pl.String, "at": pl.Int64}, orient="row")
+    quiet = [f"q{i}" for i in range(60)]
+    for names in (failing + quiet, quiet + failing):
+        lives = pl.DataFrame({"serial": names, "installed": [0] * len(names)})
+        found = predict(make_history(events, lives), 100 * DAY_NS, PredictConfig(horizon_days=10, step_days=5))
+        risks = {risk.id: risk.risk for risk in found.risks}
+        assert np.ptp([risks[name] for name in quiet]) < 1e-9
 
 
 def test_the_command_prints_advice(tmp_path: Path) -> None:

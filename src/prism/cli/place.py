@@ -96,7 +96,7 @@ def run_simulate(
     ),
 )
 def run_ask(
-    job: Annotated[Path, typer.Argument(help="A batch script; its #SBATCH lines say what it needs.")],
+    job: Annotated[Path, typer.Argument(help="A batch script (its #SBATCH lines say what it needs) or a manifest.")],
     clusters: Clusters,
     history: History = None,
     home: Annotated[str, typer.Option(help="The cluster whose user you are.")] = "",
@@ -107,16 +107,17 @@ def run_ask(
     quiet: QuietFlag = False,
 ) -> None:
     """Ask all clusters when a job would start and end there, and say where it should run; submits only with --act."""
-    from prism.place.live.dispatcher import mark_of
+    from prism.place.live.forms import find_job
     from prism.place.live.journal import DispatchJournal
 
     dispatcher = _make_dispatcher(clusters, history)
-    asked = dispatcher.ask(job, home)
+    file = find_job(job)
+    asked = dispatcher.ask(file, home)
     _show_asked(asked, json=json and not act)
     if not act:
         return
     with DispatchJournal(state) as journal:
-        placed = dispatcher.place(job, mark_of(job), journal, home)
+        placed = dispatcher.place(file, journal, home)
     if json:
         show_json({"placed": None if placed is None else {"cluster": placed.cluster, "job": placed.job}})
     if placed is None:
@@ -127,7 +128,7 @@ def run_ask(
 
 @app.command("dispatch", epilog=examples("prism place dispatch jobs/ --clusters live.yaml --act"))
 def run_dispatch(
-    folder: Annotated[Path, typer.Argument(help="Folder of batch scripts (*.sh, *.sbatch), placed in order of name.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of *.sh, *.sbatch and *.yaml, placed in order of name.")],
     clusters: Clusters,
     history: History = None,
     act: Annotated[bool, typer.Option("--act", help="Submit them; else only say where each would go.")] = False,
@@ -138,26 +139,63 @@ def run_dispatch(
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Place every script of a folder exactly once; goes on after it was killed, with the same --state."""
-    from prism.place.live.dispatcher import mark_of
+    """Place every job of a folder exactly once; goes on after it was killed, with the same --state."""
+    from prism.place.live.forms import list_jobs
     from prism.place.live.journal import DispatchJournal
 
     dispatcher = _make_dispatcher(clusters, history)
-    scripts = sorted(path for path in folder.iterdir() if path.suffix in (".sh", ".sbatch"))
-    if not scripts:
-        raise BadConfigError(f"{folder}: no *.sh or *.sbatch in it")
+    files = list_jobs(folder)
     if not act:
-        for script in scripts:
-            _show_asked(dispatcher.ask(script), json=False)
+        for file in files:
+            _show_asked(dispatcher.ask(file), json=False)
         return
     with DispatchJournal(state) as journal:
-        left = scripts
+        left = files
         while left:
-            left = [script for script in left if dispatcher.place(script, mark_of(script), journal) is None]
+            left = [file for file in left if dispatcher.place(file, journal) is None]
             if left:
-                note(f"{len(left)} of {len(scripts)} jobs are not placed yet; trying again in {poll_s:g} s")
+                note(f"{len(left)} of {len(files)} jobs are not placed yet; trying again in {poll_s:g} s")
                 time.sleep(poll_s)
-    note(f"{len(scripts)} jobs are placed")
+        missing = dispatcher.find_missing(files, journal)
+    note(f"{len(files)} jobs are placed")
+    for entry in missing:
+        note(f"{entry.cluster} took {entry.mark} as {entry.job} and does not know it now; it may have run: look there")
+    if missing:
+        raise typer.Exit(1)
+
+
+@app.command("nominate", epilog=examples("prism place nominate --clusters workers.yaml --manager hub --act"))
+def run_nominate(
+    clusters: Clusters,
+    manager: Annotated[str, typer.Option(help="Context of kubectl for the cluster that Kueue's manager runs in.")] = "",
+    kubeconfig: Annotated[str, typer.Option(help="Its kubeconfig.")] = "",
+    act: Annotated[bool, typer.Option("--act", help="Write nominations; else only say them.")] = False,
+    poll_s: Annotated[float, typer.Option(help="Pause between rounds.", min=0.1)] = 10.0,
+    rounds: Annotated[int, typer.Option(help="Rounds to make; 0: until stopped.", min=0)] = 0,
+    patience_s: Annotated[float, typer.Option(help="Until one more worker is nominated.", min=1.0)] = 300.0,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
+    from prism.place.live.kueue import KueueCluster
+    from prism.place.live.nominating import Nominator
+    from prism.place.live.snapshot import SubmitError
+
+    hub = KueueCluster(name="manager", context=manager, kubeconfig=kubeconfig)
+    nominator = Nominator(manager=hub, dispatcher=_make_dispatcher(clusters, None), patience_s=patience_s)
+    made = 0
+    while True:
+        try:
+            for found in nominator.decide():
+                show(f"{found.namespace}/{found.workload}: {', '.join(found.clusters)} ({found.why})")
+                if act:
+                    nominator.act(found)
+        except (SubmitError, KeyError, TypeError, AttributeError, ValueError) as error:
+            note(f"this round is left out: {error!s:.160}")
+        made += 1
+        if not act or (rounds and made >= rounds):
+            return
+        time.sleep(poll_s)
 
 
 def _make_dispatcher(clusters: Path, history: list[Path] | None) -> Dispatcher:

@@ -10,7 +10,7 @@ import typer
 
 from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
 from prism.cli.terminal import note, show, show_json, table
-from prism.errors import BadConfigError
+from prism.errors import BadConfigError, InputError
 
 if TYPE_CHECKING:
     from prism.predict import History
@@ -217,11 +217,17 @@ def run_watch(
     scorer = RiskRound(output, WatchConfig(limit=limit), config)
     while True:
         at_ns = parse_time(at) if at is not None else time.time_ns()
-        history = _read(events, lives, map, counters)
-        if prometheus is not None:
-            history = scorer.with_prometheus(history, prometheus, at_ns)
-        for alert in scorer.score(history, at_ns):
-            show(f"{alert.kind}: {alert.node} {alert.text}")
+        try:
+            history = _read(events, lives, map, counters)
+            if prometheus is not None:
+                history = scorer.with_prometheus(history, prometheus, at_ns)
+            for alert in scorer.score(history, at_ns):
+                show(f"{alert.kind}: {alert.node} {alert.text}")
+        except InputError as error:
+            if not made:
+                raise
+            # What could be read an hour ago is being written, or its server is away for a while.
+            note(f"this round is left out: {error}")
         made += 1
         if rounds and made >= rounds:
             return

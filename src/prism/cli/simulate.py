@@ -32,6 +32,10 @@ def simulate_graph(
         list[str] | None,
         typer.Option(help="A change, such as 'rank 12 speed 0.8', 'dp bandwidth 2', 'overlap off'; may be repeated."),
     ] = None,
+    background: Annotated[
+        list[Path] | None, typer.Option(help="Flow records of other jobs, which load the links; needs --topology.")
+    ] = None,
+    topology: Annotated[Path | None, typer.Option(help="Where the addresses of --background are (CSV).")] = None,
     contention: Annotated[bool, typer.Option(help="Let concurrent transfers share links; needs --cluster.")] = False,
     jitter: Annotated[
         float, typer.Option(help="Vary every duration by this much (sigma of its logarithm).", min=0.0, max=3.0)
@@ -65,7 +69,9 @@ def simulate_graph(
     costs = _cost_model(cluster, calibration)
     if cluster is None:
         note("no --cluster given: communication is priced by latency and bandwidth alone, as a guess")
-    before = after = Plan(graph=loaded, config=SolveConfig(note_ops=True))
+    before = after = Plan(
+        graph=loaded, config=SolveConfig(note_ops=True), background=_loads(costs, background, topology)
+    )
     for change in what_if or ():
         after = apply_change(after, change)
     document: dict[str, Any] = {"schema": "prism.simulation/1", "graph": loaded.name, "what_if": what_if or []}
@@ -113,6 +119,23 @@ def _cost_model(cluster: str | None, calibration: Path | None) -> Any:
     if cluster is None:
         return LinearCosts()
     return ClusterCosts(load_cluster(cluster), None if calibration is None else read_calibration(calibration))
+
+
+def _loads(costs: Any, background: list[Path] | None, topology: Path | None) -> Any:
+    """What other jobs hold of the links, from their flow records."""
+    from prism.collect.topology_files import read_topology_sources
+    from prism.records import read_flows
+    from prism.simulate import ClusterCosts
+    from prism.simulate.what_if.background import measure_background
+
+    if not background:
+        return ()
+    if topology is None or not isinstance(costs, ClusterCosts):
+        raise typer.BadParameter("--background needs --topology (where its addresses are) and --cluster")
+    loads = measure_background(read_flows(background), read_topology_sources([topology]), costs.cluster)
+    busiest = max(loads, key=lambda entry: entry.load)
+    note(f"other jobs load {len(loads)} links; the busiest, {busiest.where}, by {busiest.load:.0%}")
+    return loads
 
 
 def _percentiles(steps: Any, sigma: float, seeds: int) -> dict[str, Any]:

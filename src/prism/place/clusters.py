@@ -19,6 +19,7 @@ class Cluster:
     bytes_per_s: float = 0.0  # of the link into it; 0: data is everywhere
     quotas: tuple[tuple[str, int], ...] = ()  # most GPUs at once of a user, or of another cluster's users
     weight: float = 1.0  # of its users under fair share
+    keep_gpus: int = 0  # that guests leave free for its own users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

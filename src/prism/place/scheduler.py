@@ -224,6 +224,8 @@ class Scheduler:
         for waiting in self._heads(self._everyone):
             if not site.has_room(waiting.job):
                 continue
+            if site.cluster.keep_gpus > site.free - waiting.job.gpus and waiting.job.home != site.cluster.name:
+                continue
             if policy.reach == "rounds" and not self._asked(waiting, site, now_s):
                 continue
             if policy.reach == "lend" and not self._alike and not self._pays(waiting, site, now_s):

@@ -30,7 +30,7 @@ _CLUSTER_NAMES = {
     "gpus": ("gpus", "num_gpus", "size", "capacity"),
     "kind": ("kind", "gpu_kind", "gpu_type"),
 }
-_NUMBERS = ("speed", "leaf_gpus", "failures_per_gpu_day", "cost_per_gpu_hour", "bytes_per_s", "weight")
+_NUMBERS = ("speed", "leaf_gpus", "failures_per_gpu_day", "cost_per_gpu_hour", "bytes_per_s", "weight", "keep_gpus")
 
 
 def read_clusters(path: Path) -> list[Cluster]:
@@ -74,7 +74,7 @@ def read_cluster(row: Mapping[str, Any], where: str) -> Cluster:
             raise BadRowError(f"{where}: '{column}' of '{name}' is {value!r}, expected a number from 0")
         if column in ("speed", "weight") and value == 0:
             raise BadRowError(f"{where}: '{column}' of '{name}' is 0, expected more")
-        numbers[column] = int(value) if column == "leaf_gpus" else float(value)
+        numbers[column] = int(value) if column.endswith("_gpus") else float(value)
     quotas = row.get("quotas") or {}
     if not isinstance(quotas, Mapping) or not all(type(v) is int and v >= 0 for v in quotas.values()):
         raise BadRowError(f"{where}: 'quotas' of '{name}' should be names with whole numbers of GPUs")

@@ -33,18 +33,26 @@ class Counter:
         return np.where((place >= 0) & (self.key[np.maximum(place, 0)] // _KEY == part), found, 0.0)
 
 
-def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int]) -> tuple[Counter, ...]:
-    """Counters from rows of serial, at (ns), counter and value; parts that are not known are left out."""
+def make_counters(readings: pl.DataFrame, numbers: Mapping[str, int], codes: Sequence[str] = ()) -> tuple[Counter, ...]:
+    """Counters from rows of serial, at (ns), counter and value; parts that are not known are left out.
+
+    A `series` column tells counters of one part apart (GPUs of a host); of `codes` every new value counts as one.
+    """
     known = pl.DataFrame({"serial": list(numbers), "part": list(numbers.values())}, schema_overrides={"part": pl.Int64})
     table = readings.drop_nulls(["serial", "at", "counter", "value"]).join(known, on="serial")
     table = table.filter(pl.col("value").is_finite() & (pl.col("at") >= 0))
+    if "series" not in table.columns:
+        table = table.with_columns(pl.lit("").alias("series"))
     found = []
     for name in table["counter"].unique().sort().to_list()[:_MOST_COUNTERS]:
-        rows = table.filter(pl.col("counter") == name).sort("part", "at")
-        rise = pl.col("value") - pl.col("value").shift(1).over("part")
+        rows = table.filter(pl.col("counter") == name).sort("part", "series", "at")
+        rise = pl.col("value") - pl.col("value").shift(1).over("part", "series")
+        if name in codes:
+            rise = ((rise != 0) & (pl.col("value") != 0)).cast(pl.Float64)
         # A value below the one before means that the counter was reset: all of it came since.
         rise = pl.when(rise < 0).then(pl.col("value")).otherwise(rise).fill_null(0.0)
-        risen = rows.select(rise.cum_sum().over("part")).to_series().to_numpy()
+        rows = rows.with_columns(rise.alias("rise")).sort("part", "at")
+        risen = rows.select(pl.col("rise").cum_sum().over("part")).to_series().to_numpy()
         key = rows["part"].to_numpy() * _KEY + rows["at"].to_numpy() // _SECOND_NS
         found.append(Counter(name=str(name), key=key, risen=risen))
     return tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ class PredictConfig:
     half_life_days: float = 180.0  # after which a past moment weighs half
     least_events: int = 30  # parts with an event that training must have seen; below, only rules are used
     least_parts: int = 50
+    judge_events: float = 100.0  # that the model and the rules are compared on, over as many past moments as it takes
     rule_errors: float = 2.0  # standard errors by which a rule must beat the model on held-out past to replace it
     rule_events: float = 100.0  # parts with an event at which trees and lasting rules weigh the same
     most_moments: int = 60  # in the past that training asks about: one wrong date must not make thousands
@@ -184,37 +185,75 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
             f"{config.least_events} events and {config.least_parts} parts are needed, so all parts get the mean risk"
         )
         return _Chosen()
-    held, truth = panels[0], labels[0]
-    rules = {name: area_under_curve(rule(held), truth) for name, rule in RULES.items()}
+    weight = total / (total + config.rule_events)
+    held = _hold_out(labels, config)
+    events = np.array([int(label.sum()) for label in labels[:held]])
+    rules = {name: _pool(rule, panels[:held], labels[:held]) for name, rule in RULES.items()}
     best = max(rules, key=lambda name: rules[name])
-    earlier = [i for i, m in enumerate(moments) if m <= moments[0] - config.horizon_days * DAY_NS]
+    earlier = [i for i, m in enumerate(moments) if m <= moments[held - 1] - config.horizon_days * DAY_NS]
     expected = _expect_events(known.before(moments[0]), moments[0], config)
     judged = _Chosen(auc=rules[best])
     if sum(int(labels[i].sum()) for i in earlier) >= config.least_events:
         trees = fit_trees([panels[i] for i in earlier], [labels[i] for i in earlier], _weigh(moments, earlier, config))
-        judged = _judge(trees, trees.score(held), truth, expected)
-        error = 0.5 / np.sqrt(max(int(truth.sum()), 1))  # of an AUC near 0.5 with as many events
-        if judged.auc < rules[best] - config.rule_errors * error:
-            notes.append(f"the rule '{best}' did better than the model in the last {config.horizon_days:g} days")
+        shares = _weigh_rules(panels, labels, earlier)
+        # Moments closer than a horizon share their events; the error is that of an AUC near 0.5 with as many.
+        apart = events.sum() * max(1.0 / held, min(1.0, config.step_days / config.horizon_days))
+        error = float(np.sqrt(1.0 / 12.0 / max(apart, 1.0)))
+        alone = [_pool(_lean_on_rules(trees, w, shares).score, panels[:held], labels[:held]) for w in (0.0, 1.0)]
+        weight = float(np.clip((alone[1] - alone[0]) / (config.rule_errors * error), 0.0, 1.0))
+        mixed = _lean_on_rules(trees, weight, shares)
+        judged = _judge(mixed, mixed.score(panels[0]), labels[0], expected)
+        pooled = _pool(mixed.score, panels[:held], labels[:held])
+        if pooled < rules[best] - config.rule_errors * error:
+            notes.append(f"the rule '{best}' did better than the model before: {rules[best]:.2f} against {pooled:.2f}")
             rule = Learned(name=best, score=RULES[best], is_probability=False)
-            return _judge(rule, rule.score(held), truth, expected)
+            return _judge(rule, rule.score(panels[0]), labels[0], expected)
     every = list(range(len(moments)))
     trees = fit_trees(panels, labels, _weigh(moments, every, config))
-    return replace(judged, learned=_lean_on_rules(trees, total / (total + config.rule_events)))
+    return replace(judged, learned=_lean_on_rules(trees, weight, _weigh_rules(panels, labels, every)))
 
 
-def _lean_on_rules(trees: Learned, weight: float) -> Learned:
+def _hold_out(labels: Sequence[NDArray[np.bool_]], config: PredictConfig) -> int:
+    """How many of the latest moments scorers are judged by: as many as it takes to see enough events."""
+    share = min(1.0, config.step_days / config.horizon_days)  # of a moment's events that the one before has not
+    seen, held = float(labels[0].sum()), 1
+    while seen < config.judge_events and held < len(labels) // 2:
+        seen += share * float(labels[held].sum())
+        held += 1
+    return held
+
+
+def _pool(score: Callable[[Panel], Floats], panels: Sequence[Panel], labels: Sequence[NDArray[np.bool_]]) -> float:
+    """The AUC of a score over several moments, each counted by its events."""
+    found = [(area_under_curve(score(p), y), int(y.sum())) for p, y in zip(panels, labels, strict=True)]
+    known = [(auc, count) for auc, count in found if not np.isnan(auc)]
+    return float(np.average([a for a, _ in known], weights=[c for _, c in known])) if known else float("nan")
+
+
+def _weigh_rules(
+    panels: Sequence[Panel], labels: Sequence[NDArray[np.bool_]], chosen: Sequence[int]
+) -> dict[str, float]:
+    """How far each lasting rule was better than chance; all alike where none was."""
+    past, came = [panels[i] for i in chosen], [labels[i] for i in chosen]
+    gains = {name: max(0.0, _pool(RULES[name], past, came) - 0.5) for name in _LASTING_RULES}
+    total = sum(gains.values())
+    return {name: gain / total if total > 0 else 1.0 / len(gains) for name, gain in gains.items()}
+
+
+def _lean_on_rules(trees: Learned, weight: float, shares: Mapping[str, float]) -> Learned:
     """Order parts by the trees and by rules that hold in most fleets; the fewer the events, the more by the rules."""
 
     def score(panel: Panel) -> Floats:
         own = trees.score(panel)
-        rules = np.mean([rank_share(RULES[name](panel)) for name in _LASTING_RULES], axis=0)
+        rules = np.sum([share * rank_share(RULES[name](panel)) for name, share in shares.items()], axis=0)
         mixed = weight * rank_share(own) + (1.0 - weight) * rules
-        ordered = np.empty(len(own))
-        ordered[np.argsort(mixed, kind="stable")] = np.sort(own)
+        # Parts that are alike get the same risk, whatever the order in which they are listed.
+        place = rank_share(mixed) * (len(own) + 1) - 1.0
+        ordered: Floats = np.interp(place, np.arange(len(own)), np.sort(own))
         return ordered
 
-    return Learned(name=trees.name, score=score, is_probability=True)
+    name = "rules" if weight <= 0.0 else trees.name if weight >= 1.0 else f"{trees.name} and rules"
+    return Learned(name=name, score=score, is_probability=True)
 
 
 def _training_moments(known: History, at_ns: int, config: PredictConfig) -> list[int]:
@@ -301,7 +340,8 @@ def _explain(panel: Panel, risk: Floats) -> list[tuple[str, ...]]:
         spread = float(np.std(values)) or 1.0
         slope = float(np.corrcoef(values, risk)[0, 1]) if np.std(risk) > 0 else 0.0
         away = (values - np.median(values)) / spread * np.sign(slope)
-        telling.append((abs(slope), words, away > 0.5, values))
+        shown = np.expm1(values) if name.startswith("counter_") else values
+        telling.append((abs(slope), words, away > 0.5, shown))
     telling.sort(key=lambda t: -t[0])
     found: list[tuple[str, ...]] = []
     for i in range(len(risk)):
@@ -323,7 +363,7 @@ def _words(feature: str) -> str | None:
         return plain[feature] if feature != "days_since_event" else None
     if feature.startswith("counter_"):
         name, days = feature.removeprefix("counter_").rsplit("_", 1)
-        return f"{name} rose in {days} (log {{:.1f}})"
+        return f"{name} rose by {{:.0f}} in {days.removesuffix('d')} days"
     if feature.startswith("rate_within"):
         return f"{{:.4f}} events per part among its neighbours (level {feature.rsplit('_', 1)[1]}) in a year"
     if feature.startswith("rate_level"):

@@ -1,21 +1,26 @@
-"""Readings of counters out of a Prometheus server, as a table of serial, at, counter and value."""
+"""Readings of counters out of a Prometheus server, as a table of serial, series, at, counter and value."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from prism.errors import BadFileError
 
-READINGS = pl.Schema({"serial": pl.String, "at": pl.Int64, "counter": pl.String, "value": pl.Float64})
+READINGS = pl.Schema(
+    {"serial": pl.String, "series": pl.String, "at": pl.Int64, "counter": pl.String, "value": pl.Float64}
+)
+XID = "DCGM_FI_DEV_XID_ERRORS"  # the code of the last error, no counter: every new code counts as one
 # Fields of NVIDIA's dcgm-exporter that rose before failures in published fleets.
 DCGM = (
-    "DCGM_FI_DEV_XID_ERRORS",
+    XID,
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
     "DCGM_FI_DEV_ROW_REMAP_FAILURE",
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
@@ -23,44 +28,96 @@ DCGM = (
     "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
 )
-_LABELS = ("UUID", "Hostname", "instance", "node", "host")
+# Memory that could not be repaired, or was lost: NVIDIA asks for such a GPU to be reset or replaced.
+FATAL = (
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+)
+# A GPU by its own name, else the host that it sits in; the first that is a part of the history is taken.
+_LABELS = ("UUID", "gpu_uuid", "serial", "Hostname", "hostname", "node", "host", "nodename", "instance")
 _MOST_BYTES = 1 << 28
+_MOST_POINTS = 10_000  # of one series in one answer; Prometheus refuses more than 11,000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusConfig:
+    """What is asked for, and how finely."""
+
+    counters: tuple[str, ...] = DCGM
+    step_s: float = 6 * 3_600.0  # features look at weeks and months
+    timeout_s: float = 60.0
 
 
 def read_prometheus(
-    url: str, start_s: float, end_s: float, *, counters: Sequence[str] = DCGM, step_s: float = 3_600.0
+    url: str, start_s: float, end_s: float, parts: Collection[str], config: PrometheusConfig | None = None
 ) -> pl.DataFrame:
-    """Ask for each counter's readings in a window; the part is named by UUID, else by host."""
-    rows: list[tuple[str, int, str, float]] = []
-    for counter in counters:
-        words = {"query": counter, "start": f"{start_s:.0f}", "end": f"{end_s:.0f}", "step": f"{step_s:.0f}"}
+    """Each counter's readings in a window, the last at its end; series of parts that are not known are left out."""
+    config = config or PrometheusConfig()
+    count = max(0, min(int((end_s - start_s) / config.step_s), _MOST_POINTS))
+    known = set(parts)
+    frames = [pl.DataFrame(schema=READINGS)]
+    for counter in config.counters:
+        words = {
+            "query": counter,
+            "start": f"{end_s - count * config.step_s:.0f}",
+            "end": f"{end_s:.0f}",
+            "step": f"{config.step_s:.0f}",
+        }
         address = f"{url.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(words)}"
-        rows += [(*row[:2], counter, row[2]) for row in _parse(_fetch(address), url)]
-    return pl.DataFrame(rows, schema=READINGS, orient="row")
+        frames += _parse(_fetch(address, config.timeout_s), url, counter, known)
+    return pl.concat(frames)
 
 
-def _fetch(address: str) -> bytes:
+def _fetch(address: str, timeout_s: float) -> bytes:
+    where = address.split("/api/v1")[0]
     if not address.startswith(("http://", "https://")):
-        raise BadFileError(f"{address[:60]}: expected http://HOST:PORT of a Prometheus server")
+        raise BadFileError(f"{where[:60]}: expected http://HOST:PORT of a Prometheus server")
     try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            found: bytes = answer.read(_MOST_BYTES)
-            return found
-    except OSError as error:
-        raise BadFileError(f"{address.split('/api')[0]}: does not answer ({error}); check the address") from None
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:
+            found: bytes = answer.read(_MOST_BYTES + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise BadFileError(f"{where}: does not answer ({error}); check the address") from None
+    if len(found) > _MOST_BYTES:
+        raise BadFileError(f"{where}: answers with more than {_MOST_BYTES >> 20} MiB; ask a server with fewer hosts")
+    return found
 
 
-def _parse(text: bytes, url: str) -> list[tuple[str, int, float]]:
+def _parse(text: bytes, url: str, counter: str, known: Collection[str]) -> list[pl.DataFrame]:
     try:
         document: Any = json.loads(text)
         found = []
         for series in document["data"]["result"]:
             labels = series["metric"]
-            part = next((labels[name] for name in _LABELS if labels.get(name)), None)
-            for at_s, value in series["values"] if part is not None else ():
-                number = float(value)
-                if number == number:
-                    found.append((str(part), round(float(at_s) * 1e9), number))
+            part = _name_part(labels, known)
+            if part is None:
+                continue
+            values = [float(value) for _, value in series["values"]]
+            frame = pl.DataFrame(
+                {"at": [round(float(at_s) * 1e9) for at_s, _ in series["values"]], "value": values},
+                schema={"at": pl.Int64, "value": pl.Float64},
+            ).filter(pl.col("value").is_finite())
+            named = json.dumps(labels, sort_keys=True)
+            texts = {"serial": part, "series": named, "counter": counter}
+            found.append(frame.with_columns(pl.lit(v).alias(k) for k, v in texts.items()).select(list(READINGS)))
         return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFileError(f"{url}: not an answer of Prometheus ({error!r:.60})") from None
+
+
+def _name_part(labels: dict[str, str], known: Collection[str]) -> str | None:
+    """The part of a series; an instance may carry the exporter's port."""
+    for name in _LABELS:
+        value = labels.get(name, "")
+        for candidate in (value, value.rpartition(":")[0]):
+            if candidate and candidate in known:
+                return candidate
+    return None
+
+
+def keep_changes(readings: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Readings of several rounds as one table in order, without those that repeat the value before."""
+    key = ["counter", "series"]
+    table = pl.concat(readings).unique([*key, "at"], keep="last").sort(*key, "at")
+    changed = pl.col("value") != pl.col("value").shift(1).over(key)
+    return table.filter(changed.fill_null(True))

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from prism.errors import BadFileError
 from prism.predict.counters import make_counters
 from prism.predict.forecast import Forecast, PredictConfig, predict
 from prism.predict.history import DAY_NS, History
 from prism.predict.nodes import gather_nodes
-from prism.predict.prometheus import read_prometheus
+from prism.predict.prometheus import FATAL, READINGS, XID, keep_changes, read_prometheus
 from prism.predict.watching import Alert, RiskWatch, WatchConfig, write_metrics
 
 _STALE_H = 7 * 24.0
 _STATE = "state.json"
+_COUNTERS = "counters.parquet"
+_KEPT_DAYS = 400
 
 
 @dataclass(slots=True)
@@ -29,6 +32,7 @@ class RiskRound:
     predicting: PredictConfig
     _watch: RiskWatch = field(init=False)
     _told: list[tuple[int, float, float]] = field(init=False)  # moment and range of earlier forecasts
+    _asked_ns: int = field(init=False, default=0)  # up to when Prometheus was asked
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -39,17 +43,30 @@ class RiskRound:
                 state = json.loads(path.read_bytes())
                 self._watch.alerted = {str(node) for node in state["alerted"]}
                 self._watch.drifted, self._watch.stale = bool(state["drifted"]), bool(state["stale"])
+                self._watch.rising = {str(key) for key in state.get("rising", ())}
                 self._told = [(int(a), float(b), float(c)) for a, b, c in state["told"]]
+                self._asked_ns = int(state.get("asked_ns", 0))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise BadFileError(
                     f"{path}: not the state of a watch ({error!r:.60}); delete it to start anew"
                 ) from None
 
     def with_prometheus(self, history: History, url: str, at_ns: int) -> History:
-        """The history with the last two months of counters, as far as the server has them."""
-        end_s = at_ns / 1e9
-        readings = read_prometheus(url, end_s - 60 * 86_400.0, end_s)
-        return replace(history, counters=make_counters(readings, {part: n for n, part in enumerate(history.parts)}))
+        """The history with all counters that were ever read here, and what the server has since.
+
+        Prometheus forgets after 15 days unless told otherwise, and training asks about months, so readings are kept.
+        """
+        path = self.folder / _COUNTERS
+        kept = _read_kept(path)
+        since_s = max(self._asked_ns if kept.height else 0, at_ns - _KEPT_DAYS * DAY_NS) / 1e9
+        fresh = read_prometheus(url, since_s, at_ns / 1e9, history.parts)
+        readings = keep_changes([kept.filter(pl.col("at") > at_ns - _KEPT_DAYS * DAY_NS), fresh])
+        part = path.with_name(f".{path.name}.part")
+        readings.write_parquet(part)
+        part.replace(path)
+        self._asked_ns = at_ns
+        numbers = {name: number for number, name in enumerate(history.parts)}
+        return replace(history, counters=make_counters(readings, numbers, codes=(XID,)))
 
     def score(self, history: History, at_ns: int) -> list[Alert]:
         """Forecast, write, and return what is new."""
@@ -60,7 +77,7 @@ class RiskRound:
         # Silence that is five times as long as usual is more likely a collector that stopped than a healthy fleet.
         stale_h = quiet_h if quiet_h > max(_STALE_H, 5.0 * expected_h) else 0.0
         came, told = self._judge(history, at_ns)
-        alerts = self._watch.handle(forecast, came, told, stale_h=stale_h)
+        alerts = self._watch.handle(forecast, came, told, stale_h=stale_h, rising=_find_rising(history, forecast))
         self._told.append((at_ns, *forecast.expected_range))
         self._write(forecast, alerts)
         return alerts
@@ -85,11 +102,38 @@ class RiskRound:
             "alerted": sorted(self._watch.alerted),
             "drifted": self._watch.drifted,
             "stale": self._watch.stale,
+            "rising": sorted(self._watch.rising),
             "told": self._told[-5_000:],
+            "asked_ns": self._asked_ns,
         }
         with (self.folder / "alerts.jsonl").open("a") as log:
             log.writelines(json.dumps(alert.to_json(forecast.at_ns)) + "\n" for alert in alerts)
         _replace(self.folder / _STATE, json.dumps(state) + "\n")
+
+
+def _find_rising(history: History, forecast: Forecast) -> dict[str, str]:
+    """Parts with a counter that a healthy part never raises, and by how much it rose in a week, by node and counter."""
+    places = {risk.id: risk.place.split("/", 1)[0] or risk.id for risk in forecast.risks}
+    found: dict[str, str] = {}
+    for counter in history.counters:
+        if counter.name not in FATAL:
+            continue
+        rises = counter.rise(np.arange(len(history.parts)), forecast.at_ns - 7 * DAY_NS, forecast.at_ns)
+        for number in np.flatnonzero(rises > 0).tolist():
+            part = history.parts[number]
+            if part in places:
+                text = f"{counter.name} of {part} rose by {rises[number]:.0f} in 7 days"
+                found[f"{places[part]} {counter.name} {part}"] = text
+    return found
+
+
+def _read_kept(path: Path) -> pl.DataFrame:
+    if not path.exists():
+        return pl.DataFrame(schema=READINGS)
+    try:
+        return pl.read_parquet(path).select(list(READINGS)).cast(dict(READINGS))  # type: ignore[arg-type]
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise BadFileError(f"{path}: not readings of a watch ({str(error)[:60]}); delete it to start anew") from None
 
 
 def _replace(path: Path, text: str) -> None:

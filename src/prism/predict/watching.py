@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ class WatchConfig:
 class Alert:
     """Something that a person should know now."""
 
-    kind: str  # risk, drift, stale
+    kind: str  # risk, counter, drift, stale
     node: str
     text: str
 
@@ -39,12 +39,27 @@ class RiskWatch:
     alerted: set[str] = field(default_factory=set)
     drifted: bool = False
     stale: bool = False
+    rising: set[str] = field(default_factory=set)
 
     def handle(
-        self, forecast: Forecast, came: int, told: tuple[float, float] | None, *, stale_h: float = 0.0
+        self,
+        forecast: Forecast,
+        came: int,
+        told: tuple[float, float] | None,
+        *,
+        stale_h: float = 0.0,
+        rising: Mapping[str, str] | None = None,
     ) -> list[Alert]:
-        """Alerts of this hour; calibration is judged by how many events `came` against the range `told` before."""
+        """Alerts of this hour; calibration is judged by how many events `came` against the range `told` before.
+
+        `rising` names counters that mean damage, by node and counter, whatever the history says of the node.
+        """
         found = [self._risk(node, forecast.horizon_days) for node in self._new(gather_nodes(forecast))]
+        rising = rising or {}
+        found += [
+            Alert(kind="counter", node=k.split(" ")[0], text=t) for k, t in rising.items() if k not in self.rising
+        ]
+        self.rising = set(rising)
         drifted = told is not None and not told[0] <= came <= told[1]
         if drifted and not self.drifted and told is not None:
             expected = f"{told[0]:.0f} to {told[1]:.0f} were expected"
@@ -52,11 +67,8 @@ class RiskWatch:
             found.append(Alert(kind="drift", node="", text=text))
         stale = stale_h > 0
         if stale and not self.stale:
-            found.append(
-                Alert(
-                    kind="stale", node="", text=f"the newest record is {stale_h:.0f} h old: are events still collected?"
-                )
-            )
+            text = f"the newest record is {stale_h:.0f} h old: are events still collected?"
+            found.append(Alert(kind="stale", node="", text=text))
         self.drifted, self.stale = drifted, stale
         return found
 
@@ -78,13 +90,15 @@ def write_metrics(forecast: Forecast, watch: RiskWatch, most: int = 200) -> str:
     for node in gather_nodes(forecast)[:most]:
         name = node.id.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
         lines.append(f'prism_predict_risk{{node="{name}"}} {node.risk:.6g}')
-    values = {
-        "prism_predict_expected_events": forecast.expected_events,
-        "prism_predict_past_auc": forecast.past_auc,
-        "prism_predict_calibration_drift": float(watch.drifted),
-        "prism_predict_nodes_over_limit": float(len(watch.alerted)),
-        "prism_predict_scored_at_seconds": forecast.at_ns / 1e9,
-    }
-    for name, value in values.items():
-        lines += [f"# TYPE {name} gauge", f"{name} {value:.10g}"]
+    values = (
+        ("expected_events", "Parts expected to have an event within the horizon.", forecast.expected_events),
+        ("past_auc", "Order of the risks on the last horizon; 0.5 is chance.", forecast.past_auc),
+        ("calibration_drift", "1 while events lie outside the range that was given.", float(watch.drifted)),
+        ("nodes_over_limit", "Nodes that an alert is standing for.", float(len(watch.alerted))),
+        ("counters_rising", "Counters that mean damage and rose in a week.", float(len(watch.rising))),
+        ("scored_at_seconds", "When the risks were made, since the epoch.", forecast.at_ns / 1e9),
+    )
+    for name, words, value in values:
+        full = f"prism_predict_{name}"
+        lines += [f"# HELP {full} {words}", f"# TYPE {full} gauge", f"{full} {value:.10g}"]
     return "\n".join(lines) + "\n"

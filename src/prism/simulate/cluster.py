@@ -104,6 +104,11 @@ class Cluster(Checked):
         Checked.__post_init__(self)
         if not _NCCL_VERSION.fullmatch(self.nccl):
             raise BadConfigError(f'\'nccl\' is {self.nccl!r}, expected a version such as "2.27" or "2.7.8"')
+        if any(name.startswith("collnet") for name in self.nccl_algo):
+            raise BadConfigError(
+                "'nccl_algo' has CollNet, the reduction inside InfiniBand's switches (SHARP), which is not modelled; "
+                "leave it out and pass a calibration measured with it"
+            )
         unknown = [name for name in self.nccl_algo if name not in get_args(Algorithm)]
         if unknown:
             hint = nearest(unknown[0], get_args(Algorithm))

@@ -22,6 +22,9 @@ _TRUST_IN_MODEL = 0.1  # weight of "both factors are 1" against one measured poi
 _SAME_ALGORITHM = 2.0
 _BAND_QUANTILE = 0.9
 _SMALLEST_BAND_PCT = 1.0
+_LEAST_REPEATS = 3
+# Quantile 0.975 of Student's t with 1 to 15 degrees of freedom; more repeats are taken as 16, which is cautious.
+_STUDENT_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,7 @@ class Correction:
     algorithms: NDArray[np.str_]  # what the model chose at each point
     inside_band_pct: float | None = None  # error at left-out points between others; none to tell from two points
     outside_band_pct: float | None = None  # error at the ends, left out; none to tell from one point
+    repeated_band_pct: FloatArray | None = None  # of each point by its own repeats; nan where there are too few
 
     def apply(self, sizes: FloatArray, costs: Costs) -> FloatArray:
         """The modelled shape bent so that it meets the points; beyond them the last ratio holds."""
@@ -50,6 +54,19 @@ class Correction:
         far = share * np.where(self.algorithms[right] == algorithms, _SAME_ALGORITHM, 1.0)
         ratio: FloatArray = (near * self.log_ratio[left] + far * self.log_ratio[right]) / (near + far)
         return ratio
+
+    def band(self, sizes: FloatArray, modelled: FloatArray) -> FloatArray:
+        """Per cent: of a size that was measured several times by its repeats, else by the error of left-out points."""
+        inside, outside = self.inside_band_pct, self.outside_band_pct
+        own = np.where(
+            self.covers(sizes), modelled if inside is None else inside, modelled if outside is None else outside
+        )
+        if self.repeated_band_pct is None:
+            return own
+        at = np.clip(np.searchsorted(self.log_bytes, _log(sizes) - 1e-12), 0, len(self.log_bytes) - 1)
+        repeated = np.where(np.abs(self.log_bytes[at] - _log(sizes)) < 1e-9, self.repeated_band_pct[at], np.nan)
+        band: FloatArray = np.where(np.isnan(repeated), own, repeated)
+        return band
 
     def covers(self, sizes: FloatArray) -> NDArray[np.bool_]:
         """Which sizes lie between the smallest and the largest measured one."""
@@ -85,7 +102,10 @@ def fit_calibration(calibration: Calibration, cluster: Cluster) -> Fit:
             f"measure with `prism calibrate --backend {cluster.backend}`"
         )
     points = calibration.points.with_columns(pl.col("kind").cast(pl.String).replace("recv", "send"))
-    median = points.group_by("kind", "num_ranks", "num_hosts", "bytes").agg(pl.col("duration_ns").median())
+    logs = pl.col("duration_ns").log()
+    median = points.group_by("kind", "num_ranks", "num_hosts", "bytes").agg(
+        pl.col("duration_ns").median(), pl.len().alias("repeats"), logs.std().fill_null(0.0).alias("spread")
+    )
     corrections: dict[tuple[str, int, int], Correction] = {}
     parts: dict[str, list[FloatArray]] = {}
     key = ["kind", "num_ranks", "num_hosts"]
@@ -98,7 +118,8 @@ def fit_calibration(calibration: Calibration, cluster: Cluster) -> Fit:
                 f"the calibration has {ranks} ranks on {hosts} hosts, which {cluster.name} cannot hold"
             )
         costs = evaluate_transfer(kind, sizes, spread_evenly(ranks, hosts, cluster), cluster)
-        corrections[kind, ranks, hosts] = _correct(sizes, measured, costs)
+        repeated = _repeated_band(group["repeats"].to_numpy(), group["spread"].to_numpy())
+        corrections[kind, ranks, hosts] = replace(_correct(sizes, measured, costs), repeated_band_pct=repeated)
         rows = np.stack([costs.latency_us, costs.duration_us - costs.latency_us, measured])
         parts.setdefault(kind, []).append(rows)
     factors = {kind: _fit_factors(np.concatenate(rows, axis=1)) for kind, rows in parts.items()}
@@ -117,6 +138,14 @@ def _correct(sizes: FloatArray, measured: FloatArray, costs: Costs) -> Correctio
     inside = max(_quantile(missed[1:-1]), _SMALLEST_BAND_PCT) if len(sizes) > 2 else None
     outside = max(float(missed[0]), float(missed[-1]), _SMALLEST_BAND_PCT) if len(sizes) > 1 else None
     return replace(bent, inside_band_pct=inside, outside_band_pct=outside)
+
+
+def _repeated_band(repeats: NDArray[np.uint32], spread: FloatArray) -> FloatArray:
+    """Where the next measurement lies 95 times in 100, from several of the same: Student's prediction interval."""
+    factor = np.array([_STUDENT_975[min(int(n), len(_STUDENT_975) + 1) - 2] if n > 1 else np.nan for n in repeats])
+    # The time is their median, whose variance is up to pi / 2 that of a mean.
+    wide = np.expm1(factor * spread * np.sqrt(1.0 + np.pi / 2.0 / np.maximum(repeats, 1))) * 100
+    return np.where(repeats >= _LEAST_REPEATS, np.maximum(wide, _SMALLEST_BAND_PCT), np.nan)
 
 
 def _leave_out(bent: Correction, index: int) -> float:

@@ -197,8 +197,7 @@ def _estimate(
             covered = correction.covers(sizes)
             duration = correction.apply(sizes, costs)
             provenance = np.where(covered, _MEASURED, _FITTED).astype(np.int8)
-            inside, outside = correction.inside_band_pct, correction.outside_band_pct
-            band = np.where(covered, modelled if inside is None else inside, modelled if outside is None else outside)
+            band = correction.band(sizes, modelled)
         elif factors is not None:
             moved = costs.duration_us - costs.latency_us
             duration = factors.latency * costs.latency_us + factors.transfer * moved

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -71,10 +72,23 @@ def _slowest_link(host: IntArray, local: IntArray, rail: IntArray, cluster: Clus
     order = np.lexsort((local, host, rail))
     after = np.roll(order, -1)
     crossed = links_of_many(cluster, host[order], local[order], host[after], local[after]).links
-    named = np.unique([link_number(cluster, link.src, link.dst) for link in cluster.links])
+    named = _named_links(cluster)
     flows = np.bincount(crossed, minlength=len(link_capacities(cluster)))[named]
     needed = flows * cluster.nics.gbps * BYTES_PER_NS_PER_GBPS
-    return float(min(1.0, (link_capacities(cluster)[named] / np.maximum(needed, 1e-9)).min()))
+    # What flows that meet on one spine would lose on links of the usual rate is no property of these links.
+    rates, usual = (np.minimum(1.0, link_capacities(c)[named] / np.maximum(needed, 1e-9)) for c in _both(cluster))
+    return float((rates / usual).min(initial=1.0))
+
+
+@lru_cache(maxsize=16)
+def _both(cluster: Cluster) -> tuple[Cluster, Cluster]:
+    """A cluster, and the same with no link that differs from its tier."""
+    return cluster, replace(cluster, links=())
+
+
+@lru_cache(maxsize=16)
+def _named_links(cluster: Cluster) -> IntArray:
+    return np.unique([link_number(cluster, link.src, link.dst) for link in cluster.links])
 
 
 def spread_evenly(num_ranks: int, num_hosts: int, cluster: Cluster) -> GroupPlacement:

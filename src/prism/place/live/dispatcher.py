@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from prism.errors import BadConfigError, BadFileError
 from prism.place.choices import Choice, consider
 from prism.place.clusters import Cluster, Job
+from prism.place.live.forms import JobFile
 from prism.place.live.journal import DispatchJournal, Entry
-from prism.place.live.slurm import SlurmCluster, Unit, read_script
+from prism.place.live.slurm import SlurmCluster, Unit
 from prism.place.live.snapshot import LiveCluster, SeenJob, Snapshot, SubmitError, build_scheduler
 from prism.place.run_times import RunTimes
 
@@ -41,14 +39,26 @@ class Dispatcher:
     _seen: list[Snapshot] = field(default_factory=list)
     _seen_s: float = float("-inf")
 
-    def ask(self, script: Path, home: str = "", user: str = "") -> Asked:
-        """Where a script would run, from what all clusters say now."""
-        job, seconds = self._read_job(script, home, user)
-        snapshots = self._look()
+    def ask(self, file: JobFile, home: str = "", user: str = "") -> Asked:
+        """Where a job would run, from what all clusters say now."""
+        units: list[Unit] = [c.unit for c in self.clusters.values() if isinstance(c, SlurmCluster)]
+        gpus, seconds = file.read_needs(units[0] if units else "gpu")
+        return self.weigh(Job(id=file.name, submit_s=self.clock(), gpus=gpus, home=home, user=user), seconds, file)
+
+    def weigh(self, job: Job, seconds: float | None, file: JobFile | None = None) -> Asked:
+        """Where a job would run; with its files, only clusters that can take one of them."""
+        snapshots = [seen if file is None else self._refuse(seen, file) for seen in self._look()]
         now_s = self.clock()
         scheduler = build_scheduler(snapshots, self.traits, self.times, now_s)
         choices = consider(scheduler, job, now_s, seconds)
         return Asked(job=job, choices=tuple(choices), errors={s.cluster: s.error for s in snapshots if s.error})
+
+    def _refuse(self, seen: Snapshot, file: JobFile) -> Snapshot:
+        """A cluster that cannot run any of the job's files is no choice."""
+        form = self.clusters[seen.cluster].form
+        if file.path(form) is not None:
+            return seen
+        return Snapshot(cluster=seen.cluster, error=f"it takes a {form}, and {file.name} has none")
 
     def _look(self) -> list[Snapshot]:
         if self.clock() - self._seen_s > self.look_s or not self._seen:
@@ -56,33 +66,52 @@ class Dispatcher:
             self._seen_s = self.clock()
         return self._seen
 
-    def _note_placed(self, job: Job, entry: Entry) -> None:
+    def note_placed(self, job: Job, entry: Entry) -> None:
         """Count a job that was placed since the clusters were asked."""
         taken = SeenJob(id=entry.job, user=job.user, gpus=job.gpus, running=False)
         self._seen = [replace(s, jobs=(*s.jobs, taken)) if s.cluster == entry.cluster else s for s in self._seen]
 
-    def place(self, script: Path, mark: str, journal: DispatchJournal, home: str = "") -> Entry | None:
+    def place(self, file: JobFile, journal: DispatchJournal, home: str = "") -> Entry | None:
         """Hand a job over exactly once; None where that cannot be decided now."""
-        known = journal.entries.get(mark)
+        known = journal.entries.get(file.mark)
         if known is not None and known.state == "intent":
-            known = self._settle(known, journal)
+            known = self._settle(file, known, journal)
             if known.state == "intent":
                 return None
         if known is not None and known.state == "placed":
             return known
-        asked = self.ask(script, home)
+        asked = self.ask(file, home)
         choice = next((choice for choice in asked.choices if choice.fits), None)
-        placed = None if choice is None else self._submit(script, mark, choice, journal)
+        placed = None if choice is None else self._submit(file, choice, journal)
         if placed is not None:
-            self._note_placed(asked.job, placed)
+            self.note_placed(asked.job, placed)
         return placed
 
-    def _submit(self, script: Path, mark: str, choice: Choice, journal: DispatchJournal) -> Entry | None:
+    def find_missing(self, files: Sequence[JobFile], journal: DispatchJournal) -> list[Entry]:
+        """Jobs that a cluster took a short while ago and does not know any more; nothing is done about them.
+
+        A controller that crashes forgets what it had not saved, also jobs that had begun, so they are not placed again.
+        """
+        missing = []
+        for file in files:
+            entry = journal.entries.get(file.mark)
+            if entry is None or entry.state != "placed" or self.clock() - entry.at_s > self.memory_s:
+                continue
+            try:
+                cluster = self.clusters[entry.cluster]
+                if cluster.find(str(file.path(cluster.form)), entry.mark) is None:
+                    missing.append(entry)
+            except (SubmitError, KeyError):
+                continue  # it does not answer, so nothing is known
+        return missing
+
+    def _submit(self, file: JobFile, choice: Choice, journal: DispatchJournal) -> Entry | None:
+        mark = file.mark
         intent = Entry(mark=mark, state="intent", cluster=choice.cluster, at_s=self.clock(), why=choice.why)
         journal.write(intent)
         cluster = self.clusters[choice.cluster]
         try:
-            number = cluster.submit(str(script), mark)
+            number = cluster.submit(str(file.path(cluster.form)), mark)
         except SubmitError as error:
             self.tell(f"{mark}: {choice.cluster}: {error}")
             self._seen_s = float("-inf")  # what it said before does not hold any more
@@ -90,23 +119,26 @@ class Dispatcher:
                 journal.write(Entry(mark=mark, state="void", cluster=choice.cluster, at_s=self.clock(), why=str(error)))
                 return None
             # The call may have been taken although its answer was lost, so its effect is looked for later.
-            settled = self._settle(intent, journal)
+            settled = self._settle(file, intent, journal)
             return settled if settled.state == "placed" else None
         placed = Entry(mark=mark, state="placed", cluster=choice.cluster, job=number, at_s=self.clock(), why=choice.why)
         journal.write(placed)
         return placed
 
-    def _settle(self, intent: Entry, journal: DispatchJournal) -> Entry:
+    def _settle(self, file: JobFile, intent: Entry, journal: DispatchJournal) -> Entry:
         """Find out what became of a job that was to be handed over; unchanged where it cannot be known."""
         try:
             cluster = self.clusters[intent.cluster]
-            number = cluster.find(intent.mark)
-            if number is None:
+            path = str(file.path(cluster.form))
+            number = cluster.find(path, intent.mark)
+            if number is None and cluster.repeatable and self.clock() - intent.at_s <= self.memory_s:
+                number = cluster.submit(path, intent.mark)  # the same cluster takes it once, however often it is asked
+            elif number is None:
                 if self.clock() - intent.at_s < cluster.arrival_s:
                     return intent  # it may be on its way still
                 # Calls that a cluster took before it was away are done only after it is back.
                 self.sleep(cluster.settle_s)
-                number = cluster.find(intent.mark)
+                number = cluster.find(path, intent.mark)
         except (SubmitError, KeyError) as error:
             self.tell(f"{intent.mark}: whether {intent.cluster} has it is not known ({error}); left alone")
             return intent
@@ -124,21 +156,3 @@ class Dispatcher:
             )
         journal.write(found)
         return found
-
-    def _read_job(self, script: Path, home: str, user: str) -> tuple[Job, float | None]:
-        try:
-            text = script.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFileError(f"{script}: cannot be read ({error}); check the path") from None
-        units: list[Unit] = [c.unit for c in self.clusters.values() if isinstance(c, SlurmCluster)]
-        unit: Unit = units[0] if units else "gpu"
-        gpus, limit_s = read_script(text, unit)
-        if gpus < 1:
-            raise BadConfigError(f"{script}: no #SBATCH line asks for GPUs; add --gpus or --gres=gpu:N")
-        return Job(id=script.stem, submit_s=self.clock(), gpus=gpus, home=home, user=user), limit_s
-
-
-def mark_of(script: Path) -> str:
-    """A mark that is the same for the same script under the same name, so that a second call finds the first."""
-    digest = hashlib.sha256(script.read_bytes() + script.name.encode()).hexdigest()[:16]
-    return f"prism-{script.stem[:40]}-{digest}"

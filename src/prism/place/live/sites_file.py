@@ -16,7 +16,7 @@ from prism.place.live.snapshot import LiveCluster
 from prism.place.tables import read_cluster
 
 _SLURM = {"conf": str, "cluster": str, "prefix": list, "unit": str, "timeout_s": float, "settle_s": float}
-_KUEUE = {"context": str, "folder": str, "timeout_s": float}
+_KUEUE = {"context": str, "kubeconfig": str, "namespace": str, "queue": str, "folder": str, "timeout_s": float}
 
 
 def read_live(path: Path) -> tuple[dict[str, LiveCluster], dict[str, Cluster]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
@@ -30,6 +32,13 @@ class SlurmCluster:
     timeout_s: float = 20.0
     settle_s: float = 10.0  # after a call that failed, until its effect would be seen; Slurm's MessageTimeout
 
+    repeatable: bool = False
+
+    @property
+    def form(self) -> str:
+        """Jobs are scripts for sbatch."""
+        return "batch script"
+
     @property
     def arrival_s(self) -> float:
         """sbatch waits for a controller that is away and outlives its dispatcher, up to its time limit."""
@@ -51,13 +60,20 @@ class SlurmCluster:
 
     def submit(self, script: str, mark: str) -> str:
         """Hand a job over, with the mark as its comment."""
-        answer = self._run("sbatch", "--parsable", f"--comment={mark}", "--", script, limited=True).strip()
+        words = ["sbatch", "--parsable", f"--comment={mark}"]
+        if self._remote:  # the script lies here, so its text is sent
+            text = Path(script).read_text()
+            named = re.search(r"^#SBATCH\s.{0,200}(--job-name|-J)", text, re.MULTILINE)
+            words += [] if named else [f"--job-name={Path(script).name}"]
+            answer = self._run(*words, given=text).strip()
+        else:
+            answer = self._run(*words, "--", script, given="").strip()
         number = answer.split(";")[0].splitlines()[-1] if answer else ""
         if not number.isdigit():
             raise SubmitError(f"sbatch said '{answer[:60]}', expected a number")
         return number
 
-    def find(self, mark: str) -> str | None:
+    def find(self, script: str, mark: str) -> str | None:
         """Look among jobs of all states that the controller remembers, then in the accounting where there is one."""
         # Every state: a job that has ended already was placed all the same.
         listed = self._run("squeue", "-h", "-a", "-t", "all", "-o", "%i|%k")
@@ -75,10 +91,17 @@ class SlurmCluster:
                 return number
         return None
 
-    def _run(self, *words: str, limited: bool = False) -> str:
+    @property
+    def _remote(self) -> bool:
+        """Whether a shell of another host reads our words."""
+        return bool(self.prefix) and Path(self.prefix[0]).name == "ssh"
+
+    def _run(self, *words: str, given: str | None = None) -> str:
+        """What a command prints; one that submits is `given` its input, and its time limit outlives us."""
         target = (f"--clusters={self.cluster}",) if self.cluster else ()
-        limit = ("timeout", "-s", "KILL", f"{self.timeout_s:g}") if limited else ()
-        command = [*self.prefix, *limit, words[0], *target, *words[1:]]
+        limit = ("timeout", "-s", "KILL", f"{self.timeout_s:g}") if given is not None else ()
+        own = [*limit, words[0], *target, *words[1:]]
+        command = [*self.prefix, *(map(shlex.quote, own) if self._remote else own)]
         environment = {**os.environ, **({"SLURM_CONF": self.conf} if self.conf else {}), "SLURM_TIME_FORMAT": "%s"}
         for name in ("SBATCH_COMMENT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
             environment.pop(name, None)
@@ -87,9 +110,10 @@ class SlurmCluster:
                 command,
                 capture_output=True,
                 text=True,
-                timeout=self.timeout_s + 5.0 * limited,
+                timeout=self.timeout_s + (5.0 if given is not None else 0.0),
                 env=environment,
                 errors="replace",
+                **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),
             )
         except subprocess.TimeoutExpired:
             raise SubmitError(f"{words[0]} did not answer within {self.timeout_s:g} s") from None
@@ -98,8 +122,8 @@ class SlurmCluster:
         if done.returncode != 0:
             text = done.stderr.strip().splitlines()
             said = text[-1][:120] if text else f"exit code {done.returncode}"
-            # 124, 128 + 9: the time limit ended it, and whether its call arrived is not known.
-            reached = done.returncode not in (124, 137, -9) and not any(
+            # 124, 128 + 9: the time limit ended it, and whether its call arrived is not known; 255 is ssh's own.
+            reached = done.returncode not in (124, 137, -9, 255) and not any(
                 word in done.stderr for word in ("Unable to contact", "Socket timed out", "timed out", "onnect")
             )
             raise SubmitError(f"{words[0]}: {said}", refused=reached)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from prism.place.clusters import Cluster, Job
@@ -51,13 +51,21 @@ class LiveCluster(Protocol):
     def settle_s(self) -> float:
         """How long a cluster that answers again needs for calls that came before."""
 
+    @property
+    def form(self) -> str:
+        """What it takes as a job: "batch script" or "manifest"."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether handing over a job that it already has is without effect."""
+
     def look(self) -> Snapshot:
         """What it says of itself now; never raises."""
 
     def submit(self, script: str, mark: str) -> str:
         """Hand a job over, marked; its id there. Raises SubmitError where it is not known to have been taken."""
 
-    def find(self, mark: str) -> str | None:
+    def find(self, script: str, mark: str) -> str | None:
         """The id of the job with this mark, or None where there is none for sure. Raises SubmitError if not known."""
 
 
@@ -88,19 +96,8 @@ def build_scheduler(
     for seen in snapshots:
         known = traits[seen.cluster]
         gpus = seen.gpus or known.gpus
-        clusters.append(
-            Cluster(
-                name=known.name,
-                gpus=max(1, gpus),
-                kind=known.kind,
-                speed=known.speed,
-                failures_per_gpu_day=known.failures_per_gpu_day,
-                cost_per_gpu_hour=known.cost_per_gpu_hour,
-                bytes_per_s=known.bytes_per_s,
-                quotas=known.quotas,
-                weight=known.weight,
-            )
-        )
+        # Which GPUs lie below one leaf the clusters do not say.
+        clusters.append(replace(known, gpus=max(1, gpus), leaf_gpus=0))
     scheduler = Scheduler(clusters, POLICIES["prism"])
     scheduler.times = times
     for seen in snapshots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from prism.records.ops import COLLECTIVES, GROUPS, POINT_TO_POINT, RANKS
 from prism.simulate.graph import Graph
 from prism.simulate.solving.slowdowns import Slowdown
 from prism.simulate.solving.solver import BandwidthChange, SolveConfig
+from prism.simulate.what_if.background import LinkLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,12 @@ class Plan:
 
     graph: Graph
     config: SolveConfig
+    background: tuple[LinkLoad, ...] = ()  # other jobs' traffic on the links
+
+
+def load_links(plan: Plan, loads: Iterable[LinkLoad]) -> Plan:
+    """Other jobs' traffic on links; adds to what is there."""
+    return replace(plan, background=(*plan.background, *loads))
 
 
 def slow_down(plan: Plan, slowdowns: list[Slowdown]) -> Plan:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from prism.errors import BadConfigError
+from prism.simulate.costs import ClusterCosts
 from prism.simulate.solving.critical_path import find_critical_path, share_path
 from prism.simulate.solving.pricing import CostModel
 from prism.simulate.solving.solver import Solution, solve
 from prism.simulate.solving.usage import measure_usage, sum_usage
+from prism.simulate.what_if.background import add_background
 from prism.simulate.what_if.changes import Plan
 
 
@@ -78,8 +80,12 @@ class Comparison:
 
 def solve_plan(plan: Plan, costs: CostModel, *, contention: bool = False) -> Outcome:
     """Solve a plan with every op's time kept, folded unless links are shared."""
+    if plan.background:
+        if not isinstance(costs, ClusterCosts):
+            raise BadConfigError("other jobs' traffic needs a described cluster; give --cluster")
+        held = costs.cluster.holding(int(plan.graph.ranks["host"].max() or 0) + 1)  # type: ignore[arg-type]
+        costs = replace(costs, cluster=add_background(held, plan.background))
     if contention:
-        from prism.simulate.costs import ClusterCosts
         from prism.simulate.solving.contention import solve_shared
 
         if not isinstance(costs, ClusterCosts):

@@ -9,6 +9,7 @@ overlap off                      one stream per rank
 placement packed 8               ranks on hosts anew; also: placement strided 8
 swap rank 3 rank 9               two ranks change places
 dp degree 128                    more or fewer replicas
+uplinks load 0.4                 other jobs hold 0.4 of these links; also: leaf-3, host-2, leaf-0>spine-1
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import polars as pl
 from prism.errors import BadConfigError
 from prism.simulate.graph import Graph, label_groups
 from prism.simulate.solving.slowdowns import FOREVER, Slowdown
+from prism.simulate.what_if.background import LinkLoad
 from prism.simulate.what_if.changes import (
     Plan,
     change_bandwidth,
     change_degree,
     drop_overlap,
     known_words,
+    load_links,
     make_ideal,
     place_ranks,
     slow_down,
@@ -35,7 +38,7 @@ from prism.simulate.what_if.changes import (
 )
 
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_VERBS = ("speed", "bandwidth", "ideal", "degree", "overlap", "placement", "swap")
+_VERBS = ("speed", "bandwidth", "ideal", "degree", "load", "overlap", "placement", "swap")
 
 
 def apply_change(plan: Plan, text: str) -> Plan:
@@ -59,6 +62,8 @@ def apply_change(plan: Plan, text: str) -> Plan:
         case [word, "bandwidth", factor]:
             _expect(text, word, known_words(plan.graph))
             return change_bandwidth(plan, word, _number(text, factor))
+        case [where, "load", share]:
+            return load_links(plan, [LinkLoad(where=where, load=_number(text, share))])
         case [slot, "degree", degree]:
             _expect(text, slot, plan.graph.groups["slot"].unique())
             return change_degree(plan, slot, _whole(text, degree))
