@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -257,10 +257,10 @@ def read_waited_for(table: pl.DataFrame) -> list[Clue]:
     ]
 
 
-def read_log_ends(logs: Sequence[RankLog]) -> list[Clue]:
+def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[Clue]:
     """Who died without a word, or failed first, while the others lost a peer."""
     by_rank = {log.rank: log for log in logs}
-    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs), "wrote no error")):
+    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs, alive), "wrote no error")):
         if ranks and len(ranks) <= 4:
             names = ", ".join(str(r) for r in ranks)
             lost = sum(log.lost_peer for log in logs)

@@ -36,6 +36,7 @@ class Evidence:
     hosts: dict[str, str] = field(default_factory=dict)  # by rank
     communicators: list[NcclCommunicator] = field(default_factory=list)
     profiles: ProfiledJob | None = None
+    alive: frozenset[int] = frozenset()  # ranks that lived when others hung, by their dumps
     kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
 
 
@@ -113,6 +114,7 @@ def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLo
     ranks = {log.rank for log in logs}
     world_size = len(ranks) if ranks == set(range(len(ranks))) else None
     lost_peers = any(log.lost_peer for log in logs)
+    stood_in = {log.rank: str(log.stood_in) for log in logs if log.lost_peer and log.stood_in != "unknown"}
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
@@ -125,7 +127,8 @@ def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLo
         dumps[dump.rank] = dump
     if not dumps:
         return
-    hang = find_hang([dumps[r] for r in sorted(dumps)], world_size=world_size, ended_badly=lost_peers)
+    hang = find_hang([dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in)
+    evidence.alive = hang.alive
     if hang.missing:
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
@@ -184,7 +187,7 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
     evidence.clues += say_clues.read_gpu_errors(errors)
-    evidence.clues += say_clues.read_log_ends(read_rank_logs(files))
+    evidence.clues += say_clues.read_log_ends(read_rank_logs(files), evidence.alive)
     evidence.communicators = read_nccl_logs(files)
     evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from prism.traces.standing import Where, read_traceback
 
 _NAME = re.compile(r"rank[-_]?(\d{1,6})\b|(?:^|[-_.])(\d{1,6})\.(?:log|out|err)$")
 _TAIL_BYTES = 16_384
@@ -29,6 +31,7 @@ class RankLog:
     rank: int
     error: str  # its last error line; empty where there is none
     lost_peer: bool  # the error says that somebody else went away
+    stood_in: Where = "unknown"  # by its last traceback
 
     @property
     def is_mismatch(self) -> bool:
@@ -56,7 +59,9 @@ def _read(path: Path, rank: int) -> RankLog:
     lines = (line[:400] for line in text.splitlines())
     errors = [m.group(0).strip() for line in lines if (m := _ERROR.match(line) or _ABORT.match(line))]
     last = errors[-1] if errors else ""
-    return RankLog(rank=rank, error=last[:300], lost_peer=bool(_PEER_LOST.search(last)))
+    return RankLog(
+        rank=rank, error=last[:300], lost_peer=bool(_PEER_LOST.search(last)), stood_in=read_traceback(text)
+    )
 
 
 def is_loss_of_peer(text: str) -> bool:
@@ -64,11 +69,14 @@ def is_loss_of_peer(text: str) -> bool:
     return bool(_PEER_LOST.search(text))
 
 
-def find_silent(logs: Iterable[RankLog]) -> list[int]:
-    """Ranks that ended without a word while at least half of the others lost a peer: they were killed."""
+def find_silent(logs: Iterable[RankLog], alive: Collection[int] = ()) -> list[int]:
+    """Ranks that ended without a word while at least half of the others lost a peer: they were killed.
+
+    `alive` are ranks that are known to have lived when the others waited: whoever ended them did so afterwards.
+    """
     logs = list(logs)
     lost = [log for log in logs if log.lost_peer]
-    silent = [log.rank for log in logs if not log.error]
+    silent = [log.rank for log in logs if not log.error and log.rank not in alive]
     return silent if lost and silent and len(silent) <= len(lost) and len(lost) * 2 >= len(logs) - len(silent) else []
 
 
