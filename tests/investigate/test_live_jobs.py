@@ -17,7 +17,9 @@ import pytest
 from prism.cli.investigate import run_investigate
 from prism.errors import InputError
 from prism.investigate import collector
-from prism.investigate.live import LiveJob, LiveRank, _list_commands, _read_stacks, investigate_live
+from prism.investigate.clues import read_standings
+from prism.investigate.live import LiveJob, _list_commands, investigate_live
+from prism.traces.standing import read_stack
 
 SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\nload_data()\n"
 WAITER = "import time\ndef all_reduce():\n    print('ready', flush=True)\n    time.sleep(300)\nall_reduce()\n"
@@ -113,8 +115,8 @@ def test_no_rank_is_one_clear_line() -> None:
 
 def test_ranks_that_all_wait_accuse_nobody() -> None:
     stack = 'Thread 1 (idle): "MainThread"\n    all_reduce (train.py:3)\n'
-    ranks = [LiveRank(rank=r, host="n", pid=r, state="S (sleeping)", stack=stack) for r in range(3)]
-    assert all(not c.suspects for c in _read_stacks(ranks))
+    ranks = [read_stack(stack, rank=r, pid=r, state="S (sleeping)") for r in range(3)]
+    assert all(not c.suspects for c in read_standings(ranks))
 
 
 def test_the_command_wants_a_folder_or_a_process() -> None:

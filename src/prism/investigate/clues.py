@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from prism.traces.kernel_log import GpuError, describe_error
 from prism.traces.profiled_ranks import ProfiledJob
 from prism.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.traces.ras import Laggards
+from prism.traces.standing import Standing
 
 SuspectType = Literal["rank", "host", "gpu", "link", "program"]
 Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks", "rank_logs"]
@@ -282,6 +284,44 @@ def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[
                 )
             ]
     return []
+
+
+def read_standings(ranks: Sequence[Standing], hosts: Mapping[str, str] | None = None) -> list[Clue]:
+    """Who stands elsewhere than the ranks that wait in a collective or a message, or is stopped."""
+    stopped = [r for r in ranks if r.where == "stopped"]
+    if stopped:
+        told = f"is in state {stopped[0].state}"
+        return [_accuse_standing(stopped, "hang: a process is stopped", told, 0.95, hosts or {})]
+    waiting = [r for r in ranks if r.where in ("collective", "message")]
+    elsewhere = [r for r in ranks if r.where == "elsewhere" and r.line]
+    if waiting and elsewhere and len(elsewhere) <= len(waiting):
+        lock = ", holding the interpreter's lock," if elsewhere[0].holds_lock else ""
+        told = f"is at {elsewhere[0].line}{lock} while {len(waiting)} ranks wait in collectives or messages"
+        sure = 0.95 if len(elsewhere) == 1 and len(waiting) == len(ranks) - 1 else 0.85
+        return [_accuse_standing(elsewhere, "hang: a rank is not in the collective", told, sure, hosts or {})]
+    places = Counter(r.line for r in ranks if r.line)
+    text = "; ".join(f"{n} ranks at {line}" for line, n in places.most_common(3)) or "no stacks could be read"
+    return [
+        Clue(source="stacks", what="stacks of a running job", text=text, suspects=(), since_ns=None, confidence=0.1)
+    ]
+
+
+def _accuse_standing(
+    ranks: Sequence[Standing], what: str, told: str, confidence: float, hosts: Mapping[str, str]
+) -> Clue:
+    suspects = tuple(Suspect(type="rank", id=str(r.rank)) for r in ranks[:16])
+    if ranks[0].line and len(ranks) == 1:
+        suspects += (Suspect(type="program", id=ranks[0].line),)
+    place = f" on {hosts[str(ranks[0].rank)]}" if str(ranks[0].rank) in hosts else ""
+    return Clue(
+        source="stacks",
+        what=what,
+        text=f"rank {', '.join(str(r.rank) for r in ranks[:8])} (process {ranks[0].pid}{place}) {told}",
+        suspects=suspects,
+        since_ns=None,
+        confidence=confidence,
+        advice="look at that line of the program and at the host",
+    )
 
 
 def host_of(suspect: Suspect, hosts: Mapping[str, str]) -> str | None:

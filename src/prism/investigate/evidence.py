@@ -21,6 +21,7 @@ from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.traces.profiled_ranks import ProfiledJob, study_files
 from prism.traces.rank_logs import RankLog, read_rank_logs
 from prism.traces.ras import find_laggards, parse_ras
+from prism.traces.standing import Standing, looks_like_stacks, read_stacks
 
 LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
 _MOST_FILES = 100_000
@@ -48,6 +49,7 @@ class _Sorted:
     ras: list[Path] = field(default_factory=list)
     counters: list[Path] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
+    stacks: list[Path] = field(default_factory=list)
 
 
 def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], None] = lambda text: None) -> Evidence:
@@ -58,13 +60,14 @@ def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], No
     evidence = Evidence()
     evidence.kinds = {
         kind: len(paths)
-        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs")
+        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs", "stacks")
         if (paths := getattr(files, kind))
     }
     for kind, count in evidence.kinds.items():
         say(f"{count} files: {kind}")
     readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
-        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs))),
+        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs), read_stacks(files.stacks))),
+        (files.stacks, lambda e, paths: e.clues.extend(say_clues.read_standings(read_stacks(paths)))),
         (files.traces, _read_traces),
         (files.inspector, _read_inspector),
         (files.ras, _read_ras),
@@ -86,6 +89,8 @@ def _sort(folder: Path) -> _Sorted:
     for path in found:
         if looks_like_dump(path):
             files.dumps.append(path)
+        elif looks_like_stacks(path):
+            files.stacks.append(path)
         elif looks_like_inspector(path):
             files.inspector.append(path)
         elif _looks_like_ras(path):
@@ -110,11 +115,15 @@ def _looks_like_ras(path: Path) -> bool:
     return b"Job summary" in head and b"Communicators..." in head
 
 
-def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
+def _read_dumps(
+    evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog], standings: Sequence[Standing]
+) -> None:
     ranks = {log.rank for log in logs}
     world_size = len(ranks) if ranks == set(range(len(ranks))) else None
     lost_peers = any(log.lost_peer for log in logs)
     stood_in = {log.rank: str(log.stood_in) for log in logs if log.lost_peer and log.stood_in != "unknown"}
+    # A rank of a healthy job is found in collectives too, so a stack alone reopens no call.
+    stood_in |= {s.rank: str(s.where) for s in standings if s.where in ("message", "elsewhere")}
     dumps: dict[int, Dump] = {}
     for path in files:
         try:

@@ -50,9 +50,9 @@ def find_hang(
 ) -> Hang:
     """The root of a hang over all groups, on one clock.
 
-    `world_size` tells of ranks that left no dump. `stood_in` says of ranks whose log or stack shows it that they were in
-    a `collective` or a `message` when they failed or were looked at: a rank that fails dumps afterwards, and then its
-    last call is off the list of pending ones although it never completed.
+    `world_size` tells of ranks that left no dump. `stood_in` says where ranks stood by their logs or stacks, in a
+    `collective`, in a `message` or elsewhere: a rank that fails dumps afterwards, and then its last call is off the
+    list of pending ones although it never completed.
     """
     offsets = find_clock_offsets(dumps)
     aligned = [_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
@@ -94,12 +94,12 @@ def _move_clock(dump: Dump, offset_ns: int) -> Dump:
 def _reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
     """Calls that were retired without completing are pending.
 
-    Gloo retires a call when its own part is done or fails. A rank's last call is pending where the rank is known to have
-    stood in a collective, or where a member of its group has not entered the call or shows it as pending itself.
+    Gloo retires a call when its own part is done or fails. A rank's last call is pending where the rank is known to
+    have failed in a collective, or where a member of its group has not entered it or shows it as pending itself.
     """
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
-    if not open_calls and not stood_in:
+    if not open_calls and "collective" not in stood_in.values():
         return list(dumps)  # nothing hangs; ranks that run are never at the same call
     for dump in dumps:
         for group, seq in dump.enqueued.items():

@@ -63,3 +63,21 @@ def _list_shapes(members: set[int], missing: set[int]) -> Iterator[_Shape]:
             start -= stride
             if start not in missing:
                 break
+
+
+def find_neighbours(members: Mapping[str, Sequence[int]], rank: int) -> tuple[int, ...]:
+    """Ranks that a rank may pass messages to: those at its place in the stages before and after its own.
+
+    A stage is a set of ranks that groups other than the one of all ranks tie together.
+    """
+    stage_of: dict[int, set[int]] = {r: {r} for ranks in members.values() for r in ranks}
+    for group, ranks in members.items():
+        if group != WORLD and ranks:
+            joined = set().union(*(stage_of[r] for r in ranks))
+            stage_of.update(dict.fromkeys(joined, joined))
+    stages = sorted({tuple(sorted(stage)) for stage in stage_of.values()})
+    at = next((i for i, stage in enumerate(stages) if rank in stage), None)
+    if at is None or len({len(stage) for stage in stages}) > 1:
+        return ()
+    place = stages[at].index(rank)
+    return tuple(stages[i][place] for i in (at - 1, at + 1) if 0 <= i < len(stages))

@@ -1,4 +1,4 @@
-"""Where a rank breaks its own pattern: a training program repeats itself, so the first to differ went wrong by itself."""
+"""Where a rank breaks its own pattern. A training program repeats itself, so whoever differs first went wrong."""
 
 from __future__ import annotations
 

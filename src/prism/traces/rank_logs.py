@@ -59,9 +59,7 @@ def _read(path: Path, rank: int) -> RankLog:
     lines = (line[:400] for line in text.splitlines())
     errors = [m.group(0).strip() for line in lines if (m := _ERROR.match(line) or _ABORT.match(line))]
     last = errors[-1] if errors else ""
-    return RankLog(
-        rank=rank, error=last[:300], lost_peer=bool(_PEER_LOST.search(last)), stood_in=read_traceback(text)
-    )
+    return RankLog(rank=rank, error=last[:300], lost_peer=bool(_PEER_LOST.search(last)), stood_in=read_traceback(text))
 
 
 def is_loss_of_peer(text: str) -> bool:

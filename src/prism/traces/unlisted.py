@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from prism.traces.flight_recorder import Call, Dump
-from prism.traces.members import WORLD, infer_members
+from prism.traces.members import WORLD, find_neighbours, infer_members
 from prism.traces.patterns import find_first_break
 
-_FIRST_SHARE = 0.75  # of earlier steps in which the root's call must have come first
+_FIRST_SHARE = 0.75  # of earlier steps in which a call must have come before another to be its cause
+_EARLIER_SHARE = 0.02  # of a step by which it must have come earlier; the two ends of a message differ by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def find_root(dumps: Sequence[Dump], missing: Sequence[int], in_message: Collect
 
 
 def list_alive(dumps: Sequence[Dump], missing: Sequence[int]) -> set[int]:
-    """Ranks whose processes lived when the others hung: they wrote a dump, or a peer still waited on their connection."""
+    """Ranks that lived when the others hung: they wrote a dump, or a peer still waited on their connection."""
     alive = {d.rank for d in dumps}
     members = infer_members(_list_seen({d.rank: d.calls for d in dumps}), missing)
     for dump in dumps:
@@ -93,19 +94,24 @@ def _find_awaited(
 ) -> Root | None:
     """Ranks that are awaited and not seen to wait, of which the one is named whose call used to come first."""
     seen = _list_seen(calls)
-    missed = _list_missed(calls, waiting, infer_members(seen, missing or _infer_missing(calls, seen)))
-    missed = [m for m in missed if m.rank not in in_message] or missed
+    members = infer_members(seen, missing or _infer_missing(calls, seen))
+    missed = _list_missed(calls, waiting, members)
     if not missed:
         return None
-    roots = _keep_first(missed, calls)
+    others = [m for m in missed if m.rank not in in_message]
+    if not others:
+        found = _follow_messages(sorted({m.rank for m in missed}), members, waiting, in_message)
+        if found is not None:
+            return found
+    roots = _keep_first(others or missed, calls)
     ranks = tuple(sorted({m.rank for m in roots}))
     by = tuple(sorted({r for m in roots for r in m.waiting}))
     since = min(waiting[r].created_ns for r in by)
     gone = [m.rank for m in roots if not m.seen]
     if gone:
         told = f"all who left a dump entered what they wait in; rank {_name(gone)} left none: it died or is held"
-        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since,
-                    confidence=round(0.85 / len(ranks), 2), text=told)  # fmt: skip
+        sure = round(0.85 / len(ranks), 2)
+        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since, confidence=sure, text=told)
     last = calls[ranks[0]][-1] if calls[ranks[0]] else None
     return Root(
         what="absent",
@@ -116,6 +122,28 @@ def _find_awaited(
         line=last.line if last else "",
         text=f"rank {_name(ranks)} did not enter what {len(by)} ranks wait in"
         + (f"; its last call was {last.kind} {last.seq} of group {last.group[:12]}" if last else ""),
+    )
+
+
+def _follow_messages(
+    held: Sequence[int], members: Mapping[str, Sequence[int]], waiting: Mapping[int, Call], in_message: Collection[int]
+) -> Root | None:
+    """Whom ranks that wait in a message wait for: a neighbour that went on to a collective, or left no dump."""
+    around = {n for rank in held for n in find_neighbours(members, rank)}
+    past = sorted(r for r in around if r in waiting)
+    gone = sorted(r for r in around if r not in waiting and r not in in_message)
+    ranks = past or gone
+    if not ranks:
+        return None
+    did = "called a collective instead" if past else "is not seen to send or receive"
+    return Root(
+        what="deadlock" if past else "missing_dump",
+        ranks=tuple(ranks),
+        waiting=tuple(held),
+        since_ns=min(waiting[r].created_ns for r in past or waiting),
+        confidence=round(0.8 / len(ranks), 2),
+        text=f"rank {_name(held)} waits in a message, and rank {_name(ranks)}, its neighbour in the pipeline, {did}",
+        line=waiting[past[0]].line if past else "",
     )
 
 
@@ -152,17 +180,32 @@ def _infer_missing(calls: Mapping[int, Sequence[Call]], seen: Mapping[str, set[i
 
 
 def _keep_first(missed: Sequence[_Missed], calls: Mapping[int, Sequence[Call]]) -> list[_Missed]:
-    """The missed call that came first in most earlier steps; all that did so now and then, where none did in most."""
+    """Drop a missed call where another one clearly came before it in earlier steps, since it may follow from that one.
+
+    Of those that are left, ranks without a dump are kept alone: that a rank is held explains both its silence and the
+    hang, while a dump that was lost just there would be a coincidence.
+    """
     steps = {rank: _cut_steps(own) for rank, own in calls.items()}
     times = [_times_of(m, steps) for m in missed]
-    common = set.intersection(*(set(t) for t in times))
-    if len(missed) == 1 or len(common) < 2:
-        return list(missed)
-    firsts = [min(t[step] for t in times) for step in common]
-    won = [sum(t[step] == first for step, first in zip(common, firsts, strict=True)) for t in times]
-    if max(won) >= _FIRST_SHARE * len(common):
-        return [m for m, n in zip(missed, won, strict=True) if n == max(won)]
-    return [m for m, n in zip(missed, won, strict=True) if n > 0]
+    margin_ns = _EARLIER_SHARE * _median(_step_lengths(calls))
+    left = [m for m, own in zip(missed, times, strict=True) if not any(_precedes(t, own, margin_ns) for t in times)]
+    left = left or list(missed)
+    return [m for m in left if not m.seen] or left
+
+
+def _precedes(one: Mapping[int, int], other: Mapping[int, int], margin_ns: float) -> bool:
+    """Whether a call came before another one in most steps, and by more than the time of a message."""
+    gaps = [other[step] - one[step] for step in set(one) & set(other)]
+    return len(gaps) >= 2 and sum(g > 0 for g in gaps) >= _FIRST_SHARE * len(gaps) and _median(gaps) > margin_ns
+
+
+def _step_lengths(calls: Mapping[int, Sequence[Call]]) -> list[int]:
+    ends = [[c.created_ns for c in own if c.group == WORLD] for own in calls.values()]
+    return [b - a for times in ends for a, b in pairwise(times)]
+
+
+def _median(values: Sequence[int]) -> float:
+    return float(sorted(values)[len(values) // 2]) if values else 0.0
 
 
 def _cut_steps(own: Sequence[Call]) -> dict[int, list[Call]]:
