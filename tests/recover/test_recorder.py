@@ -28,7 +28,11 @@ def test_ranks_record_into_the_folder_of_their_attempt(tmp_path: Path, monkeypat
 
 
 def test_what_the_user_has_set_under_either_name_stays(tmp_path: Path) -> None:
-    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine/d_", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+    own = {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+        "TORCH_FR_DUMP_TEMP_FILE": "/mine/d_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    }
     assert set(recorder_variables(tmp_path, own)) == {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE"}
 
 
