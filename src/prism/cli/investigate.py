@@ -122,6 +122,8 @@ def _show(found: Investigation) -> None:
     verdict = found.fused
     who = ", ".join(f"{s.type} {s.id}" for s in verdict.culprits) or "nobody can be named"
     show(f"[bold]{verdict.what}[/bold]", f"who: {who} (sure {verdict.confidence:.0%})")
+    if verdict.since_ns is not None and 0 < verdict.since_ns < 4 * 10**18:
+        show(f"since: {datetime.fromtimestamp(verdict.since_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC")
     if verdict.alternatives:
         show("or:  " + ", ".join(f"{s.type} {s.id}" for s in verdict.alternatives[:10]))
     if verdict.advice:
