@@ -13,7 +13,7 @@ from prism.recover.supervise.stacks import find_py_spy, take_stacks
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
 from prism.traces.members import find_neighbours, infer_members
-from prism.traces.rank_logs import RankLog, read_rank_logs
+from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.traces.standing import looks_like_stacks, read_stack, read_stacks, read_traceback
 
 MAIN = 'Thread 7 (idle): "MainThread"\n'
@@ -87,6 +87,17 @@ def test_a_neighbour_that_went_on_without_its_message_is_the_root() -> None:
     ahead = [gloo(r, *steps("a", 10), *step("a", 5, 10)) for r in (0, 1)]
     held = [gloo(2, *steps("b", 10), ("b", 5, 8, 510)), gloo(3, *steps("b", 10), pending=False)]
     assert find_hang([*ahead, *held], stood_in={3: "message"}).ranks == (1,)
+
+
+def test_a_rank_that_receives_for_a_later_step_left_a_collective_out(tmp_path: Path) -> None:
+    world = [("0", n, 1, 100 * n) for n in range(1, 6)]
+    dumps = [gloo(0, *world, ("0", 6, 1, 600)), gloo(1, *world, pending=False)]
+    for rank, step_number in ((0, 5), (1, 6)):
+        (tmp_path / f"rank_{rank}.log").write_text(f"step 1 loss 2\nstep {step_number} loss 1\n")
+    ahead = find_ahead(read_rank_logs(tmp_path.iterdir()))
+    assert ahead == [1]
+    assert find_hang(dumps, stood_in={1: "message"}, ahead=ahead).ranks == (1,)
+    assert find_hang(dumps, stood_in={1: "message"}).ranks == (0,)
 
 
 def test_a_rank_that_failed_in_a_collective_did_not_complete_it() -> None:

@@ -19,7 +19,7 @@ from prism.traces.kernel_log import read_gpu_errors
 from prism.traces.kineto import looks_like_trace
 from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.traces.profiled_ranks import ProfiledJob, study_files
-from prism.traces.rank_logs import RankLog, read_rank_logs
+from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.traces.ras import find_laggards, parse_ras
 from prism.traces.standing import Standing, looks_like_stacks, read_stacks
 
@@ -136,7 +136,9 @@ def _read_dumps(
         dumps[dump.rank] = dump
     if not dumps:
         return
-    hang = find_hang([dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in)
+    hang = find_hang(
+        [dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in, ahead=find_ahead(logs)
+    )
     evidence.alive = hang.alive
     if hang.missing:
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")

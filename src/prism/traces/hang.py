@@ -7,11 +7,11 @@ wait for and who waits for nobody is the root. A rank that left no dump may be t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.traces.flight_recorder import Call, Dump
-from prism.traces.unlisted import find_root, list_alive
+from prism.traces.unlisted import Told, find_root, list_alive
 
 # In these, members may pass different sizes and still be right.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
@@ -46,19 +46,24 @@ class _Waits:
 
 
 def find_hang(
-    dumps: Sequence[Dump], *, world_size: int | None = None, stood_in: Mapping[int, str] | None = None
+    dumps: Sequence[Dump],
+    *,
+    world_size: int | None = None,
+    stood_in: Mapping[int, str] | None = None,
+    ahead: Collection[int] = (),
 ) -> Hang:
     """The root of a hang over all groups, on one clock.
 
     `world_size` tells of ranks that left no dump. `stood_in` says where ranks stood by their logs or stacks, in a
     `collective`, in a `message` or elsewhere: a rank that fails dumps afterwards, and then its last call is off the
-    list of pending ones although it never completed.
+    list of pending ones although it never completed. `ahead` are ranks whose logs name a later step than the others'.
     """
     offsets = find_clock_offsets(dumps)
     aligned = [_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
     stood_in = stood_in or {}
     aligned = _reopen(aligned, stood_in)
-    hang = _find_hang(aligned, world_size, {r for r, where in stood_in.items() if where == "message"})
+    told = Told(in_message=frozenset(r for r, w in stood_in.items() if w == "message"), ahead=frozenset(ahead))
+    hang = _find_hang(aligned, world_size, told)
     if not offsets:
         return hang
     first = min(offsets)
@@ -117,7 +122,7 @@ def _reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
     return opened
 
 
-def _find_hang(dumps: Sequence[Dump], world_size: int | None, in_message: set[int]) -> Hang:
+def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Hang:
     by_rank = {dump.rank: dump for dump in dumps}
     members = _list_members(dumps)
     world = set(by_rank).union(*members.values()) if members else set(by_rank)
@@ -134,7 +139,7 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, in_message: set[in
     alive = frozenset(by_rank)
     if not any(group.ranks for dump in dumps for group in dump.groups.values()):
         alive = frozenset(list_alive(dumps, missing))
-        root = find_root(dumps, missing, in_message)
+        root = find_root(dumps, missing, told)
         if root is not None:
             return Hang(
                 alive=alive,

@@ -34,6 +34,14 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What logs and stacks say of ranks beside their dumps."""
+
+    in_message: frozenset[int] = frozenset()  # they send or receive
+    ahead: frozenset[int] = frozenset()  # their logs name a later step than the others'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Missed:
     """A call that a rank did not enter: known by who waits in it, and by its place in a step."""
 
@@ -43,11 +51,11 @@ class _Missed:
     places: Mapping[int, int]  # number of the call in a step, by rank whose earlier steps tell when it used to come
 
 
-def find_root(dumps: Sequence[Dump], missing: Sequence[int], in_message: Collection[int] = ()) -> Root | None:
-    """The root over all groups; None where nothing is seen to wait. `in_message` are ranks known to send or receive."""
+def find_root(dumps: Sequence[Dump], missing: Sequence[int], told: Told) -> Root | None:
+    """The root over all groups; None where nothing is seen to wait."""
     calls = {d.rank: sorted((c for c in d.calls if not c.is_message), key=lambda c: c.created_ns) for d in dumps}
     waiting = {rank: own[-1] for rank, own in calls.items() if own and own[-1].pending}
-    return _read_break(calls, waiting) or _find_awaited(calls, waiting, missing, in_message)
+    return _read_break(calls, waiting) or _find_awaited(calls, waiting, missing, told)
 
 
 def list_alive(dumps: Sequence[Dump], missing: Sequence[int]) -> set[int]:
@@ -87,10 +95,7 @@ def _list_seen(calls: Mapping[int, Sequence[Call]]) -> dict[str, set[int]]:
 
 
 def _find_awaited(
-    calls: Mapping[int, Sequence[Call]],
-    waiting: Mapping[int, Call],
-    missing: Sequence[int],
-    in_message: Collection[int],
+    calls: Mapping[int, Sequence[Call]], waiting: Mapping[int, Call], missing: Sequence[int], told: Told
 ) -> Root | None:
     """Ranks that are awaited and not seen to wait, of which the one is named whose call used to come first."""
     seen = _list_seen(calls)
@@ -98,12 +103,13 @@ def _find_awaited(
     missed = _list_missed(calls, waiting, members)
     if not missed:
         return None
-    others = [m for m in missed if m.rank not in in_message]
-    if not others:
-        found = _follow_messages(sorted({m.rank for m in missed}), members, waiting, in_message)
+    others = [m for m in missed if m.rank not in told.in_message]
+    skipped = [m for m in missed if m.rank in told.ahead]
+    if not others and not skipped:
+        found = _follow_messages(sorted({m.rank for m in missed}), members, waiting, told.in_message)
         if found is not None:
             return found
-    roots = _keep_first(others or missed, calls)
+    roots = _keep_first(skipped or others or missed, calls)
     ranks = tuple(sorted({m.rank for m in roots}))
     by = tuple(sorted({r for m in roots for r in m.waiting}))
     since = min(waiting[r].created_ns for r in by)
