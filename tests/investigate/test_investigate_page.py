@@ -20,7 +20,9 @@ pytest.importorskip("torch", reason="needs torch")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_page_leads_to_the_rank_that_hangs(tmp_path: Path) -> None:
-    made = subprocess.run([sys.executable, str(HANGING), str(tmp_path / "out/demo/hang")], capture_output=True, text=True)
+    made = subprocess.run(
+        [sys.executable, str(HANGING), str(tmp_path / "out/demo/hang")], capture_output=True, text=True
+    )
     assert made.returncode == 0, made.stderr
     assert not list((tmp_path / "out/demo/hang").glob(".*")), "nothing of the making is left"
     assert follow(ROOT / "docs" / "investigate.md", tmp_path, run) >= 4
