@@ -102,7 +102,9 @@ def test_the_collector_needs_nothing_but_python() -> None:
 
 def test_other_hosts_are_asked_over_ssh_and_odd_names_are_refused() -> None:
     commands = _list_commands(LiveJob(pids=(7,), hosts=("n1", "n2")))
-    assert [c[0] for c in commands] == ["n1", "n2"] and commands[0][1][0] == "ssh" and commands[0][1][-1] == "7"
+    assert (
+        [c[0] for c in commands] == ["n1", "n2"] and commands[0][1][0] == "ssh" and commands[0][1][-2:] == ["7", "all"]
+    )
     for bad in ("-oProxyCommand=x", "a b", "$(x)"):
         with pytest.raises(InputError, match="no name"):
             _list_commands(LiveJob(pids=(7,), hosts=(bad,)))

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,12 @@ def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: 
     evidence = Evidence()
     ranks: list[Standing] = []
     dumps: dict[int, Dump] = {}
+    answers = []
     for host, command in _list_commands(job):
         say(f"asking {host}")
-        told = _run(command, host, job.deadline_s, evidence.notes)
-        if told:
-            _take(told, ranks, dumps, evidence)
+        answers.append(_run(command, host, job.deadline_s, evidence.notes))
+    for told in _keep_one_job(answers, job):
+        _take(told, ranks, dumps, evidence)
     if not ranks:
         raise BadConfigError(
             "no rank of that job was found: give the number of a process that has RANK in its environment, or of its "
@@ -58,6 +59,17 @@ def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: 
         stood_in = {r.rank: str(r.where) for r in ranks if r.where in ("message", "elsewhere")}
         evidence.clues.append(read_hang(find_hang([dumps[r] for r in sorted(dumps)], stood_in=stood_in)))
     return conclude(evidence)
+
+
+def _keep_one_job(answers: Sequence[dict[str, Any]], job: LiveJob) -> list[dict[str, Any]]:
+    """Only ranks of the job that was asked for; hosts that are asked over ssh tell of all ranks that they run."""
+    every = [r for told in answers for r in told.get("ranks", [])]
+    asked = {r.get("job") for r in every if r.get("asked")}
+    wanted = asked if job.pids or job.slurm_job else {r.get("job") for r in every}
+    if len(wanted) > 1 and not job.slurm_job:
+        names = "; ".join(sorted(str(w) for w in wanted)[:4])
+        raise BadConfigError(f"these hosts run several jobs ({names}); give --pid of a rank of the one that hangs")
+    return [{**told, "ranks": [r for r in told.get("ranks", []) if r.get("job") in wanted]} for told in answers]
 
 
 def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
@@ -72,7 +84,7 @@ def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
         return [(h, [*step, f"--nodelist={h}", "python3", "-", *words]) for h in hosts]
     if job.hosts:
         options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-        return [(h, ["ssh", *options, h, "python3", "-", *words]) for h in job.hosts]
+        return [(h, ["ssh", *options, h, "python3", "-", *words, "all"]) for h in job.hosts]
     return [("this host", [sys.executable, "-", *words])]
 
 
