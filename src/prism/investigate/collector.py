@@ -20,7 +20,7 @@ from typing import Any
 
 MOST_RANKS = 64
 STACK_S = 20.0
-DUMP_S = 20.0
+DUMP_S = 40.0  # the first dump of a process imports what names its stack frames, which takes seconds
 RAS_S = 10.0
 
 
@@ -186,13 +186,14 @@ def ask_for_dumps(ranks: list[dict[str, Any]]) -> dict[int, str]:
         with os.fdopen(handle, "wb", buffering=0) as writer:
             writer.write(b"1\n")
         asked.append((rank["pid"], dump, before > 0, before))
-    return {pid: text for pid, text in ((a[0], take_dump(*a[1:])) for a in asked) if text}
+    until = time.monotonic() + DUMP_S  # for all ranks together
+    return {pid: text for pid, text in ((a[0], take_dump(*a[1:], until)) for a in asked) if text}
 
 
-def take_dump(path: Path, was_there: bool, before: float) -> str:
+def take_dump(path: Path, was_there: bool, before: float, until: float) -> str:
     """A dump once it is written and no longer grows; removed unless one was there before."""
-    until, size = time.monotonic() + DUMP_S, -1
-    while time.monotonic() < until:
+    size = -1
+    while True:
         if path.exists() and path.stat().st_mtime > before:
             now = path.stat().st_size
             if now == size and now > 0:
@@ -201,8 +202,9 @@ def take_dump(path: Path, was_there: bool, before: float) -> str:
                     path.unlink(missing_ok=True)
                 return base64.b64encode(data).decode()
             size = now
+        if time.monotonic() > until:
+            return ""
         time.sleep(0.2)
-    return ""
 
 
 def ask_ras(port: int) -> str:
