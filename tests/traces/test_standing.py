@@ -12,6 +12,7 @@ from prism.investigate.clues import read_log_ends, read_standings
 from prism.recover.supervise.stacks import find_py_spy, take_stacks
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
+from prism.traces.late_calls import find_late_rank
 from prism.traces.members import find_neighbours, infer_members
 from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.traces.standing import looks_like_stacks, read_stack, read_stacks, read_traceback
@@ -147,3 +148,13 @@ def test_what_supervise_writes_is_read_back_with_its_rank(tmp_path: Path) -> Non
     assert looks_like_stacks(tmp_path / "stacks.txt")
     found = read_stacks([tmp_path / "stacks.txt"])
     assert [(s.rank, s.where) for s in found] == [(5, "elsewhere")] and found[0].line.endswith("train.py:4")
+
+
+@pytest.mark.parametrize(("late_ms", "named"), [(40, 2), (4, None)])
+def test_a_rank_that_comes_late_to_collectives_that_complete_is_named(late_ms: int, named: int | None) -> None:
+    dumps = [
+        gloo(r, *[("0", n, 8, 500 * n + (late_ms if r == 2 else r)) for n in range(1, 12)], pending=False)
+        for r in range(4)
+    ]
+    found = find_late_rank(dumps)
+    assert (found.rank if found else None) == named and find_hang(dumps).what == "none"

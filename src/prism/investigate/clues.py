@@ -15,6 +15,7 @@ from prism.records.verdict import Verdict
 from prism.traces.counters import Anomaly
 from prism.traces.hang import Hang
 from prism.traces.kernel_log import GpuError, describe_error
+from prism.traces.late_calls import LateRank
 from prism.traces.profiled_ranks import ProfiledJob
 from prism.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.traces.ras import Laggards
@@ -81,6 +82,20 @@ def read_hang(hang: Hang) -> Clue:
         confidence=hang.confidence,
         alternatives=tuple(Suspect(type="rank", id=str(r)) for r in hang.alternatives),
         advice=_ADVICE[hang.what],
+    )
+
+
+def read_late_rank(late: LateRank) -> Clue:
+    """A rank that comes last to collectives that do complete."""
+    return Clue(
+        source="flight_recorder",
+        what="slow rank: the others wait for it",
+        text=f"rank {late.rank} came last to {late.last} of {late.calls} collectives; the others waited "
+        f"{late.held_ns / late.calls / 1e6:.0f} ms for it each time",
+        suspects=(Suspect(type="rank", id=str(late.rank)),),
+        since_ns=None,
+        confidence=0.7,
+        advice="compare that rank's host, clocks and input with the others'",
     )
 
 

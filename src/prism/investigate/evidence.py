@@ -17,6 +17,7 @@ from prism.traces.hang import find_hang
 from prism.traces.inspector import find_waited_for, looks_like_inspector, read_inspector
 from prism.traces.kernel_log import read_gpu_errors
 from prism.traces.kineto import looks_like_trace
+from prism.traces.late_calls import find_late_rank
 from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.traces.profiled_ranks import ProfiledJob, study_files
 from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
@@ -149,6 +150,9 @@ def _read_dumps(
         # Ranks that fail dump after the fact, with their calls taken off the list: who waited is no longer sure.
         clue = replace(clue, confidence=clue.confidence * 0.4)
     evidence.clues.append(clue)
+    late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
+    if late is not None:
+        evidence.clues.append(say_clues.read_late_rank(late))
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
