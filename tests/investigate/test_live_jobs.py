@@ -59,6 +59,26 @@ def test_a_stopped_process_is_named(ranks: list[subprocess.Popen[bytes]]) -> Non
     assert ("rank", "2") in {(s.type, s.id) for s in found.fused.culprits}
 
 
+def test_ranks_of_another_job_of_the_same_launcher_are_left_alone(tmp_path: Path) -> None:
+    running = []
+    (tmp_path / "train.py").write_text(SLEEPER)
+    try:
+        for job, rank in (("1", 0), ("1", 1), ("2", 0)):
+            env = os.environ | {"RANK": str(rank), "MASTER_ADDR": "h", "MASTER_PORT": job}
+            words = [sys.executable, str(tmp_path / "train.py")]
+            running.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE))
+        for process in running:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        found = collector.find_ranks([running[0].pid], "")
+        assert [(r["rank"], r["pid"]) for r in found] == [(0, running[0].pid), (1, running[1].pid)]
+        every = [r for r in collector.find_ranks([running[0].pid], "", everything=True) if r["job"].startswith("h:")]
+        assert [(r["job"], r["asked"]) for r in every] == [("h:1", True), ("h:2", False), ("h:1", True)]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
 def write_dump(path: Path, seq: int) -> None:
     entry = {"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": seq, "op_id": seq, "p2p_seq_id": 0,
              "profiling_name": "nccl:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"], "time_created_ns": 5, "state": "scheduled"}  # fmt: skip

@@ -53,21 +53,19 @@ def find_ranks(pids: list[int], slurm_job: str, everything: bool = False) -> lis
     With `everything` also ranks of other jobs, to be told apart by their `job`.
     """
     parents = {pid: read_parent(pid) for pid in all_pids()}
-    roots = set(pids)
     # A rank's launcher is its parent where siblings have ranks of the same job, so that one rank's number is enough.
-    for pid in pids:
-        if "RANK" in read_env(pid) and parents.get(pid, 0) > 1:
-            roots.add(parents[pid])
+    given = [(pid, read_env(pid)) for pid in pids]
+    launchers = {(parents[pid], name_job(env)) for pid, env in given if read_rank(env) and parents.get(pid, 0) > 1}
     found = []
     for pid in parents:
         env = read_env(pid)
-        asked = pid in roots or any(p in roots for p in ancestors(pid, parents))
+        above = ancestors(pid, parents)
+        asked = any(p in pids for p in (pid, *above)) or any((p, name_job(env)) in launchers for p in above)
         asked = asked or bool(slurm_job and env.get("SLURM_JOB_ID") == slurm_job)
         if not read_rank(env) or not (asked or everything) or not is_python(pid) or is_elsewhere(env):
             continue
         # Workers of data loaders carry the rank of the process that started them; the first of a rank is the rank.
-        above = [p for p in ancestors(pid, parents) if is_python(p)]
-        if not any(read_rank(read_env(p)) == read_rank(env) for p in above[:1]):
+        if not any(read_rank(read_env(p)) == read_rank(env) for p in above if is_python(p)):
             found.append({"pid": pid, "rank": int(read_rank(env)), "env": env, "job": name_job(env), "asked": asked})
     return sorted(found, key=lambda r: r["rank"])
 
