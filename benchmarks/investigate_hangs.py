@@ -4,9 +4,9 @@
     python benchmarks/investigate_hangs.py FOLDER/open [--verbose]
 
 A case is right where the first verdict names the rank that went wrong and nobody else. `dumps` is Flight Recorder
-alone, `folder` all that the job left behind (dumps and rank logs). PyTorch's analyser (`torchfrtrace`) prints what it
-finds; it is given a case where the rank is among those that it names as missing or mismatched, which is more than it
-would be worth to a person.
+alone, `logs` dumps and rank logs, `folder` all that the job left behind (with stacks where they were taken).
+PyTorch's analyser (`torchfrtrace`) prints what it finds; it is given a case where the rank is among those that it names
+as missing or mismatched, which is more than it would be worth to a person.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -28,7 +29,7 @@ from prism.traces import find_hang, read_dump
 from prism.traces.flight_recorder import looks_like_dump
 
 TORCH_ENDED: Counter[str] = Counter()  # how PyTorch's analyser ended where it did not finish
-READERS = ("dumps", "folder", "torchfrtrace")
+READERS = ("dumps", "logs", "folder", "torchfrtrace")
 
 
 def by_dumps(case: Path) -> set[str]:
@@ -43,6 +44,15 @@ def by_folder(case: Path) -> set[str]:
         return {s.id for s in investigate(case).fused.culprits if s.type == "rank"}
     except PrismError:
         return set()
+
+
+def by_logs(case: Path) -> set[str]:
+    """Ranks that Prism names from a folder without stacks."""
+    with tempfile.TemporaryDirectory() as aside:
+        for path in case.iterdir():
+            if path.name not in ("stacks.txt", "truth.json"):
+                (Path(aside) / path.name).symlink_to(path.resolve())
+        return by_folder(Path(aside))
 
 
 def by_torch(case: Path) -> set[str]:
@@ -84,7 +94,7 @@ def main() -> None:
     parser.add_argument("--readers", default=",".join(READERS))
     given = parser.parse_args()
     print(describe_machine())
-    readers = {"dumps": by_dumps, "folder": by_folder, "torchfrtrace": by_torch}
+    readers = {"dumps": by_dumps, "logs": by_logs, "folder": by_folder, "torchfrtrace": by_torch}
     right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     among: dict[str, list[bool]] = defaultdict(list)
     spent: dict[str, float] = defaultdict(float)

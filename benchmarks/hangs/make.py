@@ -1,8 +1,9 @@
-"""Make real hangs: python -m benchmarks.hangs.make FOLDER [--seeds 0:200].
+"""Make real hangs: python -m benchmarks.hangs.make FOLDER [--seeds 0:200] [--stacks].
 
 A case is a gloo job of 2 to 16 ranks on this machine with data, tensor and pipeline groups, in which one rank goes
 wrong. Its folder holds what a user has afterwards: nccl_trace_rank_N (PyTorch's Flight Recorder, a tenth of them lost),
-rank_N.log, and truth.json. Even seeds are in FOLDER/open, odd ones, to be scored once, in FOLDER/held-back. Nothing of
+rank_N.log, and truth.json. Even seeds are in FOLDER/open, odd ones, to be scored once, in FOLDER/held-back. With
+--stacks there is also stacks.txt, as `prism supervise` takes it before it ends an attempt that hangs; nothing else of
 Prism is used. torch is imported once; ranks are forked, so that a case takes a few seconds.
 """
 
@@ -25,6 +26,7 @@ import torch._inductor  # Stack traces of a dump need it: imported once here, an
 
 from benchmarks.hangs.plan import Case, draw_case
 from benchmarks.hangs.rank import ASK, FIRED, STEPS, run_rank
+from prism.recover.supervise.stacks import take_stacks
 
 _LIMIT_S = 120.0  # of a case
 _SILENT_S = 1.0  # without a step that make a hang, or so many steps:
@@ -33,7 +35,7 @@ _DUMP_S = 10.0  # that ranks have to write what they can
 _POLL_S = 0.02
 
 
-def make_case(case: Case, folder: Path) -> bool:
+def make_case(case: Case, folder: Path, *, stacks: bool = False) -> bool:
     """Run one case and write its folder; False where the fault did not come to pass."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -41,6 +43,9 @@ def make_case(case: Case, folder: Path) -> bool:
     pids = [_fork(case, rank, folder, page) for rank in range(case.world_size)]
     try:
         fired_ns, ended = _wait_for_hang(case, page, pids)
+        if stacks:
+            alive = {pid: rank for rank, pid in enumerate(pids) if rank not in ended}
+            take_stacks(list(alive), folder / "stacks.txt", alive)
         page[ASK] = 1
         _wait_for_dumps(case, folder, pids, ended)
         exits = {rank: _describe_exit(status) for rank, status in ended.items()}
@@ -135,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", default="0:200", help="first and one past the last")
+    parser.add_argument("--stacks", action="store_true", help="also take the stacks of the ranks that live")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     first, last = map(int, asked.seeds.split(":"))
@@ -144,7 +150,7 @@ def main() -> None:
         place = asked.folder / ("held-back" if seed % 2 else "open") / f"case-{seed:03d}"
         if (place / "truth.json").exists():
             continue  # A run that was stopped goes on.
-        fired = make_case(case, place.resolve())
+        fired = make_case(case, place.resolve(), stacks=asked.stacks)
         num = len(list(place.glob("nccl_trace_rank_*")))
         print(
             f"{place.name} {case.kind}: {case.world_size} ranks, {num} dumps, {time.monotonic() - begin:.1f} s"

@@ -17,7 +17,9 @@ import pytest
 from prism.cli.investigate import run_investigate
 from prism.errors import InputError
 from prism.investigate import collector
-from prism.investigate.live import LiveJob, LiveRank, _list_commands, _read_stacks, investigate_live
+from prism.investigate.clues import read_standings
+from prism.investigate.live import LiveJob, _list_commands, investigate_live
+from prism.traces.standing import read_stack
 
 SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\nload_data()\n"
 WAITER = "import time\ndef all_reduce():\n    print('ready', flush=True)\n    time.sleep(300)\nall_reduce()\n"
@@ -55,6 +57,26 @@ def test_a_stopped_process_is_named(ranks: list[subprocess.Popen[bytes]]) -> Non
     os.waitid(os.P_PID, ranks[2].pid, os.WSTOPPED)
     found = investigate_live(LiveJob(pids=tuple(p.pid for p in ranks)))
     assert ("rank", "2") in {(s.type, s.id) for s in found.fused.culprits}
+
+
+def test_ranks_of_another_job_of_the_same_launcher_are_left_alone(tmp_path: Path) -> None:
+    running = []
+    (tmp_path / "train.py").write_text(SLEEPER)
+    try:
+        for job, rank in (("1", 0), ("1", 1), ("2", 0)):
+            env = os.environ | {"RANK": str(rank), "MASTER_ADDR": "h", "MASTER_PORT": job}
+            words = [sys.executable, str(tmp_path / "train.py")]
+            running.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE))
+        for process in running:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        found = collector.find_ranks([running[0].pid], "")
+        assert [(r["rank"], r["pid"]) for r in found] == [(0, running[0].pid), (1, running[1].pid)]
+        every = [r for r in collector.find_ranks([running[0].pid], "", everything=True) if r["job"].startswith("h:")]
+        assert [(r["job"], r["asked"]) for r in every] == [("h:1", True), ("h:2", False), ("h:1", True)]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 def write_dump(path: Path, seq: int) -> None:
@@ -100,7 +122,9 @@ def test_the_collector_needs_nothing_but_python() -> None:
 
 def test_other_hosts_are_asked_over_ssh_and_odd_names_are_refused() -> None:
     commands = _list_commands(LiveJob(pids=(7,), hosts=("n1", "n2")))
-    assert [c[0] for c in commands] == ["n1", "n2"] and commands[0][1][0] == "ssh" and commands[0][1][-1] == "7"
+    assert (
+        [c[0] for c in commands] == ["n1", "n2"] and commands[0][1][0] == "ssh" and commands[0][1][-2:] == ["7", "all"]
+    )
     for bad in ("-oProxyCommand=x", "a b", "$(x)"):
         with pytest.raises(InputError, match="no name"):
             _list_commands(LiveJob(pids=(7,), hosts=(bad,)))
@@ -113,8 +137,8 @@ def test_no_rank_is_one_clear_line() -> None:
 
 def test_ranks_that_all_wait_accuse_nobody() -> None:
     stack = 'Thread 1 (idle): "MainThread"\n    all_reduce (train.py:3)\n'
-    ranks = [LiveRank(rank=r, host="n", pid=r, state="S (sleeping)", stack=stack) for r in range(3)]
-    assert all(not c.suspects for c in _read_stacks(ranks))
+    ranks = [read_stack(stack, rank=r, pid=r, state="S (sleeping)") for r in range(3)]
+    assert all(not c.suspects for c in read_standings(ranks))
 
 
 def test_the_command_wants_a_folder_or_a_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,8 @@ import pytest
 from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for
 from service import RunningService, run_service
 from small_folder import make_small_folder
+
+from prism.recover.progress import attempt_dir
 
 pytest.importorskip("selenium", reason="needs selenium")
 pytestmark = [
@@ -47,6 +50,7 @@ def receiver() -> Iterator[tuple[str, list[Any]]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_small_folder(tmp_path_factory.mktemp("live"), characterized=False)
     (root / "investigation.html").write_text("<h1>the page of the investigation</h1>")
+    shutil.copy(root / "investigation.json", attempt_dir(root / "runs" / "pretrain", 1))
     policies = {"first-come": {"mean_queue_s": 90.0, "p99_queue_s": 1_200.0, "by_cluster": {}}}
     (root / "place.json").write_text(json.dumps({"schema": "prism.placement/1", "policies": policies}))
     return root
@@ -148,6 +152,16 @@ def test_an_investigation_leads_to_its_own_page_and_to_its_json(browser: Any, se
     assert dict(links).keys() == {"Its own page", "JSON"}
     browser.get(service.address + dict(links)["Its own page"])
     assert "the page of the investigation" in browser.page_source
+
+
+def test_a_run_leads_to_the_page_of_its_investigation(browser: Any, service: RunningService) -> None:
+    open_page(browser, f"{service.address}/failures?run=runs%2Fpretrain~run")
+    script = (
+        "return [...document.querySelectorAll('a')].find((a) => a.textContent === 'attempt 1')?.getAttribute('href')"
+    )
+    wait_for("the link", lambda: browser.execute_script(script))
+    browser.get(service.address + browser.execute_script(script))
+    wait_for("the verdict", lambda: "rank 3 is behind" in text_of(browser))
 
 
 def test_a_range_is_dragged_and_the_strip_below_moves_the_window(browser: Any, service: RunningService) -> None:

@@ -116,6 +116,22 @@ def test_every_report_is_shown(browser: Any, service: RunningService) -> None:
         assert words in text_of(browser), kind
 
 
+def test_a_comparison_is_drawn_as_a_waterfall_whose_bars_join(browser: Any, service: RunningService) -> None:
+    open_page(browser, f"{service.address}/reports?path=comparison.json")
+    drawn = "return document.querySelector('.chart[aria-label^=Waterfall]')?.dataset.drawn"
+    wait_for("the waterfall", lambda: browser.execute_script(drawn))
+    script = """
+    const chart = document.querySelector(".chart[aria-label^=Waterfall]");
+    const bars = [...chart.querySelectorAll("rect")].map((bar) => ["x", "width"].map((name) => +bar.getAttribute(name)));
+    return [chart.getAttribute("aria-label"), bars];
+    """
+    label, bars = browser.execute_script(script)
+    assert label.startswith("Waterfall: expected: 10 ms, compute: +2 ms, observed: 12 ms")
+    (left, first), (middle, rise), (same, last) = bars
+    assert left == same and middle == pytest.approx(left + first, abs=0.2)
+    assert middle + rise == pytest.approx(same + last, abs=0.2) and rise > 0
+
+
 def test_a_refresh_leaves_the_focus_and_arrows_scroll_the_page(
     browser: Any, service: RunningService, folder: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from served_folder import make_run
 
 from prism.records import SPANS
+from prism.recover.progress import attempt_dir
 from prism.serve.folder import Folder, ScanLimits
 from prism.serve.library import Library, LookConfig
 from prism.serve.sources.supervised import Supervised
@@ -24,6 +25,7 @@ from prism.serve.views.evaluation import describe_evaluation, describe_evaluatio
 from prism.serve.views.failures import describe_failures
 from prism.serve.views.job import describe_job
 from prism.serve.views.reports import describe_report, describe_reports
+from prism.serve.views.runs import describe_run
 from prism.serve.views.timeline import WindowRequest, describe_timeline
 from prism.serve.web.metrics import render_metrics
 
@@ -336,6 +338,18 @@ def test_printed_documents_are_found_by_their_schema_whatever_their_name(tmp_pat
     risks = describe_report(library.snapshot, "my-prediction.json")
     assert risks is not None and len(risks.document["risks"]) == 200 and risks.risks_left_out == 100
     assert describe_report(library.snapshot, "../my-prediction.json") is None
+
+
+def test_a_run_leads_to_the_investigations_of_its_attempts(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    document = json.dumps({"schema": "prism.investigation/1", **PRINTED["investigation"]})
+    (attempt_dir(tmp_path / "run", 1) / "investigation.json").write_text(document)
+    (tmp_path / "elsewhere.json").write_text(document)
+    snapshot = look(tmp_path).snapshot
+    found = describe_run(snapshot, "run~run")
+    assert found is not None
+    assert [(i.attempt, i.line) for i in found.investigations] == [(1, "rank 3 hung: rank 3")]
+    assert describe_report(snapshot, found.investigations[0].path) is not None
 
 
 def test_a_supervisor_that_was_killed_is_not_shown_at_work(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ EPILOG = examples(
     "prism demo --output /tmp/tour --no-serve",
     "prism demo --only observe --scenario slow-gpu-64",
 )
-PARTS = ("observe", "emulate", "supervise", "explain", "evaluate", "characterize")
+PARTS = ("observe", "emulate", "supervise", "explain", "investigate", "evaluate", "characterize")
 
 
 def run_demo(

@@ -23,6 +23,7 @@ EPILOG = examples(
     "prism investigate job-17/ --prometheus http://prometheus:9090 --since 2h",
     "prism investigate --pid 4711",
     "prism investigate --job 8153",
+    "prism investigate --hosts node-1,node-2",
 )
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -38,16 +39,18 @@ def run_investigate(
     since: Annotated[str | None, typer.Option(help="Leave out what is older: 90m, 2h, 1d or a time (ISO).")] = None,
     pid: Annotated[list[int] | None, typer.Option(help="A rank or the launcher of a job that hangs now.")] = None,
     job: Annotated[str | None, typer.Option(help="A Slurm job that hangs now; all its hosts are asked.")] = None,
-    hosts: Annotated[str | None, typer.Option(help="Hosts to ask over ssh about --pid or --job, by commas.")] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="Hosts to ask over ssh, by commas; all ranks that they run.")
+    ] = None,
     output: OutputDir = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Say what happened to a job, since when and who is to blame, from whatever it left behind."""
-    live = bool(pid or job)
+    live = bool(pid or job or hosts)
     if live == (folder is not None):
-        raise BadConfigError("give either the folder of a job, or --pid or --job of one that hangs now")
+        raise BadConfigError("give either the folder of a job, or --pid, --job or --hosts of one that hangs now")
     if live:
         found = _ask_live(pid or [], job or "", hosts)
     else:
@@ -122,6 +125,8 @@ def _show(found: Investigation) -> None:
     verdict = found.fused
     who = ", ".join(f"{s.type} {s.id}" for s in verdict.culprits) or "nobody can be named"
     show(f"[bold]{verdict.what}[/bold]", f"who: {who} (sure {verdict.confidence:.0%})")
+    if verdict.since_ns is not None and 0 < verdict.since_ns < 4 * 10**18:
+        show(f"since: {datetime.fromtimestamp(verdict.since_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC")
     if verdict.alternatives:
         show("or:  " + ", ".join(f"{s.type} {s.id}" for s in verdict.alternatives[:10]))
     if verdict.advice:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,9 +15,11 @@ from prism.records.verdict import Verdict
 from prism.traces.counters import Anomaly
 from prism.traces.hang import Hang
 from prism.traces.kernel_log import GpuError, describe_error
+from prism.traces.late_calls import LateRank
 from prism.traces.profiled_ranks import ProfiledJob
 from prism.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.traces.ras import Laggards
+from prism.traces.standing import Standing
 
 SuspectType = Literal["rank", "host", "gpu", "link", "program"]
 Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks", "rank_logs"]
@@ -79,6 +82,20 @@ def read_hang(hang: Hang) -> Clue:
         confidence=hang.confidence,
         alternatives=tuple(Suspect(type="rank", id=str(r)) for r in hang.alternatives),
         advice=_ADVICE[hang.what],
+    )
+
+
+def read_late_rank(late: LateRank) -> Clue:
+    """A rank that comes last to collectives that do complete."""
+    return Clue(
+        source="flight_recorder",
+        what="slow rank: the others wait for it",
+        text=f"rank {late.rank} came last to {late.last} of {late.calls} collectives; the others waited "
+        f"{late.held_ns / late.calls / 1e6:.0f} ms for it each time",
+        suspects=(Suspect(type="rank", id=str(late.rank)),),
+        since_ns=None,
+        confidence=0.7,
+        advice="compare that rank's host, clocks and input with the others'",
     )
 
 
@@ -257,10 +274,10 @@ def read_waited_for(table: pl.DataFrame) -> list[Clue]:
     ]
 
 
-def read_log_ends(logs: Sequence[RankLog]) -> list[Clue]:
+def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[Clue]:
     """Who died without a word, or failed first, while the others lost a peer."""
     by_rank = {log.rank: log for log in logs}
-    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs), "wrote no error")):
+    for ranks, told in ((find_first_failed(logs), "failed by itself"), (find_silent(logs, alive), "wrote no error")):
         if ranks and len(ranks) <= 4:
             names = ", ".join(str(r) for r in ranks)
             lost = sum(log.lost_peer for log in logs)
@@ -282,6 +299,44 @@ def read_log_ends(logs: Sequence[RankLog]) -> list[Clue]:
                 )
             ]
     return []
+
+
+def read_standings(ranks: Sequence[Standing], hosts: Mapping[str, str] | None = None) -> list[Clue]:
+    """Who stands elsewhere than the ranks that wait in a collective or a message, or is stopped."""
+    stopped = [r for r in ranks if r.where == "stopped"]
+    if stopped:
+        told = f"is in state {stopped[0].state}"
+        return [_accuse_standing(stopped, "hang: a process is stopped", told, 0.95, hosts or {})]
+    waiting = [r for r in ranks if r.where in ("collective", "message")]
+    elsewhere = [r for r in ranks if r.where == "elsewhere" and r.line]
+    if waiting and elsewhere and len(elsewhere) <= len(waiting):
+        lock = ", holding the interpreter's lock," if elsewhere[0].holds_lock else ""
+        told = f"is at {elsewhere[0].line}{lock} while {len(waiting)} ranks wait in collectives or messages"
+        sure = 0.95 if len(elsewhere) == 1 and len(waiting) == len(ranks) - 1 else 0.85
+        return [_accuse_standing(elsewhere, "hang: a rank is not in the collective", told, sure, hosts or {})]
+    places = Counter(r.line for r in ranks if r.line)
+    text = "; ".join(f"{n} ranks at {line}" for line, n in places.most_common(3)) or "no stacks could be read"
+    return [
+        Clue(source="stacks", what="stacks of a running job", text=text, suspects=(), since_ns=None, confidence=0.1)
+    ]
+
+
+def _accuse_standing(
+    ranks: Sequence[Standing], what: str, told: str, confidence: float, hosts: Mapping[str, str]
+) -> Clue:
+    suspects = tuple(Suspect(type="rank", id=str(r.rank)) for r in ranks[:16])
+    if ranks[0].line and len(ranks) == 1:
+        suspects += (Suspect(type="program", id=ranks[0].line),)
+    place = f" on {hosts[str(ranks[0].rank)]}" if str(ranks[0].rank) in hosts else ""
+    return Clue(
+        source="stacks",
+        what=what,
+        text=f"rank {', '.join(str(r.rank) for r in ranks[:8])} (process {ranks[0].pid}{place}) {told}",
+        suspects=suspects,
+        since_ns=None,
+        confidence=confidence,
+        advice="look at that line of the program and at the host",
+    )
 
 
 def host_of(suspect: Suspect, hosts: Mapping[str, str]) -> str | None:

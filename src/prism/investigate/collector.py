@@ -20,21 +20,23 @@ from typing import Any
 
 MOST_RANKS = 64
 STACK_S = 20.0
-DUMP_S = 20.0
+DUMP_S = 40.0  # the first dump of a process imports what names its stack frames, which takes seconds
 RAS_S = 10.0
 
 
-def collect(pids: list[int], slurm_job: str = "") -> dict[str, Any]:
+def collect(pids: list[int], slurm_job: str = "", everything: bool = False) -> dict[str, Any]:
     """Everything about the job's ranks on this host."""
-    ranks = find_ranks(pids, slurm_job)[:MOST_RANKS]
+    ranks = find_ranks(pids, slurm_job, everything)[:MOST_RANKS]
     dumps = ask_for_dumps(ranks)
     port = int(next((r["env"].get("NCCL_RAS_ADDR", "") for r in ranks), "").rpartition(":")[2] or 28028)
     return {
-        "host": socket.gethostname(),
+        "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "ranks": [
             {
                 "rank": r["rank"],
                 "pid": r["pid"],
+                "job": r["job"],
+                "asked": r["asked"],
                 "state": read_state(r["pid"]),
                 "stack": read_stack(r["pid"]),
                 "dump": dumps.get(r["pid"], ""),
@@ -45,24 +47,58 @@ def collect(pids: list[int], slurm_job: str = "") -> dict[str, Any]:
     }
 
 
-def find_ranks(pids: list[int], slurm_job: str) -> list[dict[str, Any]]:
-    """Processes of the job that have a rank: those given, all below them, and those that share their launcher."""
+def find_ranks(pids: list[int], slurm_job: str, everything: bool = False) -> list[dict[str, Any]]:
+    """Processes of the job that have a rank: those given, all below them, and those that share their launcher.
+
+    With `everything` also ranks of other jobs, to be told apart by their `job`.
+    """
     parents = {pid: read_parent(pid) for pid in all_pids()}
-    roots = set(pids)
     # A rank's launcher is its parent where siblings have ranks of the same job, so that one rank's number is enough.
-    for pid in pids:
-        if "RANK" in read_env(pid) and parents.get(pid, 0) > 1:
-            roots.add(parents[pid])
+    given = [(pid, read_env(pid)) for pid in pids]
+    launchers = {(parents[pid], name_job(env)) for pid, env in given if read_rank(env) and parents.get(pid, 0) > 1}
     found = []
     for pid in parents:
         env = read_env(pid)
-        below = pid in roots or any(p in roots for p in ancestors(pid, parents))
-        if not env.get("RANK", "").isdigit() or not (below or (slurm_job and env.get("SLURM_JOB_ID") == slurm_job)):
+        above = ancestors(pid, parents)
+        asked = any(p in pids for p in (pid, *above)) or any((p, name_job(env)) in launchers for p in above)
+        asked = asked or bool(slurm_job and env.get("SLURM_JOB_ID") == slurm_job)
+        if not read_rank(env) or not (asked or everything) or not is_python(pid) or is_elsewhere(env):
             continue
         # Workers of data loaders carry the rank of the process that started them; the first of a rank is the rank.
-        if read_env(parents[pid]).get("RANK") != env["RANK"]:
-            found.append({"pid": pid, "rank": int(env["RANK"]), "env": env})
+        if not any(read_rank(read_env(p)) == read_rank(env) for p in above if is_python(p)):
+            found.append({"pid": pid, "rank": int(read_rank(env)), "env": env, "job": name_job(env), "asked": asked})
     return sorted(found, key=lambda r: r["rank"])
+
+
+def read_rank(env: dict[str, str]) -> str:
+    """The rank of a process by its environment, or nothing; Slurm numbers the tasks of a step."""
+    told = env.get("RANK") or env.get("SLURM_PROCID", "")
+    return told if told.isdigit() else ""
+
+
+def is_elsewhere(env: dict[str, str]) -> bool:
+    """Whether a process is of another Slurm node than this one, or of the step that this program runs in."""
+    node, step = os.environ.get("SLURMD_NODENAME"), os.environ.get("SLURM_STEP_ID")
+    if node and env.get("SLURMD_NODENAME", node) != node:
+        return True
+    same_job = env.get("SLURM_JOB_ID") == os.environ.get("SLURM_JOB_ID")
+    return step is not None and same_job and env.get("SLURM_STEP_ID") == step
+
+
+def is_python(pid: int) -> bool:
+    """Whether a process runs Python, and not a shell or a launcher around it."""
+    try:
+        return "python" in Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def name_job(env: dict[str, str]) -> str:
+    """What ranks of one job share."""
+    for name in ("PRISM_ATTEMPT_KEY", "SLURM_JOB_ID"):
+        if env.get(name):
+            return f"{name}={env[name]}"
+    return f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
 def all_pids() -> list[int]:
@@ -88,7 +124,7 @@ def read_parent(pid: int) -> int:
 
 def read_env(pid: int) -> dict[str, str]:
     """The environment that a process was started with; only what is needed of it."""
-    wanted = ("RANK", "SLURM_JOB_ID", "NCCL_RAS_ADDR", "TORCH_FR_", "TORCH_NCCL_DEBUG_INFO")
+    wanted = ("RANK", "SLURM", "MASTER_", "PRISM_ATTEMPT_KEY", "NCCL_RAS_ADDR", "TORCH_FR_", "TORCH_NCCL_DEBUG_INFO")
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -109,11 +145,14 @@ def read_state(pid: int) -> str:
 def read_stack(pid: int) -> str:
     """py-spy's view of a process, or where it waits in the kernel."""
     try:
-        beside = str(Path(os.readlink(f"/proc/{pid}/exe")).with_name("py-spy"))  # noqa: PTH115
+        # Beside the rank's own Python: of a virtual environment by the word it was started with, else by its file.
+        started = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
+        places = [Path(started), Path(os.readlink(f"/proc/{pid}/exe"))]  # noqa: PTH115
         waits = Path(f"/proc/{pid}/wchan").read_text()
     except OSError:
-        beside, waits = "", "unknown"
-    tool = shutil.which("py-spy") or os.environ.get("PRISM_PY_SPY") or (beside if Path(beside).exists() else None)
+        places, waits = [], "unknown"
+    beside = [str(p.with_name("py-spy")) for p in places if p.is_absolute() and p.with_name("py-spy").exists()]
+    tool = shutil.which("py-spy") or os.environ.get("PRISM_PY_SPY") or next(iter(beside), None)
     if tool is None:
         return f"waits in {waits}; install py-spy for Python stacks"
     try:
@@ -145,13 +184,14 @@ def ask_for_dumps(ranks: list[dict[str, Any]]) -> dict[int, str]:
         with os.fdopen(handle, "wb", buffering=0) as writer:
             writer.write(b"1\n")
         asked.append((rank["pid"], dump, before > 0, before))
-    return {pid: text for pid, text in ((a[0], take_dump(*a[1:])) for a in asked) if text}
+    until = time.monotonic() + DUMP_S  # for all ranks together
+    return {pid: text for pid, text in ((a[0], take_dump(*a[1:], until)) for a in asked) if text}
 
 
-def take_dump(path: Path, was_there: bool, before: float) -> str:
+def take_dump(path: Path, was_there: bool, before: float, until: float) -> str:
     """A dump once it is written and no longer grows; removed unless one was there before."""
-    until, size = time.monotonic() + DUMP_S, -1
-    while time.monotonic() < until:
+    size = -1
+    while True:
         if path.exists() and path.stat().st_mtime > before:
             now = path.stat().st_size
             if now == size and now > 0:
@@ -160,8 +200,9 @@ def take_dump(path: Path, was_there: bool, before: float) -> str:
                     path.unlink(missing_ok=True)
                 return base64.b64encode(data).decode()
             size = now
+        if time.monotonic() > until:
+            return ""
         time.sleep(0.2)
-    return ""
 
 
 def ask_ras(port: int) -> str:
@@ -180,10 +221,10 @@ def ask_ras(port: int) -> str:
 
 
 def main() -> None:
-    """Print the document; arguments are process numbers, or slurm:JOB."""
+    """Print the document; arguments are process numbers, slurm:JOB, or all."""
     pids = [int(word) for word in sys.argv[1:] if word.isdigit()]
     job = next((word[6:] for word in sys.argv[1:] if word.startswith("slurm:")), "")
-    json.dump(collect(pids, job), sys.stdout)
+    json.dump(collect(pids, job, "all" in sys.argv[1:]), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from prism.traces.hang import find_hang
 from prism.traces.inspector import find_waited_for, looks_like_inspector, read_inspector
 from prism.traces.kernel_log import read_gpu_errors
 from prism.traces.kineto import looks_like_trace
+from prism.traces.late_calls import find_late_rank
 from prism.traces.nccl_log import NcclCommunicator, map_hosts, read_nccl_logs
 from prism.traces.profiled_ranks import ProfiledJob, study_files
-from prism.traces.rank_logs import RankLog, read_rank_logs
+from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.traces.ras import find_laggards, parse_ras
+from prism.traces.standing import Standing, looks_like_stacks, read_stacks
 
 LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
 _MOST_FILES = 100_000
@@ -36,6 +38,7 @@ class Evidence:
     hosts: dict[str, str] = field(default_factory=dict)  # by rank
     communicators: list[NcclCommunicator] = field(default_factory=list)
     profiles: ProfiledJob | None = None
+    alive: frozenset[int] = frozenset()  # ranks that lived when others hung, by their dumps
     kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
 
 
@@ -47,6 +50,7 @@ class _Sorted:
     ras: list[Path] = field(default_factory=list)
     counters: list[Path] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
+    stacks: list[Path] = field(default_factory=list)
 
 
 def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], None] = lambda text: None) -> Evidence:
@@ -57,13 +61,14 @@ def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], No
     evidence = Evidence()
     evidence.kinds = {
         kind: len(paths)
-        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs")
+        for kind in ("dumps", "traces", "inspector", "ras", "counters", "logs", "stacks")
         if (paths := getattr(files, kind))
     }
     for kind, count in evidence.kinds.items():
         say(f"{count} files: {kind}")
     readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
-        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs))),
+        (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs), read_stacks(files.stacks))),
+        (files.stacks, lambda e, paths: e.clues.extend(say_clues.read_standings(read_stacks(paths)))),
         (files.traces, _read_traces),
         (files.inspector, _read_inspector),
         (files.ras, _read_ras),
@@ -85,6 +90,8 @@ def _sort(folder: Path) -> _Sorted:
     for path in found:
         if looks_like_dump(path):
             files.dumps.append(path)
+        elif looks_like_stacks(path):
+            files.stacks.append(path)
         elif looks_like_inspector(path):
             files.inspector.append(path)
         elif _looks_like_ras(path):
@@ -109,10 +116,15 @@ def _looks_like_ras(path: Path) -> bool:
     return b"Job summary" in head and b"Communicators..." in head
 
 
-def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
+def _read_dumps(
+    evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog], standings: Sequence[Standing]
+) -> None:
     ranks = {log.rank for log in logs}
     world_size = len(ranks) if ranks == set(range(len(ranks))) else None
     lost_peers = any(log.lost_peer for log in logs)
+    stood_in = {log.rank: str(log.stood_in) for log in logs if log.lost_peer and log.stood_in != "unknown"}
+    # A rank of a healthy job is found in collectives too, so a stack alone reopens no call.
+    stood_in |= {s.rank: str(s.where) for s in standings if s.where in ("message", "elsewhere")}
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
@@ -125,7 +137,10 @@ def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLo
         dumps[dump.rank] = dump
     if not dumps:
         return
-    hang = find_hang([dumps[r] for r in sorted(dumps)], world_size=world_size, ended_badly=lost_peers)
+    hang = find_hang(
+        [dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in, ahead=find_ahead(logs)
+    )
+    evidence.alive = hang.alive
     if hang.missing:
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
@@ -135,6 +150,9 @@ def _read_dumps(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLo
         # Ranks that fail dump after the fact, with their calls taken off the list: who waited is no longer sure.
         clue = replace(clue, confidence=clue.confidence * 0.4)
     evidence.clues.append(clue)
+    late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
+    if late is not None:
+        evidence.clues.append(say_clues.read_late_rank(late))
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
@@ -184,7 +202,7 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
     evidence.clues += say_clues.read_gpu_errors(errors)
-    evidence.clues += say_clues.read_log_ends(read_rank_logs(files))
+    evidence.clues += say_clues.read_log_ends(read_rank_logs(files), evidence.alive)
     evidence.communicators = read_nccl_logs(files)
     evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
 

@@ -92,10 +92,10 @@ def _lead_with_the_closest(support: Sequence[Clue]) -> tuple[Clue, ...]:
 
 
 def _join(support: Sequence[Clue], hosts: Mapping[str, str]) -> tuple[Suspect, ...]:
-    """The lead's suspects, and the hosts and GPUs that other clues or the rank's place add."""
+    """The lead's suspects, and the hosts, GPUs and program lines that other clues or the rank's place add."""
     joined = dict.fromkeys(support[0].suspects)
     for clue in support[1:]:
-        joined.update(dict.fromkeys(s for s in clue.suspects if s.type in ("host", "gpu")))
+        joined.update(dict.fromkeys(s for s in clue.suspects if s.type in ("host", "gpu", "program")))
     for suspect in tuple(joined):
         host = host_of(suspect, hosts)
         if host is not None:

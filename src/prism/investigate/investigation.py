@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from prism.errors import BadFileError
-from prism.investigate.clues import Clue, Suspect, read_anomalies
+from prism.investigate.clues import Clue, Suspect, host_of, read_anomalies
 from prism.investigate.evidence import LOG_ENDINGS, Evidence, gather
 from prism.investigate.fusion import Fused, fuse
 from prism.traces.counters import PrometheusSilentError, find_anomalies, read_prometheus
@@ -93,12 +93,40 @@ def conclude(evidence: Evidence) -> Investigation:
         )
     if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
         notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
+    clues = _weigh_unplaced(evidence.clues, evidence.hosts)
     return Investigation(
-        fused=fuse(evidence.clues, evidence.hosts),
-        clues=tuple(evidence.clues),
+        fused=fuse(clues, evidence.hosts),
+        clues=tuple(clues),
         notes=tuple(dict.fromkeys(notes)),
         profiles=evidence.profiles,
     )
+
+
+def _weigh_unplaced(clues: Sequence[Clue], hosts: Mapping[str, str]) -> list[Clue]:
+    """Errors of a host whose ranks are unknown may be of another job: they do not outrank a rank that was seen to fail.
+
+    A machine of a large cluster logs hardware errors all the time, while the dumps and stacks are of this job alone.
+    """
+    seen = [c.confidence for c in clues if c.source in ("flight_recorder", "stacks", "ras") and _names_a_rank(c)]
+    if not seen:
+        return list(clues)
+    weighed = []
+    for clue in clues:
+        places = {h for s in clue.suspects if (h := host_of(s, hosts))}
+        if (
+            clue.source in ("log", "counters")
+            and places
+            and not _names_a_rank(clue)
+            and not places & set(hosts.values())
+        ):
+            text = f"{clue.text} (which ranks {', '.join(sorted(places)[:4])} runs is unknown)"
+            clue = replace(clue, text=text, confidence=min(clue.confidence, 0.5 * max(seen)))
+        weighed.append(clue)
+    return weighed
+
+
+def _names_a_rank(clue: Clue) -> bool:
+    return any(s.type == "rank" for s in clue.suspects)
 
 
 def _ask_prometheus(request: Request, evidence: Evidence) -> None:

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,26 +16,16 @@ from typing import Any
 
 from prism.errors import BadConfigError, InputError
 from prism.investigate import collector
-from prism.investigate.clues import Clue, Suspect, read_hang, read_laggards
+from prism.investigate.clues import read_hang, read_laggards, read_standings
 from prism.investigate.evidence import Evidence
 from prism.investigate.investigation import Investigation, conclude
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
 from prism.traces.plain_pickle import read_plain_pickle
 from prism.traces.ras import find_laggards, parse_ras
+from prism.traces.standing import Standing, read_stack
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,252}")
-_FRAME = re.compile(r"^\s{4}(\S.{0,200}?) \(([^()]{1,500}?):(\d{1,7})\)$", re.MULTILINE)
-_COLLECTIVE = (
-    "torch/distributed",
-    "all_reduce",
-    "all_gather",
-    "barrier",
-    "broadcast",
-    "reduce_scatter",
-    "wait (",
-    "synchronize",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,37 +38,38 @@ class LiveJob:
     deadline_s: float = 90.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRank:
-    """What one rank shows."""
-
-    rank: int
-    host: str
-    pid: int
-    state: str
-    stack: str
-
-
 def investigate_live(job: LiveJob, *, say: Callable[[str], None] = lambda text: None) -> Investigation:
     """Collect on all hosts and conclude."""
     evidence = Evidence()
-    ranks: list[LiveRank] = []
+    ranks: list[Standing] = []
     dumps: dict[int, Dump] = {}
+    answers = []
     for host, command in _list_commands(job):
         say(f"asking {host}")
-        told = _run(command, host, job.deadline_s, evidence.notes)
-        if told:
-            _take(told, ranks, dumps, evidence)
+        answers.append(_run(command, host, job.deadline_s, evidence.notes))
+    for told in _keep_one_job(answers, job):
+        _take(told, ranks, dumps, evidence)
     if not ranks:
         raise BadConfigError(
             "no rank of that job was found: give the number of a process that has RANK in its environment, or of its "
             "launcher" + (f" ({evidence.notes[0]})" if evidence.notes else "")
         )
-    evidence.hosts = {str(r.rank): r.host for r in ranks}
-    evidence.clues += _read_stacks(ranks)
+    evidence.clues += read_standings(ranks, evidence.hosts)
     if dumps:
-        evidence.clues.append(read_hang(find_hang([dumps[r] for r in sorted(dumps)])))
+        stood_in = {r.rank: str(r.where) for r in ranks if r.where in ("message", "elsewhere")}
+        evidence.clues.append(read_hang(find_hang([dumps[r] for r in sorted(dumps)], stood_in=stood_in)))
     return conclude(evidence)
+
+
+def _keep_one_job(answers: Sequence[dict[str, Any]], job: LiveJob) -> list[dict[str, Any]]:
+    """Only ranks of the job that was asked for; hosts that are asked over ssh tell of all ranks that they run."""
+    every = [r for told in answers for r in told.get("ranks", [])]
+    asked = {r.get("job") for r in every if r.get("asked")}
+    wanted = asked if job.pids or job.slurm_job else {r.get("job") for r in every}
+    if len(wanted) > 1 and not job.slurm_job:
+        names = "; ".join(sorted(str(w) for w in wanted)[:4])
+        raise BadConfigError(f"these hosts run several jobs ({names}); give --pid of a rank of the one that hangs")
+    return [{**told, "ranks": [r for r in told.get("ranks", []) if r.get("job") in wanted]} for told in answers]
 
 
 def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
@@ -94,7 +84,7 @@ def _list_commands(job: LiveJob) -> list[tuple[str, list[str]]]:
         return [(h, [*step, f"--nodelist={h}", "python3", "-", *words]) for h in hosts]
     if job.hosts:
         options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-        return [(h, ["ssh", *options, h, "python3", "-", *words]) for h in job.hosts]
+        return [(h, ["ssh", *options, h, "python3", "-", *words, "all"]) for h in job.hosts]
     return [("this host", [sys.executable, "-", *words])]
 
 
@@ -125,13 +115,12 @@ def _run(command: list[str], host: str, deadline_s: float, notes: list[str]) -> 
     return told if isinstance(told, dict) else {}
 
 
-def _take(told: dict[str, Any], ranks: list[LiveRank], dumps: dict[int, Dump], evidence: Evidence) -> None:
+def _take(told: dict[str, Any], ranks: list[Standing], dumps: dict[int, Dump], evidence: Evidence) -> None:
     host = str(told.get("host", ""))
     for r in told.get("ranks", []):
-        rank = LiveRank(
-            rank=int(r["rank"]), host=host, pid=int(r["pid"]), state=str(r["state"]), stack=str(r["stack"])[:100_000]
-        )
+        rank = read_stack(str(r["stack"])[:100_000], rank=int(r["rank"]), pid=int(r["pid"]), state=str(r["state"]))
         ranks.append(rank)
+        evidence.hosts[str(rank.rank)] = host
         if r.get("dump"):
             where = f"dump of rank {rank.rank}"
             try:
@@ -144,57 +133,3 @@ def _take(told: dict[str, Any], ranks: list[LiveRank], dumps: dict[int, Dump], e
             evidence.clues += read_laggards(find_laggards(parse_ras(str(told["ras"]), f"RAS on {host}")))
         except InputError as error:
             evidence.notes.append(str(error))
-
-
-def _read_stacks(ranks: Sequence[LiveRank]) -> list[Clue]:
-    """Who stands elsewhere than the ranks that wait in a collective, or is stopped."""
-    stopped = [r for r in ranks if r.state[:1] in ("T", "t", "Z") or r.state == "gone"]
-    if stopped:
-        return [_accuse(stopped, "hang: a process is stopped", f"is in state {stopped[0].state}", 0.95)]
-    lines = {r.rank: _own_line(r.stack) for r in ranks}
-    waiting = [r for r in ranks if _in_collective(r.stack)]
-    elsewhere = [r for r in ranks if r not in waiting and lines[r.rank]]
-    if waiting and elsewhere and len(elsewhere) <= len(waiting):
-        where = lines[elsewhere[0].rank]
-        return [
-            _accuse(
-                elsewhere,
-                "hang: a rank is not in the collective",
-                f"is at {where} while {len(waiting)} ranks wait in a collective",
-                0.85,
-            )
-        ]
-    places = Counter(line for line in lines.values() if line)
-    text = "; ".join(f"{n} ranks at {line}" for line, n in places.most_common(3)) or "no stacks could be read"
-    return [
-        Clue(source="stacks", what="stacks of a running job", text=text, suspects=(), since_ns=None, confidence=0.1)
-    ]
-
-
-def _accuse(ranks: Sequence[LiveRank], what: str, told: str, confidence: float) -> Clue:
-    suspects = tuple(Suspect(type="rank", id=str(r.rank)) for r in ranks[:16])
-    program = _own_line(ranks[0].stack)
-    if program and len(ranks) == 1:
-        suspects += (Suspect(type="program", id=program),)
-    return Clue(
-        source="stacks",
-        what=what,
-        text=f"rank {', '.join(str(r.rank) for r in ranks[:8])} (process {ranks[0].pid} on {ranks[0].host}) {told}",
-        suspects=suspects,
-        since_ns=None,
-        confidence=confidence,
-        advice="look at that line of the program and at the host",
-    )
-
-
-def _in_collective(stack: str) -> bool:
-    return any(word in stack for word in _COLLECTIVE)
-
-
-def _own_line(stack: str) -> str:
-    """The innermost line of the user's own program, of the first thread."""
-    first = stack.split("\nThread ", 2)
-    for _, file, line in _FRAME.findall(first[1] if len(first) > 1 else stack):
-        if "site-packages" not in file and "torch/" not in file and "/python3" not in file and not file.startswith("<"):
-            return f"{file}:{line}"
-    return ""

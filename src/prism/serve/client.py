@@ -650,6 +650,18 @@ class HostRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InvestigationRow:
+    """The verdict that `prism investigate` left in an attempt's folder."""
+
+    # Number of the attempt, from 1.
+    attempt: int
+    # Path below the served folder.
+    path: str
+    # What it says in a line.
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDocument:
     """Everything on the page but the timeline."""
 
@@ -1085,6 +1097,7 @@ class RunDocument:
     losses_left_out: int
     # Checkpoints, failures and rollbacks.
     marks: tuple[Mark, ...]
+    investigations: tuple[InvestigationRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

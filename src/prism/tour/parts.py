@@ -19,6 +19,7 @@ from typing import Any
 from prism.errors import PrismError
 
 PROGRAM = Path(__file__).with_name("program.py")
+HANGING = Path(__file__).with_name("hanging.py")
 _STEPS, _SAVE_EVERY, _KILL_AT = 240, 40, 100
 
 
@@ -72,6 +73,14 @@ def list_parts(folder: Path) -> list[Part]:
             keep="verdicts.jsonl",
         ),
         Part(
+            name="investigate",
+            title="Another job hangs: who it was, from its dumps, stacks, logs and flows",
+            words=("investigate", str(folder / "hang"), "--flows", str(folder / "hang" / "flows.csv"), "--topology",
+                   str(folder / "hang" / "topology.csv"), "--output", str(folder / "investigate")),
+            sum_up=_sum_up_investigation,
+            beside=lambda: _hanging(folder / "hang"),
+        ),
+        Part(
             name="evaluate",
             title="Its checkpoints, scored",
             words=("evaluate", str(folder / "plan.yaml"), "--output", str(folder / "evaluate")),
@@ -89,7 +98,7 @@ def list_parts(folder: Path) -> list[Part]:
 def prepare(folder: Path) -> None:
     """Write the few files that the parts are given; what an earlier tour left there is removed."""
     run = folder / "training"
-    for old in (run, folder / "emulate", folder / "evaluate", folder / "datacenter"):
+    for old in (run, folder / "emulate", folder / "investigate", folder / "evaluate", folder / "datacenter"):
         shutil.rmtree(old, ignore_errors=True)
     run.mkdir(parents=True, exist_ok=True)
     (run / "supervise.yaml").write_text("poll_s: 0.2\nrestarts:\n  backoff_s: 0.2\nlaunch:\n  grace_s: 5.0\n")
@@ -145,6 +154,22 @@ def _killing(run: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def _hanging(folder: Path) -> Iterator[None]:
+    """Let a job hang and keep what it left behind, before the part looks at it."""
+    done = subprocess.run([sys.executable, str(HANGING), str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        told = [line for line in done.stderr.splitlines() if line.strip()]
+        raise PrismError(f"the job that is to hang failed: {told[-1] if told else 'no words'}")
+    yield
+
+
+def _sum_up_investigation(documents: list[Any]) -> list[str]:
+    verdict = documents[-1]["verdict"]
+    who = ", ".join(f"{c['type']} {c['id']}" for c in verdict["culprits"])
+    return [f"{verdict['what']}: {who} ({verdict['confidence']:.0%} sure)"]
 
 
 def _sum_up_emulation(documents: list[Any]) -> list[str]:

@@ -7,11 +7,11 @@ wait for and who waits for nobody is the root. A rank that left no dump may be t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.traces.flight_recorder import Call, Dump
-from prism.traces.unlisted import find_root
+from prism.traces.unlisted import Told, find_root, list_alive
 
 # In these, members may pass different sizes and still be right.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
@@ -32,6 +32,7 @@ class Hang:
     alternatives: tuple[int, ...] = ()
     line: str = ""  # of the program, where the root was last seen
     notes: tuple[str, ...] = ()
+    alive: frozenset[int] = frozenset()  # ranks whose processes lived when the others hung
 
 
 @dataclass(slots=True)
@@ -44,16 +45,25 @@ class _Waits:
     stuck: list[tuple[str, Call, tuple[int, ...]]] = field(default_factory=list)  # all entered, none left
 
 
-def find_hang(dumps: Sequence[Dump], *, world_size: int | None = None, ended_badly: bool = False) -> Hang:
+def find_hang(
+    dumps: Sequence[Dump],
+    *,
+    world_size: int | None = None,
+    stood_in: Mapping[int, str] | None = None,
+    ahead: Collection[int] = (),
+) -> Hang:
     """The root of a hang over all groups, on one clock.
 
-    `world_size` tells of ranks that left no dump. `ended_badly` says that ranks failed and dumped afterwards, so that
-    calls which are off the list of pending ones may not have completed.
+    `world_size` tells of ranks that left no dump. `stood_in` says where ranks stood by their logs or stacks, in a
+    `collective`, in a `message` or elsewhere: a rank that fails dumps afterwards, and then its last call is off the
+    list of pending ones although it never completed. `ahead` are ranks whose logs name a later step than the others'.
     """
     offsets = find_clock_offsets(dumps)
     aligned = [_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
-    aligned = _reopen(aligned, ended_badly=ended_badly)
-    hang = _find_hang(aligned, world_size)
+    stood_in = stood_in or {}
+    aligned = _reopen(aligned, stood_in)
+    told = Told(in_message=frozenset(r for r, w in stood_in.items() if w == "message"), ahead=frozenset(ahead))
+    hang = _find_hang(aligned, world_size, told)
     if not offsets:
         return hang
     first = min(offsets)
@@ -86,15 +96,15 @@ def _move_clock(dump: Dump, offset_ns: int) -> Dump:
     return replace(dump, calls=tuple(replace(c, created_ns=c.created_ns - offset_ns) for c in dump.calls))
 
 
-def _reopen(dumps: Sequence[Dump], *, ended_badly: bool) -> list[Dump]:
+def _reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
     """Calls that were retired without completing are pending.
 
-    Gloo retires a call when its own part is done or fails. A rank's last call is pending where a member of its group
-    has not entered it or shows it as pending itself.
+    Gloo retires a call when its own part is done or fails. A rank's last call is pending where the rank is known to
+    have failed in a collective, or where a member of its group has not entered it or shows it as pending itself.
     """
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
-    if not open_calls and not ended_badly:
+    if not open_calls and "collective" not in stood_in.values():
         return list(dumps)  # nothing hangs; ranks that run are never at the same call
     for dump in dumps:
         for group, seq in dump.enqueued.items():
@@ -104,14 +114,15 @@ def _reopen(dumps: Sequence[Dump], *, ended_badly: bool) -> list[Dump]:
         last = max((c for c in dump.calls if not c.is_message), key=lambda c: c.created_ns, default=None)
         if last is not None and last.retired and not last.pending:
             behind = any(seq < last.seq for seq in reached[last.group].values())
-            if behind or (last.group, last.seq) in open_calls:
+            told = stood_in.get(dump.rank)
+            if told == "collective" or (told is None and (behind or (last.group, last.seq) in open_calls)):
                 calls = tuple(replace(c, pending=True) if c is last else c for c in dump.calls)
                 dump = replace(dump, calls=calls)
         opened.append(dump)
     return opened
 
 
-def _find_hang(dumps: Sequence[Dump], world_size: int | None) -> Hang:
+def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Hang:
     by_rank = {dump.rank: dump for dump in dumps}
     members = _list_members(dumps)
     world = set(by_rank).union(*members.values()) if members else set(by_rank)
@@ -125,10 +136,13 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None) -> Hang:
             missing=missing,
             text="no collective is unfinished in any dump: nothing hung when they were written",
         )
+    alive = frozenset(by_rank)
     if not any(group.ranks for dump in dumps for group in dump.groups.values()):
-        root = find_root(dumps, missing)
+        alive = frozenset(list_alive(dumps, missing))
+        root = find_root(dumps, missing, told)
         if root is not None:
             return Hang(
+                alive=alive,
                 what=root.what,
                 ranks=root.ranks,
                 since_ns=root.since_ns,
@@ -138,15 +152,15 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None) -> Hang:
                 missing=missing,
                 line=root.line,
             )
-    mismatch = _find_mismatch(by_rank, members, missing)
-    if mismatch is not None:
-        return mismatch
-    waits = _find_waits(by_rank, members)
-    return (
-        _find_absent(by_rank, waits, missing)
-        or _find_deadlock(by_rank, waits, missing)
-        or _describe_stuck(waits, missing)
-    )
+    found = _find_mismatch(by_rank, members, missing)
+    if found is None:
+        waits = _find_waits(by_rank, members)
+        found = (
+            _find_absent(by_rank, waits, missing)
+            or _find_deadlock(by_rank, waits, missing)
+            or _describe_stuck(waits, missing)
+        )
+    return replace(found, alive=alive)
 
 
 def _list_members(dumps: Sequence[Dump]) -> dict[str, tuple[int, ...]]:

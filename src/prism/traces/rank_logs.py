@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from prism.traces.standing import Where, read_traceback
 
 _NAME = re.compile(r"rank[-_]?(\d{1,6})\b|(?:^|[-_.])(\d{1,6})\.(?:log|out|err)$")
 _TAIL_BYTES = 16_384
@@ -15,6 +17,7 @@ _ERROR = re.compile(
 _ABORT = re.compile(r"^\s*what\(\):\s*(.{0,300})|^Fatal Python error: (.{0,300})")
 # Whoever receives a message of another size than it expects aborts; it may be the one that is wrong, or its peer.
 _MISMATCH = re.compile(r"size doesn't match|collective mismatch", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:global_?)?(?:step|iteration|iter)[\s=:#]{1,20}(\d{1,12})\b", re.IGNORECASE)
 _PEER_LOST = re.compile(
     r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|Socket Timeout|remote process exited|"
     r"Read error|Write error|ncclRemoteError|ncclSystemError|DistNetworkError|heartbeat|Timed out waiting",
@@ -29,6 +32,8 @@ class RankLog:
     rank: int
     error: str  # its last error line; empty where there is none
     lost_peer: bool  # the error says that somebody else went away
+    stood_in: Where = "unknown"  # by its last traceback
+    step: int | None = None  # the last step or iteration that it named
 
     @property
     def is_mismatch(self) -> bool:
@@ -56,7 +61,14 @@ def _read(path: Path, rank: int) -> RankLog:
     lines = (line[:400] for line in text.splitlines())
     errors = [m.group(0).strip() for line in lines if (m := _ERROR.match(line) or _ABORT.match(line))]
     last = errors[-1] if errors else ""
-    return RankLog(rank=rank, error=last[:300], lost_peer=bool(_PEER_LOST.search(last)))
+    steps = _STEP.findall(text)
+    return RankLog(
+        rank=rank,
+        error=last[:300],
+        lost_peer=bool(_PEER_LOST.search(last)),
+        stood_in=read_traceback(text),
+        step=int(steps[-1]) if steps else None,
+    )
 
 
 def is_loss_of_peer(text: str) -> bool:
@@ -64,12 +76,23 @@ def is_loss_of_peer(text: str) -> bool:
     return bool(_PEER_LOST.search(text))
 
 
-def find_silent(logs: Iterable[RankLog]) -> list[int]:
-    """Ranks that ended without a word while at least half of the others lost a peer: they were killed."""
+def find_silent(logs: Iterable[RankLog], alive: Collection[int] = ()) -> list[int]:
+    """Ranks that ended without a word while at least half of the others lost a peer: they were killed.
+
+    `alive` are ranks that are known to have lived when the others waited: whoever ended them did so afterwards.
+    """
     logs = list(logs)
     lost = [log for log in logs if log.lost_peer]
-    silent = [log.rank for log in logs if not log.error]
+    silent = [log.rank for log in logs if not log.error and log.rank not in alive]
     return silent if lost and silent and len(silent) <= len(lost) and len(lost) * 2 >= len(logs) - len(silent) else []
+
+
+def find_ahead(logs: Iterable[RankLog]) -> list[int]:
+    """Ranks whose log names a later step than those of all others, who agree: they went on without the others."""
+    logs = [log for log in logs if log.step is not None]
+    steps = sorted({log.step for log in logs if log.step is not None})
+    ahead = [log.rank for log in logs if log.step == steps[-1]]
+    return ahead if len(steps) == 2 and len(ahead) * 2 <= len(logs) else []
 
 
 def find_first_failed(logs: Iterable[RankLog]) -> list[int]:

@@ -21,7 +21,12 @@ _PROTOCOL = 2
 _MOST_BYTES = 256 << 20
 _BLOCK = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,40})\) ?(.*)$")
 _LAUNCHED = re.compile(r"^\s*(\d{1,7}) ranks? (?:have|has) launched up to operation (\d{1,18})")
-_RANK = re.compile(r"^\s*Rank (\d{1,7}) -- GPU (\S{1,20}) managed by process (\d{1,10}) on node (\S{1,253})")
+_RANK = re.compile(
+    r"^\s*Rank (\d{1,7}) (?:has launched up to operation (\d{1,18}) )?-- "
+    r"GPU (\S{1,20}) managed by process (\d{1,10}) on node (\S{1,253})"
+)
+# NCCL 2.28.9 leaves out the comma after the GPU of a rank that does not answer.
+_LOST_COMMA = re.compile(r'("nvml_dev": \d{1,7})(\s{1,100}"status")')
 _MISSING = re.compile(r"^\s*The missing ranks?: ([\d, ]{1,100000})$")
 _GONE = re.compile(r"^\s*Process (\d{1,10}) on node (\S{1,253}) managing GPUs? (\S{1,100})")
 
@@ -113,7 +118,7 @@ def parse_ras(text: str, where: str) -> list[RasCommunicator]:
     begin = text.find("{")
     if begin >= 0 and not text[:begin].strip().strip("OK").strip():
         try:
-            return _parse_json(json.loads(text[begin:]), where)
+            return _parse_json(json.loads(_LOST_COMMA.sub(r"\1,\2", text[begin:])), where)
         except (ValueError, RecursionError):
             raise BadFileError(f"{where}: RAS output that is not whole JSON; query again") from None
     return _parse_text(text)
@@ -156,18 +161,26 @@ def _member(told: dict[str, Any], *, answers: bool) -> RasMember:
 def _parse_text(text: str) -> list[RasCommunicator]:
     made: dict[str, list[RasMember]] = {}
     gone: list[RasMember] = []
-    name, launched = "", None
+    name, launched, incomplete = "", None, False
     for line in text.splitlines():
         if block := _BLOCK.match(line):
-            name, launched = block.group(1), None
+            name, launched, incomplete = block.group(1), None, block.group(2).strip() == "INCOMPLETE"
             made.setdefault(name, [])
         elif count := _LAUNCHED.match(line):
             launched = int(count.group(2))
+            # RAS lists the smaller side; the others count although nothing else is said of them.
+            made.setdefault(name, []).append(RasMember(rank=-1, launched=launched))
         elif member := _RANK.match(line):
-            rank, gpu, pid, host = member.groups()
-            made.setdefault(name, []).append(
-                RasMember(rank=int(rank), host=host, pid=int(pid), gpu=gpu, launched=launched)
+            rank, own, gpu, pid, host = member.groups()
+            told = RasMember(
+                rank=int(rank),
+                host=host,
+                pid=int(pid),
+                gpu=gpu,
+                launched=None if incomplete else int(own) if own else launched,
+                answers=not incomplete,
             )
+            made.setdefault(name, []).append(told)
         elif lost := _GONE.match(line):
             gone.append(
                 RasMember(rank=-1, host=lost.group(2), pid=int(lost.group(1)), gpu=lost.group(3), answers=False)
@@ -192,9 +205,9 @@ def find_laggards(communicators: Sequence[RasCommunicator], earlier: Sequence[Ra
             found.append(Laggards(communicator=told.name, size=told.size, members=silent, behind=None))
         elif counted:
             least, most = min(m.launched or 0 for m in counted), max(m.launched or 0 for m in counted)
-            last = tuple(m for m in counted if m.launched == least)
+            last = tuple(m for m in counted if m.launched == least and m.rank >= 0)
             moved = any(before.get((told.name, m.rank), least) != least for m in last)
-            if least < most and not moved:
+            if last and least < most and not moved:
                 found.append(Laggards(communicator=told.name, size=told.size, members=last, behind=most - least))
     # A rank that does not answer explains others that are behind.
     return sorted(found, key=lambda x: (x.behind is not None, len(x.members)))

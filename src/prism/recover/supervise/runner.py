@@ -22,6 +22,7 @@ from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, no_hurry
 from prism.recover.supervise.notify import post
+from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
 from prism.recover.supervise.stacks import take_stacks
 from prism.recover.supervise.state import Cause, JobState, Phase
 from prism.recover.supervise.watch import Watch, find_frozen_host
@@ -185,6 +186,7 @@ class Supervisor:
                 launcher.stop(attempt_dir(self.run_dir, action.attempt), action.grace_s, self.tools.hurry)
             case actions.TakeStacks():
                 folder = attempt_dir(self.run_dir, action.attempt)
+                ask_for_dumps(folder)
                 take_stacks(launcher.pids(folder), folder / "stacks.txt")
             case actions.Explain():
                 folder = attempt_dir(self.run_dir, action.attempt)
@@ -224,7 +226,11 @@ class Supervisor:
             hosts=action.hosts,
             num_hosts=action.num_hosts,
             excluded=action.excluded,
-            variables={**self.config.checkpoint.variables(self.run_dir), **self._tell_risk(action.hosts)},
+            variables={
+                **recorder_variables(folder),
+                **self.config.checkpoint.variables(self.run_dir),
+                **self._tell_risk(action.hosts),
+            },
         )
         hosts = self.tools.launcher.start(plan)
         self._watch = Watch(folder)

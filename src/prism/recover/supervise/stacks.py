@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _MAX_PROCESSES = 32
 _TIMEOUT_S = 20.0
 
 
-def take_stacks(pids: list[int], output: Path) -> int:
-    """Write the stacks of Python processes to a file; how many were taken."""
+def take_stacks(pids: list[int], output: Path, ranks: Mapping[int, int] | None = None) -> int:
+    """Write the stacks of Python processes to a file; how many were taken. `ranks` by process where they are known."""
     tool = find_py_spy()
-    chosen = [pid for pid in pids if "python" in _command(pid)][:_MAX_PROCESSES]
-    parts = [f"== process {pid}: {_command(pid)}\nstate: {_state(pid)}\n{_stack(tool, pid)}\n" for pid in chosen]
+    known = {pid: rank for pid in pids if (rank := (ranks or {}).get(pid, _rank(pid))) is not None}
+    python = [pid for pid in pids if "python" in _command(pid)]
+    chosen = sorted(python, key=lambda pid: (pid not in known, pid))[:_MAX_PROCESSES]
+    heads = {pid: f"== process {pid}" + (f" rank {known[pid]}" if pid in known else "") for pid in chosen}
+    parts = [f"{heads[pid]}: {_command(pid)}\nstate: {_state(pid)}\n{_stack(tool, pid)}\n" for pid in chosen]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text("\n".join(parts) or "no Python process of this attempt was left on this machine\n")
     return len(parts)
@@ -43,6 +47,13 @@ def _stack(tool: str | None, pid: int) -> str:
 def _state(pid: int) -> str:
     lines = _read(pid, "status").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("State:")), "gone")
+
+
+def _rank(pid: int) -> int | None:
+    """The rank that a process was started as, by torchrun's or Slurm's variable."""
+    pairs = dict(entry.partition("=")[::2] for entry in _read(pid, "environ").split("\0"))
+    told = next((pairs[name] for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK") if name in pairs), "")
+    return int(told) if told.isdecimal() else None
 
 
 def _command(pid: int) -> str:

@@ -169,12 +169,12 @@ class Plot {
     (flat ? t.y : t.x).forEach((name, n) => {
       const value = (flat ? t.x : t.y)[n];
       if (!Number.isFinite(value)) return;
-      const base = stack ? this.piled.get(name) || 0 : 0;
+      const base = stack ? this.piled.get(name) || 0 : t.base?.[n] || 0;
       this.piled.set(name, base + value);
       const a = scale.at(base), b = scale.at(base + value), across = band.at(name) - (band.step * 0.78) / 2 + (stack ? 0 : place * thick);
       const box = flat ? { x: Math.min(a, b), width: Math.abs(b - a), y: across, height: thick } : { y: Math.min(a, b), height: Math.abs(b - a), x: across, width: thick };
       this.marks.push({ x: box.x + box.width / 2, y: box.y + box.height / 2, box, text: say(t, n), index: n });
-      out.push(svg("rect", { ...box, fill: paint, stroke: "var(--card)", "stroke-width": 0.8 }));
+      out.push(svg("rect", { ...box, fill: Array.isArray(paint) ? paint[n] : paint, stroke: "var(--card)", "stroke-width": 0.8 }));
     });
     return out;
   }

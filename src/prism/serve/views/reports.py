@@ -78,17 +78,20 @@ def _describe(source: Printed) -> PrintedRow:
     return PrintedRow(
         path=source.path,
         kind=source.kind,
-        line=_say(source),
+        line=say_printed(source),
         updated_ns=str(source.updated_ns),
         has_page=source.page is not None,
     )
 
 
-def _say(source: Printed) -> str:
+def say_printed(source: Printed) -> str:
+    """What a document says, in a line."""
     document = source.document
     match source.kind:
         case "investigation":
-            return str(document["verdict"].get("what", ""))
+            named = [c for c in document["verdict"].get("culprits") or () if isinstance(c, dict)]
+            who = ", ".join(f"{c.get('type', '')} {c.get('id', '')}" for c in named[:4])
+            return f"{document['verdict'].get('what', '')}" + (f": {who}" if who else "")
         case "comparison":
             before, after = float(document["expected_ms"]), float(document["observed_ms"])
             noise = ", within the noise" if document.get("is_noise") else ""

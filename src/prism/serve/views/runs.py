@@ -9,8 +9,10 @@ from typing import Any, Literal, cast
 
 from prism.recover.supervise.events import CheckpointBroken, Restored, Saved, SaveFailed, StepDone
 from prism.serve.library import Snapshot
+from prism.serve.sources.printed import Printed
 from prism.serve.sources.supervised import Decision, Supervised
 from prism.serve.views.jobs import Health, judge_run, key_of
+from prism.serve.views.reports import say_printed
 
 _MOST_POINTS = 2_000
 Tone = Literal["good", "info", "warning", "bad"]
@@ -67,6 +69,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InvestigationRow:
+    """The verdict that `prism investigate` left in an attempt's folder."""
+
+    attempt: int
+    path: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
     """One run: its story and its loss curve with marks."""
 
@@ -75,6 +86,7 @@ class RunDocument:
     losses: tuple[LossPoint, ...]
     losses_left_out: int
     marks: tuple[Mark, ...]
+    investigations: tuple[InvestigationRow, ...]
 
 
 def describe_run(snapshot: Snapshot, key: str) -> RunDocument | None:
@@ -101,7 +113,17 @@ def describe_run(snapshot: Snapshot, key: str) -> RunDocument | None:
         losses=tuple(kept),
         losses_left_out=len(losses) - len(kept),
         marks=tuple(sorted(_list_marks(run), key=lambda mark: mark.time_s)),
+        investigations=tuple(_list_investigations(snapshot, run)),
     )
+
+
+def _list_investigations(snapshot: Snapshot, run: Supervised) -> Iterator[InvestigationRow]:
+    """Verdicts in the folders of the run's attempts, in order."""
+    start = "attempts/" if run.place == "." else f"{run.place}/attempts/"
+    for source in sorted(snapshot.all_of(Printed), key=lambda source: source.path):
+        attempt = source.path.removeprefix(start).partition("/")[0]
+        if source.kind == "investigation" and source.path.startswith(start) and attempt.isdecimal():
+            yield InvestigationRow(attempt=int(attempt), path=source.path, line=say_printed(source))
 
 
 def describe_run_row(run: Supervised) -> RunRow:

@@ -114,6 +114,7 @@ FIELDS = {
     "loss": "The loss; null where it was not a number.",
     "losses": "Loss by step, thinned out where there are many.",
     "losses_left_out": "How many points were thinned out.",
+    "investigations": "What `prism investigate` said of its attempts that failed or hung.",
     "lost_gpu_s": "GPU-seconds lost to findings; null is unknown.",
     "lost_gpu_seconds": "GPU-seconds lost.",
     "lower_bound_s": "Seconds below which no schedule can get; null is unknown.",

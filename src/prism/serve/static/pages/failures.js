@@ -79,7 +79,7 @@ class FailuresPage {
     this.runTable?.draw();
     let data;
     try { data = await load("run", { key }); } catch (error) { clear(this.runNode, card("Run", empty("This run is gone", error.message))); return; }
-    clear(this.runNode, h("div", { class: "grid" }, lossCard(data), storyCard(data)));
+    clear(this.runNode, h("div", { class: "grid" }, lossCard(data), storyCard(data), investigationsCard(data)));
     if (scroll) this.runNode.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
@@ -122,6 +122,12 @@ function lossCard({ run, losses, marks, losses_left_out }) {
   });
   const bad = losses.filter((p) => p.loss === null).length;
   return card("Loss, checkpoints and rollbacks", h("div", {}, chart("Loss over steps", make, { size: "tall" }), h("p", { class: "note" }, [bad ? `${plural(bad, "loss was", "losses were")} not a number` : "", losses_left_out ? `${whole(losses_left_out)} points are thinned out` : ""].filter(Boolean).join("; "))), { about: run.place });
+}
+
+function investigationsCard({ run, investigations }) {
+  if (!investigations.length) return null;
+  const one = (found) => h("li", {}, h("a", { href: address.link("/reports", { path: found.path }) }, `attempt ${found.attempt}`), `: ${found.line}`);
+  return card("Investigations", h("ul", { class: "notes" }, investigations.map(one)), { about: run.place });
 }
 
 function storyCard({ run, story }) {

@@ -1,6 +1,6 @@
 // Reports: what investigate, compare, predict, goodput and place printed.
 import * as address from "../address.js";
-import { COLOURS, SERIES, chart, colour } from "../charts.js";
+import { COLOURS, chart, colour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, tile } from "../dom.js";
 import { table } from "../table.js";
@@ -44,15 +44,23 @@ function comparison(d, _, report) {
   const longer = d.observed_ms - d.expected_ms;
   const built = table("parts", [{ name: "kind", get: (p) => p.kind }, { name: "rank", num: true, get: (p) => p.rank, show: (p) => p.rank ?? "all" }, { name: "step", num: true, get: (p) => p.step, show: (p) => p.step ?? "all" }, { name: "ms a step", num: true, get: (p) => p.ms, show: (p) => `${p.ms > 0 ? "+" : ""}${number(p.ms)}` }], d.parts, { caption: "Where it went", most: 40 });
   return [h("div", { class: "tiles" }, tile(`${number(d.expected_ms)} ms`, "a step, expected"), tile(`${number(d.observed_ms)} ms`, "a step, observed"), tile(`${longer > 0 ? "+" : ""}${number(longer)} ms`, d.is_noise ? "difference, within the noise" : longer > 0 ? "longer" : "shorter", d.is_noise ? "" : longer > 0 ? "bad" : ""), tile(`${number(d.noise_ms)} ms`, "noise")),
-    d.parts.length ? kindsCard(d.parts) : null, card("Where the difference went", d.parts.length ? built.node : empty("There is no difference", ""), { about: report.path, tools: d.parts.length ? built.tools : null })];
+    d.parts.length ? waterfallCard(d) : null, card("Where the difference went", d.parts.length ? built.node : empty("There is no difference", ""), { about: report.path, tools: d.parts.length ? built.tools : null })];
 }
 
-function kindsCard(parts) {
+// From the expected step to the observed one: each kind's bar begins where the one before it ended.
+function waterfallCard({ parts, expected_ms: expected, observed_ms: observed }) {
   const sums = new Map();
   for (const part of parts) sums.set(String(part.kind), (sums.get(String(part.kind)) || 0) + (Number(part.ms) || 0));
-  const rows = [...sums].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 12);
-  const make = () => ({ traces: [{ type: "bar", orientation: "h", y: rows.map(([kind]) => kind), x: rows.map(([, ms]) => ms), marker: { color: SERIES[0] }, hovertemplate: "%{y}: %{x} ms" }], layout: { showlegend: false, margin: { l: 120 }, xaxis: { title: "ms a step, more than expected" }, yaxis: { type: "category", autorange: "reversed" } } });
-  return card("By kind", chart("Milliseconds a step by kind, more than expected", make, { size: "low" }), { about: "the bars add up to the difference" });
+  const kinds = [...sums].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+  const shown = kinds.slice(0, 11), rest = kinds.slice(11).reduce((sum, [, ms]) => sum + ms, 0);
+  if (kinds.length > 11) shown.push([`${kinds.length - 11} others`, rest]);
+  let at = expected;
+  const steps = shown.map(([kind, ms]) => { const from = at; at += ms; return { kind, ms, from, to: at }; });
+  const ends = [expected, observed, ...steps.flatMap((step) => [step.from, step.to])], low = Math.min(...ends), high = Math.max(...ends), room = (high - low || 1) * 0.12, floor = low - room > 0 ? low - room : 0;
+  const rows = [{ kind: "expected", from: floor, to: expected, tone: "--faint" }, ...steps.map((step) => ({ ...step, tone: step.ms > 0 ? "--bad" : "--good" })), { kind: "observed", from: floor, to: observed, tone: "--faint" }];
+  const say = (row) => (row.ms === undefined ? `${row.kind}: ${number(row.to)} ms` : `${row.kind}: ${row.ms > 0 ? "+" : ""}${number(row.ms)} ms`);
+  const make = () => ({ traces: [{ type: "bar", orientation: "h", y: rows.map((r) => r.kind), base: rows.map((r) => r.from), x: rows.map((r) => r.to - r.from), text: rows.map(say), marker: { color: rows.map((r) => colour(r.tone)) }, hovertemplate: "%{text}" }], layout: { showlegend: false, margin: { l: 120 }, xaxis: { title: "ms a step", range: [floor, high + room] }, yaxis: { type: "category", autorange: "reversed" } } });
+  return card("From expected to observed", chart(`Waterfall: ${rows.map(say).join(", ")}`, make, { size: "low" }), { about: "each bar begins where the one above it ends, so they add up to the difference" });
 }
 
 const list = (value) => (Array.isArray(value) ? value.filter((row) => row && typeof row === "object") : []);

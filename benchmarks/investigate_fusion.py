@@ -1,0 +1,176 @@
+"""What each source adds: the culprit named first from flows alone, + Flight Recorder, + logs, + counters.
+
+    prism diagnose CAPTURES/00/flows.parquet --topology CAPTURES/00/topology.csv --json > FINDINGS/00-clean.json
+    python benchmarks/investigate_fusion.py CAPTURES FINDINGS [--captures 00,02,...] [--verbose]
+
+Captures and their truth are of benchmarks/world, the diagnoses are real. Dumps, logs and counters are SYNTHETIC: they
+are made here from the truth by what PyTorch, NCCL and DCGM write for such a fault, since no capture has them. A slow
+host calls its collectives late and throttles its clocks; a slow link shows in no dump and counts receive errors. Clean
+evidence is whole. Degraded: a tenth of the flow records, three tenths of the dumps, the NCCL log of a fifth of the
+hosts and the counters of half of the hosts are lost, and an innocent host logs an error of its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from machine import describe_machine
+from prism.errors import PrismError
+from prism.investigate import investigate
+from prism.investigate.clues import read_findings
+from prism.records.findings import Culprit, Finding
+
+SOURCES = ("flows", "flight_recorder", "logs", "counters")
+_STEPS = 40
+_LATE_NS = 60_000_000
+
+
+def main() -> None:
+    """Print a line per set of sources, clean and degraded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("captures", type=Path)
+    parser.add_argument("findings", type=Path)
+    parser.add_argument("--captures-named", default="00,02,04,06,08,12,14")
+    parser.add_argument("--verbose", action="store_true")
+    given = parser.parse_args()
+    print(describe_machine())
+    for state in ("clean", "degraded"):
+        right = dict.fromkeys(range(1, len(SOURCES) + 1), 0)
+        total = 0
+        for name in given.captures_named.split(","):
+            diagnosis = given.findings / f"{name}-{state}.json"
+            if not diagnosis.exists() or not diagnosis.stat().st_size:
+                print(f"{name} {state}: no diagnosis at {diagnosis}; left out")
+                continue
+            for job in json.loads((given.captures / name / "truth.json").read_text())["jobs"]:
+                if not job["culprit"]:
+                    continue
+                total += 1
+                for num in right:
+                    found = ask(given.captures / name, json.loads(diagnosis.read_text()), job, SOURCES[:num], state)
+                    right[num] += found[0]
+                    if given.verbose and not found[0]:
+                        print(f"  {name} {job['name']} {state} {'+'.join(SOURCES[:num])}: {found[1]}")
+        for num, count in right.items():
+            print(f"{state}: {' + '.join(SOURCES[:num])}: {count} of {total} first")
+
+
+def ask(
+    capture: Path, diagnosis: dict[str, Any], job: dict[str, Any], sources: tuple[str, ...], state: str
+) -> tuple[bool, str]:
+    """Whether the verdict of these sources names the culprit, and nobody else of its kind; and what it said."""
+    places = pl.read_csv(capture / "topology.csv")
+    host_of = dict(zip(places["address"], places["host"], strict=True))
+    rng = random.Random(f"{capture.name} {job['name']} {state}")
+    with tempfile.TemporaryDirectory() as folder:
+        write_evidence(Path(folder), job, host_of, sources, rng if state == "degraded" else None)
+        try:
+            verdict = investigate(Path(folder), read_findings(pick_findings(diagnosis, job))).fused
+        except PrismError as error:
+            return False, str(error)
+    hosts = {s.id for s in verdict.culprits if s.type == "host"}
+    links = {s.id for s in verdict.culprits if s.type == "link"}
+    truth = job["culprit"]
+    named = {host_of.get(h, h) for h in hosts} or {host_of.get(h, h) for link in links for h in link.split(">")}
+    wanted = {truth["id"], *(host_of.get(e, e) for e in truth["endpoints"])} | set(truth["endpoints"])
+    told = f"{sorted(hosts)} {sorted(links)} for {truth['id']}: {verdict.what}"
+    if "switch" in truth["type"]:
+        return any(truth["id"] in link for link in links), told
+    return bool(named & wanted) and len(hosts) <= 1, told
+
+
+def pick_findings(diagnosis: dict[str, Any], job: dict[str, Any]) -> list[Finding]:
+    """Findings of the diagnosed job that shares most endpoints with the true one."""
+    own = set(job["endpoints"])
+    best = max(diagnosis["jobs"], key=lambda j: len(own & set(j["endpoints"])), default=None)
+    return [
+        Finding(**{**f, "culprit": Culprit(**f["culprit"])})
+        for f in diagnosis["findings"]
+        if best and f["job"] == best["id"]
+    ]
+
+
+def write_evidence(
+    folder: Path, job: dict[str, Any], host_of: dict[str, str], sources: tuple[str, ...], rng: random.Random | None
+) -> None:
+    """What the job's ranks and hosts would have left; `rng` takes parts of it away."""
+    truth = job["culprit"]
+    hosts = sorted({host_of.get(e, e) for e in job["endpoints"]})
+    per_host = max(1, job["gpus"] // len(hosts))
+    ranks = [(n, hosts[min(n // per_host, len(hosts) - 1)]) for n in range(job["gpus"])]
+    guilty = {host_of.get(e, e) for e in truth["endpoints"]} if len(truth["endpoints"]) <= per_host else set()
+    slow = truth["kind"].startswith(("slow_compute", "load_imbalance"))
+    # Of a slow host one GPU is slow; the rest of the host waits with everybody else.
+    late = next((rank for rank, host in ranks if host in guilty), None) if slow else None
+    if "flight_recorder" in sources:
+        for rank, _ in ranks:
+            if not (rng and rng.random() < 0.3):
+                _write_dump(folder, rank, late, job)
+    if "logs" in sources:
+        kept = [h for h in hosts if not (rng and rng.random() < 0.2)]
+        lines = [
+            f"{host}:{9000 + rank}:{9100 + rank} [{rank % per_host}] NCCL INFO comm 0x55d0 rank {rank} nranks "
+            f"{job['gpus']} cudaDev {rank % per_host} busId {rank % per_host:x}000 commId 0x77 - Init COMPLETE"
+            for rank, host in ranks
+            if host in kept
+        ]
+        (folder / "nccl.log").write_text("\n".join(lines) + "\n")
+        if rng:
+            innocent = rng.choice([h for h in hosts if h not in guilty])
+            kernel = (
+                f"Nov 16 02:00:00 {innocent} kernel: NVRM: Xid (PCI:0000:4e:00): 94, pid=77, Contained memory error\n"
+            )
+            (folder / "kern.log").write_text(kernel)
+    if "counters" in sources:
+        _write_counters(folder / "counters.csv", hosts, guilty, slow, rng)
+
+
+def _write_dump(folder: Path, rank: int, late: int | None, job: dict[str, Any]) -> None:
+    entries = []
+    for number, step in enumerate(job["steps"][-_STEPS:]):
+        at = step["start_ns"] + step["duration_ns"] // 2 + (_LATE_NS if rank == late else (rank * 7919) % 1_000_000)
+        entries.append(
+            {
+                "pg_id": 0,
+                "process_group": ["0", "default_pg"],
+                "collective_seq_id": number,
+                "op_id": number,
+                "p2p_seq_id": 0,
+                "profiling_name": "nccl:all_reduce",
+                "input_sizes": [[1 << 20]],
+                "input_dtypes": ["BFloat16"],
+                "time_created_ns": at,
+                "state": "completed",
+                "retired": True,
+            }
+        )
+    config = {"0": {"desc": "default_pg", "ranks": str(list(range(job["gpus"])))}}
+    document = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+    (folder / f"dump_{rank}.json").write_text(json.dumps(document))
+
+
+def _write_counters(path: Path, hosts: list[str], guilty: set[str], slow: bool, rng: random.Random | None) -> None:
+    """A quarter of an hour in steps of half a minute."""
+    rows = ["time,host,gpu,metric,value"]
+    for host in hosts:
+        if rng and rng.random() < 0.5:
+            continue
+        for minute in range(30):
+            bad = host in guilty and minute >= 10
+            throttled = 0x40 if bad and slow else 0  # hardware thermal slowdown
+            rows.append(f"{1_790_000_000 + 30 * minute},{host},0,DCGM_FI_DEV_CLOCK_THROTTLE_REASONS,{throttled}")
+            rows.append(f"{1_790_000_000 + 30 * minute},{host},0,DCGM_FI_DEV_SM_CLOCK,{1100 if throttled else 1980}")
+            errors = 400 * (minute - 9) if bad and not slow else 0
+            rows.append(f"{1_790_000_000 + 30 * minute},{host},,node_network_receive_errs_total,{errors}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Recordings of NCCL 2.28.9 and torch 2.11: four ranks on one GPU, rank 2 of which sleeps or is killed.
+
+Made by benchmarks/investigate_nccl.py; RAS's answers and the dumps are as they came.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prism.investigate.evidence import _looks_like_ras
+from prism.traces import find_hang, read_dump
+from prism.traces.ras import find_laggards, parse_ras
+
+DATA = Path(__file__).parent / "data" / "nccl"
+
+
+@pytest.mark.parametrize("name", ["sleep_ras.txt", "sleep_ras.json", "die_ras.txt", "die_ras.json"])
+def test_ras_names_the_rank_that_sleeps_or_is_gone(name: str) -> None:
+    found = find_laggards(parse_ras((DATA / name).read_text(), name))
+    assert [m.rank for m in found[0].members] == [2]
+    assert found[0].behind == (2 if "sleep" in name else None)
+    assert _looks_like_ras(DATA / name)
+
+
+def test_a_kernel_that_never_ends_shows_in_no_count() -> None:
+    assert find_laggards(parse_ras((DATA / "kernel_ras.txt").read_text(), "kernel")) == []
+
+
+@pytest.mark.parametrize("pattern", ["sleep_dump_*", "sleep_json_*"])
+def test_dumps_of_the_debug_server_name_the_rank_that_sleeps(pattern: str) -> None:
+    dumps = [read_dump(path) for path in sorted(DATA.glob(pattern))]
+    found = find_hang(dumps)
+    assert len(dumps) == 4 and (found.what, found.ranks, found.waiting) == ("absent", (2,), (0, 1, 3))
+    without = find_hang([d for d in dumps if d.rank != 2])
+    assert (without.what, without.ranks) == ("missing_dump", (2,))
