@@ -43,7 +43,7 @@ from prism.records.text_tables import find_text_table
 _BATCH = 2_000  # of decoders that take many inputs at once
 _FEW = 100  # of those that take a file each
 _SLOW_S = 1.0
-_SAVE_EVERY = 50  # rounds
+_SAVE_EVERY = 10  # rounds
 RECORD = basic_record("10.0.0.1", "10.0.0.2", 7, 1_700_000_000_000, 1_700_000_000_005)
 FRAMES = [
     ethernet(ip4("10.0.0.1", "10.0.0.2", 17, roce(7, 77, 1, 64))),

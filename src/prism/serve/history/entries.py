@@ -10,7 +10,7 @@ from typing import Literal
 
 from prism.records import Finding
 from prism.recover.supervise.events import Restored, StepDone
-from prism.serve.library import Source
+from prism.serve.snapshot import Source
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.evaluated import Evaluated

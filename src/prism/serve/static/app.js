@@ -25,7 +25,7 @@ const PAGES = [
   { path: "/history", title: "History", open: past, count: (o) => o.num_archived },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
-const POLL_MS = 2000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
+const POLL_MS = 1000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
 let current = null, version = 0, overview = null, turn = 0, gone = "";

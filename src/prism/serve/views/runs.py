@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from prism.recover.supervise.events import CheckpointBroken, Restored, Saved, SaveFailed, StepDone
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.supervised import Decision, Supervised
 from prism.serve.views.jobs import Health, judge_run, key_of
 
