@@ -14,6 +14,14 @@ from prism.cli.main import app
 from prism.records import SPANS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+# What `prism place ask` prints: it needs clusters that answer.
+CHOICE = {
+    "schema": "prism.placement-choice/1", "job": "run7", "gpus": 8, "best": "east", "second": None,
+    "choices": [{"cluster": "east", "start_s": 0.0, "finish_s": 60.0, "cost": 2.0, "fits": True, "meets_deadline": True,
+                 "why": "8 GPUs are free"},
+                {"cluster": "west", "start_s": None, "finish_s": None, "cost": None, "fits": False,
+                 "meets_deadline": False, "why": "it has 4 GPUs"}],
+}  # fmt: skip
 
 
 def print_documents(root: Path, aside: Path) -> dict[str, Path]:

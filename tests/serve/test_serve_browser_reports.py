@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browser import find_chromium, open_browser, open_page, wait_for_charts
-from printed_files import print_documents
+from printed_files import CHOICE, print_documents
 from service import RunningService, run_service
 
 pytest.importorskip("selenium", reason="needs selenium")
@@ -17,13 +17,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="needs chromium and chromedriver"),
 ]
-CHOICE = {
-    "schema": "prism.placement-choice/1", "job": "run7", "gpus": 8, "best": "east", "second": None,
-    "choices": [{"cluster": "east", "start_s": 0.0, "finish_s": 60.0, "cost": 2.0, "fits": True, "meets_deadline": True,
-                 "why": "8 GPUs are free"},
-                {"cluster": "west", "start_s": None, "finish_s": None, "cost": None, "fits": False,
-                 "meets_deadline": False, "why": "it has 4 GPUs"}],
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@ import * as address from "../address.js";
 import { COLOURS, chart, colour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, health, tile } from "../dom.js";
+import { savePicture } from "../export.js";
 import { openInPerfetto } from "../perfetto.js";
 import { table } from "../table.js";
 import { Timeline } from "../timeline.js";
@@ -81,6 +82,7 @@ class JobPage {
       h("option", { value: "" }, "no expectation"), this.data.expected.map((e) => h("option", { value: e.key, selected: e.key === this.timeline.state.expected }, `expected: ${e.title}`))) : null;
     return [said, choice,
       h("button", { title: "Open this job's trace in ui.perfetto.dev, in a new tab", onclick: () => openInPerfetto(url, `${this.data.job.place}-${this.data.job.id}`.replaceAll("/", "-"), (text) => clear(said, text)).catch((error) => clear(said, error.message)) }, "Open in Perfetto"),
+      h("button", { title: "The timeline as it is shown, as a picture", onclick: () => savePicture(this.timeline.canvas, "timeline") }, "PNG"),
       h("a", { class: "button", href: url, download: "", title: "The same as a file" }, "Download trace")];
   }
 
