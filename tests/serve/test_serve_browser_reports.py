@@ -11,6 +11,7 @@ import pytest
 from browser import find_chromium, open_browser, open_page, wait_for_charts
 from printed_files import CHOICE, print_documents
 from service import RunningService, run_service
+from test_serve_truth import PRINTED, finding, job_document, write_diagnosis
 
 pytest.importorskip("selenium", reason="needs selenium")
 pytestmark = [
@@ -23,13 +24,16 @@ pytestmark = [
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("printed")
     print_documents(root, tmp_path_factory.mktemp("aside"))
+    hang = finding("job-1", ("host", "node-1-0"), 10.0, 70.0, kind="hang")
+    write_diagnosis(root / "report", [job_document(1, state="stopped")], [hang])
+    (root / "goodput.json").write_text(json.dumps({"schema": "prism.goodput/1", **PRINTED["goodput"]}))
     (root / "placement-choice.json").write_text(json.dumps(CHOICE))
     return root
 
 
 @pytest.fixture(scope="module")
 def service(printed: Path) -> Iterator[RunningService]:
-    with run_service(printed) as running:
+    with run_service(printed, "--price", "2.5", "--currency", "€") as running:
         yield running
 
 
@@ -79,3 +83,13 @@ def test_risks_and_queues_of_the_newest_documents_are_on_the_live_page(
     risks = json.loads((printed / "prediction.json").read_text())["risks"]
     policies = json.loads((printed / "placement.json").read_text())["policies"]
     assert risks[0]["id"] in text and all(policy in text for policy in policies)
+
+
+def test_lost_time_is_money_where_a_price_is_given(browser: Any, service: RunningService) -> None:
+    import httpx
+
+    lost_s = httpx.get(f"{service.address}/api/cluster").json()["counts"]["lost_gpu_seconds"]
+    money = f"€{lost_s / 3600 * 2.5:.2g}"
+    for page in ("/", "/live", "/job?key=report~job-1", "/history"):
+        assert money in read_page(browser, service, page), (page, money)
+    assert "€3\nfor what did not train" in read_page(browser, service, "/reports?path=goodput.json")

@@ -12,7 +12,7 @@ import { history as past } from "./pages/history.js";
 import { job } from "./pages/job.js";
 import { live } from "./pages/live.js";
 import { reports } from "./pages/reports.js";
-import { ago, plural, whole } from "./units.js";
+import { ago, plural, setPrice, whole } from "./units.js";
 
 const PAGES = [
   { path: "/", title: "Cluster", open: cluster, count: (o) => o.num_findings, bad: true },
@@ -120,6 +120,7 @@ async function update(seen) {
   const first = version === 0;
   version = seen;
   overview = await load("overview");
+  setPrice(overview);
   drawStatus(true, !first);
   drawFoot();
   if (first) await open(); else { drawNav([...PAGES, ...HIDDEN].find((p) => p.path === address.page()) || PAGES[0]); await reload(); }

@@ -7,7 +7,7 @@ import { savePicture } from "../export.js";
 import { openInPerfetto } from "../perfetto.js";
 import { table } from "../table.js";
 import { Timeline } from "../timeline.js";
-import { ago, bytes, clock, number, percent, plural, seconds, whole, words } from "../units.js";
+import { ago, bytes, clock, cost, number, percent, plural, seconds, whole, words } from "../units.js";
 import { findingsCard } from "./cluster.js";
 
 export async function job({ go }) {
@@ -95,7 +95,7 @@ class JobPage {
         h("span", { class: "sub" }, `${job.source} · ${job.place}`, Number(job.looked_until_ns) ? `, as of ${clock(job.looked_until_ns, { date: true })} (${ago(job.looked_until_ns)})` : ""), h("span", { class: "grow" }), looks, choose),
       data.latest_key !== this.key ? h("p", { class: "alert" }, "This is an earlier look at the job. ", h("a", { href: address.link("/job", { key: data.latest_key }) }, "See the newest.")) : null,
       h("div", { class: "tiles" }, tile(whole(job.num_ranks), "ranks"), tile(whole(job.num_hosts), "hosts"), tile(seconds(this.medianStep()), "median step"),
-        tile(this.steps.length ? whole(this.steps.length) : whole(job.num_steps), "steps seen"), tile(whole(job.num_findings), "open findings", job.num_findings ? "bad" : ""), tile(whole(job.lost_gpu_seconds), "GPU s lost", job.lost_gpu_seconds ? "warn" : "")));
+        tile(this.steps.length ? whole(this.steps.length) : whole(job.num_steps), "steps seen"), tile(whole(job.num_findings), "open findings", job.num_findings ? "bad" : ""), tile(whole(job.lost_gpu_seconds), `GPU s lost${cost(job.lost_gpu_seconds, ", ")}`, job.lost_gpu_seconds ? "warn" : "")));
     this.breakdown = h("div", {});
     clear(this.parts.below,
       data.findings.length || job.source === "observed" || job.source === "watched" ? findingsCard(data.findings.map((f) => f.finding), this.go, { onchoose: (finding) => this.choose(finding) }) : null,

@@ -4,7 +4,7 @@ import { COLOURS, SERIES, chart, colour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, tile } from "../dom.js";
 import { table } from "../table.js";
-import { ago, clock, number, percent, seconds, whole, words } from "../units.js";
+import { ago, clock, cost, number, percent, seconds, whole, words } from "../units.js";
 
 const COMMANDS = { investigation: "prism investigate job-17/ --json > out/job-17.json", comparison: "prism compare before.parquet after.parquet --json > out/compare.json", prediction: "prism predict events.parquet --at 2026-10-01 --json > out/risks.json", goodput: "prism goodput runs/* --json > out/goodput.json", advice: "prism predict advise events.csv --at 2026-10-01 --json > out/advice.json", placement: "prism place simulate jobs.csv --clusters clusters.yaml --json > out/place.json" };
 
@@ -89,7 +89,7 @@ function advice(d, leftOut, report) {
   const jobs = table("jobs", [{ name: "job", get: (j) => j.job, cut: true }, { name: "nodes", num: true, get: (j) => j.nodes }, { name: "failures a day", num: true, get: (j) => j.failures_per_day, show: (j) => number(j.failures_per_day) }, { name: "checkpoint every", num: true, get: (j) => j.checkpoint_interval_s, show: (j) => seconds(j.checkpoint_interval_s) }], d.jobs, { caption: "Jobs", search: false });
   const nodes = table("nodes", [{ name: "node", get: (n) => n.id, cut: true, show: (n) => h("a", { href: address.link("/history", { host: n.id }) }, n.id) }, { name: "risk", num: true, get: (n) => n.risk, show: (n) => percent(n.risk, 2) }, { name: "parts", num: true, get: (n) => n.parts }, { name: "why", wide: true, get: (n) => (n.reasons || []).join("; ") }], d.nodes, { caption: "Nodes", most: 30 });
   const commands = [...(d.slurm || []), ...(d.kubernetes || [])];
-  return [h("div", { class: "tiles" }, tile(whole(d.drains.length), "nodes better taken out"), tile(hours(gain), "saved by that, as expected"), tile(whole(d.spares), "spares to keep"), tile(percent(d.break_even, 1), "risk above which it pays")),
+  return [h("div", { class: "tiles" }, tile(whole(d.drains.length), "nodes better taken out"), tile(hours(gain), `saved by that, as expected${cost(gain * 3600, ", ")}`), tile(whole(d.spares), "spares to keep"), tile(percent(d.break_even, 1), "risk above which it pays")),
     card("Take out before a long run", d.drains.length ? drains.node : empty("No node is worth taking out", `Each would have to fail with more than ${percent(d.break_even, 1)}.`), { about: `${report.path}, at ${clock(d.at_ns, { date: true })}; nothing of it has been done`, tools: d.drains.length ? drains.tools : null }),
     d.jobs.length ? card("Jobs that run", jobs.node, { tools: jobs.tools }) : null, card("Nodes", nodes.node, { about: leftOut ? `${whole(leftOut)} lesser risks are left out` : "riskiest first", tools: nodes.tools }), reliabilityCard(d.reliability),
     commands.length ? card("Commands", h("pre", {}, commands.join("\n")), { about: "to be run by you" }) : null];
@@ -122,5 +122,5 @@ function choice(d, _, report) {
 
 function goodput(d, _, report) {
   const part = (name, keys) => { const rows = Array.isArray(d[name]) ? d[name] : []; if (!rows.length) return null; const built = table(name, [...keys.map((key) => ({ name: key, get: (row) => row[key], cut: true })), { name: "GPU-hours", num: true, get: (row) => row.gpu_hours, show: (row) => number(row.gpu_hours) }, { name: "share", num: true, get: (row) => row.share, show: (row) => percent(row.share, 1) }], rows, { caption: name, most: 30, sort: ["GPU-hours", true] }); return card(`By ${keys.join(" and ")}`, built.node, { tools: built.tools }); };
-  return [h("div", { class: "tiles" }, tile(percent(d.goodput, 1), "of GPU-hours trained"), tile(number(d.gpu_hours), "GPU-hours")), card("Goodput", h("p", { class: "note" }, report.path)), part("by_cause", ["kind", "cause"]), part("by_run", ["run", "kind"]), part("by_week", ["week", "kind"])];
+  return [h("div", { class: "tiles" }, tile(percent(d.goodput, 1), "of GPU-hours trained"), tile(number(d.gpu_hours), "GPU-hours"), cost(1) ? tile(cost((1 - d.goodput) * d.gpu_hours * 3600), "for what did not train") : null), card("Goodput", h("p", { class: "note" }, report.path)), part("by_cause", ["kind", "cause"]), part("by_run", ["run", "kind"]), part("by_week", ["week", "kind"])];
 }
