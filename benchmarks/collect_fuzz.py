@@ -9,35 +9,41 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # inputs are small: handing them to other threads takes longer
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "collect"))
 
 import numpy as np
 from export_bytes import BASIC, a_set, basic_record, ipfix, template_set
 from packet_bytes import ethernet, ip4, ip6, pcap, pcapng, roce, tcp, udp
 from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
-from test_flow_inputs import SFLOWTOOL
+from test_flow_inputs import GCP, GOFLOW1, RWCUT, SFLOWTOOL, VPC, ZEEK
 from test_streams import MESSAGES, RAW
 
-from prism.collect import Collector, SourceCounts
+from prism.collect import Collector, SourceCounts, read_packets
 from prism.collect.assembler import FlowAssembler
+from prism.collect.flow_inputs import load_inputs
 from prism.collect.goflow import cut_delimited, decode_messages
 from prism.collect.messages import MessageDecoder
 from prism.collect.packets import ETHERNET, INDEX
 from prism.collect.sflowtool import read_sflowtool
+from prism.collect.topology_files import read_topology_sources
 from prism.errors import InputError
 from prism.records.delimited import is_delimited_protobuf
 from prism.records.text_tables import find_text_table
 
-_BATCH = 500
+_BATCH = 2_000  # of decoders that take many inputs at once
+_FEW = 100  # of those that take a file each
 _SLOW_S = 1.0
-_SAVE_EVERY = 50  # rounds
+_SAVE_EVERY = 10  # rounds
 RECORD = basic_record("10.0.0.1", "10.0.0.2", 7, 1_700_000_000_000, 1_700_000_000_005)
 FRAMES = [
     ethernet(ip4("10.0.0.1", "10.0.0.2", 17, roce(7, 77, 1, 64))),
@@ -117,22 +123,34 @@ def feed_texts(inputs: list[bytes]) -> None:
                 continue
 
 
-def feed_captures(inputs: list[bytes]) -> None:
-    """Capture files; a file each, so few at a time."""
-    import tempfile
-
-    from prism.collect import read_packets
-
-    with tempfile.NamedTemporaryFile(suffix=".pcap") as handle:
-        for one in inputs[:20]:
+def feed_files(inputs: list[bytes], read: Callable[[Path], object], suffix: str) -> None:
+    """A file for each input, in memory where there is a place for that."""
+    memory = Path("/dev/shm")
+    with tempfile.NamedTemporaryFile(suffix=suffix, dir=memory if memory.is_dir() else None) as handle:
+        for one in inputs:
             handle.seek(0)
             handle.truncate()
             handle.write(one)
             handle.flush()
             try:
-                read_packets(handle.name)
+                read(Path(handle.name))
             except InputError:
                 continue
+
+
+def feed_captures(inputs: list[bytes]) -> None:
+    """Capture files."""
+    feed_files(inputs, read_packets, ".pcap")
+
+
+def feed_tables(inputs: list[bytes]) -> None:
+    """Files of unknown kind, told apart by content and read to the end."""
+    feed_files(inputs, load_inputs, ".txt")
+
+
+def feed_topologies(inputs: list[bytes]) -> None:
+    """LLDP, SONiC and NetBox documents."""
+    feed_files(inputs, lambda path: read_topology_sources([path]), ".json")
 
 
 TEXTS = [
@@ -141,12 +159,32 @@ TEXTS = [
     b"a|b|c|d|\n1|2|3|4|\n",
 ]
 PACKETS = [(1_700_000_000_000_000_000 + i, f) for i, f in enumerate(FRAMES)]
+TABLES = [
+    *(text.encode() for text in (ZEEK, VPC, RWCUT, json.dumps(GCP), json.dumps(GOFLOW1))),
+    b"src,dst,bytes,start_ns,end_ns\n10.0.0.1,10.0.0.2,1000,1700000000000000000,1700000000000250000\n",
+]
+ADDRESSES = [{"ifname": "eth0", "addr_info": [{"family": "inet", "local": "10.0.0.1", "scope": "global"}]}]
+TOPOLOGIES = [
+    json.dumps(document).encode()
+    for document in (
+        ADDRESSES,
+        {"lldp": {"interface": [{"eth0": {"chassis": {"leaf-1": {"mgmt-ip": "192.0.2.1"}}, "port": {}}}]}},
+        {"lldp": [{"interface": [{"name": "eth0", "chassis": [{"name": [{"value": "leaf-1"}]}]}]}]},
+        {"DEVICE_METADATA": {"localhost": {"hostname": "leaf-1"}}, "DEVICE_NEIGHBOR": {"E0": {"name": "node-1"}},
+         "INTERFACE": {"E0": {}, "E0|10.0.0.0/31": {}}},
+        {"results": [{"address": "10.0.0.1/24", "assigned_object": {"name": "eth0", "device": {"name": "node-1"}}},
+                     {"name": "eth0", "device": {"name": "node-1"},
+                      "connected_endpoints": [{"device": {"name": "leaf-1"}}]}]},
+    )
+]  # fmt: skip
 DECODERS: list[tuple[str, Callable[[list[bytes]], None], list[bytes], int]] = [
     ("exports", feed_collector, DATAGRAMS, _BATCH),
     ("packets", feed_packets, FRAMES, _BATCH),
     ("messages", feed_messages, [*MESSAGES.values(), RAW.SerializeToString()], _BATCH),
-    ("texts", feed_texts, TEXTS, _BATCH),
-    ("captures", feed_captures, [pcap(PACKETS), pcapng(PACKETS)], 20),
+    ("texts", feed_texts, TEXTS, 5 * _FEW),
+    ("captures", feed_captures, [pcap(PACKETS), pcapng(PACKETS)], _FEW // 4),
+    ("tables", feed_tables, TABLES, _FEW // 2),
+    ("topologies", feed_topologies, TOPOLOGIES, _FEW),
 ]  # fmt: skip
 
 
@@ -204,7 +242,7 @@ def main() -> None:
     asked = parser.parse_args()
     tally = Tally.load(asked.tally)
     done = tally.done.setdefault(str(asked.seed), {})
-    number = max(done.values(), default=0) // _BATCH
+    number = done.get("exports", 0) // _BATCH
     slowest, begin = 0.0, time.monotonic()
     while tally.total() < asked.inputs:
         took = run_round(number, asked.seed, done)

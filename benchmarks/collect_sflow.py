@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +92,21 @@ def judge(run: ScenarioRun, samples: pl.DataFrame) -> tuple[Score, dict[str, int
     return one, tally, false, [w for w in one.wrong if "steps" not in w]
 
 
+COUNTED = ("jobs", "exact", "right", "unknown", "wrong", "false")
+
+
+def add_up(lines: Iterable[str]) -> None:
+    """Print a table of what was counted, by rate."""
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    print("rate      scenarios  jobs  exact jobs  degrees right / unknown / wrong  false findings  CPU-s")
+    for rate in sorted({row["rate"] for row in rows}):
+        own = [row for row in rows if row["rate"] == rate]
+        jobs, exact, right, unknown, wrong, false = (sum(row[name] for row in own) for name in COUNTED)
+        cpu_s = sum(row["cpu_s"] for row in own)
+        print(f"1:{rate:<7} {len(own):>9} {jobs:>5} {exact:>6} ({exact / max(1, jobs):.1%}) "
+              f"{right:>10} / {unknown} / {wrong} {false:>18} {cpu_s:>14.0f}")  # fmt: skip
+
+
 def main() -> None:
     """Print jobs, degrees and findings for every seed and rate."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -97,11 +114,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:8", help="first and one past the last")
     parser.add_argument("--gpus", default="64:512", help="least and most of a scenario")
     parser.add_argument("--most", type=int, default=1_000_000, help="samples of a capture")
+    parser.add_argument("--sum", action="store_true", help="only add up the lines of earlier runs on stdin")
     asked = parser.parse_args()
+    if asked.sum:
+        add_up(sys.stdin)
+        return
     first, last = map(int, asked.seeds.split(":"))
     low, high = map(int, asked.gpus.split(":"))
     config = RandomConfig(min_gpus=low, max_gpus=high, max_tenants=3, degraded_share=0.0, fault_share=0.0, steps=12)
-    total = {rate: {"jobs": 0, "exact": 0, "right": 0, "unknown": 0, "wrong": 0, "false": 0} for rate in asked.rates}
+    lines = []
     for seed in range(first, last):
         run = make_scenario(replace(random_scenario(seed, config)), seed)
         for rate in asked.rates:
@@ -109,11 +130,10 @@ def main() -> None:
             seconds = min(CAPTURE_S, asked.most / count_samples(run, rate))
             one, tally, false, wrong = judge(run, sample(run, rate, seconds, seed))
             add = {"jobs": one.jobs, "exact": one.jobs_exact, **tally, "false": len(false)}
-            total[rate] = {name: total[rate][name] + add[name] for name in add}
             line = {"seed": seed, "rate": rate, "seconds": round(seconds), **add, "cpu_s": time.process_time() - begin}
-            print(json.dumps({**line, "told": false, "not_right": wrong}), flush=True)
-    for rate, sums in total.items():
-        print(f"1 in {rate:,}: {sums}")
+            lines.append(json.dumps({**line, "told": false, "not_right": wrong}))
+            print(lines[-1], flush=True)
+    add_up(lines)
 
 
 if __name__ == "__main__":

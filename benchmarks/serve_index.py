@@ -63,9 +63,9 @@ def measure(folder: Path, state: Path) -> None:
     library = Library(Folder(folder, ScanLimits(files=1_000_000, quiet_s=5.0)))
     index = HistoryIndex(HistoryConfig(state=state, keep_days=100_000))
     _tell("first look at the folder", library.refresh)
-    _tell("index of everything", lambda: index.update(library.readings, library.in_memory))
+    _tell("index of everything", lambda: index.update(library.readings, library.load))
     _tell("second look", library.refresh)
-    _tell("index, nothing changed", lambda: index.update(library.readings, library.in_memory))
+    _tell("index, nothing changed", lambda: index.update(library.readings, library.load))
     _tell(
         "first documents",
         lambda: (describe_overview(library.snapshot, "x", Price()), describe_cluster(library.snapshot)),
@@ -100,17 +100,17 @@ def compare_databases(index: HistoryIndex, folder: Path) -> None:
 
     import duckdb
 
-    from prism.serve.history.index import _TABLES, _Median
+    from prism.serve.history.database import TABLES, Median
 
     entries = index.connection.execute("SELECT * FROM entry").fetchall()
     mentions = index.connection.execute("SELECT host, entry FROM mention").fetchall()
     lite = sqlite3.connect(folder / "peer.sqlite", isolation_level=None)
     lite.execute("PRAGMA journal_mode = WAL")
     lite.execute("PRAGMA synchronous = NORMAL")
-    lite.executescript(_TABLES)
-    lite.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
+    lite.executescript(TABLES)
+    lite.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
     duck = duckdb.connect(str(folder / "peer.duckdb"))
-    for table in _TABLES.replace(" WITHOUT ROWID", "").split(";")[:-1]:
+    for table in TABLES.replace(" WITHOUT ROWID", "").split(";")[:-1]:
         duck.execute(table.replace("INTEGER", "BIGINT"))
     _ask(_Database("SQLite", lite.execute, lite.executemany, DAYS.replace("//", "/")), entries, mentions)
     _ask(_Database("DuckDB", duck.execute, _many(duck), DAYS), entries, mentions)

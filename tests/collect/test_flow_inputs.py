@@ -396,3 +396,17 @@ def test_a_capture_can_be_diagnosed(tmp_path: Path) -> None:
     run = CliRunner().invoke(app, ["diagnose", str(capture_of_flows(tmp_path / "t.pcap")), "--json"])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["schema"] == "prism.diagnosis/1"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        ZEEK.replace("\\x09", "\\x0t"),
+        "src,dst,bytes,start\n10.0.0.1,10.0.0.2,1000,17\xff\n",
+    ],
+)
+def test_damaged_text_is_refused_in_one_line(tmp_path: Path, damaged: str) -> None:
+    path = tmp_path / "flows.txt"
+    path.write_bytes(damaged.encode("latin-1"))
+    with pytest.raises(InputError, match=r"flows\.txt"):
+        load_inputs(path)

@@ -108,3 +108,9 @@ def test_the_hosts_of_a_made_cluster_are_guessed_right(tmp_path: Path) -> None:
     }
     found = {frozenset(h) for h in guessed.group_by("host").agg("address")["address"].to_list()}
     assert found == truth and document["confidence"] >= 0.7
+
+
+@pytest.mark.parametrize("document", [[5], {"lldp": [7]}, {"DEVICE_NEIGHBOR": {"E0": "x"}}, {"results": ["x"]}])
+def test_json_of_another_shape_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(InputError, match=r"odd\.json: "):
+        read_topology_sources([save(tmp_path / "odd.json", document)])

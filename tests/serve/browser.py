@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ def find_chromium() -> tuple[str, str] | None:
 
 
 @contextmanager
-def open_browser(width: int = WIDTH, height: int = HEIGHT) -> Iterator[Any]:
+def open_browser(width: int = WIDTH, height: int = HEIGHT, *, flags: Sequence[str] = ()) -> Iterator[Any]:
     """A new browser with nothing remembered."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
@@ -60,7 +60,8 @@ def open_browser(width: int = WIDTH, height: int = HEIGHT) -> Iterator[Any]:
     assert found is not None
     options = Options()
     options.binary_location = found[0]
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+    plain = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+    for flag in (*plain, *flags):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=Service(found[1]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -278,3 +280,13 @@ def test_the_dashboard_for_grafana_asks_only_for_metrics_that_are_served(client:
     assert asked and asked <= served
     document = json.loads(text)
     assert document["title"] and len(document["panels"]) >= 8
+    # Prometheus gives a label `job` of its own to every target, and would rename ours.
+    assert not re.search(r"\bby \([^)]*\bjob\b|\{\{job\}\}|[{,]job=", text)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's prometheus")
+def test_prometheus_takes_the_metrics_and_its_own_label_is_left_alone(client: TestClient) -> None:
+    text = client.get("/metrics").text
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0, checked.stderr + checked.stdout
+    assert 'prism_job="' in text and not re.search(r"[{,]job=", text)

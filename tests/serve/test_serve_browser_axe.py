@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for_charts
+from printed_files import CHOICE, print_documents
 from service import RunningService, run_service
 from small_folder import make_small_folder
 
 pytest.importorskip("selenium", reason="needs selenium")
 PAGES = (
     "/", "/live", "/live?wall=1", "/job?key=report~job-1", "/failures", "/evaluation", "/datacenter", "/reports?path=investigation.json",
-    "/reports?path=comparison.json", "/reports?path=prediction.json", "/reports?path=goodput.json", "/history", "/history?q=node", "/api",
+    "/reports?path=comparison.json", "/reports?path=prediction.json", "/reports?path=goodput.json", "/reports?path=advice.json",
+    "/reports?path=replay.json", "/reports?path=placement.json", "/reports?path=placement-choice.json", "/history", "/history?q=node", "/api",
 )  # fmt: skip
 
 
@@ -40,6 +42,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = make_small_folder(tmp_path_factory.mktemp("axe"))
+    print_documents(folder, tmp_path_factory.mktemp("aside"))
+    (folder / "placement-choice.json").write_text(json.dumps(CHOICE))
     alerts = tmp_path_factory.mktemp("alerts") / "alerts.yaml"
     alerts.write_text("channels: [{name: hook, type: webhook, url: 'http://127.0.0.1:9/SECRET'}]\n")
     state = tmp_path_factory.mktemp("state")

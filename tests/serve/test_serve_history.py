@@ -48,7 +48,7 @@ def bring_up(index: HistoryIndex, folder: Path, **config: Any) -> int:
     """Look at a folder and index it; how many sources were read."""
     library = Library(Folder(folder), LookConfig(**config))
     library.refresh()
-    return index.update(library.readings, library.in_memory)
+    return index.update(library.readings, library.load)
 
 
 def list_all(index: HistoryIndex, **asked: Any) -> list[tuple[str, str, int]]:

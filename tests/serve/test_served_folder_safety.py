@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import BadFileError
-from prism.serve.folder import Folder, NotInFolderError, ScanLimits
+from prism.serve.folder import Folder, FoundFile, NotInFolderError, ScanLimits
 
 SECRET = b"outside"
+
+
+def scan(folder: Folder) -> list[FoundFile]:
+    """Every file that a look finds, in order of path."""
+    folder.look()
+    return sorted((file for place in folder.places() for file in folder.files_in(place)), key=lambda file: file.path)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def test_no_path_leads_outside(folder: Folder, parts: list[str]) -> None:
 
 def test_a_scan_leaves_out_links_pipes_and_hidden_files(folder: Folder) -> None:
     (folder.root / ".hidden").write_text("x")
-    assert [file.path for file in folder.scan()] == ["inner/a.txt"]
+    assert [file.path for file in scan(folder)] == ["inner/a.txt"]
 
 
 def test_a_file_that_became_a_link_after_the_scan_is_refused(tmp_path: Path) -> None:
@@ -69,7 +75,7 @@ def test_a_file_that_became_a_link_after_the_scan_is_refused(tmp_path: Path) -> 
     (tmp_path / "root" / "a").write_text("inside")
     (tmp_path / "secret").write_bytes(SECRET)
     folder = Folder(tmp_path / "root")
-    [found] = folder.scan()
+    [found] = scan(folder)
     (tmp_path / "root" / "a").unlink()
     (tmp_path / "root" / "a").symlink_to(tmp_path / "secret")
     with pytest.raises(NotInFolderError):
@@ -82,8 +88,8 @@ def test_depth_and_number_of_files_are_bounded(tmp_path: Path) -> None:
         deep = deep / f"d{level}"
         deep.mkdir()
         (deep / "file").write_text("x")
-    assert len(Folder(tmp_path, ScanLimits(depth=2)).scan()) == 2
-    assert len(Folder(tmp_path, ScanLimits(files=3)).scan()) == 3
+    assert len(scan(Folder(tmp_path, ScanLimits(depth=2)))) == 2
+    assert len(scan(Folder(tmp_path, ScanLimits(files=3)))) == 3
 
 
 def test_a_file_over_the_limit_is_refused_in_one_line(folder: Folder) -> None:
@@ -110,16 +116,30 @@ def test_in_a_large_tree_quiet_folders_are_listed_in_turn_and_at_once_where_a_fi
     for path in (tmp_path / "a" / "old.json", tmp_path / "a", tmp_path):
         os.utime(path, (1_000, 1_000))
     folder = Folder(tmp_path, limits)
-    first, _ = folder.scan_all()
-    assert folder.scan_all()[0] is first, "nothing changed: the same list"
+    assert folder.look().changed == {"a", "b"}
+    assert not folder.look().changed, "nothing changed"
     (tmp_path / "b" / "old.json").write_text("changed in a folder that is not quiet")
-    assert folder.scan_all()[0] is not first
+    assert folder.look().changed == {"b"}
     (tmp_path / "a" / "old.json").write_text("changed in place, which leaves no trace in the folder")
-    sizes = [{file.path: file.num_bytes for file in folder.scan()}["a/old.json"] for _ in range(3)]
+    sizes = [{file.path: file.num_bytes for file in scan(folder)}["a/old.json"] for _ in range(3)]
     assert sizes[-1] == 53, "seen when its turn comes"
     os.utime(tmp_path / "a" / "old.json", (1_000, 1_000))
-    folder.scan()
+    scan(folder)
     (tmp_path / "a" / "new.json").write_text("{}")
-    assert "a/new.json" in [file.path for file in folder.scan()], "a new file is seen at once"
+    assert "a/new.json" in [file.path for file in scan(folder)], "a new file is seen at once"
     (tmp_path / "a" / "new.json").unlink()
-    assert "a/new.json" not in [file.path for file in folder.scan()]
+    assert "a/new.json" not in [file.path for file in scan(folder)]
+
+
+def test_only_some_places_are_looked_at_where_another_process_looks_at_all(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file.json").write_text("{}")
+    folder = Folder(tmp_path)
+    folder.look()
+    for name in ("a", "b"):
+        (tmp_path / name / "new.json").write_text("{}")
+    assert not folder.look(frozenset()).changed
+    assert folder.look({"b"}).changed == {"b"}
+    assert [file.path for file in folder.files_in("a")] == ["a/file.json"]
+    assert folder.look().changed == {"a"}

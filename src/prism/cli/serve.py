@@ -15,6 +15,7 @@ EPILOG = examples(
     "prism serve out/ --port 9000",
     "prism serve /var/lib/prism --host 0.0.0.0 --token-file /etc/prism/token",
     "prism serve out/ --state ~/.local/state/prism   [dim]# a history that lasts, annotations, silences[/dim]",
+    "prism serve /var/lib/prism --workers 4   [dim]# for many readers[/dim]",
     "prism serve out/ --allow-host prism.example.com   [dim]# behind a reverse proxy[/dim]",
 )
 
@@ -40,7 +41,10 @@ def run_serve(
         ),
     ] = None,
     most_files: Annotated[int, typer.Option(help="Files to look at; more are said, not read.", min=1)] = 200_000,
-    every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 1.0,
+    every: Annotated[float, typer.Option(help="Seconds between looks at the folder.", min=0.1)] = 0.5,
+    workers: Annotated[
+        int, typer.Option(help="Processes that answer, beside one that keeps up with the folder.", min=1, max=64)
+    ] = 1,
     depth: Annotated[int, typer.Option(help="Folders below the folder to look into.", min=0, max=32)] = 6,
     state: Annotated[
         Path | None,
@@ -83,6 +87,7 @@ def run_serve(
         ask_token=ask_token,
         most_files=most_files,
         look_every_s=every,
+        workers=workers,
         depth=depth,
         state=state,
         rebuild=rebuild,

@@ -22,10 +22,16 @@ def read_topology_sources(paths: Iterable[Path]) -> pl.DataFrame:
     gathered = _Gathered()
     for path in _expand(paths):
         try:
-            gathered.take(path, json.loads(path.read_text()))
+            document = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise BadFileError(
                 f"{path}: not JSON ({error}); dump it again, as `lldpctl -f json0 > HOST.lldp.json`"
+            ) from None
+        try:
+            gathered.take(path, document)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise BadFileError(
+                f"{path}: not as lldpctl, `ip -j addr`, SONiC or NetBox write it ({error!r}); dump it again"
             ) from None
     rows = gathered.rows()
     if not rows:

@@ -143,8 +143,12 @@ def _load_any(path: Path, options: FlowOptions, readers: Mapping[Format, FileRea
     fmt = files.recognise(path)
     if fmt in readers:
         return readers[fmt](path, options)
-    frame, bad_rows, notes = _load_file(path, fmt, options)
-    frame, more = finish_table(frame, samples=options.samples)
+    try:
+        frame, bad_rows, notes = _load_file(path, fmt, options)
+        frame, more = finish_table(frame, samples=options.samples)
+    except pl.exceptions.PolarsError as error:
+        message = str(error).splitlines()[0][:200]
+        raise BadFileError(f"{path}: not a table of flows ({message}); export it again") from None
     report = ReadReport(files=1, rows=frame.height, skipped_rows=dict(bad_rows), notes=(*notes, *more))
     return FlowsRead(flows=frame, report=report)
 

@@ -61,6 +61,8 @@ def _zeek_table(lines: list[str], path: str) -> TextTable:
         if line.startswith("#separator"):
             named = line.partition(" ")[2].strip()
             separator = chr(int(named[2:], 16)) if re.fullmatch(r"\\x[0-9a-fA-F]{2}", named) else named or "\t"
+            if len(separator.encode()) != 1 or separator in "\r\n":
+                raise BadFileError(f"{path} line {number}: the separator of a Zeek log is one character; copy it whole")
         elif line.startswith("#fields"):
             columns = tuple(line.split(separator)[1:])
             rows = next(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -200,13 +203,27 @@ def post(channel: Channel, body: Any, timeout_s: float) -> str:
 class Alerter:
     """Looks at the open findings now and then and tells the channels what changed."""
 
-    def __init__(self, config: AlertConfig, state: Path | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: AlertConfig, state: Path | None, clock: Callable[[], float] = time.time, *, follows: bool = False
+    ) -> None:
         self.config, self.clock = config, clock
+        self.follows = follows  # another process looks; this one only tests channels
         self.path = None if state is None else state / "alerts.json"
-        self.deliveries = {channel.name: Delivery() for channel in config.channels}
+        self._deliveries: dict[str, Delivery] = {}
         self.firing: dict[str, Alert] = self._restore()
         self._lock = threading.Lock()
         self._repeat_at = 0.0
+
+    @property
+    def num_firing(self) -> int:
+        """Alerts that fire now."""
+        return len(self._restore() if self.follows else self.firing)
+
+    @property
+    def deliveries(self) -> dict[str, Delivery]:
+        """How the last message to each channel went, whichever process sent it."""
+        with self._open_deliveries() as known:
+            return {channel.name: known.get(channel.name, Delivery()) for channel in self.config.channels}
 
     def look(self, findings: Iterable[FindingRow], silences: Iterable[Silence]) -> list[Alert]:
         """One look: decide, write down, tell."""
@@ -245,8 +262,30 @@ class Alerter:
             why = post(channel, body, self.config.timeout_s)
             if not why:
                 break
-        sent = self.deliveries[channel.name].num_sent + (not why)
-        self.deliveries[channel.name] = Delivery(at_ns=int(self.clock() * 1e9), ok=not why, why=why, num_sent=sent)
+        with self._open_deliveries() as known:
+            sent = known.get(channel.name, Delivery()).num_sent + (not why)
+            known[channel.name] = Delivery(at_ns=int(self.clock() * 1e9), ok=not why, why=why, num_sent=sent)
+
+    @contextmanager
+    def _open_deliveries(self) -> Iterator[dict[str, Delivery]]:
+        """The deliveries, to be looked at or changed while no other process does."""
+        if self.path is None:
+            yield self._deliveries
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.path.with_name("deliveries.json"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+b") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            before = handle.read()
+            known: dict[str, Delivery] = {}
+            with suppress(ValueError, TypeError, AttributeError):  # a crash may have left it half written
+                known = {name: Delivery(**fields) for name, fields in json.loads(before or b"{}").items()}
+            yield known
+            after = json.dumps({name: asdict(delivery) for name, delivery in known.items()}).encode()
+            if after != before:
+                handle.seek(0)
+                handle.write(after)
+                handle.truncate()
 
     def _keep(self) -> None:
         """What was told is written down, so that a restart does not tell it again."""

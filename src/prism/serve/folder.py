@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from sys import intern
 
 from prism.errors import BadFileError
 
@@ -24,22 +25,18 @@ class NotInFolderError(BadFileError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
-    """A file of the folder; `path` is relative, with slashes."""
+    """A file of the folder. Its place is one text for all files there: of a hundred thousand runs that counts."""
 
-    path: str
+    place: str  # the folder it lies in, relative, with slashes; "." for the top
+    name: str
     num_bytes: int
     mtime_ns: int
     inode: int = 0  # another one where the file was replaced
 
     @property
-    def place(self) -> str:
-        """The folder it lies in; "." for the top."""
-        return self.path.rpartition("/")[0] or "."
-
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.path.rpartition("/")[2]
+    def path(self) -> str:
+        """Relative to the served folder, with slashes."""
+        return self.name if self.place == "." else f"{self.place}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +52,15 @@ class ScanLimits:
     quiet_turns: int = 30
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look at the folder found."""
+
+    changed: frozenset[str]  # places whose files are others than before; those that are gone too
+    num_files: int
+    left_out: bool  # there are more files than are allowed
+
+
 @dataclass(frozen=True, slots=True)
 class _Listing:
     """What one folder held when it was listed."""
@@ -63,45 +69,66 @@ class _Listing:
     folders: tuple[str, ...]
     mtime_ns: int  # of the folder itself
     is_quiet: bool  # nothing in it had changed for long
+    is_cut: bool = False  # more files lie in it than are allowed in all
+
+
+_NOTHING = _Listing((), (), 0, False)
 
 
 class Folder:
-    """What `prism serve` may read. Paths are opened part by part without following links."""
+    """What `prism serve` may read. Paths are opened without following links."""
 
     def __init__(self, root: Path, limits: ScanLimits | None = None) -> None:
         self.root = root.resolve()
         self.limits = limits or ScanLimits()
         self._listings: dict[str, _Listing] = {}
-        self._found: tuple[list[FoundFile], bool] = ([], False)
+        self._num_files = 0
         self._turn = 0
         if not self.root.is_dir():
             raise BadFileError(f"{root}: not a folder; name the one that other commands wrote to")
 
-    def scan(self) -> list[FoundFile]:
-        """Every plain file up to the depth and number allowed, in order of path; links are not followed."""
-        return self.scan_all()[0]
-
-    def scan_all(self) -> tuple[list[FoundFile], bool]:
-        """The files of `scan`, the same list where nothing changed, and whether there are more than are allowed."""
+    def look(self, only: Set[str] | None = None) -> Look:
+        """List every place up to the depth and number of files allowed, or `only` these; links are not followed."""
         before = self._listings
         now: dict[str, _Listing] = {}
-        is_large = len(self._found[0]) >= self.limits.quiet_from
+        is_large = self._num_files >= self.limits.quiet_from
         self._turn += 1
-        num_files, waiting = 0, [(".", 0)]
-        while waiting and num_files <= self.limits.files:
+        num_files, waiting, left_out = 0, [(".", 0)], False
+        while waiting and not left_out:
             place, depth = waiting.pop()
-            listing = now[place] = self._look(place, before.get(place), is_large=is_large)
+            old = before.get(place)
+            if only is None or old is None or place in only:
+                listing = self._look(place, old, room=self.limits.files - num_files, is_large=is_large and only is None)
+            else:
+                listing = old
+            now[place] = listing
             num_files += len(listing.files)
+            left_out = listing.is_cut
             if depth < self.limits.depth:
                 waiting += [(inner, depth + 1) for inner in listing.folders]
-        self._listings = now
-        if len(now) != len(before) or any(before.get(place) is not listing for place, listing in now.items()):
-            found = [file for listing in now.values() for file in listing.files]
-            left_out = len(found) > self.limits.files
-            self._found = sorted(found[: self.limits.files], key=attrgetter("path")), left_out
-        return self._found
+        changed = {place for place, listing in now.items() if before.get(place, _NOTHING).files is not listing.files}
+        changed |= before.keys() - now.keys()
+        self._listings, self._num_files = now, num_files
+        return Look(changed=frozenset(changed), num_files=num_files, left_out=left_out)
 
-    def _look(self, place: str, old: _Listing | None, *, is_large: bool) -> _Listing:
+    def files_in(self, place: str) -> tuple[FoundFile, ...]:
+        """The plain files directly in a place, by name, as they were last listed."""
+        return self._listings.get(place, _NOTHING).files
+
+    def folders_in(self, place: str) -> tuple[str, ...]:
+        """The places directly in a place, as they were last listed."""
+        return self._listings.get(place, _NOTHING).folders
+
+    def places(self) -> Iterable[str]:
+        """Every place that was last listed."""
+        return self._listings
+
+    def find(self, path: str) -> FoundFile | None:
+        """A file as it was last listed."""
+        place, _, name = path.rpartition("/")
+        return next((file for file in self.files_in(place or ".") if file.name == name), None)
+
+    def _look(self, place: str, old: _Listing | None, *, room: int, is_large: bool) -> _Listing:
         """List a folder. In a large tree a quiet one is listed only in its turn, or when its own time has changed."""
         path = str(self.root) if place == "." else f"{self.root}/{place}"
         try:
@@ -111,7 +138,11 @@ class Folder:
                 return old
             listing = self._list(place, path, mtime_ns)
         except OSError:  # It may have gone since its parent was listed.
-            listing = _Listing((), (), 0, False)
+            listing = _NOTHING
+        if len(listing.files) > room:
+            listing = replace(listing, files=listing.files[:room], is_cut=True)
+        if old is not None and old.files == listing.files:
+            listing = replace(listing, files=old.files)  # the same object: nothing changed
         return old if old == listing else listing
 
     def _list(self, place: str, path: str, mtime_ns: int) -> _Listing:
@@ -123,17 +154,17 @@ class Folder:
         for entry in entries:
             if entry.name.startswith((".", *_LEFT_OUT)) or entry.is_symlink():
                 continue
-            relative = entry.name if place == "." else f"{place}/{entry.name}"
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _LEFT_OUT_FOLDERS:
-                    folders.append(relative)
+                    folders.append(entry.name if place == "." else f"{place}/{entry.name}")
             elif entry.is_file(follow_symlinks=False):
                 with suppress(OSError):  # It may have gone since it was listed.
                     status = entry.stat(follow_symlinks=False)
                     newest_ns = max(newest_ns, status.st_mtime_ns)
                     files.append(
                         FoundFile(
-                            path=relative,
+                            place=place,
+                            name=intern(entry.name),  # few names, of very many files
                             num_bytes=status.st_size,
                             mtime_ns=status.st_mtime_ns,
                             inode=status.st_ino,
@@ -148,6 +179,34 @@ class Folder:
         parts = path.split("/")
         if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
             raise NotInFolderError(f"{path}: no such file in the folder that is served")
+        descriptor = -1
+        try:
+            descriptor = self._open_whole(path)
+            if descriptor < 0:
+                descriptor = self._open_parts(parts)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise NotInFolderError(f"{path}: not a plain file")
+            yield descriptor
+        except OSError as error:
+            raise NotInFolderError(f"{path}: cannot be read ({error.strerror})") from None
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _open_whole(self, path: str) -> int:
+        """Open at once, and ask the kernel what was opened: another path means that a link led there. -1: not sure."""
+        wanted = f"{self.root}/{path}"
+        descriptor = os.open(wanted, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:  # noqa: PTH115 (a Path takes twice as long)
+                return descriptor
+        except OSError:
+            pass  # a system without /proc
+        os.close(descriptor)
+        return -1
+
+    def _open_parts(self, parts: list[str]) -> int:
+        """Open part by part, so that no part is a link."""
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for index, part in enumerate(parts):
@@ -155,13 +214,10 @@ class Folder:
                 inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise NotInFolderError(f"{path}: not a plain file")
-            yield descriptor
-        except OSError as error:
-            raise NotInFolderError(f"{path}: cannot be read ({error.strerror})") from None
-        finally:
+        except BaseException:
             os.close(descriptor)
+            raise
+        return descriptor
 
     def read(self, path: str, *, most: int, offset: int = 0) -> bytes:
         """At most so many bytes of a file, from an offset."""

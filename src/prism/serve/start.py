@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from prism.errors import BadConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from prism.serve.web.app import AppConfig
 
 _LEAST_TOKEN = 16
 _FIRST_PERSON, _NOBODY = 1_000, 60_000  # user ids of people, by the custom of Linux distributions
@@ -34,7 +38,8 @@ class ServeConfig:
     prefix: str = ""  # of every path, where a reverse proxy passes it on
     most_files: int = 200_000
     allow_hosts: tuple[str, ...] = ()  # names that a reverse proxy passes on in Host
-    look_every_s: float = 1.0
+    look_every_s: float = 0.5
+    workers: int = 1  # processes that answer
     depth: int = 6
     most_connections: int = 1_024
     request_s: float = 10.0  # for a client to send its request
@@ -89,80 +94,66 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     for name in ("fastapi", "uvicorn"):
         if find_spec(name) is None:
             raise MissingExtraError("prism serve", "serve")
-    import uvicorn
-
-    from prism.serve.alerts import AlertConfig, read_alerts
-    from prism.serve.folder import ScanLimits
-    from prism.serve.history.index import HistoryConfig, forget_index
-    from prism.serve.tokens import read_tokens
-    from prism.serve.views.datacenter import Price
-    from prism.serve.web.app import AppConfig, create_app
-    from prism.serve.web.connection import limit_requests
-    from prism.serve.web.guard import LOOPBACK, GuardConfig
+    from prism.serve.web.app import create_app
+    from prism.serve.web.server import ServerConfig, open_socket, run_server
+    from prism.serve.workers import keep_port, serve_with_workers
 
     token = choose_token(config)
-    tokens = read_tokens(config.tokens_file) if config.tokens_file is not None else ()
-    history = HistoryConfig(state=config.state, keep_days=config.keep_days, clusters=config.clusters)
+    app_config = make_app_config(config, token)
+    app = create_app(app_config) if config.workers == 1 else None
+    listener = open_socket(config.host, config.port) if app is not None else keep_port(config.host, config.port)
+
+    def ready() -> None:
+        say(f"serving {config.folder} on {describe_address(config, listener, token)}")
+        if token is not None and config.token is None:
+            say("anyone who has this address can read the folder; without --token the token is new at every start")
+
+    logging.getLogger("prism.serve").addHandler(logging.StreamHandler())
+    port: int = listener.getsockname()[1]
+    server = ServerConfig(
+        host=config.host, port=port, most_connections=config.most_connections, request_s=config.request_s
+    )
+    with listener:
+        if app is not None:
+            ready()
+            run_server(app, server, listener)
+        else:
+            serve_with_workers(app_config, server, config.workers, ready)
+
+
+def make_app_config(config: ServeConfig, token: str | None) -> AppConfig:
+    """How the folder is served; files that are named are read."""
+    from prism.serve.alerts import AlertConfig, read_alerts
+    from prism.serve.folder import ScanLimits
+    from prism.serve.history.database import forget_index
+    from prism.serve.history.index import HistoryConfig
+    from prism.serve.tokens import read_tokens
+    from prism.serve.views.datacenter import Price
+    from prism.serve.web.app import AppConfig
+    from prism.serve.web.guard import LOOPBACK, GuardConfig
+
     if config.rebuild and config.state is not None:
         forget_index(config.state)
     names = LOOPBACK | {name.lower() for name in config.allow_hosts} if is_loopback(config.host) else None
-    app = create_app(
-        AppConfig(
-            folder=config.folder,
-            look_every_s=config.look_every_s,
-            limits=ScanLimits(depth=config.depth, files=config.most_files),
-            guard=GuardConfig(
-                token=token,
-                hosts=frozenset(names) if names is not None else None,
-                most_seconds=config.answer_s,
-                prefix=check_prefix(config.prefix),
-                tokens=tokens,
-                trusted_proxies=check_proxies(config.trust_proxies),
-                user_header=config.user_header if config.trust_proxies else "",
-                writable=config.state is not None,
-            ),
-            history=history,
-            alerts=read_alerts(config.alerts_file) if config.alerts_file is not None else AlertConfig(),
-            price=Price(per_gpu_hour=config.price, currency=config.currency),
-        )
+    guard = GuardConfig(
+        token=token,
+        hosts=frozenset(names) if names is not None else None,
+        most_seconds=config.answer_s,
+        prefix=check_prefix(config.prefix),
+        tokens=read_tokens(config.tokens_file) if config.tokens_file is not None else (),
+        trusted_proxies=check_proxies(config.trust_proxies),
+        user_header=config.user_header if config.trust_proxies else "",
+        writable=config.state is not None,
     )
-    listener = open_socket(config.host, config.port)
-    logging.getLogger("prism.serve").addHandler(logging.StreamHandler())
-    say(f"serving {config.folder} on {describe_address(config, listener, token)}")
-    if token is not None and config.token is None:
-        say("anyone who has this address can read the folder; the token is new at every start unless --token is given")
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=limit_requests(config.request_s),
-            ws="none",
-            lifespan="on",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            backlog=2_048,
-            limit_concurrency=config.most_connections,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=3,
-        )
+    return AppConfig(
+        folder=config.folder,
+        look_every_s=config.look_every_s,
+        limits=ScanLimits(depth=config.depth, files=config.most_files),
+        guard=guard,
+        history=HistoryConfig(state=config.state, keep_days=config.keep_days, clusters=config.clusters),
+        alerts=read_alerts(config.alerts_file) if config.alerts_file is not None else AlertConfig(),
+        price=Price(per_gpu_hour=config.price, currency=config.currency),
     )
-    server.run(sockets=[listener])
-
-
-def open_socket(host: str, port: int) -> socket.socket:
-    """Listen on an address; port 0 takes a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
-        listener.listen(2_048)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = getattr(error, "strerror", None) or error
-        raise BadConfigError(f"--host {host} --port {port}: cannot listen there ({reason}); choose another") from None
-    return listener
 
 
 def check_prefix(text: str) -> str:

@@ -56,7 +56,8 @@ class Timelines:
         snapshot = self.library.snapshot_of(key)
         source = find_timeline(snapshot, key)
         if source is not None:
-            index = self._get((key, snapshot.files.get(source.path)), lambda: load_spans(self.library.folder, source))
+            folder = self.library.folder
+            index = self._get((key, folder.find(source.path)), lambda: load_spans(folder, source))
             steps = source.steps if source.steps is not None else index.steps
             origin = source.origin_ns or (index.window_ns[0] if source.steps is None else 0)
             return Timeline(index=index, origin_ns=origin, steps=steps, source=source)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Literal
 
 from prism.records import Finding
 from prism.recover.supervise.events import Restored, StepDone
-from prism.serve.library import Source
+from prism.serve.snapshot import Source
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.evaluated import Evaluated
@@ -19,11 +19,16 @@ from prism.serve.sources.printed import Printed
 from prism.serve.sources.supervised import Report, Supervised
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
+from prism.serve.views.reports import say_in_a_line
 
 EntryKind = Literal[
     "look", "run", "run_day", "finding", "verdict", "evaluation", "prediction",
     "investigation", "comparison", "goodput", "placement", "characterization",
 ]  # fmt: skip
+_KIND_OF_PRINTED: Mapping[str, EntryKind] = {
+    "investigation": "investigation", "comparison": "comparison", "prediction": "prediction", "advice": "prediction",
+    "replay": "prediction", "goodput": "goodput", "placement": "placement", "placement-choice": "placement",
+}  # fmt: skip
 DAY_NS = 86_400 * 10**9
 _MOST_HOSTS = 4_096  # of one entry
 
@@ -262,31 +267,25 @@ def _of_document(source: Evaluated | Predicted | Characterized | Printed) -> Ent
 
 def _of_printed(source: Printed) -> Entry:
     document, kind = source.document, source.kind
-    text, at_ns = "", source.updated_ns
+    at_ns = source.updated_ns
     hosts: tuple[str, ...] = ()
     if kind == "investigation":
         verdict = document["verdict"]
         culprits = [c for c in verdict.get("culprits") or () if isinstance(c, dict)]
-        text = str(verdict.get("what", ""))
         hosts = tuple(str(c.get("id")) for c in culprits if c.get("type") == "host")
         since = verdict.get("since_ns")
         at_ns = since if isinstance(since, int) and since > 0 else at_ns
-    elif kind == "comparison":
-        text = f"{float(document['expected_ms']):.4g} ms a step, then {float(document['observed_ms']):.4g} ms"
-    elif kind == "goodput":
-        text = f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"
-    elif kind == "placement":
-        text = f"queues under {', '.join(map(str, document['policies']))}"
-    else:
-        risks = [risk for risk in document["risks"] if isinstance(risk, dict)]
-        text, hosts = f"{len(risks)} parts at risk", tuple(str(risk.get("id")) for risk in risks[:20])
+    elif kind in ("prediction", "advice"):
+        rows = [row for row in document["risks" if kind == "prediction" else "drains"] if isinstance(row, dict)]
+        hosts = tuple(str(row.get("place") or row.get("node") or row.get("id")) for row in rows[:20])
     return Entry(
-        kind="prediction" if kind == "prediction" else kind,
+        kind=_KIND_OF_PRINTED[kind],
         key=source.path,
         job=source.path,
         at_ns=at_ns,
         until_ns=source.updated_ns,
-        text=text,
+        state=kind,
+        text=say_in_a_line(source),
         goodput=float(document["goodput"]) if kind == "goodput" else None,
         hosts=hosts,
     )

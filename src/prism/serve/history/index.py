@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 
-from prism.errors import BadConfigError, PrismError
+from prism.errors import PrismError
+from prism.serve.history.database import open_database
 from prism.serve.history.entries import Entry, list_entries
-from prism.serve.library import Reading, Source
+from prism.serve.recognise import Key, Reading
+from prism.serve.snapshot import Source
 
-_VERSION = 2  # of the tables below; another version is made anew from the files
-_TABLES = """
-CREATE TABLE source (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, path TEXT NOT NULL, signature INTEGER NOT NULL,
-  gone_ns INTEGER, UNIQUE (kind, path));
-CREATE TABLE entry (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, kind TEXT NOT NULL, cluster TEXT NOT NULL,
-  job TEXT NOT NULL, key TEXT NOT NULL, at_ns INTEGER NOT NULL, until_ns INTEGER NOT NULL, state TEXT NOT NULL,
-  text TEXT NOT NULL, step_s REAL, num_steps INTEGER, gpus INTEGER, lost_gpu_s REAL, restarts INTEGER, goodput REAL,
-  num_findings INTEGER, words TEXT NOT NULL);
-CREATE INDEX entry_source ON entry (source);
-CREATE INDEX entry_job ON entry (job, until_ns);
-CREATE INDEX entry_kind ON entry (kind, until_ns);
-CREATE INDEX entry_key ON entry (key, kind);
-CREATE TABLE mention (host TEXT NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (host, entry)) WITHOUT ROWID;
-CREATE INDEX mention_entry ON mention (entry);
-CREATE TABLE member (cluster TEXT NOT NULL, endpoint TEXT NOT NULL, job TEXT NOT NULL,
-  PRIMARY KEY (cluster, endpoint)) WITHOUT ROWID;
-"""
 _STORED = (
     "key", "at_ns", "until_ns", "state", "text", "step_s", "num_steps", "gpus", "lost_gpu_s", "restarts", "goodput",
     "num_findings",
@@ -68,17 +52,12 @@ class HistoryIndex:
     def __init__(self, config: HistoryConfig, clock: Callable[[], int] = time.time_ns) -> None:
         self.config, self.clock = config, clock
         self.lock = threading.Lock()
-        self.num_waiting = 0  # sources that are not brought up to date yet
-        self.version = 0  # grows with every change
-        self.connection = _open(config.state)
-        self._seen: Mapping[tuple[str, str], Reading] = {}  # of the last update
+        self.num_waiting = 0
+        self.version = 0
+        self.connection = open_database(config.state)
+        self._seen: Mapping[Key, Reading] | None = None  # of the last update
         self._cleaned_ns: int | None = None
         run = self.connection.execute
-        rows = run("SELECT kind, path, signature, id FROM source WHERE gone_ns IS NULL")
-        self._known: dict[tuple[str, str], int] = {}  # signatures of the sources whose files are there
-        self._ids: dict[tuple[str, str], int] = {}
-        for kind, path, signature, number in rows:
-            self._known[kind, path], self._ids[kind, path] = signature, number
         (self._last_source,) = run("SELECT coalesce(max(id), 0) FROM source").fetchone()
         (self._last_entry,) = run("SELECT coalesce(max(id), 0) FROM entry").fetchone()
 
@@ -92,47 +71,61 @@ class HistoryIndex:
         with self.lock, self.connection:
             for table in ("source", "entry", "mention", "member"):
                 self.connection.execute(f"DELETE FROM {table}")
-            self._known, self._ids, self._seen = {}, {}, {}
+            self._seen = None
             self.version += 1
 
-    def update(
-        self,
-        readings: Mapping[tuple[str, str], Reading],
-        in_memory: Callable[[tuple[str, str]], Source | None] = lambda key: None,
-    ) -> int:
+    def update(self, readings: Mapping[Key, Reading], load: Callable[[Reading], Source]) -> int:
         """Read what changed since the last time, forget what is long gone; how many sources were read."""
-        looked_at = {key: sign_files(r) for key, r in readings.items() if self._seen.get(key) is not r}
-        changed = [key for key, signature in looked_at.items() if self._known.get(key) != signature]
+        changed = self._find_changed(readings)
         # By time: a job keeps the name of its first look, also when all is made anew.
-        changed.sort(key=lambda key: readings[key].changed_ns)
+        changed.sort(key=lambda reading: reading.changed_ns)
         self.num_waiting = len(changed)
         for begin in range(0, len(changed), _BATCH):
             part = changed[begin : begin + _BATCH]
-            read = [(key, _read(readings[key], in_memory(key))) for key in part]
+            read = [(reading, _read(reading, load)) for reading in part]
             with self.lock, self.connection:
                 rows = _Rows()
-                for key, entries in read:
-                    self._write(key, looked_at[key], entries, rows)
+                for reading, entries in read:
+                    self._write(reading, entries, rows)
                 self._insert(rows)
-                self._known.update((key, looked_at[key]) for key in part)
                 self.version += 1
             self.num_waiting -= len(part)
+        self._note_gone(self._find_gone(readings))
         self._seen = readings
-        self._note_gone([key for key in self._known if key not in readings])
         return len(changed)
 
-    def _write(self, key: tuple[str, str], signature: int, entries: Sequence[Entry], rows: _Rows) -> None:
-        source = self._ids.get(key)
-        if source is None:
-            found = self.connection.execute("SELECT id FROM source WHERE kind = ? AND path = ?", key).fetchone()
-            source = self._ids[key] = found[0] if found else self._last_source + 1
-            self._last_source = max(self._last_source, source)
-            is_new = found is None
-        else:
-            is_new = False
-        if not is_new:
-            self._delete_entries(source, keep_samples=_is_watch(key, entries), entries=entries)
-        rows.sources.append((source, *key, signature))
+    def _find_changed(self, readings: Mapping[Key, Reading]) -> list[Reading]:
+        """Readings whose files are not those that the index was made of. Signatures lie in the database alone."""
+        seen = self._seen or {}
+        changed = []
+        with self.lock:
+            for key, reading in readings.items():
+                if seen.get(key) is not reading:
+                    known = self._find_source(key)
+                    if known is None or known[1] != sign_files(reading):
+                        changed.append(reading)
+        return changed
+
+    def _find_source(self, key: Key) -> tuple[int, int | None] | None:
+        """The number of a source, and the signature of its files; no signature where they were gone."""
+        asked = "SELECT id, CASE WHEN gone_ns IS NULL THEN signature END FROM source WHERE kind = ? AND path = ?"
+        return cast(tuple[int, int | None] | None, self.connection.execute(asked, key).fetchone())
+
+    def _find_gone(self, readings: Mapping[Key, Reading]) -> list[Key]:
+        if self._seen is not None:
+            return [key for key in self._seen if key not in readings]
+        with self.lock:
+            rows = self.connection.execute("SELECT kind, path FROM source WHERE gone_ns IS NULL")
+            return [key for key in rows if key not in readings]
+
+    def _write(self, reading: Reading, entries: Sequence[Entry], rows: _Rows) -> None:
+        key = reading.key
+        found = self._find_source(key)
+        source = found[0] if found is not None else self._last_source + 1
+        self._last_source = max(self._last_source, source)
+        if found is not None:
+            self._delete_entries(source, keep_samples=reading.reader == "watched", entries=entries)
+        rows.sources.append((source, *key, sign_files(reading)))
         cluster = self._cluster_of(key[1])
         jobs: dict[str, str] = {}  # lasting names of this source's jobs
         for entry in entries:
@@ -164,7 +157,8 @@ class HistoryIndex:
 
     def _delete_entries(self, source: int, *, keep_samples: bool, entries: Sequence[Entry]) -> None:
         """Rows that a source said before; of a watch, rows of earlier looks at its jobs stay as its history."""
-        since = min((e.until_ns for e in entries if e.kind == "look"), default=0) - int(self.config.sample_s * 1e9)
+        newest = min((e.until_ns for e in entries if e.kind == "look"), default=1 << 62)  # none: the file is broken now
+        since = newest - int(self.config.sample_s * 1e9)
         kept = " AND NOT (kind = 'look' AND until_ns <= ?)" if keep_samples else " AND ? IS NOT NULL"
         found = f"SELECT id FROM entry WHERE source = ?{kept}"
         self.connection.execute(f"DELETE FROM mention WHERE entry IN ({found})", (source, since))
@@ -193,7 +187,7 @@ class HistoryIndex:
         first, slash, _ = path.partition("/")
         return first if self.config.clusters and slash else self.config.name
 
-    def _note_gone(self, gone: list[tuple[str, str]]) -> None:
+    def _note_gone(self, gone: list[Key]) -> None:
         """Rows of a file that is gone stay, as history, for as long as is asked for."""
         now = self.clock()
         if not gone and self._cleaned_ns is not None and 0 <= now - self._cleaned_ns < _CLEAN_NS:
@@ -204,7 +198,6 @@ class HistoryIndex:
             run = self.connection.execute
             for key in gone:
                 run("UPDATE source SET gone_ns = ? WHERE kind = ? AND path = ?", (now, *key))
-                del self._known[key], self._ids[key]
             old = "SELECT id FROM entry WHERE until_ns < ?"
             run(f"DELETE FROM mention WHERE entry IN ({old})", (oldest,))
             dropped = run("DELETE FROM entry WHERE until_ns < ?", (oldest,)).rowcount
@@ -219,71 +212,9 @@ def sign_files(reading: Reading) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def _is_watch(key: tuple[str, str], entries: Sequence[Entry]) -> bool:
-    return key[0] == "state.json" and any(entry.kind == "look" for entry in entries)
-
-
-def _read(reading: Reading, source: Source | None) -> list[Entry]:
+def _read(reading: Reading, load: Callable[[Reading], Source]) -> list[Entry]:
     """The rows of a source; none where it cannot be read, which the pages say from the snapshot."""
     try:
-        # Read once: a hundred thousand runs that are remembered to be read on from where they were would fill memory.
-        return list_entries(source if source is not None else reading.read_once())
+        return list_entries(load(reading))
     except PrismError:
         return []
-
-
-def forget_index(state: Path) -> None:
-    """Delete the index; what people wrote lies beside it and stays."""
-    for name in ("", "-wal", "-shm"):
-        (state / f"history.sqlite{name}").unlink(missing_ok=True)
-
-
-def _open(state: Path | None) -> sqlite3.Connection:
-    """The database, made anew where it is damaged or of another version."""
-    if state is None:
-        return _prepare(sqlite3.connect(":memory:", check_same_thread=False))
-    path = state / "history.sqlite"
-    try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for _ in range(2):
-            with suppress(sqlite3.DatabaseError):
-                return _prepare(sqlite3.connect(path, check_same_thread=False, timeout=5.0))
-            forget_index(state)
-    except (OSError, sqlite3.OperationalError) as error:
-        raise BadConfigError(f"--state {state}: no index can be kept there ({error}); name another folder") from None
-    raise BadConfigError(f"--state {state}: no index can be kept there; name another folder")
-
-
-def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # a lost second is read from the files again
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != _VERSION:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        for (name,) in tables:
-            connection.execute(f"DROP TABLE {name}")
-        connection.executescript(_TABLES)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
-    connection.execute("SELECT count(*) FROM source").fetchone()
-    connection.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
-    return connection
-
-
-class _Median:
-    """SQLite has none of its own."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def step(self, value: float | None) -> None:
-        """One row."""
-        if value is not None:
-            self.values.append(value)
-
-    def finalize(self) -> float | None:
-        """The median; None of no rows."""
-        values = sorted(self.values)
-        middle = len(values) // 2
-        if not values:
-            return None
-        return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

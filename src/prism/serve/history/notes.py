@@ -52,8 +52,15 @@ class Notes:
         self.version = 0
         self._lock = threading.Lock()
         self._lines: dict[str, dict[str, Any]] = {}
-        for line in self._read():
-            self._apply(line)
+        self._offset = 0  # of the file, as far as it was read
+        self.catch_up()
+
+    def catch_up(self) -> int:
+        """Read lines that were added since, here or by another process; the number of lines in all."""
+        with self._lock:
+            for line in self._read():
+                self._apply(line)
+            return self.version
 
     def annotations(self, job: str = "", host: str = "") -> list[Annotation]:
         """Remarks, newest moment first; with a job or a host only theirs and those on everything."""
@@ -82,6 +89,7 @@ class Notes:
 
     def delete(self, id: str) -> bool:
         """End a remark or a silence; whether there was one."""
+        self.catch_up()
         with self._lock:
             known = id in self._lines
         if known:
@@ -89,6 +97,7 @@ class Notes:
         return known
 
     def _all(self, kind: str) -> list[dict[str, Any]]:
+        self.catch_up()
         with self._lock:
             lines = [line for line in self._lines.values() if line["note"] == kind]
         return [{name: value for name, value in line.items() if name != "note"} for line in lines]
@@ -102,7 +111,9 @@ class Notes:
                     handle.write(json.dumps(line).encode() + b"\n")
                     handle.flush()
                     os.fsync(handle.fileno())
-            self._apply(line)
+            else:
+                self._apply(line)
+        self.catch_up()
 
     def _apply(self, line: dict[str, Any]) -> None:
         self.version += 1
@@ -114,11 +125,16 @@ class Notes:
                 del self._lines[next(iter(self._lines))]
 
     def _read(self) -> list[dict[str, Any]]:
-        """Lines of the file; one that a crash left half written is left out."""
-        if self.path is None or not self.path.exists():
+        """Whole lines that were not read yet; one that is not ours, or that a crash left half written, is left out."""
+        if self.path is None or not self.path.exists() or self.path.stat().st_size <= self._offset:
             return []
+        with self.path.open("rb") as handle:
+            handle.seek(self._offset)
+            fresh = handle.read(_MOST_BYTES)
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._offset += len(fresh)
         found = []
-        for text in self.path.read_bytes()[-_MOST_BYTES:].splitlines():
+        for text in fresh.splitlines():
             try:
                 line = json.loads(text)
                 shape = {"annotation": Annotation, "silence": Silence}.get(line.get("note"))

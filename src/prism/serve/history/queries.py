@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from prism.serve.history.database import ReadableIndex
 from prism.serve.history.entries import DAY_NS
-from prism.serve.history.index import HistoryIndex
 
 _COLUMNS = (
     "kind", "cluster", "job", "key", "at_ns", "until_ns", "state", "text", "step_s", "num_steps", "gpus", "lost_gpu_s",
@@ -77,7 +77,7 @@ class Day:
     goodput: float | None  # median over runs
 
 
-def find_entries(index: HistoryIndex, asked: Asked) -> Page:
+def find_entries(index: ReadableIndex, asked: Asked) -> Page:
     """Rows that meet every part of the question, newest first."""
     where, values = _write_where(asked)
     with index.lock:
@@ -90,7 +90,7 @@ def find_entries(index: HistoryIndex, asked: Asked) -> Page:
     return Page(rows=tuple(_to_entry(row) for row in rows), total=total)
 
 
-def find_days(index: HistoryIndex, asked: Asked, most: int = 400) -> list[Day]:
+def find_days(index: ReadableIndex, asked: Asked, most: int = 400) -> list[Day]:
     """A row for each day that something ended on, oldest first; the newest `most` days."""
     where, values = _write_where(asked)
     query = f"""
@@ -109,7 +109,7 @@ def find_days(index: HistoryIndex, asked: Asked, most: int = 400) -> list[Day]:
     return [_to_day(row) for row in reversed(rows)]
 
 
-def list_jobs_of(index: HistoryIndex, limit: int = 500) -> list[StoredEntry]:
+def list_jobs_of(index: ReadableIndex, limit: int = 500) -> list[StoredEntry]:
     """The newest look or run of every job, newest first."""
     with index.lock:
         rows = index.connection.execute(
@@ -120,7 +120,7 @@ def list_jobs_of(index: HistoryIndex, limit: int = 500) -> list[StoredEntry]:
     return [_to_entry(row[:-1]) for row in rows]
 
 
-def find_hosts(index: HistoryIndex, text: str, limit: int = 20) -> list[tuple[str, int]]:
+def find_hosts(index: ReadableIndex, text: str, limit: int = 20) -> list[tuple[str, int]]:
     """Hosts whose name holds a text, and how many rows name each."""
     with index.lock:
         return index.connection.execute(

@@ -11,16 +11,21 @@ from prism.errors import BadFileError
 from prism.serve.folder import Folder, FoundFile
 from prism.serve.sources.place import Place, read_object
 
-PrintedKind = Literal["investigation", "comparison", "prediction", "goodput", "placement"]
+PrintedKind = Literal[
+    "investigation", "comparison", "prediction", "advice", "replay", "goodput", "placement", "placement-choice"
+]
 # The schema is the first field that these commands print, so the beginning of a file is enough to recognise it.
 SNIFF_BYTES = 256
-_SCHEMA = re.compile(rb'\A\s*\{\s*"schema"\s*:\s*"prism\.(investigation|comparison|prediction|goodput|placement)/1"')
+_SCHEMA = re.compile(rb'\A\s{0,8}\{\s{0,8}"schema"\s{0,8}:\s{0,8}"prism\.([a-z-]{1,32})/1"')
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "investigation": {"verdict": dict, "evidence": list},
     "comparison": {"expected_ms": (int, float), "observed_ms": (int, float), "parts": list},
     "prediction": {"risks": list, "at_ns": int},
+    "advice": {"nodes": list, "drains": list, "jobs": list, "at_ns": int},
+    "replay": {"policies": list, "best_fixed": str},
     "goodput": {"gpu_hours": (int, float), "goodput": (int, float)},
     "placement": {"policies": dict},
+    "placement-choice": {"choices": list, "job": str},
 }
 
 
@@ -38,7 +43,7 @@ class Printed:
 def kind_of_start(start: bytes) -> str:
     """Which document begins so; "" for none of these."""
     found = _SCHEMA.match(start)
-    return found[1].decode() if found else ""
+    return kind if found and (kind := found[1].decode()) in _NEEDED else ""
 
 
 def find_page(place: Place, name: str, kind: str) -> str | None:

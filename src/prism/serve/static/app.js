@@ -12,7 +12,7 @@ import { history as past } from "./pages/history.js";
 import { job } from "./pages/job.js";
 import { live } from "./pages/live.js";
 import { reports } from "./pages/reports.js";
-import { ago, plural, whole } from "./units.js";
+import { ago, plural, setPrice, whole } from "./units.js";
 
 const PAGES = [
   { path: "/", title: "Cluster", open: cluster, count: (o) => o.num_findings, bad: true },
@@ -25,7 +25,7 @@ const PAGES = [
   { path: "/history", title: "History", open: past, count: (o) => o.num_archived },
 ];
 const HIDDEN = [{ path: "/api", title: "API", open: api }];
-const POLL_MS = 2000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
+const POLL_MS = 1000, STREAM_MS = 25_000, SETTLE_MS = 10_000; // a stream is made anew every 20 s, and tells the version then
 
 const root = document.getElementById("page"), nav = document.getElementById("nav"), status = document.getElementById("status"), foot = document.getElementById("foot"), help = document.getElementById("help");
 let current = null, version = 0, overview = null, turn = 0, gone = "";
@@ -120,6 +120,7 @@ async function update(seen) {
   const first = version === 0;
   version = seen;
   overview = await load("overview");
+  setPrice(overview);
   drawStatus(true, !first);
   drawFoot();
   if (first) await open(); else { drawNav([...PAGES, ...HIDDEN].find((p) => p.path === address.page()) || PAGES[0]); await reload(); }

@@ -1,5 +1,6 @@
 // Charts as SVG, drawn here when they come into sight. Everything from a file is a text node: no name becomes markup or a link.
 import { clear, h, svg } from "./dom.js";
+import { exportTools } from "./export.js";
 import { number } from "./units.js";
 
 const drawn = new Map(); // node -> how to draw it, to draw anew in another size
@@ -24,7 +25,7 @@ export function chart(label, make, { size = "", onclick } = {}) {
   drawn.set(node, draw);
   const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); draw(); } }, { rootMargin: "300px" });
   seen.observe(node);
-  return node;
+  return h("div", { class: "charted" }, node, exportTools(label, () => ({ drawing: node.querySelector("svg[viewBox]"), traces: make().traces })));
 }
 
 export function redraw() {

@@ -57,3 +57,8 @@ export function ago(ns) {
 }
 
 export const words = (text) => text.replaceAll("_", " ").replace(/\b(gpus?|cpus?)\b/g, (word) => word.slice(0, 3).toUpperCase() + word.slice(3));
+
+// What GPU time costs, where the service was given a price; nothing else is said of money.
+let price = null, currency = "";
+export const setPrice = (overview) => { price = overview.price_per_gpu_hour; currency = overview.currency; };
+export const cost = (gpuSeconds, before = "") => (price === null || gpuSeconds === null || gpuSeconds === undefined ? "" : `${before}${currency}${number((gpuSeconds / 3600) * price)}`);

@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
 from prism.serve.views.jobs import FindingRow, JobRow

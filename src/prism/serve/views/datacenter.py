@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.evaluated import Evaluated, Progress
 from prism.serve.views.jobs import key_of
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prism.records import Verdict
 from prism.serve.folder import Folder
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.verdicts import Context, VerdictFile, read_context
 from prism.serve.views.looks import find_now

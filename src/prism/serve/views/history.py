@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from prism.errors import BadFileError
+from prism.serve.history.database import ReadableIndex
 from prism.serve.history.entries import DAY_NS
-from prism.serve.history.index import HistoryIndex
 from prism.serve.history.notes import Annotation, Notes
 from prism.serve.history.queries import (
     Asked,
@@ -149,7 +149,7 @@ class SearchDocument:
     total: int
 
 
-def describe_history(index: HistoryIndex, notes: Notes, asked: Asked) -> HistoryDocument:
+def describe_history(index: ReadableIndex, notes: Notes, asked: Asked) -> HistoryDocument:
     """The page's document."""
     page = find_entries(index, asked)
     return HistoryDocument(
@@ -161,19 +161,19 @@ def describe_history(index: HistoryIndex, notes: Notes, asked: Asked) -> History
     )
 
 
-def describe_history_jobs(index: HistoryIndex, limit: int) -> HistoryJobsDocument:
+def describe_history_jobs(index: ReadableIndex, limit: int) -> HistoryJobsDocument:
     """Jobs to choose from."""
     jobs = tuple(to_row(entry) for entry in list_jobs_of(index, limit))
     return HistoryJobsDocument(jobs=jobs, num_waiting=index.num_waiting)
 
 
-def describe_difference(index: HistoryIndex, first: str, second: str) -> DifferenceDocument:
+def describe_difference(index: ReadableIndex, first: str, second: str) -> DifferenceDocument:
     """Two things side by side, each an entry's `ref` or a day as day:2026-01-31, or day:2026-01-31:JOB."""
     (name_a, a), (name_b, b) = _find_side(index, first), _find_side(index, second)
     return DifferenceDocument(first=name_a, second=name_b, rows=tuple(_compare(a, b)))
 
 
-def search(index: HistoryIndex, text: str) -> SearchDocument:
+def search(index: ReadableIndex, text: str) -> SearchDocument:
     """Jobs, hosts, runs, findings, verdicts and reports that hold every word."""
     found: dict[str, list[StoredEntry]] = {}
     total = 0
@@ -246,7 +246,7 @@ def _to_day_row(day: Day) -> DayRow:
     return DayRow(**{field.name: getattr(day, field.name) for field in fields(Day)})
 
 
-def _find_side(index: HistoryIndex, ref: str) -> tuple[str, dict[str, float | None]]:
+def _find_side(index: ReadableIndex, ref: str) -> tuple[str, dict[str, float | None]]:
     day = _DAY.fullmatch(ref)
     if day is not None:
         return _find_day(index, day[1], day[2] or "")
@@ -263,7 +263,7 @@ def _find_side(index: HistoryIndex, ref: str) -> tuple[str, dict[str, float | No
     }  # fmt: skip
 
 
-def _find_day(index: HistoryIndex, text: str, job: str) -> tuple[str, dict[str, float | None]]:
+def _find_day(index: ReadableIndex, text: str, job: str) -> tuple[str, dict[str, float | None]]:
     try:
         begin = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
     except (ValueError, OverflowError):

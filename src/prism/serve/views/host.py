@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prism.serve.history.index import HistoryIndex
+from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked, find_entries
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.watched import ToldFindings
 from prism.serve.views.cluster import describe_cluster
 from prism.serve.views.failures import HostHistory, list_hosts
@@ -61,7 +61,7 @@ class FeedDocument:
 
 
 def describe_host(
-    snapshot: Snapshot, index: HistoryIndex, notes: Notes, host: str, *, offset: int = 0, limit: int = 200
+    snapshot: Snapshot, index: ReadableIndex, notes: Notes, host: str, *, offset: int = 0, limit: int = 200
 ) -> HostDocument | None:
     """Everything ever said of a host; None where nothing was."""
     page = find_entries(index, Asked(host=host, offset=offset, limit=limit))

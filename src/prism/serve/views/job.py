@@ -10,7 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from prism.records import Finding, Layout
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import STEPS, Diagnosed, DiagnosedJob
 from prism.serve.sources.predicted import Predicted, PredictedJob
 from prism.serve.views.jobs import (

@@ -13,7 +13,7 @@ import polars as pl
 from prism.records import Finding
 from prism.records.layout import DEGREES, Layout
 from prism.recover.supervise.events import StepDone
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.supervised import Supervised

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.views.cluster import ClusterCounts, describe_cluster
 from prism.serve.views.host import FeedRow, describe_feed
 from prism.serve.views.jobs import JobRow

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from prism.records import Finding
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.watched import FollowedFinding, ToldFindings, Watched

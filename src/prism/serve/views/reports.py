@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.printed import Printed
 
@@ -61,9 +61,10 @@ def describe_report(snapshot: Snapshot, path: str) -> PrintedDocument | None:
     if source is None:
         return None
     document, left_out = dict(source.document), 0
-    if source.kind == "prediction":
-        left_out = max(0, len(document["risks"]) - _MOST_RISKS)
-        document["risks"] = document["risks"][:_MOST_RISKS]
+    many = {"prediction": "risks", "advice": "nodes"}.get(source.kind)
+    if many is not None:
+        left_out = max(0, len(document[many]) - _MOST_RISKS)
+        document[many] = document[many][:_MOST_RISKS]
     return PrintedDocument(report=_describe(source), document=document, risks_left_out=left_out)
 
 
@@ -78,14 +79,14 @@ def _describe(source: Printed) -> PrintedRow:
     return PrintedRow(
         path=source.path,
         kind=source.kind,
-        line=say_printed(source),
+        line=say_in_a_line(source),
         updated_ns=str(source.updated_ns),
         has_page=source.page is not None,
     )
 
 
-def say_printed(source: Printed) -> str:
-    """What a document says, in a line."""
+def say_in_a_line(source: Printed) -> str:
+    """What a printed document says."""
     document = source.document
     match source.kind:
         case "investigation":
@@ -98,7 +99,13 @@ def say_printed(source: Printed) -> str:
             return f"{before:.4g} ms a step, then {after:.4g} ms{noise}"
         case "prediction":
             return f"{len(document['risks']):,} parts, next {document.get('horizon_days', '?')} days"
+        case "advice":
+            return f"{len(document['nodes']):,} nodes, {len(document['drains']):,} better taken out before a long run"
+        case "replay":
+            return f"{len(document['policies'])} policies over faults of the past, beside {document['best_fixed']}"
         case "placement":
             return f"queues under {', '.join(map(str, document['policies']))}"
+        case "placement-choice":
+            return f"{document['job']}: {document.get('best') or 'fits nowhere'}"
         case "goodput":
             return f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"

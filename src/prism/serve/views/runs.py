@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from prism.recover.supervise.events import CheckpointBroken, Restored, Saved, SaveFailed, StepDone
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.printed import Printed
 from prism.serve.sources.supervised import Decision, Supervised
 from prism.serve.views.jobs import Health, judge_run, key_of
-from prism.serve.views.reports import say_printed
+from prism.serve.views.reports import say_in_a_line
 
 _MOST_POINTS = 2_000
 Tone = Literal["good", "info", "warning", "bad"]
@@ -123,7 +123,7 @@ def _list_investigations(snapshot: Snapshot, run: Supervised) -> Iterator[Invest
     for source in sorted(snapshot.all_of(Printed), key=lambda source: source.path):
         attempt = source.path.removeprefix(start).partition("/")[0]
         if source.kind == "investigation" and source.path.startswith(start) and attempt.isdecimal():
-            yield InvestigationRow(attempt=int(attempt), path=source.path, line=say_printed(source))
+            yield InvestigationRow(attempt=int(attempt), path=source.path, line=say_in_a_line(source))
 
 
 def describe_run_row(run: Supervised) -> RunRow:

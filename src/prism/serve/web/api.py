@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ Limit = Annotated[
 ]
 _MOST_PIXELS = 1 << 20
 _EVENTS_S = 20.0  # less than the limit on an answer; longer streams would hold connections of closed laptops
-_EVENTS_LOOK_S = 0.25
+_EVENTS_LOOK_S = 0.1
 _EVENTS_RETRY_MS = 500
 _MOST_TRACES = 2  # at once; each takes a core for a second
 # What a report may do when it is opened: nothing but look like itself.
@@ -78,6 +78,7 @@ class Service:
     library: Library
     timelines: Timelines
     answers: Answers
+    version: Callable[[], int]  # grows when what is answered changes
     price: datacenter.Price = field(default_factory=datacenter.Price)
 
 
@@ -98,10 +99,8 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     @router.get("/version", response_model=Versions, tags=["folder"])
     async def version(request: Request) -> Response:
         """The version of the folder: ask again and again, and reload the rest when it grows."""
-        snapshot = library.snapshot
-        return await give(
-            request, ("version",), lambda: Versions(version=snapshot.version, looked_ns=str(snapshot.looked_ns))
-        )
+        now = Versions(version=service.version(), looked_ns=str(library.snapshot.looked_ns))
+        return await give(request, ("version", now), lambda: now)
 
     @router.get("/overview", response_model=datacenter.OverviewDocument, tags=["folder"])
     async def overview(request: Request) -> Response:
@@ -296,16 +295,14 @@ def _add_files(router: APIRouter, service: Service) -> None:
 
 
 def _add_events(router: APIRouter, service: Service) -> None:
-    library = service.library
-
     async def tell(request: Request) -> AsyncIterator[str]:
         """A line for every new version; the stream ends after a while, and a browser asks for it again."""
         yield f"retry: {_EVENTS_RETRY_MS}\n\n"
         told, loop = -1, asyncio.get_running_loop()
         until = loop.time() + _EVENTS_S
         while loop.time() < until and not await request.is_disconnected():
-            if library.snapshot.version != told:
-                told = library.snapshot.version
+            if service.version() != told:
+                told = service.version()
                 yield f"data: {told}\n\n"
             await asyncio.sleep(_EVENTS_LOOK_S)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,13 +19,14 @@ from starlette.types import ASGIApp
 
 from prism.serve.alerts import AlertConfig, Alerter
 from prism.serve.folder import Folder, ScanLimits
-from prism.serve.history import HistoryConfig, HistoryIndex
+from prism.serve.history import HistoryConfig
+from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.library import Library, LookConfig
 from prism.serve.timeline.raster import warm_up
 from prism.serve.timelines import Timelines
+from prism.serve.upkeep import Upkeep
 from prism.serve.views.datacenter import Price
-from prism.serve.views.looks import find_now
 from prism.serve.web.answers import Answers
 from prism.serve.web.api import Service, build_api
 from prism.serve.web.descriptions import describe_fields
@@ -35,9 +37,6 @@ from prism.serve.web.pages import list_routes, load_static
 from prism.serve.web.problems import EVERYWHERE, answer_error
 from prism.version import __version__
 
-_FEW = 200  # sources that are indexed before the first answer
-_LOOK_SHARE = 10.0  # looking at the folder takes at most this part of a core, as in 1/10
-
 log = logging.getLogger("prism.serve")
 
 
@@ -46,7 +45,7 @@ class AppConfig:
     """How the folder is served."""
 
     folder: Path
-    look_every_s: float = 1.0
+    look_every_s: float = 0.5
     limits: ScanLimits = field(default_factory=ScanLimits)
     guard: GuardConfig = field(default_factory=GuardConfig)
     looks: LookConfig = field(default_factory=LookConfig)
@@ -55,36 +54,48 @@ class AppConfig:
     price: Price = field(default_factory=Price)
 
 
-def create_app(config: AppConfig) -> ASGIApp:
-    """The application behind its guard."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backing:
+    """What the routes answer from, and what is done meanwhile."""
+
+    library: Library
+    index: ReadableIndex
+    notes: Notes
+    alerter: Alerter
+    version: Callable[[], int]  # grows when what is answered changes
+    start: Callable[[], list[asyncio.Task[NoReturn]]] = list
+
+
+def keep_up(config: AppConfig) -> Backing:
+    """The backing of a service of one process, which also keeps everything up to date."""
     library = Library(Folder(config.folder, config.limits), config.looks)
-    library.refresh()
-    service = Service(library=library, timelines=Timelines(library), answers=Answers(library), price=config.price)
-    index = HistoryIndex(replace(config.history, name=config.history.name or library.folder.root.name))
-    notes, alerter = Notes(config.history.state), Alerter(config.alerts, config.history.state)
-    if len(library.readings) <= _FEW:  # what takes no time is there from the first answer on
-        index.update(library.readings, library.in_memory)
+    upkeep = Upkeep.begin(library, config.history, config.alerts, config.look_every_s)
+    return Backing(
+        library=library,
+        index=upkeep.index,
+        notes=upkeep.notes,
+        alerter=upkeep.alerter,
+        version=lambda: library.snapshot.version,
+        start=upkeep.start,
+    )
 
-    seen: list[object] = []
 
-    def bring_up_to_date() -> None:
-        readings = library.readings
-        if not seen or seen[0] is not readings:
-            index.update(readings, library.in_memory)
-            seen[:] = [readings]
-
-    def alert() -> None:
-        alerter.look(find_now(library.snapshot).findings, notes.silences())
+def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
+    """The application behind its guard."""
+    backing = backing or keep_up(config)
+    library = backing.library
+    service = Service(
+        library=library,
+        timelines=Timelines(library),
+        answers=Answers(library),
+        version=backing.version,
+        price=config.price,
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(_repeat(library.refresh, config.look_every_s, "looking at the folder")),
-            asyncio.create_task(_repeat(bring_up_to_date, config.look_every_s, "the index")),
-            asyncio.create_task(asyncio.to_thread(_prepare)),
-        ]
-        if config.alerts.channels:
-            tasks.append(asyncio.create_task(_repeat(alert, config.look_every_s, "alerts")))
+        tasks = backing.start()
+        threading.Thread(target=_prepare, daemon=True).start()  # a service that is stopped does not wait for it
         yield
         for task in tasks:
             task.cancel()
@@ -106,9 +117,9 @@ def create_app(config: AppConfig) -> ASGIApp:
             HistoryService(
                 library=library,
                 answers=service.answers,
-                index=index,
-                notes=notes,
-                alerter=alerter,
+                index=backing.index,
+                notes=backing.notes,
+                alerter=backing.alerter,
                 writable=config.guard.writable,
             )
         ),
@@ -134,24 +145,6 @@ def create_app(config: AppConfig) -> ASGIApp:
     describe = app.openapi
     app.openapi = lambda: app.openapi_schema or describe_fields(describe())  # type: ignore[method-assign]
     return Guard(app, config.guard)
-
-
-async def _repeat(work: Callable[[], object], every_s: float, what: str) -> None:
-    """Do something again and again; what takes much of the processor is done less often."""
-    while True:
-        used_s = 0.0
-        try:
-            used_s = await asyncio.to_thread(_measure, work)
-        except Exception:  # The outermost loop: one failure must not end the service.
-            log.exception("%s went wrong; trying again", what)
-        await asyncio.sleep(max(every_s, _LOOK_SHARE * used_s))
-
-
-def _measure(work: Callable[[], object]) -> float:
-    """Processor time that it took; on a busy machine the time on the wall says nothing of the work."""
-    start = time.thread_time()
-    work()
-    return time.thread_time() - start
 
 
 def _prepare() -> None:

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from prism.serve.alerts import Alerter
-from prism.serve.history.index import HistoryIndex
+from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked
 from prism.serve.library import Library
@@ -53,7 +53,7 @@ class HistoryService:
 
     library: Library
     answers: Answers
-    index: HistoryIndex
+    index: ReadableIndex
     notes: Notes
     alerter: Alerter
     writable: bool
@@ -169,7 +169,7 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
         asked = Asked(kind=kind, cluster=cluster, job=job, host=host, text=q, from_ns=from_ns, to_ns=to_ns,
                       offset=offset, limit=limit)  # fmt: skip
         return await give(
-            request, ("history", index.version, notes.version, index.num_waiting, asked),
+            request, ("history", index.version, notes.catch_up(), index.num_waiting, asked),
             lambda: history.describe_history(index, notes, asked),
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
     ) -> Response:
         """Everything ever said of a host."""
         return await give(
-            request, ("host", index.version, notes.version, name, offset, limit),
+            request, ("host", index.version, notes.catch_up(), name, offset, limit),
             lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
             rows = tuple(history.to_annotation_row(note) for note in notes.annotations(job, host))
             return AnnotationsDocument(annotations=rows, writable=service.writable)
 
-        return await give(request, ("annotations", notes.version, job, host), build)
+        return await give(request, ("annotations", notes.catch_up(), job, host), build)
 
     @router.get("/alerts", response_model=AlertsDocument, tags=["alerts"])
     async def alerts(request: Request) -> Response:
@@ -237,15 +237,15 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
 
 
 def _describe_alerts(service: HistoryService) -> AlertsDocument:
-    alerter = service.alerter
-    rows = [(channel, alerter.deliveries[channel.name]) for channel in alerter.config.channels]
+    alerter, deliveries = service.alerter, service.alerter.deliveries
+    rows = [(channel, deliveries[channel.name]) for channel in alerter.config.channels]
     return AlertsDocument(
         channels=tuple(
             ChannelRow(name=channel.name, type=channel.type, last_ok=last.ok, last_why=last.why,
                        last_ns=str(last.at_ns), num_sent=last.num_sent)
             for channel, last in rows
         ),
-        num_firing=len(alerter.firing),
+        num_firing=alerter.num_firing,
         silences=tuple(
             SilenceRow(id=s.id, until_ns=str(s.until_ns), job=s.job, kind=s.kind, culprit=s.culprit, reason=s.reason,
                        author=s.author)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from prism.serve.library import Snapshot
+from prism.serve.snapshot import Snapshot
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised
 from prism.serve.views.failures import list_hosts, list_verdicts

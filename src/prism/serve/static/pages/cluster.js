@@ -4,7 +4,7 @@ import { jobColour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, health, sparkline, tile } from "../dom.js";
 import { table } from "../table.js";
-import { ago, clock, gbps, percent, plural, seconds, whole, words } from "../units.js";
+import { ago, clock, cost, gbps, percent, plural, seconds, whole, words } from "../units.js";
 
 export async function cluster({ go }) {
   const node = h("div", {});
@@ -19,7 +19,7 @@ function page(data, go) {
   if (!jobs.length && !predictions.length && !data.hosts.length) return [head, card("Jobs", empty("No job is known yet", "Diagnose flows, watch a source, or supervise a run with its output below this folder.", "prism diagnose flows.parquet --topology topology.csv --output report/"))];
   const tiles = h("div", { class: "tiles" },
     tile(whole(counts.jobs), "jobs"), tile(counts.ranks ? whole(counts.ranks) : "–", "ranks seen"), tile(counts.hosts ? whole(counts.hosts) : "–", "hosts known"),
-    tile(whole(counts.open_findings), "open findings", counts.open_findings ? "bad" : ""), tile(whole(counts.lost_gpu_seconds), "GPU s lost to them", counts.lost_gpu_seconds ? "warn" : ""),
+    tile(whole(counts.open_findings), "open findings", counts.open_findings ? "bad" : ""), tile(whole(counts.lost_gpu_seconds), `GPU s lost to them${cost(counts.lost_gpu_seconds, ", ")}`, counts.lost_gpu_seconds ? "warn" : ""),
     tile(whole(counts.suspects), "hosts under suspicion", counts.cordoned ? "bad" : counts.suspects ? "warn" : ""));
   const colours = new Map([...new Set(data.hosts.flatMap((host) => host.jobs.map((id) => `${host.place}~${id}`)))].sort().map((key, i) => [key, jobColour(i)]));
   return [head, tiles, jobsCard(jobs, colours, data.jobs_left_out), findingsCard(data.findings, go), data.resolved.length ? resolvedCard(data.resolved) : null, topologyCard(data, colours, go), linksCard(data),

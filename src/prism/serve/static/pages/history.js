@@ -3,7 +3,7 @@ import * as address from "../address.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, sparkline, tile } from "../dom.js";
 import { table } from "../table.js";
-import { clock, number, percent, plural, seconds, whole, words } from "../units.js";
+import { clock, cost, number, percent, plural, seconds, whole, words } from "../units.js";
 
 const PAGE = 200;
 
@@ -32,17 +32,17 @@ function hostCard(found) {
 
 function daysCard(days, job, overview) {
   if (!days.length) return card("Days", empty("Nothing is in the history", "Whatever is found in the folder is remembered here."));
-  const price = overview?.price_per_gpu_hour ?? null, lost = days.reduce((sum, day) => sum + day.lost_gpu_s, 0), steps = days.map((day) => day.step_s).filter((value) => value !== null);
+  const lost = days.reduce((sum, day) => sum + day.lost_gpu_s, 0), steps = days.map((day) => day.step_s).filter((value) => value !== null);
   const day = (d) => `day:${d.day}${job ? `:${job}` : ""}`;
   const built = table("days", [
     { name: "day (UTC)", get: (d) => d.day }, { name: "jobs", num: true, get: (d) => d.num_jobs }, { name: "runs", num: true, get: (d) => d.num_runs },
     { name: "step time", num: true, get: (d) => d.step_s, show: (d) => seconds(d.step_s), title: "median" }, { name: "findings", num: true, get: (d) => d.num_findings }, { name: "failures", num: true, get: (d) => d.num_verdicts },
     { name: "restarts", num: true, get: (d) => d.restarts }, { name: "goodput", num: true, get: (d) => d.goodput, show: (d) => percent(d.goodput, 1), title: "share of the time of runs that went into steps that were kept" },
     { name: "GPU-hours lost", num: true, get: (d) => d.lost_gpu_s / 3600, show: (d) => number(d.lost_gpu_s / 3600) },
-    price === null ? null : { name: "cost", num: true, get: (d) => (d.lost_gpu_s / 3600) * price, show: (d) => `${overview.currency}${number((d.lost_gpu_s / 3600) * price)}` },
+    cost(1) ? { name: "cost", num: true, get: (d) => cost(d.lost_gpu_s) } : null,
     { name: "compare", show: (d) => compareLinks(day(d)) },
   ].filter(Boolean), days, { caption: "Days", most: 31, sort: ["day (UTC)", true] });
-  return h("div", {}, h("div", { class: "tiles" }, tile(whole(days.length), "days"), tile(number(lost / 3600), "GPU-hours lost"), price === null ? null : tile(`${overview.currency}${number((lost / 3600) * price)}`, "cost of what was lost"),
+  return h("div", {}, h("div", { class: "tiles" }, tile(whole(days.length), "days"), tile(number(lost / 3600), "GPU-hours lost"), cost(1) ? tile(cost(lost), "cost of what was lost") : null,
     tile(seconds(steps.at(-1) ?? null), "step time, last day"), h("div", { class: "tile" }, sparkline(steps), h("span", {}, "step time by day"))), card("Days", built.node, { tools: built.tools }));
 }
 

@@ -3,10 +3,11 @@ import * as address from "../address.js";
 import { COLOURS, chart, colour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, health, tile } from "../dom.js";
+import { savePicture } from "../export.js";
 import { openInPerfetto } from "../perfetto.js";
 import { table } from "../table.js";
 import { Timeline } from "../timeline.js";
-import { ago, bytes, clock, number, percent, plural, seconds, whole, words } from "../units.js";
+import { ago, bytes, clock, cost, number, percent, plural, seconds, whole, words } from "../units.js";
 import { findingsCard } from "./cluster.js";
 
 export async function job({ go }) {
@@ -81,6 +82,7 @@ class JobPage {
       h("option", { value: "" }, "no expectation"), this.data.expected.map((e) => h("option", { value: e.key, selected: e.key === this.timeline.state.expected }, `expected: ${e.title}`))) : null;
     return [said, choice,
       h("button", { title: "Open this job's trace in ui.perfetto.dev, in a new tab", onclick: () => openInPerfetto(url, `${this.data.job.place}-${this.data.job.id}`.replaceAll("/", "-"), (text) => clear(said, text)).catch((error) => clear(said, error.message)) }, "Open in Perfetto"),
+      h("button", { title: "The timeline as it is shown, as a picture", onclick: () => savePicture(this.timeline.canvas, "timeline") }, "PNG"),
       h("a", { class: "button", href: url, download: "", title: "The same as a file" }, "Download trace")];
   }
 
@@ -93,7 +95,7 @@ class JobPage {
         h("span", { class: "sub" }, `${job.source} · ${job.place}`, Number(job.looked_until_ns) ? `, as of ${clock(job.looked_until_ns, { date: true })} (${ago(job.looked_until_ns)})` : ""), h("span", { class: "grow" }), looks, choose),
       data.latest_key !== this.key ? h("p", { class: "alert" }, "This is an earlier look at the job. ", h("a", { href: address.link("/job", { key: data.latest_key }) }, "See the newest.")) : null,
       h("div", { class: "tiles" }, tile(whole(job.num_ranks), "ranks"), tile(whole(job.num_hosts), "hosts"), tile(seconds(this.medianStep()), "median step"),
-        tile(this.steps.length ? whole(this.steps.length) : whole(job.num_steps), "steps seen"), tile(whole(job.num_findings), "open findings", job.num_findings ? "bad" : ""), tile(whole(job.lost_gpu_seconds), "GPU s lost", job.lost_gpu_seconds ? "warn" : "")));
+        tile(this.steps.length ? whole(this.steps.length) : whole(job.num_steps), "steps seen"), tile(whole(job.num_findings), "open findings", job.num_findings ? "bad" : ""), tile(whole(job.lost_gpu_seconds), `GPU s lost${cost(job.lost_gpu_seconds, ", ")}`, job.lost_gpu_seconds ? "warn" : "")));
     this.breakdown = h("div", {});
     clear(this.parts.below,
       data.findings.length || job.source === "observed" || job.source === "watched" ? findingsCard(data.findings.map((f) => f.finding), this.go, { onchoose: (finding) => this.choose(finding) }) : null,

@@ -4,7 +4,7 @@ import { alertsCard } from "../alerts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, health, sparkline, tile } from "../dom.js";
 import { table } from "../table.js";
-import { ago, clock, number, percent, seconds, whole, words } from "../units.js";
+import { ago, clock, cost, number, percent, seconds, whole, words } from "../units.js";
 
 const EVENTS = { told: "bad", updated: "warn", resolved: "good" };
 const WORST = ["hung", "failed", "degraded", "unknown", "waiting", "ok", "done"];
@@ -27,7 +27,7 @@ function head(wall) {
 
 function tiles(counts) {
   return h("div", { class: "tiles" }, tile(whole(counts.jobs), "jobs"), tile(counts.ranks ? whole(counts.ranks) : "–", "ranks seen"), tile(whole(counts.open_findings), "open findings", counts.open_findings ? "bad" : ""),
-    tile(whole(counts.lost_gpu_seconds), "GPU s lost to them", counts.lost_gpu_seconds ? "warn" : ""), tile(whole(counts.suspects), "hosts under suspicion", counts.cordoned ? "bad" : counts.suspects ? "warn" : ""));
+    tile(whole(counts.lost_gpu_seconds), `GPU s lost to them${cost(counts.lost_gpu_seconds, ", ")}`, counts.lost_gpu_seconds ? "warn" : ""), tile(whole(counts.suspects), "hosts under suspicion", counts.cordoned ? "bad" : counts.suspects ? "warn" : ""));
 }
 
 function jobsCard({ jobs, jobs_left_out }) {

@@ -1,0 +1,80 @@
+"""What is done again and again while a folder is served: looks at it, the index, alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from prism.serve.alerts import AlertConfig, Alerter
+from prism.serve.history.index import HistoryConfig, HistoryIndex
+from prism.serve.history.notes import Notes
+from prism.serve.library import Library
+from prism.serve.recognise import Key, Reading
+from prism.serve.views.looks import find_now
+
+_FEW = 200  # sources that are indexed before the first answer
+_LOOK_SHARE = 10.0  # looking at the folder takes at most this part of a core, as in 1/10
+
+log = logging.getLogger("prism.serve")
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """Brings everything up to date. One process does so, also where several answer."""
+
+    library: Library
+    index: HistoryIndex
+    notes: Notes
+    alerter: Alerter
+    every_s: float
+    _indexed: Mapping[Key, Reading] | None = field(default=None)
+
+    @classmethod
+    def begin(cls, library: Library, history: HistoryConfig, alerts: AlertConfig, every_s: float) -> Upkeep:
+        """Look once; what takes no time is indexed from the first answer on."""
+        library.refresh()
+        index = HistoryIndex(replace(history, name=history.name or library.folder.root.name))
+        upkeep = cls(library, index, Notes(history.state), Alerter(alerts, history.state), every_s)
+        if len(library.readings) <= _FEW:
+            upkeep.bring_up_to_date()
+        return upkeep
+
+    def bring_up_to_date(self) -> None:
+        """Index what changed."""
+        readings = self.library.readings
+        if self._indexed is not readings:
+            self.index.update(readings, self.library.load)
+            self._indexed = readings
+
+    def alert(self) -> None:
+        """Tell the channels of what is new."""
+        self.alerter.look(find_now(self.library.snapshot).findings, self.notes.silences())
+
+    def start(self, look: Callable[[], object] | None = None) -> list[asyncio.Task[NoReturn]]:
+        """The tasks that go on until they are cancelled."""
+        works = [(look or self.library.refresh, "looking at the folder"), (self.bring_up_to_date, "the index")]
+        if self.alerter.config.channels:
+            works.append((self.alert, "alerts"))
+        return [asyncio.create_task(repeat(work, self.every_s, what)) for work, what in works]
+
+
+async def repeat(work: Callable[[], object], every_s: float, what: str) -> NoReturn:
+    """Do something again and again; what takes much of the processor is done less often."""
+    while True:
+        used_s = 0.0
+        try:
+            used_s = await asyncio.to_thread(_measure, work)
+        except Exception:  # The outermost loop: one failure must not end the service.
+            log.exception("%s went wrong; trying again", what)
+        await asyncio.sleep(max(every_s, _LOOK_SHARE * used_s))
+
+
+def _measure(work: Callable[[], object]) -> float:
+    """Processor time that it took; on a busy machine the time on the wall says nothing of the work."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
