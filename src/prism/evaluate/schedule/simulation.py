@@ -11,7 +11,7 @@ from prism.evaluate.schedule import events
 from prism.evaluate.schedule.actions import Action, CancelInference, LoadCheckpoint, StartInference, StartScore
 from prism.evaluate.schedule.priors import Prior
 from prism.evaluate.schedule.scheduler import Scheduler
-from prism.evaluate.schedule.trials import Checkpoint, Node, Worker
+from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Node, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class SimulatedRun:
 class _SimulatedWorker:
     worker: Worker
     checkpoint: str = ""
-    dataset: str = ""
+    datasets: list[str] = field(default_factory=list)  # made ready, the last one used at the end
     trial: str = ""
 
 
@@ -97,6 +97,7 @@ class SimulatedCluster:
     truth: Mapping[tuple[str, str], Prior]
     checkpoints: Mapping[str, Checkpoint]
     links: SharedLinks
+    kept_datasets: int = KEPT_DATASETS  # that a worker keeps ready
     now_s: float = 0.0
     num_trials: int = 0
     num_loads: int = 0
@@ -162,8 +163,9 @@ class SimulatedCluster:
         for part in action.trial.parts:
             truth = self.truth[part.checkpoint, part.dataset]
             start_s = truth.start_s if simulated.checkpoint != part.checkpoint else 0.0
-            setup_s = truth.setup_s if start_s or simulated.dataset != part.dataset else 0.0
-            simulated.checkpoint, simulated.dataset = part.checkpoint, part.dataset
+            setup_s = 0.0 if part.dataset in simulated.datasets else truth.setup_s
+            kept = [name for name in simulated.datasets if name != part.dataset]
+            simulated.checkpoint, simulated.datasets = part.checkpoint, [*kept, part.dataset][-self.kept_datasets :]
             seconds = part.samples * truth.infer_s
             at_s += start_s + setup_s + seconds
             self.push(
@@ -208,7 +210,10 @@ def simulate_evaluation(
 ) -> SimulatedRun:
     """Run a scheduler to its end on hardware that exists in numbers only."""
     cluster = SimulatedCluster(
-        truth=truth, checkpoints={checkpoint.name: checkpoint for checkpoint in checkpoints}, links=SharedLinks(links)
+        truth=truth,
+        checkpoints={checkpoint.name: checkpoint for checkpoint in checkpoints},
+        links=SharedLinks(links),
+        kept_datasets=scheduler.config.kept_datasets,
     )
     for node in nodes:
         cluster.push(events.NodeJoined(now_s=0.0, node=node))
