@@ -110,11 +110,8 @@ class Turn:
 
     def made_way(self) -> float | None:
         """When the evaluation stopped its worker."""
-        for line in self.said.read_text().splitlines():
-            at, text = json.loads(line)
-            if "make way" in text:
-                return float(at)
-        return None
+        lines = [line for line in self.said.read_text().splitlines() if "make way" in line]
+        return float(json.loads(lines[0])[0]) if lines else None
 
     def run(self, *, ask_driver: bool, alone_s: float) -> None:
         """Let both meet, and print what was measured."""
@@ -123,7 +120,8 @@ class Turn:
             words = ["--evaluate", *(["--ask-driver"] if ask_driver else [])]
             process = subprocess.Popen(self.command(*words), stdout=said, stderr=subprocess.STDOUT)
         try:
-            if not wait_for(lambda: len(infer_times(self.folder)) >= 3 or process.poll() is not None, 120):
+            begun = wait_for(lambda: len(infer_times(self.folder)) >= 3 or process.poll() is not None, 120)
+            if not begun or process.poll() is not None:
                 print("  the evaluation did not begin:", self.said.read_text()[-1500:])
                 return
             self._meet(ask_driver=ask_driver, alone_s=alone_s)
@@ -154,7 +152,8 @@ class Turn:
         )
         print(
             f"  training: {len(steps)} steps, median {1e3 * statistics.median(gaps):.2f} ms "
-            f"(alone {1e3 * alone_s:.2f} ms); {len(beside)} steps beside the evaluation; lost {lost_s:.2f} s in steps over 1.5x",
+            f"(alone {1e3 * alone_s:.2f} ms); {len(beside)} steps beside the evaluation; "
+            f"lost {lost_s:.2f} s in steps over 1.5x",
             flush=True,
         )
         again = wait_for(lambda: [begin for begin, _ in infer_times(self.folder) if begin > ended], 90)

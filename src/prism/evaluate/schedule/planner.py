@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prism.evaluate.schedule.cutting import Outlook
 from prism.evaluate.schedule.fair_share import Claim, Seat, share_workers
@@ -118,7 +118,14 @@ class Planner:
     def all_works(self, *, measured: bool) -> list[Work]:
         """Everything that this run has to infer from its start to its end; `measured` leaves guesses out."""
         find = self.priors.measured if measured else self.priors.prior
-        return [_work(pool, pool.fresh, find(pool.dataset, pool.checkpoint)) for pool in self.ledger]
+        works, ready = [], set[str]()
+        for pool in self.ledger:
+            work = _work(pool, pool.fresh, find(pool.dataset, pool.checkpoint))
+            # A worker may have kept a dataset from the checkpoint before, so only its first set-up is certain.
+            works.append(replace(work, setup_s=0.0) if pool.dataset.name in ready else work)
+            if pool.fresh:
+                ready.add(pool.dataset.name)
+        return works
 
     def _others(self, desk: Desk) -> list[str]:
         """Checkpoints that wait and fit on the worker: by priority, then those that would end last."""

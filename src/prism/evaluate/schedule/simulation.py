@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.evaluate.schedule import events
-from prism.evaluate.schedule.actions import Action, CancelInference, LoadCheckpoint, StartInference, StartScore
+from prism.evaluate.schedule.actions import (
+    Action,
+    CancelInference,
+    CombineScores,
+    LoadCheckpoint,
+    StartInference,
+    StartScore,
+)
 from prism.evaluate.schedule.priors import Prior
 from prism.evaluate.schedule.scheduler import Scheduler
 from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Node, Worker
@@ -80,6 +87,8 @@ class SimulatedRun:
     num_trials: int
     num_loads: int
     failed_samples: int
+    busy_gpu_s: float  # that workers held their GPUs for trials
+    scored_s: Mapping[str, float]  # by checkpoint: when its last dataset was scored
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +110,8 @@ class SimulatedCluster:
     now_s: float = 0.0
     num_trials: int = 0
     num_loads: int = 0
+    busy_gpu_s: float = 0.0
+    paces: Mapping[str, float] = field(default_factory=dict)  # by node: how many times longer inference takes there
     _heap: list[tuple[float, int, events.Event]] = field(default_factory=list)
     _count: int = 0
     _workers: dict[str, _SimulatedWorker] = field(default_factory=dict)
@@ -166,7 +177,7 @@ class SimulatedCluster:
             setup_s = 0.0 if part.dataset in simulated.datasets else truth.setup_s
             kept = [name for name in simulated.datasets if name != part.dataset]
             simulated.checkpoint, simulated.datasets = part.checkpoint, [*kept, part.dataset][-self.kept_datasets :]
-            seconds = part.samples * truth.infer_s
+            seconds = part.samples * truth.infer_s * self.paces.get(simulated.worker.node, 1.0)
             at_s += start_s + setup_s + seconds
             self.push(
                 events.PartInferred(
@@ -178,6 +189,7 @@ class SimulatedCluster:
                     start_s=start_s,
                 )
             )
+        self.busy_gpu_s += (at_s - self.now_s) * len(simulated.worker.gpus)
         self.push(events.InferenceFinished(now_s=at_s, trial=action.trial.id))
 
     def _still_happens(self, event: events.Event) -> bool:
@@ -207,13 +219,15 @@ def simulate_evaluation(
     workers: Sequence[Worker],
     links: Links,
     interruptions: Sequence[events.Event] = (),
+    paces: Mapping[str, float] | None = None,
 ) -> SimulatedRun:
-    """Run a scheduler to its end on hardware that exists in numbers only."""
+    """Run a scheduler to its end, all checkpoints that come included, on hardware that exists in numbers only."""
     cluster = SimulatedCluster(
         truth=truth,
         checkpoints={checkpoint.name: checkpoint for checkpoint in checkpoints},
         links=SharedLinks(links),
         kept_datasets=scheduler.config.kept_datasets,
+        paces=paces or {},
     )
     for node in nodes:
         cluster.push(events.NodeJoined(now_s=0.0, node=node))
@@ -221,14 +235,21 @@ def simulate_evaluation(
         cluster.push(events.WorkerJoined(now_s=0.0, worker=worker))
     for event in interruptions:
         cluster.push(event)
-    while not scheduler.over:
+    to_come = sum(isinstance(event, events.CheckpointAdded) for event in interruptions)
+    scored_s: dict[str, float] = {}
+    while to_come or not scheduler.over:
         happened = cluster.next_event()
         assert happened is not None, "the scheduler waits for something that does not come"
+        to_come -= isinstance(happened, events.CheckpointAdded)
         for action in scheduler.handle(happened):
             cluster.perform(action)
+            if isinstance(action, CombineScores):
+                scored_s[action.checkpoint] = cluster.now_s
     return SimulatedRun(
         makespan_s=cluster.now_s,
         num_trials=cluster.num_trials,
         num_loads=cluster.num_loads,
         failed_samples=scheduler.progress(cluster.now_s).failed,
+        busy_gpu_s=cluster.busy_gpu_s,
+        scored_s=scored_s,
     )
