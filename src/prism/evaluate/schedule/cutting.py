@@ -30,6 +30,7 @@ class Outlook:
     crowded: bool = False  # more workers than datasets that wait
     left_s: float = math.inf  # until all should be scored
     pilots: int = 0  # datasets that a worker can begin before it goes on with the first of them
+    pace: float = 1.0  # how many times longer than elsewhere inference takes on the worker's node
 
 
 def cut_trial(
@@ -49,7 +50,7 @@ def cut_trial(
             desk.queue.pop(0)
             continue
         parts.append(part)
-        seconds += _expect_s(desk, pool, parts) + part.samples * pool.prior.infer_s
+        seconds += _expect_s(desk, pool, parts) + part.samples * pool.prior.infer_s * outlook.pace
         left = share.samples - part.samples
         desk.queue.pop(0)
         if left > 0:

@@ -97,12 +97,12 @@ class Planner:
         desk.group, desk.queue = own, []
         desk.rested = self.version
 
-    def look_ahead(self, checkpoint: str, now_s: float) -> Outlook:
+    def look_ahead(self, checkpoint: str, node: str, now_s: float) -> Outlook:
         """What a worker should know when it takes its next trial."""
         num_waiting = sum(bool(pool.waiting) for pool in self.ledger.pools[checkpoint].values())
         crowded = self.group_sizes.get(checkpoint, 0) > num_waiting
         left_s = max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s)
-        return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1)
+        return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1, pace=self.priors.pace(node))
 
     def can_run(self, desk: Desk, checkpoint: Checkpoint) -> bool:
         """Whether a worker has the GPUs that a checkpoint needs, and its node has not failed to load it for good."""
@@ -177,7 +177,8 @@ class Planner:
     def _seat(self, desk: Desk) -> Seat:
         memory = self.roster.memories[desk.worker.node]
         nearby = frozenset([*memory.loaded, *memory.loading])
-        return Seat(worker=desk.worker.id, node=desk.worker.node, holds=desk.checkpoint, nearby=nearby)
+        node = desk.worker.node
+        return Seat(worker=desk.worker.id, node=node, holds=desk.checkpoint, nearby=nearby, pace=self.priors.pace(node))
 
     def _pack(self, checkpoint: str, now_s: float) -> None:
         """Plan one checkpoint's waiting samples onto its workers."""

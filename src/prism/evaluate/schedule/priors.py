@@ -28,6 +28,7 @@ _SETUP_S = 2.0
 _SCORE_S = 1e-3
 _WRONG = math.log(1.25)  # recorded run times that are this far off are not relied on
 _RECORD_SPREAD, _SCORE_SPREAD, _GUESS_SPREAD = 0.2, 0.5, 1.0  # how far off records and estimates may be at first
+_MOST_HALVINGS = 64
 _LEAST_SPREAD = 0.05  # records are never taken to be better than this
 _NODE_SPREAD = 0.1  # nodes of one kind differ by some percent
 
@@ -308,7 +309,7 @@ def read_priors(path: Path) -> Priors:
         return Priors(records, _read_learned(document.get("learned", {})))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFileError(f"{path}: not a file of run times ({error!r}); delete it to start anew") from None
 
 
@@ -320,6 +321,8 @@ def _read_record(entry: Any) -> Record:
         value = getattr(record, spec.name)
         if value is not None and not _is_amount(value):
             raise ValueError(f"{spec.name} of {record.dataset}: {value!r}")
+    if record.shrink is not None and (type(record.shrink) is not int or record.shrink > _MOST_HALVINGS):
+        raise ValueError(f"shrink of {record.dataset}: {record.shrink!r}")
     return record
 
 
