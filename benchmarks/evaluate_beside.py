@@ -120,7 +120,7 @@ class Turn:
             words = ["--evaluate", *(["--ask-driver"] if ask_driver else [])]
             process = subprocess.Popen(self.command(*words), stdout=said, stderr=subprocess.STDOUT)
         try:
-            begun = wait_for(lambda: len(infer_times(self.folder)) >= 3 or process.poll() is not None, 120)
+            begun = wait_for(lambda: len(infer_times(self.folder)) >= 3 or process.poll() is not None, 240)
             if not begun or process.poll() is not None:
                 print("  the evaluation did not begin:", self.said.read_text()[-1500:])
                 return
