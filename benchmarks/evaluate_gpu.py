@@ -65,6 +65,8 @@ class Plan:
     checkpoints: tuple[Checkpoint, ...]
     datasets: tuple[Dataset, ...]
     hardware: Hardware = field(default_factory=Hardware)
+    assets: str | None = None
+    base: str | None = None
 
 
 def make_datasets(scale: float) -> tuple[Dataset, ...]:

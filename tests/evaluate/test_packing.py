@@ -148,7 +148,7 @@ def test_a_large_dataset_is_cut_over_idle_workers_and_a_small_one_is_not() -> No
 
 def test_a_worker_goes_on_with_the_dataset_it_holds() -> None:
     works = [make_work("a", 100, setup_s=20.0), make_work("b", 100, setup_s=20.0)]
-    slots = [Slot(worker="w0", ready_s=0.0, held=("c", "b")), Slot(worker="w1", ready_s=0.0, held=("c", "a"))]
+    slots = [Slot(worker="w0", ready_s=0.0, held=(("c", "b"),)), Slot(worker="w1", ready_s=0.0, held=(("c", "a"),))]
     packing = pack(slots, works, min_part_s=1.0)
     assert packing.queues["w0"][0].key == ("c", "b")
     assert packing.end_s == pytest.approx(100, rel=0.02)

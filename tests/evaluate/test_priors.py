@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.errors import InputError
-from prism.evaluate.schedule.priors import SCHEMA, Priors, Record, read_priors, write_priors
+from prism.evaluate.schedule.priors import SCHEMA, Priors, Record, Took, read_priors, write_priors
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 SMALL = Checkpoint(name="small", path="", bytes=2 * 10**9, parameters=10**9)
@@ -40,8 +40,8 @@ def test_the_nearest_model_size_counts() -> None:
 
 def test_what_this_run_measures_replaces_the_record() -> None:
     priors = Priors([Record(dataset="task", parameters=10**9, infer_s=0.5)])
-    priors.observe_inference(TASK, SMALL, samples=10, seconds=20.0, setup_s=7.0, start_s=0.0)
-    priors.observe_inference(TASK, SMALL, samples=30, seconds=20.0, setup_s=0.0, start_s=0.0)
+    priors.observe_inference(TASK, SMALL, Took(samples=10, seconds=20.0, setup_s=7.0, start_s=0.0))
+    priors.observe_inference(TASK, SMALL, Took(samples=30, seconds=20.0, setup_s=0.0, start_s=0.0))
     priors.observe_score(TASK, SMALL, samples=10, seconds=5.0)
     prior = priors.prior(TASK, SMALL)
     assert (prior.infer_s, prior.setup_s, prior.score_s, prior.measured) == (1.0, 7.0, 0.5, True)
@@ -50,7 +50,7 @@ def test_what_this_run_measures_replaces_the_record() -> None:
 def test_slow_hardware_is_noticed_for_datasets_not_yet_begun() -> None:
     priors = Priors()
     before = priors.prior(OTHER, SMALL).infer_s
-    priors.observe_inference(TASK, SMALL, samples=1, seconds=10 * before, setup_s=0, start_s=0)
+    priors.observe_inference(TASK, SMALL, Took(samples=1, seconds=10 * before, setup_s=0, start_s=0))
     assert before < priors.prior(OTHER, SMALL).infer_s <= 10 * before
 
 
@@ -59,7 +59,7 @@ def test_records_that_prove_wrong_in_both_directions_lose_trust() -> None:
     priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
     for name, seconds in (("a", 2.0), ("b", 0.5)):
         dataset = Dataset(name=name, adapter="builtin", task="", samples=1)
-        priors.observe_inference(dataset, SMALL, samples=1, seconds=seconds, setup_s=0, start_s=0)
+        priors.observe_inference(dataset, SMALL, Took(samples=1, seconds=seconds, setup_s=0, start_s=0))
     assert not priors.prior(TASK, SMALL).trusted
 
 
@@ -67,7 +67,7 @@ def test_records_that_are_all_wrong_by_the_same_factor_keep_trust() -> None:
     priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in ("a", "b", "task")])
     for name in ("a", "b"):
         dataset = Dataset(name=name, adapter="builtin", task="", samples=1)
-        priors.observe_inference(dataset, SMALL, samples=1, seconds=2.0, setup_s=0, start_s=0)
+        priors.observe_inference(dataset, SMALL, Took(samples=1, seconds=2.0, setup_s=0, start_s=0))
     assert priors.prior(TASK, SMALL).trusted
 
 

@@ -66,7 +66,7 @@ class Workplace:
         shelf = self.shelf(roots)
         lease = shelf.hold(key)
         if not (lease.folder / ADAPTER_FILE).exists():  # an adapter's model may be on the bench already
-            self.bench.clear()  # the model before is not needed, and its memory is
+            self.bench.drop("model")  # it is not needed any more, and its memory is; datasets stay ready
         for other in list(self._leases):
             self.let_go(other)
         self.keep(shelf, lease)

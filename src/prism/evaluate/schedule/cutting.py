@@ -11,6 +11,8 @@ from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.roster import Desk
 from prism.evaluate.schedule.trials import Part, Trial
 
+_CAUTION = 2.0  # standard deviations by which a score may take longer than expected and still end in time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingConfig:
@@ -27,6 +29,8 @@ class Outlook:
 
     crowded: bool = False  # more workers than datasets that wait
     left_s: float = math.inf  # until all should be scored
+    pilots: int = 0  # datasets that a worker can begin before it goes on with the first of them
+    pace: float = 1.0  # how many times longer than elsewhere inference takes on the worker's node
 
 
 def cut_trial(
@@ -46,9 +50,11 @@ def cut_trial(
             desk.queue.pop(0)
             continue
         parts.append(part)
-        seconds += _expect_s(desk, pool, parts) + part.samples * pool.prior.infer_s
+        seconds += _expect_s(desk, pool, parts) + part.samples * pool.prior.infer_s * outlook.pace
         left = share.samples - part.samples
-        desk.queue[:1] = [Share(key=share.key, samples=left)] if left > 0 else []
+        desk.queue.pop(0)
+        if left > 0:
+            desk.queue.insert(_count_untried(desk, pools, pool, outlook.pilots), Share(key=share.key, samples=left))
         if left > 0 or seconds >= config.merge_s:
             break
     if not parts:
@@ -74,17 +80,22 @@ def _cut(pool: Pool, share: Share, config: CuttingConfig, outlook: Outlook) -> t
     if not pool.dataset.splittable or infer_s <= 0 or samples * longest_s < 2 * config.min_part_s:
         return samples, total_s
     aim_s = total_s / (8 if outlook.crowded else 2) if pool.prior.measured else 0.0
-    aim_s = min(aim_s, outlook.left_s * infer_s / (infer_s + pool.prior.score_s))
+    score_s = pool.prior.score_s * math.exp(_CAUTION * pool.prior.score_spread)
+    aim_s = min(aim_s, outlook.left_s * infer_s / (infer_s + score_s))
     least_s = config.min_part_s * infer_s / longest_s
     aim_s = min(max(aim_s, least_s), config.max_part_s)
     count = min(samples, max(1, round(aim_s / infer_s)))
     return count, count * infer_s
 
 
+def _count_untried(desk: Desk, pools: Mapping[str, Pool], pool: Pool, most: int) -> int:
+    """How many other shares of a queue begin before what is left of an untried one: those that are untried too."""
+    waiting = [pools[share.key[1]].untried for share in desk.queue[: most if pool.untried else 0]]
+    return waiting.index(False) if False in waiting else len(waiting)
+
+
 def _expect_s(desk: Desk, pool: Pool, parts: list[Part]) -> float:
     """What comes before the inference of the last of these parts."""
-    seconds = 0.0
-    if len(parts) == 1 and desk.checkpoint != pool.checkpoint.name:
-        seconds += pool.prior.start_s
-    held = parts[-2].dataset if len(parts) > 1 else desk.held[1] if desk.held and not seconds else None
-    return seconds + (0.0 if held == pool.dataset.name else pool.prior.setup_s)
+    begins = len(parts) == 1 and desk.checkpoint != pool.checkpoint.name
+    held = pool.dataset.name in desk.held or any(part.dataset == pool.dataset.name for part in parts[:-1])
+    return pool.prior.start_s * begins + pool.prior.setup_s * (not held)

@@ -56,7 +56,7 @@ class Dispatcher:
                 if desk.group is None or not desk.queue or not self._is_loaded(desk, desk.group):
                     break
                 pools = self.ledger.pools[desk.group]
-                outlook = self.planner.look_ahead(desk.group, now_s)
+                outlook = self.planner.look_ahead(desk.group, desk.worker.node, now_s)
                 trial = cut_trial(desk, pools, self._next_id(), self.cutting, outlook)
             if trial is not None:
                 self.roster.begin(desk, trial, now_s)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+_PACE_STEP = 0.1  # nodes whose logarithms differ by less are taken to be as fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class Seat:
     node: str
     holds: str | None = None  # the checkpoint on its device
     nearby: frozenset[str] = frozenset()  # checkpoints in its node's memory
+    pace: float = 1.0  # how many times longer than elsewhere trials take on its node
 
 
 def share_workers(claims: Sequence[Claim], seats: Sequence[Seat]) -> dict[str, str]:
@@ -41,9 +45,9 @@ def share_workers(claims: Sequence[Claim], seats: Sequence[Seat]) -> dict[str, s
                 given[worker] = checkpoint
                 left[checkpoint] -= 1
                 del free[worker]
-    # Whole nodes to one checkpoint, so that few nodes have to load it.
+    # Fast nodes first, and whole nodes to one checkpoint, so that few nodes have to load it.
     wanting = [checkpoint for checkpoint, number in left.items() for _ in range(number)]
-    rest = sorted(free.values(), key=lambda seat: seat.node)
+    rest = sorted(free.values(), key=lambda seat: (round(math.log(seat.pace) / _PACE_STEP), seat.node))
     given.update({seat.worker: checkpoint for seat, checkpoint in zip(rest, wanting, strict=False)})
     return given
 

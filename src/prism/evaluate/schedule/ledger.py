@@ -57,6 +57,8 @@ class Ledger:
             )
             for dataset in self.datasets
         }
+        for pool in pools.values():
+            pool.shrink = self.priors.halvings(pool.dataset, checkpoint)
         self.num_open += len(pools)
         for pool in pools.values():
             self.touch(pool)

@@ -20,7 +20,7 @@ class Slot:
 
     worker: str
     ready_s: float  # when it can begin: its trial over, the model loaded
-    held: Key | None = None  # the dataset that needs no set-up on it
+    held: tuple[Key, ...] = ()  # datasets that need no set-up on it, the one it works on last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Work:
     score_s: float  # per sample
     splittable: bool = True
     trusted: bool = True  # its run time is not a mere guess
+    untried: bool = False  # a part of it should be run early, since its run time may prove wrong
 
     @property
     def seconds(self) -> float:
@@ -74,6 +75,7 @@ class _Attempt:
         self.end_s = end_s
         self.min_part_s = min_part_s
         self.fills = sorted((slot.ready_s, slot.worker) for slot in slots)  # how full each worker is
+        self.full_s = {slot.worker: slot.ready_s for slot in slots}  # the same by worker
         self.placed: list[_Placed] = []
 
     def place(self, work: Work, samples: int) -> bool:
@@ -114,13 +116,16 @@ class _Attempt:
         self._fill(0, work, fitting, work.setup_s + fitting * work.infer_s)
         return fitting
 
-    def keep(self, work: Work, holders: Sequence[tuple[float, str]]) -> int:
-        """Let workers that hold a dataset go on with it; returns the samples that are left over."""
+    def keep(self, work: Work, holders: Sequence[tuple[bool, str]]) -> int:
+        """Let workers that hold a dataset go on with it, those that work on it now (not in the past) before others.
+
+        Returns the samples that are left over.
+        """
         samples = work.samples
-        for ready in holders:
-            fitting = _count(work, samples, self.end_s - ready[0] - self._tail_s(work, samples))
+        for _, at_s, worker in sorted((past, self.full_s[worker], worker) for past, worker in holders):
+            fitting = _count(work, samples, self.end_s - at_s - self._tail_s(work, samples))
             if fitting >= 1:
-                index = bisect_left(self.fills, ready)
+                index = bisect_left(self.fills, (at_s, worker))
                 self._fill(index, work, fitting, fitting * work.infer_s, held=True)
                 samples -= fitting
         return samples
@@ -128,6 +133,7 @@ class _Attempt:
     def _fill(self, index: int, work: Work, samples: int, seconds: float, *, held: bool = False) -> None:
         at_s, worker = self.fills.pop(index)
         insort(self.fills, (at_s + seconds, worker))
+        self.full_s[worker] = at_s + seconds
         self.placed.append(_Placed(worker, work, samples, held))
 
     def _tail_s(self, work: Work, samples: int) -> float:
@@ -152,7 +158,7 @@ def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Pac
     works = sorted((work for work in works if work.samples), key=lambda w: _urgency(w, w.samples))
     if not slots or not works:
         return Packing(end_s=max((slot.ready_s for slot in slots), default=0.0), queues={})
-    held = {slot.held for slot in slots}
+    held = {key for slot in slots for key in slot.held}
     need_s = sum(work.seconds + (0.0 if work.key in held else work.setup_s) for work in works)
     low = (sum(slot.ready_s for slot in slots) + need_s) / len(slots)
     low = max(low, min(slot.ready_s for slot in slots))
@@ -177,14 +183,15 @@ def pack(slots: Sequence[Slot], works: Sequence[Work], min_part_s: float) -> Pac
 def _try(slots: Sequence[Slot], works: Sequence[Work], end_s: float, min_part_s: float) -> _Attempt | None:
     """Place everything so that it ends in time, if that works out."""
     attempt = _Attempt(slots, end_s, min_part_s)
-    holders: dict[Key, list[tuple[float, str]]] = {}
+    holders: dict[Key, list[tuple[bool, str]]] = {}
     for slot in slots:
-        if slot.held is not None:
-            holders.setdefault(slot.held, []).append((slot.ready_s, slot.worker))
+        for key in slot.held:
+            holders.setdefault(key, []).append((key != slot.held[-1], slot.worker))
     left = {work.key: work.samples for work in works}
-    for work in works:
+    # Those that few workers hold come first, short before long: what is left for others takes fewest set-ups then.
+    for work in sorted(works, key=lambda w: (len(holders.get(w.key, ())), w.seconds, w.key)):
         if work.splittable and work.key in holders:
-            left[work.key] = attempt.keep(work, sorted(holders[work.key]))
+            left[work.key] = attempt.keep(work, holders[work.key])
     # Whole workers first: what is left of each dataset then, large before small, fits into fewer workers.
     for work in works:
         if work.splittable:
@@ -202,15 +209,18 @@ def _urgency(work: Work, samples: int) -> tuple[bool, bool, float, Key]:
 
 
 def _order(placed: Sequence[_Placed]) -> dict[str, tuple[Share, ...]]:
-    """Each worker's shares: what it holds first, then what few others work on, then what takes longest to score.
+    """Each worker's shares: what is untried first, what it holds, what few others work on, what takes long to score.
 
-    A dataset that one worker has for itself shows its true run time only when that worker begins it: the sooner, the
-    more can still be put right. And scores that take long should not be left for the end.
+    A dataset shows its true run time only when a worker begins it: the sooner, the more can still be put right. One
+    that few workers have shows it late. And scores that take long should not be left for the end.
     """
     takers = Counter(one.work.key for one in placed)
     queues: dict[str, list[Share]] = {}
-    for one in sorted(
-        placed, key=lambda p: (not p.held, takers[p.work.key], -p.samples * p.work.score_s, p.work.key, p.worker)
-    ):
+
+    def urgency(one: _Placed) -> tuple[bool, bool, int, float, Key, str]:
+        untried, score_s = one.work.untried, one.samples * one.work.score_s
+        return not untried, not one.held, takers[one.work.key], -score_s, one.work.key, one.worker
+
+    for one in sorted(placed, key=urgency):
         queues.setdefault(one.worker, []).append(Share(key=one.work.key, samples=one.samples))
     return {worker: tuple(shares) for worker, shares in queues.items()}

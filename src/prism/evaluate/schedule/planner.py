@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from prism.evaluate.schedule.cutting import Outlook
 from prism.evaluate.schedule.fair_share import Claim, Seat, share_workers
@@ -16,6 +16,7 @@ from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.trials import Checkpoint
 
 _WRONG = math.log(1.15)  # a run time this far from the planned one asks for another plan
+_PILOT_SHARE = 0.05  # of the time to the end, that a dataset's run time must be unsure by to be begun early
 _MAX_MOVES = 3  # other checkpoints that an idle worker is offered at once
 
 
@@ -29,6 +30,7 @@ class Planner:
     min_part_s: float
     load_s: Callable[[Checkpoint], float]  # how long a node needs to load one
     max_load_attempts: int
+    kept_datasets: int  # that a worker keeps ready
     version: int = 0  # goes up whenever idle workers should ask again
     regroup_due: bool = True
     moved: bool = True  # queues have changed, so nodes may want other checkpoints
@@ -95,11 +97,12 @@ class Planner:
         desk.group, desk.queue = own, []
         desk.rested = self.version
 
-    def look_ahead(self, checkpoint: str, now_s: float) -> Outlook:
+    def look_ahead(self, checkpoint: str, node: str, now_s: float) -> Outlook:
         """What a worker should know when it takes its next trial."""
         num_waiting = sum(bool(pool.waiting) for pool in self.ledger.pools[checkpoint].values())
         crowded = self.group_sizes.get(checkpoint, 0) > num_waiting
-        return Outlook(crowded=crowded, left_s=max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s))
+        left_s = max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s)
+        return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1, pace=self.priors.pace(node))
 
     def can_run(self, desk: Desk, checkpoint: Checkpoint) -> bool:
         """Whether a worker has the GPUs that a checkpoint needs, and its node has not failed to load it for good."""
@@ -114,10 +117,15 @@ class Planner:
 
     def all_works(self, *, measured: bool) -> list[Work]:
         """Everything that this run has to infer from its start to its end; `measured` leaves guesses out."""
-        return [
-            _work(pool, pool.fresh, self.priors.prior(pool.dataset, pool.checkpoint, measured=measured))
-            for pool in self.ledger
-        ]
+        find = self.priors.measured if measured else self.priors.prior
+        works, ready = [], set[str]()
+        for pool in self.ledger:
+            work = _work(pool, pool.fresh, find(pool.dataset, pool.checkpoint))
+            # A worker may have kept a dataset from the checkpoint before, so only its first set-up is certain.
+            works.append(replace(work, setup_s=0.0) if pool.dataset.name in ready else work)
+            if pool.fresh:
+                ready.add(pool.dataset.name)
+        return works
 
     def _others(self, desk: Desk) -> list[str]:
         """Checkpoints that wait and fit on the worker: by priority, then those that would end last."""
@@ -169,7 +177,8 @@ class Planner:
     def _seat(self, desk: Desk) -> Seat:
         memory = self.roster.memories[desk.worker.node]
         nearby = frozenset([*memory.loaded, *memory.loading])
-        return Seat(worker=desk.worker.id, node=desk.worker.node, holds=desk.checkpoint, nearby=nearby)
+        node = desk.worker.node
+        return Seat(worker=desk.worker.id, node=node, holds=desk.checkpoint, nearby=nearby, pace=self.priors.pace(node))
 
     def _pack(self, checkpoint: str, now_s: float) -> None:
         """Plan one checkpoint's waiting samples onto its workers."""
@@ -180,6 +189,7 @@ class Planner:
         for pool in pools.values():
             pool.prior = pool.planned = self.priors.prior(pool.dataset, pool.checkpoint)
         group = [desk for desk in self.roster.usable if desk.group == checkpoint]
+        self._choose_pilots(pools.values(), len(group))
         desks = [desk for desk in group if self.can_run(desk, self.ledger.checkpoints[checkpoint])]
         slots = [self._slot(desk, pools, now_s) for desk in desks]
         packing = pack(slots, self.waiting_works(checkpoint), self.min_part_s)
@@ -188,21 +198,34 @@ class Planner:
         for desk in group:
             desk.queue = list(packing.queues.get(desk.worker.id, ()))
 
+    def _choose_pilots(self, pools: Collection[Pool], workers: int) -> None:
+        """Begin early what may take so much longer or shorter than expected that it changes when all is done."""
+        # A worker that keeps one dataset only would have to make ready again what it comes back to.
+        least_s = math.inf if self.kept_datasets < 2 else _PILOT_SHARE * _left_s(pools) / max(1, workers)
+        for pool in pools:
+            unsure_s = pool.num_waiting * pool.prior.infer_s * math.expm1(pool.prior.spread)
+            pool.untried = pool.dataset.splittable and unsure_s > least_s and not pool.running
+
     def _slot(self, desk: Desk, pools: Mapping[str, Pool], now_s: float) -> Slot:
         """When a worker could begin with this checkpoint, and what it has ready."""
         pool = next(iter(pools.values()))
         name = pool.checkpoint.name
         running = desk.running
         ready_s = running.ready_s(now_s) if running is not None else 0.0
+        begun = [part.dataset for part in running.trial.parts] if running is not None else []
+        held = tuple(dict.fromkeys((name, dataset) for dataset in [*desk.held, *begun][: -self.kept_datasets - 1 : -1]))
+        held = held[::-1]
         if (running.trial.checkpoint if running is not None else desk.checkpoint) == name:
-            last = running.trial.parts[-1] if running is not None else None
-            held = (last.checkpoint, last.dataset) if last is not None else desk.held
             return Slot(worker=desk.worker.id, ready_s=ready_s, held=held)
         memory = self.roster.memories[desk.worker.node]
         if name not in memory.loaded:
             began_s = memory.began_s.get(name, now_s)
             ready_s = max(ready_s, began_s + self.load_s(pool.checkpoint) - now_s)
-        return Slot(worker=desk.worker.id, ready_s=ready_s + pool.prior.start_s)
+        return Slot(worker=desk.worker.id, ready_s=ready_s + pool.prior.start_s, held=held)
+
+
+def _left_s(pools: Iterable[Pool]) -> float:
+    return sum(pool.num_waiting * pool.prior.infer_s + pool.prior.setup_s for pool in pools if pool.waiting)
 
 
 def _work(pool: Pool, samples: int, prior: Prior) -> Work:
@@ -214,4 +237,5 @@ def _work(pool: Pool, samples: int, prior: Prior) -> Work:
         score_s=prior.score_s,
         splittable=pool.dataset.splittable,
         trusted=prior.trusted,
+        untried=pool.untried,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, overload
 
 from prism.errors import BadFileError
 from prism.evaluate.files import replace_file
+from prism.evaluate.schedule.learning import BatchTrials, Belief, Effect, Effects, Errors, part_noise
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 SCHEMA = "prism.priors/1"
@@ -25,7 +26,11 @@ _DEVICE_BYTES_PER_S = 5e9
 _START_S = 5.0
 _SETUP_S = 2.0
 _SCORE_S = 1e-3
-_WRONG = math.log(1.25)  # recorded run times that are this far apart in their error are not relied on
+_WRONG = math.log(1.25)  # recorded run times that are this far off are not relied on
+_RECORD_SPREAD, _SCORE_SPREAD, _GUESS_SPREAD = 0.2, 0.5, 1.0  # how far off records and estimates may be at first
+_MOST_HALVINGS = 64
+_LEAST_SPREAD = 0.05  # records are never taken to be better than this
+_NODE_SPREAD = 0.1  # nodes of one kind differ by some percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,8 @@ class Prior:
     score_s: float  # per sample
     measured: bool = False  # in this run
     trusted: bool = False  # measured, or recorded by an earlier run whose numbers have held so far
+    spread: float = 0.0  # standard deviation of the logarithm of infer_s
+    score_spread: float = 0.0  # of score_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,27 @@ class Record:
     score_s: float | None = None
     setup_s: float | None = None
     start_s: float | None = None
+    shrink: int | None = None  # halvings of the batch that were needed to fit into memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What earlier runs have learned beyond single datasets."""
+
+    effects: Mapping[str, Belief] = field(default_factory=dict)  # of nodes, batch sizes and model sizes
+    record_spread: float = _RECORD_SPREAD  # how far off records have been, as a standard deviation of logarithms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """What one part took, and where."""
+
+    samples: int
+    seconds: float
+    setup_s: float = 0.0
+    start_s: float = 0.0
+    shrink: int = 0
+    node: str = ""
 
 
 @dataclass(slots=True)
@@ -66,33 +94,6 @@ class _Mean:
         return self.total / self.count if self.count else None
 
 
-class _Ratios:
-    """How measured run times compare with what was guessed, over the datasets measured so far."""
-
-    __slots__ = ("_count", "_squares", "_total")
-
-    def __init__(self) -> None:
-        self._total, self._squares, self._count = 0.0, 0.0, 0  # of logarithms
-
-    def add(self, ratio: float) -> None:
-        """Take in the first part of a dataset."""
-        self._total += math.log(ratio)
-        self._squares += math.log(ratio) ** 2
-        self._count += 1
-
-    @property
-    def typical(self) -> float:
-        """How much longer than guessed this hardware takes."""
-        # One more dataset that was guessed right is counted in, so that the first one measured does not decide alone.
-        return math.exp(self._total / (self._count + 1))
-
-    @property
-    def spread(self) -> float:
-        """How far the guesses are apart in their error: a factor that is the same for all does no harm."""
-        mean = self._total / max(1, self._count)
-        return math.sqrt(max(0.0, self._squares / max(1, self._count) - mean**2))
-
-
 class _Seen:
     """What this run has measured of one dataset with one model size."""
 
@@ -102,61 +103,115 @@ class _Seen:
         self.infer, self.score, self.setup, self.start = _Mean(), _Mean(), _Mean(), _Mean()
 
 
-_NOTHING_SEEN, _NO_RATIOS = _Seen(), _Ratios()
-_NO_GUESS = Prior(start_s=0.0, setup_s=0.0, infer_s=0.0, score_s=0.0)
+_NOTHING_SEEN = _Seen()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Guess:
+    """What is expected before this run has measured anything, and where that comes from."""
+
+    prior: Prior
+    kind: str  # "record" or "estimate"
+    larger: float = 1.0  # the model is this many times the size of the recorded one
+    recorded: int = 0  # parameters of the recorded model
 
 
 class Priors:
-    """Run times known so far: this run's own before recorded ones, those before estimates. Opens no file."""
+    """Run times known so far: this run's own before recorded ones, those before estimates. Opens no file.
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    What this run has measured corrects the others too: by dataset, engine, model size, batch and node.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), learned: Learned | None = None) -> None:
+        learned = learned or Learned()
         self._records: dict[str, dict[int, Record]] = {}
+        self._batches = BatchTrials()
         for record in records:
             self._records.setdefault(record.dataset, {})[record.parameters] = record
+            if record.shrink:
+                self._batches.add(record.dataset, record.parameters, record.shrink - 1, fits=False)
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._starts: dict[int, _Mean] = {}
-        self._ratios: dict[int, _Ratios] = {}  # measured to guessed, per model size
+        self._effects = Effects(learned.effects)
+        self._score_errors = Errors(spread=_SCORE_SPREAD)
+        self._errors = {
+            "record": Errors(spread=learned.record_spread),
+            "estimate": Errors(spread=_GUESS_SPREAD),
+        }
 
     @property
     def has_measured(self) -> bool:
         """Whether this run has measured anything."""
         return bool(self._seen)
 
-    def prior(self, dataset: Dataset, checkpoint: Checkpoint, *, measured: bool = False) -> Prior:
-        """The best guess for a dataset with a model of this size, or only what this run has `measured`."""
-        guess = _NO_GUESS if measured else self._guess(dataset, checkpoint)
+    def prior(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
+        """The best guess for a dataset with a model of this size."""
+        guess = self._guess(dataset, checkpoint)
         seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
-        ratios = self._ratios.get(checkpoint.parameters, _NO_RATIOS)
-        start = self._starts.get(checkpoint.parameters, _Mean())
         known = seen.infer.value is not None
+        error = self._effects.predict(self._find_effects(guess, dataset, checkpoint))
+        spread = 0.0 if known else math.sqrt(error.variance)
+        off = math.sqrt(self._errors[guess.kind].variance)
         return Prior(
-            start_s=_first_known(start.value, guess.start_s),
-            setup_s=_first_known(seen.setup.value, guess.setup_s),
-            infer_s=_first_known(seen.infer.value, guess.infer_s * ratios.typical),
-            score_s=_first_known(seen.score.value, guess.score_s),
+            start_s=_first_known(self._starts.get(checkpoint.parameters, _Mean()).value, guess.prior.start_s),
+            setup_s=_first_known(seen.setup.value, guess.prior.setup_s),
+            infer_s=_first_known(seen.infer.value, guess.prior.infer_s * math.exp(error.mean)),
+            score_s=_first_known(seen.score.value, guess.prior.score_s),
             measured=known,
-            trusted=known or (guess.trusted and ratios.spread < _WRONG),
+            trusted=known or (guess.prior.trusted and off < _WRONG),
+            spread=spread,
+            score_spread=math.sqrt(self._score_errors.variance) if seen.score.value is None else 0.0,
         )
 
-    def observe_inference(
-        self, dataset: Dataset, checkpoint: Checkpoint, *, samples: int, seconds: float, setup_s: float, start_s: float
-    ) -> None:
+    def measured(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
+        """Only what this run has measured; nothing for the rest."""
+        seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
+        start = self._starts.get(checkpoint.parameters, _Mean())
+        return Prior(
+            start_s=start.value or 0.0,
+            setup_s=seen.setup.value or 0.0,
+            infer_s=seen.infer.value or 0.0,
+            score_s=seen.score.value or 0.0,
+            measured=seen.infer.value is not None,
+        )
+
+    def pace(self, node: str) -> float:
+        """How many times longer than elsewhere trials take on a node."""
+        return math.exp(self._effects.predict([_node_effect(node)]).mean)
+
+    def halvings(self, dataset: Dataset, checkpoint: Checkpoint) -> int:
+        """How often to halve the batch from the start, because larger ones ran out of memory."""
+        return self._batches.choose(dataset.name, checkpoint.parameters)
+
+    def observe_memory(self, dataset: Dataset, checkpoint: Checkpoint, shrink: int, *, fits: bool) -> None:
+        """Take in whether a batch fitted into memory."""
+        self._batches.add(dataset.name, checkpoint.parameters, shrink, fits=fits)
+
+    def observe_inference(self, dataset: Dataset, checkpoint: Checkpoint, took: Took) -> None:
         """Take in one finished part; a set-up or start of 0 was not needed and says nothing."""
         seen = self._seen.setdefault((dataset.name, checkpoint.parameters), _Seen())
-        first = not seen.infer.count
-        seen.infer.add(max(0.0, seconds), samples)
-        if first and seconds > 0:
-            ratio = max(1e-9, seconds / samples) / self._guess(dataset, checkpoint).infer_s
-            self._ratios.setdefault(checkpoint.parameters, _Ratios()).add(ratio)
-        if setup_s > 0:
-            seen.setup.add(setup_s, 1)
-        if start_s > 0:
-            seen.start.add(start_s, 1)
-            self._starts.setdefault(checkpoint.parameters, _Mean()).add(start_s, 1)
+        if took.seconds > 0:
+            guess = self._guess(dataset, checkpoint)
+            log_ratio = math.log(max(1e-9, took.seconds / took.samples) / guess.prior.infer_s)
+            if not seen.infer.count:
+                self._errors[guess.kind].add(log_ratio)
+            effects = self._find_effects(guess, dataset, checkpoint)
+            effects.append(Effect(name="batch", amount=took.shrink))
+            effects += [_node_effect(took.node)] if took.node else []
+            self._effects.observe(effects, log_ratio, part_noise(took.samples))
+        seen.infer.add(max(0.0, took.seconds), took.samples)
+        if took.setup_s > 0:
+            seen.setup.add(took.setup_s, 1)
+        if took.start_s > 0:
+            seen.start.add(took.start_s, 1)
+            self._starts.setdefault(checkpoint.parameters, _Mean()).add(took.start_s, 1)
 
     def observe_score(self, dataset: Dataset, checkpoint: Checkpoint, *, samples: int, seconds: float) -> None:
         """Take in one scored part."""
         seen = self._seen.setdefault((dataset.name, checkpoint.parameters), _Seen())
+        guessed_s = self._guess(dataset, checkpoint).prior.score_s
+        if not seen.score.count and seconds > 0 and guessed_s > 0:
+            self._score_errors.add(math.log(seconds / samples / guessed_s))
         seen.score.add(max(0.0, seconds), samples)
 
     def records(self) -> tuple[Record, ...]:
@@ -171,10 +226,36 @@ class Priors:
                 score_s=_first_known(seen.score.value, old.score_s),
                 setup_s=_first_known(seen.setup.value, old.setup_s),
                 start_s=_first_known(seen.start.value, old.start_s),
+                shrink=old.shrink,
             )
+        for (dataset, parameters), shrink in self._batches.chosen().items():
+            old = kept.get((dataset, parameters), Record(dataset=dataset, parameters=parameters))
+            kept[dataset, parameters] = replace(old, shrink=shrink)
         return tuple(kept[key] for key in sorted(kept))
 
-    def _guess(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
+    def learned(self) -> Learned:
+        """What holds beyond single datasets, for the next run."""
+        beliefs = {name: one for prefix in ("node:", "batch", "exponent") for name, one in self._beliefs(prefix)}
+        errors = self._errors["record"]
+        return Learned(effects=beliefs, record_spread=max(_LEAST_SPREAD, math.sqrt(errors.variance)))
+
+    def _beliefs(self, prefix: str) -> Iterable[tuple[str, Belief]]:
+        return self._effects.beliefs(prefix).items()
+
+    def _find_effects(self, guess: _Guess, dataset: Dataset, checkpoint: Checkpoint) -> list[Effect]:
+        """What may be wrong with a guess."""
+        spread = math.sqrt(self._errors[guess.kind].variance)
+        common = _GUESS_SPREAD if guess.kind == "estimate" else _RECORD_SPREAD
+        effects = [
+            Effect(name=f"{guess.kind}:{dataset.adapter}", spread=common),
+            Effect(name=f"{guess.kind}:{dataset.adapter}:{checkpoint.parameters}", spread=_RECORD_SPREAD),
+            Effect(name=f"{guess.kind}:{guess.recorded}:{dataset.name}", spread=spread),
+        ]
+        if guess.larger != 1:  # run times may grow faster or slower than models
+            effects.append(Effect(name="exponent", amount=math.log(guess.larger)))
+        return effects
+
+    def _guess(self, dataset: Dataset, checkpoint: Checkpoint) -> _Guess:
         """A recorded run, of another model size where need be, or an estimate from sizes alone."""
         parameters = checkpoint.parameters or _PARAMETERS
         tokens = dataset.tokens or _TOKENS
@@ -182,15 +263,19 @@ class Priors:
         start_s = _START_S + checkpoint.bytes / _DEVICE_BYTES_PER_S
         record = self._nearest(dataset.name, checkpoint.parameters)
         if record is None:
-            return Prior(start_s=start_s, setup_s=_SETUP_S, infer_s=infer_s, score_s=_SCORE_S)
+            prior = Prior(start_s=start_s, setup_s=_SETUP_S, infer_s=infer_s, score_s=_SCORE_S)
+            return _Guess(prior=prior, kind="estimate")
         larger = parameters / (record.parameters or parameters)
-        return Prior(
+        prior = Prior(
             start_s=start_s if record.start_s is None or larger != 1 else record.start_s,
             setup_s=_SETUP_S if record.setup_s is None else record.setup_s,
             infer_s=infer_s if record.infer_s is None else max(1e-9, record.infer_s * larger),
             score_s=_SCORE_S if record.score_s is None else record.score_s,
             trusted=record.infer_s is not None and larger == 1,
         )
+        if record.infer_s is None:
+            return _Guess(prior=prior, kind="estimate")
+        return _Guess(prior=prior, kind="record", larger=larger, recorded=record.parameters)
 
     def _nearest(self, dataset: str, parameters: int) -> Record | None:
         """The record of the model size that is closest."""
@@ -200,6 +285,10 @@ class Priors:
         if parameters in sizes:
             return sizes[parameters]
         return min(sizes.values(), key=lambda r: abs(math.log((r.parameters or 1) / (parameters or 1))))
+
+
+def _node_effect(node: str) -> Effect:
+    return Effect(name=f"node:{node}", spread=_NODE_SPREAD)
 
 
 @overload
@@ -216,10 +305,11 @@ def read_priors(path: Path) -> Priors:
         document = json.loads(path.read_bytes())
         if document["schema"] != SCHEMA:
             raise BadFileError(f"{path}: schema is {document['schema']!r}, expected '{SCHEMA}'")
-        return Priors([_read_record(entry) for entry in document["records"]])
+        records = [_read_record(entry) for entry in document["records"]]
+        return Priors(records, _read_learned(document.get("learned", {})))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFileError(f"{path}: not a file of run times ({error!r}); delete it to start anew") from None
 
 
@@ -229,14 +319,40 @@ def _read_record(entry: Any) -> Record:
         raise ValueError(f"dataset and parameters of {entry}")
     for spec in fields(Record)[2:]:
         value = getattr(record, spec.name)
-        if value is not None and not (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-        ):
+        if value is not None and not _is_amount(value):
             raise ValueError(f"{spec.name} of {record.dataset}: {value!r}")
+    if record.shrink is not None and (type(record.shrink) is not int or record.shrink > _MOST_HALVINGS):
+        raise ValueError(f"shrink of {record.dataset}: {record.shrink!r}")
     return record
+
+
+def _read_learned(entry: Any) -> Learned:
+    effects = {
+        str(name): Belief(mean=mean, variance=variance) for name, (mean, variance) in entry.get("effects", {}).items()
+    }
+    spread = entry.get("record_spread", _RECORD_SPREAD)
+    for value in (spread, *(belief.variance for belief in effects.values())):
+        if not _is_amount(value):
+            raise ValueError(f"learned spread or variance: {value!r}")
+    for name, belief in effects.items():
+        if not _is_amount(abs(belief.mean)):
+            raise ValueError(f"learned effect {name}: {belief.mean!r}")
+    return Learned(effects=effects, record_spread=max(_LEAST_SPREAD, spread))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def write_priors(priors: Priors, path: Path) -> None:
     """Keep the run times for the next evaluation; readers never see half a file."""
-    document = {"schema": SCHEMA, "records": [asdict(record) for record in priors.records()]}
+    learned = priors.learned()
+    document = {
+        "schema": SCHEMA,
+        "records": [asdict(record) for record in priors.records()],
+        "learned": {
+            "effects": {name: [belief.mean, belief.variance] for name, belief in sorted(learned.effects.items())},
+            "record_spread": learned.record_spread,
+        },
+    }
     replace_file(path, json.dumps(document, indent=1) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from prism.evaluate.schedule.packing import Key, Share
+from prism.evaluate.schedule.packing import Share
 from prism.evaluate.schedule.transfers import Memory
 from prism.evaluate.schedule.trials import Node, Part, Trial, Worker
 
@@ -29,7 +29,7 @@ class Desk:
 
     worker: Worker
     checkpoint: str | None = None  # on the device
-    held: Key | None = None  # the dataset made ready
+    held: list[str] = field(default_factory=list)  # datasets made ready, the last one used at the end
     running: RunningTrial | None = None
     group: str | None = None  # the checkpoint it works for
     queue: list[Share] = field(default_factory=list)

@@ -14,12 +14,12 @@ from prism.evaluate.schedule.dispatch import Dispatcher
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.planner import Planner
 from prism.evaluate.schedule.pools import Pool
-from prism.evaluate.schedule.priors import Priors
+from prism.evaluate.schedule.priors import Priors, Took
 from prism.evaluate.schedule.roster import Desk, Roster, RunningTrial
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.standing import Progress, find_bound_s, measure_progress
 from prism.evaluate.schedule.transfers import TransferPolicy
-from prism.evaluate.schedule.trials import Checkpoint, Dataset, Part, Trial
+from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Dataset, Part, Trial
 
 if TYPE_CHECKING:
     from prism.evaluate.schedule.hardware import Hardware  # reads YAML, which deciding does not need
@@ -34,6 +34,7 @@ class SchedulerConfig:
     cutting: CuttingConfig = field(default_factory=CuttingConfig)
     transfers: TransferPolicy = field(default_factory=TransferPolicy)
     storage_bytes_per_s: float | None = None  # into one node
+    kept_datasets: int = KEPT_DATASETS  # that a worker keeps ready beside its model
     max_attempts: int = 3  # of a part's inference, of a node's load
     max_score_attempts: int = 3
     max_hangs: int = 2  # of one part's score, each as long as its limit; then its dataset is stopped
@@ -84,6 +85,7 @@ class Scheduler:
             min_part_s=self.config.cutting.min_part_s,
             load_s=self._load_s,
             max_load_attempts=self.config.max_attempts,
+            kept_datasets=self.config.kept_datasets,
         )
         self._dispatcher = Dispatcher(
             ledger=self._ledger,
@@ -231,15 +233,19 @@ class Scheduler:
         pool.running.discard(event.part)
         pool.outputs.add(event.part)
         pool.losses = desk.strikes = 0
-        desk.checkpoint, desk.held = pool.checkpoint.name, pool.key
-        self.priors.observe_inference(
-            pool.dataset,
-            pool.checkpoint,
+        desk.checkpoint = pool.checkpoint.name
+        desk.held = [*(name for name in desk.held if name != pool.dataset.name), pool.dataset.name]
+        desk.held = desk.held[-self.config.kept_datasets :]
+        took = Took(
             samples=event.part.samples,
             seconds=event.seconds,
             setup_s=event.setup_s,
             start_s=event.start_s,
+            shrink=desk.running.trial.shrink,
+            node=desk.worker.node,
         )
+        self.priors.observe_inference(pool.dataset, pool.checkpoint, took)
+        self.priors.observe_memory(pool.dataset, pool.checkpoint, took.shrink, fits=True)
         self._planner.check_prior(pool)
         self._queue_score(pool, event.part, desk.worker.node)
         if (reason := self._stopped.get(pool.dataset.name)) is not None:
@@ -261,7 +267,7 @@ class Scheduler:
         for part in left:
             self._ledger.pool(part).give_back(part)
         if isinstance(event, events.InferenceFailed) or left:
-            desk.held = None
+            desk.held = []
             self._planner.change([name])
         if not desk.queue:
             self._planner.ask_again(name)
@@ -281,6 +287,7 @@ class Scheduler:
                     self._ledger.give_up_waiting(other, "infer", event.text)
             return
         if event.failure is events.Failure.MEMORY:
+            self.priors.observe_memory(pool.dataset, pool.checkpoint, trial.shrink, fits=False)
             pool.shrink = max(pool.shrink, trial.shrink + 1)
         if trial.attempt < self.config.max_attempts:
             pool.running.discard(part)

@@ -8,10 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.evaluate.schedule import events
-from prism.evaluate.schedule.actions import Action, CancelInference, LoadCheckpoint, StartInference, StartScore
+from prism.evaluate.schedule.actions import (
+    Action,
+    CancelInference,
+    CombineScores,
+    LoadCheckpoint,
+    StartInference,
+    StartScore,
+)
 from prism.evaluate.schedule.priors import Prior
 from prism.evaluate.schedule.scheduler import Scheduler
-from prism.evaluate.schedule.trials import Checkpoint, Node, Worker
+from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Node, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +87,15 @@ class SimulatedRun:
     num_trials: int
     num_loads: int
     failed_samples: int
+    busy_gpu_s: float  # that workers held their GPUs for trials
+    scored_s: Mapping[str, float]  # by checkpoint: when its last dataset was scored
 
 
 @dataclass(slots=True, kw_only=True)
 class _SimulatedWorker:
     worker: Worker
     checkpoint: str = ""
-    dataset: str = ""
+    datasets: list[str] = field(default_factory=list)  # made ready, the last one used at the end
     trial: str = ""
 
 
@@ -97,9 +106,12 @@ class SimulatedCluster:
     truth: Mapping[tuple[str, str], Prior]
     checkpoints: Mapping[str, Checkpoint]
     links: SharedLinks
+    kept_datasets: int = KEPT_DATASETS  # that a worker keeps ready
     now_s: float = 0.0
     num_trials: int = 0
     num_loads: int = 0
+    busy_gpu_s: float = 0.0
+    paces: Mapping[str, float] = field(default_factory=dict)  # by node: how many times longer inference takes there
     _heap: list[tuple[float, int, events.Event]] = field(default_factory=list)
     _count: int = 0
     _workers: dict[str, _SimulatedWorker] = field(default_factory=dict)
@@ -162,9 +174,10 @@ class SimulatedCluster:
         for part in action.trial.parts:
             truth = self.truth[part.checkpoint, part.dataset]
             start_s = truth.start_s if simulated.checkpoint != part.checkpoint else 0.0
-            setup_s = truth.setup_s if start_s or simulated.dataset != part.dataset else 0.0
-            simulated.checkpoint, simulated.dataset = part.checkpoint, part.dataset
-            seconds = part.samples * truth.infer_s
+            setup_s = 0.0 if part.dataset in simulated.datasets else truth.setup_s
+            kept = [name for name in simulated.datasets if name != part.dataset]
+            simulated.checkpoint, simulated.datasets = part.checkpoint, [*kept, part.dataset][-self.kept_datasets :]
+            seconds = part.samples * truth.infer_s * self.paces.get(simulated.worker.node, 1.0)
             at_s += start_s + setup_s + seconds
             self.push(
                 events.PartInferred(
@@ -176,6 +189,7 @@ class SimulatedCluster:
                     start_s=start_s,
                 )
             )
+        self.busy_gpu_s += (at_s - self.now_s) * len(simulated.worker.gpus)
         self.push(events.InferenceFinished(now_s=at_s, trial=action.trial.id))
 
     def _still_happens(self, event: events.Event) -> bool:
@@ -205,10 +219,15 @@ def simulate_evaluation(
     workers: Sequence[Worker],
     links: Links,
     interruptions: Sequence[events.Event] = (),
+    paces: Mapping[str, float] | None = None,
 ) -> SimulatedRun:
-    """Run a scheduler to its end on hardware that exists in numbers only."""
+    """Run a scheduler to its end, all checkpoints that come included, on hardware that exists in numbers only."""
     cluster = SimulatedCluster(
-        truth=truth, checkpoints={checkpoint.name: checkpoint for checkpoint in checkpoints}, links=SharedLinks(links)
+        truth=truth,
+        checkpoints={checkpoint.name: checkpoint for checkpoint in checkpoints},
+        links=SharedLinks(links),
+        kept_datasets=scheduler.config.kept_datasets,
+        paces=paces or {},
     )
     for node in nodes:
         cluster.push(events.NodeJoined(now_s=0.0, node=node))
@@ -216,14 +235,21 @@ def simulate_evaluation(
         cluster.push(events.WorkerJoined(now_s=0.0, worker=worker))
     for event in interruptions:
         cluster.push(event)
-    while not scheduler.over:
+    to_come = sum(isinstance(event, events.CheckpointAdded) for event in interruptions)
+    scored_s: dict[str, float] = {}
+    while to_come or not scheduler.over:
         happened = cluster.next_event()
         assert happened is not None, "the scheduler waits for something that does not come"
+        to_come -= isinstance(happened, events.CheckpointAdded)
         for action in scheduler.handle(happened):
             cluster.perform(action)
+            if isinstance(action, CombineScores):
+                scored_s[action.checkpoint] = cluster.now_s
     return SimulatedRun(
         makespan_s=cluster.now_s,
         num_trials=cluster.num_trials,
         num_loads=cluster.num_loads,
         failed_samples=scheduler.progress(cluster.now_s).failed,
+        busy_gpu_s=cluster.busy_gpu_s,
+        scored_s=scored_s,
     )

@@ -67,7 +67,8 @@ def find_bound_s(planner: Planner, policy: TransferPolicy, measured_loads_s: Ite
     # Nodes that pass a model on while they receive it may all have it at once; without, they take turns.
     in_turns = policy.storage_readers and not policy.pass_on
     turns = {node: i // policy.storage_readers + 1 if in_turns else 1 for i, node in enumerate(nodes)}
-    starts_s = [planner.priors.prior(pool.dataset, pool.checkpoint, measured=measured).start_s for pool in ledger]
+    find = planner.priors.measured if measured else planner.priors.prior
+    starts_s = [find(pool.dataset, pool.checkpoint).start_s for pool in ledger]
     supply = Supply(
         ready_s=tuple(turns[worker.node] * load_s for worker in planner.roster.most_workers.values()),
         start_s=min(starts_s, default=0.0),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+KEPT_DATASETS = 8  # that a worker keeps ready beside its model
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
@@ -107,7 +109,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One process with its own GPUs; it keeps the model and the dataset it used last."""
+    """One process with its own GPUs; it keeps its model and the datasets it used last."""
 
     id: str
     node: str

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.schedule.trials import Dataset, Group
+from prism.evaluate.schedule.trials import KEPT_DATASETS, Dataset, Group
+
+_MOST_REQUESTS = 100_000  # of all datasets that a worker keeps ready: with long prompts, about half a gigabyte
 
 Record = dict[str, Any]
 
@@ -37,22 +39,38 @@ class Survey:
 
 @dataclass(slots=True)
 class Bench:
-    """What a process keeps between parts: one model on its device, one dataset to infer, one to score."""
+    """What a process keeps between parts: one model on its device, some datasets to infer, one to score."""
 
     device: str = "cpu"
     spent_s: dict[str, float] = field(default_factory=dict)  # on making what is in each slot, until taken
-    _kept: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _kept: dict[str, dict[Any, Any]] = field(default_factory=dict)  # by slot and key, the last one used at the end
 
     def keep(self, slot: str, key: Any, make: Callable[[], Any]) -> Any:
-        """The thing in a slot if it has this key; else it makes way for a new one."""
-        if slot not in self._kept or self._kept[slot][0] != key:
-            self._kept.pop(slot, None)  # before the new one is made: a device holds one model
-            if slot == "model":
-                _free_device_memory(self.device)
-            start = time.monotonic()
-            self._kept[slot] = (key, make())
-            self.spent_s[slot] = self.spent_s.get(slot, 0.0) + time.monotonic() - start
-        return self._kept[slot][1]
+        """The thing in a slot that has this key; a new one takes the place of those not used for longest."""
+        kept = self._kept.setdefault(slot, {})
+        if key in kept:
+            kept[key] = kept.pop(key)
+            return kept[key]
+        self._make_room(slot)  # before the new one is made: a device holds one model
+        start = time.monotonic()
+        thing = make()
+        self.spent_s[slot] = self.spent_s.get(slot, 0.0) + time.monotonic() - start
+        self._kept.setdefault(slot, {})[key] = thing
+        return thing
+
+    def _make_room(self, slot: str) -> None:
+        kept = self._kept[slot]
+        most = KEPT_DATASETS if slot == "dataset" else 1
+        while kept and (len(kept) >= most or sum(map(_size, kept.values())) > _MOST_REQUESTS):
+            del kept[next(iter(kept))]
+        if slot == "model":
+            _free_device_memory(self.device)
+
+    def drop(self, slot: str) -> None:
+        """Let go of what is in a slot."""
+        self._kept.pop(slot, None)
+        if slot == "model":
+            _free_device_memory(self.device)
 
     def take_spent_s(self, slot: str) -> float:
         """Seconds spent on a slot since they were last taken."""
@@ -60,8 +78,8 @@ class Bench:
 
     def take_usage(self) -> dict[str, float]:
         """What the model on the bench has asked of a server since this was last called; else empty."""
-        held = self._kept.get("model")
-        client = getattr(held[1], "client", None) if held else None
+        held = next(iter(self._kept.get("model", {}).values()), None)
+        client = getattr(held, "client", None)
         return client.take_usage() if client is not None else {}
 
     def clear(self) -> None:
@@ -100,6 +118,10 @@ def batch_of(dataset: Dataset, shrink: int, default: int = 1) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise BadConfigError(f"dataset '{dataset.name}': 'batch_size' is {size!r}, expected a whole number from 1")
     return max(1, size >> shrink)
+
+
+def _size(thing: Any) -> int:
+    return len(thing) if hasattr(thing, "__len__") else 1
 
 
 def _free_device_memory(device: str) -> None:
