@@ -182,7 +182,7 @@ def main() -> None:
     args = _parse()
     only, worlds = args.only.split(",") if args.only else (), [int(w) for w in args.worlds.split(",") if w]
     found = [case for folder in args.folders for case in read_cases(folder.resolve(), only, worlds)]
-    missing = {case.name for case in found if not _is_installed(case)}
+    missing = {case.name for case in found if not is_installed(case)}
     later = tuple(filter(None, args.later.split(",")))
     cases = sorted((c for c in found if c.name not in missing), key=lambda c: bool(later) and c.name.startswith(later))
     results: list[Result] = []
@@ -212,30 +212,35 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _is_installed(case: Case) -> bool:
+def is_installed(case: Case) -> bool:
+    """Whether this machine has the packages that the script imports."""
     text = Path(case.script[0]).read_text()
     needed = [name for name in PACKAGES if re.search(rf"^\s*(?:import|from) {name}\b", text, re.MULTILINE)]
     return all(importlib.util.find_spec(name) is not None for name in needed)
 
 
+def open_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that are each bound to an equal share of the cores, as is all that they start."""
+    cores, context = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("fork")
+    shares, each = context.SimpleQueue(), max(len(cores) // jobs, 1)
+    for job in range(jobs):
+        shares.put([cores[(job * each + i) % len(cores)] for i in range(each)])
+    return ProcessPoolExecutor(jobs, context, _take_share, (shares,))
+
+
+def _take_share(shares: Any) -> None:
+    os.sched_setaffinity(0, shares.get())
+
+
 def _run_all(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[Result]:
     """The results as they come, of as many as the time allows."""
     until, options = time.monotonic() + args.seconds, args.options.split()
-    cores, context = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("fork")
-    shares = context.SimpleQueue()
-    each = max(len(cores) // args.jobs, 1)
-    for job in range(args.jobs):
-        shares.put([cores[(job * each + i) % len(cores)] for i in range(each)])
-    with ProcessPoolExecutor(args.jobs, context, _take_share, (shares,)) as pool:
+    with open_pool(args.jobs) as pool:
         running = [pool.submit(_run_in_time, case, until, args.limit, options) for case in cases]
         for future in as_completed(running):
             result = future.result()
             if result is not None:
                 yield result
-
-
-def _take_share(shares: Any) -> None:
-    os.sched_setaffinity(0, shares.get())
 
 
 def _run_in_time(case: Case, until: float, limit_s: float, options: Sequence[str]) -> Result | None:
