@@ -106,7 +106,7 @@ class RankProcess:
         self.meter.stop_counting()
         _leave_log(session, self.meter, status, reason, time.perf_counter() - self.started)
         if session.exchange is not None:
-            session.exchange.ask("bye", status)
+            session.exchange.ask("bye", status, session.recorder.num_ops)
         sys.stdout.flush()
         sys.stderr.flush()
         # Threads of the program (data loaders, watchdogs) must not keep a finished rank alive.
