@@ -1,10 +1,11 @@
 """Does the true time lie inside the band that `prism emulate` states? Real and emulated runs of training scripts.
 
-Run: python benchmarks/emulate_coverage.py tests/emulate/programs [--ranks 2] [--only p00,p08]
+Run: python benchmarks/emulate_coverage.py tests/emulate/programs [--ranks 2] [--only p00,p08] [--jobs 8]
 
 Every correct script of the folder that runs with so many ranks runs under torchrun, with a clock at its optimizer and
 nothing else changed, and is emulated on the same machine. The goal is 95 of 100 inside. It needs an idle machine with
-a core for each rank; the collectives' own coverage is printed by `simulate_coverage.py`.
+a core for each rank; with `--jobs` several scripts run at once, each on cores of its own. The collectives' own coverage
+is printed by `simulate_coverage.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from emulate_programs import ROOT, Case, read_cases
+from emulate_programs import ROOT, SHORTEST_S, Case, is_installed, open_pool, read_cases
 from machine import describe_machine
 
 GOAL = 0.95
@@ -95,34 +98,58 @@ def emulate(case: Case, ranks: int, limit_s: float) -> tuple[float, float] | Non
     return float(document["iteration_ms"]["mean"]), float(document["provenance"]["error_band_pct"])
 
 
+def compare(case: Case, ranks: int, limit_s: float, until: float) -> Compared | None:
+    """Both runs of a script; None where one of them gives no time, or none is left."""
+    if time.monotonic() + SHORTEST_S > until:
+        return None
+    real = time_really(case, ranks, limit_s)
+    predicted = emulate(case, ranks, limit_s) if real is not None else None
+    if real is None or predicted is None:
+        return None
+    return Compared(name=case.name, real_ms=real, predicted_ms=predicted[0], band_pct=predicted[1])
+
+
 def main() -> None:
     """Print the coverage table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", default="", help="cases whose names begin with one of these, as p00,p08")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
-    args = parser.parse_args()
+    args = _parse()
     print(f"machine: {describe_machine()}, load {os.getloadavg()[0]:.1f} before the first run")
     if os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
         print("other programs run: real steps take longer than the program's own, and the coverage says nothing")
+    only = args.only.split(",") if args.only else ()
+    cases = {case.name: case for folder in args.folders for case in read_cases(folder.resolve(), only)}
+    runnable = [case for case in cases.values() if case.expect == "works" and is_installed(case)]
+    until = time.monotonic() + args.seconds
     found = []
-    cases = {c.name: c for c in read_cases(args.folder.resolve(), args.only.split(",") if args.only else ())}
-    for case in cases.values():
-        real = time_really(case, args.ranks, args.limit) if case.expect == "works" else None
-        predicted = emulate(case, args.ranks, args.limit) if real is not None else None
-        if real is None or predicted is None:
-            continue
-        row = Compared(name=case.name, real_ms=real, predicted_ms=predicted[0], band_pct=predicted[1])
-        found.append(row)
-        print(
-            f"{row.name:10} real {row.real_ms:9.2f} ms  predicted {row.predicted_ms:9.2f} ms  {row.error_pct:+7.1f} %  "
-            f"band {row.band_pct:5.1f} %  {'inside' if row.inside else 'OUTSIDE'}",
-            flush=True,
-        )
+    with open_pool(args.jobs) as pool:
+        running = [pool.submit(compare, case, args.ranks, args.limit, until) for case in runnable]
+        for future in as_completed(running):
+            row = future.result()
+            if row is not None:
+                found.append(row)
+                print(_describe(row), flush=True)
     inside = sum(row.inside for row in found)
+    print(f"no time, or none with {args.ranks} ranks, of {len(runnable) - len(found)} of {len(runnable)} scripts")
     if found:
         print(f"inside the band: {inside} of {len(found)} ({inside / len(found):.0%}, goal {GOAL:.0%})")
+    if args.output:
+        args.output.write_text(json.dumps([asdict(row) for row in found]))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", default="", help="cases whose names begin with one of these, as p00,p08")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no script is begun after this long")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts at once")
+    parser.add_argument("--output", type=Path, default=None, help="file for the rows as JSON")
+    return parser.parse_args()
+
+
+def _describe(row: Compared) -> str:
+    times = f"real {row.real_ms:9.2f} ms  predicted {row.predicted_ms:9.2f} ms  {row.error_pct:+7.1f} %"
+    return f"{row.name:10} {times}  band {row.band_pct:5.1f} %  {'inside' if row.inside else 'OUTSIDE'}"
 
 
 if __name__ == "__main__":

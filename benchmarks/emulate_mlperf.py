@@ -2,7 +2,8 @@
 
 A family is one submitter's model, GPU and layout (tensor, pipeline, virtual stages, context, micro-batch, precision) on
 growing numbers of GPUs. One compute factor is fitted on the run with fewest GPUs; nothing else of the family is used.
-`slowest` adds that a step waits for the slowest of its GPUs: how much GPUs differ is fitted on the other families.
+Compute is slower beside collectives by a published factor (`solving/overlap.py`), and the table is printed without that
+too. `slowest` adds that a step waits for the slowest of its GPUs: how much GPUs differ is fitted on the other families.
 The trivial law, a + b x micro-batches per step, is fitted on the two runs that differ most in micro-batches.
 Then: other layouts from one run's factor, absolute times from another model's factor, memory, and tails of steps.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ from mlperf_steps import (
     step_seconds,
     write_step,
 )
+from prism.errors import PrismError
+from prism.simulate.solving.overlap import SLOWER
 
 KEYS = [
     "benchmark",
@@ -43,6 +48,7 @@ KEYS = [
     "precision",
 ]
 LAYOUT = KEYS[4:9]
+FACTORS = (1.0, SLOWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +94,23 @@ def read_families(known: pl.DataFrame) -> list[pl.DataFrame]:
     return [f.sort("gpus") for f in families if f["gpus"].n_unique() > 1]
 
 
-def predict_family(family: pl.DataFrame) -> list[Row]:
-    """All runs of a family from its smallest one."""
+def predict_family(family: pl.DataFrame, slower: float = SLOWER) -> list[Row]:
+    """All runs of a family from its smallest one; none where its layout cannot be written."""
+    try:
+        return _predict_family(family, slower)
+    except PrismError as error:
+        print(f"{' '.join(str(v) for v in family.row(0)[: len(KEYS)])}: not predicted ({error})", flush=True)
+        return []
+
+
+def _predict_family(family: pl.DataFrame, slower: float) -> list[Row]:
     rows = family.to_dicts()
     first = rows[0]
     law = _fit_law(family)
-    factor = fit_factor(*write_step(first), first["step_median"])
+    factor = fit_factor(*write_step(first), first["step_median"], slower)
     out = []
     for number, row in enumerate(rows):
-        predicted = row["step_median"] if number == 0 else step_seconds(*write_step(row), factor)
+        predicted = row["step_median"] if number == 0 else step_seconds(*write_step(row), factor, slower)
         a, b = law or (0.0, 0.0)
         used = law is None or row["accumulation"] in (family["accumulation"].min(), family["accumulation"].max())
         out.append(
@@ -160,28 +174,25 @@ def show_families(rows: Sequence[Row]) -> None:
             print(f"{name}: mean {np.mean(found):.2f} %, largest {np.max(found):.2f} %, {within}")
 
 
-def show_layouts(known: pl.DataFrame) -> None:
+def predict_layouts(part: pl.DataFrame) -> list[str]:
     """Runs of another layout, from the factor of the smallest run of the same model, GPU, precision and round."""
-    print("\nAnother layout, from one run's factor (the law says nothing here)")
-    for part in known.partition_by(["benchmark", "round", "precision"], maintain_order=True):
-        by_gpu: dict[str, list[dict[str, Any]]] = {}
-        for row in part.sort("gpus").to_dicts():
-            if layer_of(row) is not None:
-                by_gpu.setdefault(row["accelerator"].split("(")[-1][:9], []).append(row)
-        for rows in by_gpu.values():
-            first = rows[0]
-            others = [r for r in rows if any(r[k] != first[k] for k in LAYOUT)]
-            if not others:
-                continue
-            factor = fit_factor(*write_step(first), first["step_median"])
-            print(f"  {_name(first)}: {first['step_median']:.3f} s (fitted, factor {factor:.3f})")
-            for row in others:
-                predicted = step_seconds(*write_step(row), factor)
-                error = (predicted / row["step_median"] - 1) * 100
-                print(
-                    f"    {_name(row)}: {row['step_median']:.3f} s, predicted {predicted:.3f} s {error:+.1f} %",
-                    flush=True,
-                )
+    lines = []
+    by_gpu: dict[str, list[dict[str, Any]]] = {}
+    for row in part.sort("gpus").to_dicts():
+        if layer_of(row) is not None:
+            by_gpu.setdefault(row["accelerator"].split("(")[-1][:9], []).append(row)
+    for rows in by_gpu.values():
+        first = rows[0]
+        others = [r for r in rows if any(r[k] != first[k] for k in LAYOUT)]
+        if not others:
+            continue
+        factor = fit_factor(*write_step(first), first["step_median"])
+        lines.append(f"  {_name(first)}: {first['step_median']:.3f} s (fitted, factor {factor:.3f})")
+        for row in others:
+            predicted = step_seconds(*write_step(row), factor)
+            error = (predicted / row["step_median"] - 1) * 100
+            lines.append(f"    {_name(row)}: {row['step_median']:.3f} s, predicted {predicted:.3f} s {error:+.1f} %")
+    return lines
 
 
 def show_absolute(rows: Sequence[Row], known: pl.DataFrame) -> None:
@@ -258,23 +269,28 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="with families.csv and runs.csv")
     parser.add_argument("--most-gpus", type=int, default=12_000)
     parser.add_argument("--only", default="", help="families whose names contain this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--output", type=Path, default=None)
     args = parser.parse_args()
     known = read_known(args.folder, args.most_gpus)
     show_memory(known)
     show_tails(args.folder)
-    show_layouts(known.filter(pl.concat_str(KEYS, separator=" ").str.contains(args.only, literal=True)))
-    rows: list[Row] = []
-    for family in read_families(known):
-        name = " ".join(str(v) for v in family.row(0)[: len(KEYS)])
-        if args.only not in name:
-            continue
-        try:
-            rows += predict_family(family)
-        except Exception as error:  # a layout that cannot be written is listed, and the others go on
-            print(f"{name}: not predicted ({error})")
-    print("\nStep times: layouts are tensor, pipeline, virtual stages, context, micro-batch")
-    show_families(rows)
+    known = known.filter(pl.concat_str(KEYS, separator=" ").str.contains(args.only, literal=True))
+    families = read_families(known)
+    largest = sorted(range(len(families)), key=lambda i: -int(families[i]["gpus"].max()))  # type: ignore[arg-type]
+    with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool:
+        found = {(slower, i): pool.submit(predict_family, families[i], slower) for i in largest for slower in FACTORS}
+        parts = known.partition_by(["benchmark", "round", "precision"], maintain_order=True)
+        layouts = [pool.submit(predict_layouts, part) for part in parts]
+        rows: list[Row] = []
+        for slower in FACTORS:
+            rows = [row for i in range(len(families)) for row in found[slower, i].result()]
+            print(f"\nStep times, compute beside collectives {slower:g} times as long (layouts: {', '.join(LAYOUT)})")
+            show_families(rows)
+        print("\nAnother layout, from one run's factor (the law says nothing here)")
+        for lines in layouts:
+            for line in lines.result():
+                print(line, flush=True)
     show_absolute(rows, known)
     if args.output:
         args.output.write_text(json.dumps([asdict(row) for row in rows]))

@@ -2,13 +2,16 @@
 
 The folder has a `cases.json`: per case `script` (file and arguments), `worlds`, `expect` (works, bug or refuse), and
 optionally `real_cpu_ms` (main thread's CPU time per iteration of each real rank) and `culprits` (world size -> ranks,
-one of which the message must name).
+one of which the message must name). Several cases run at once on a machine with more cores (`--jobs`), each bound to an
+equal share of them, so that ranks see no more cores than they would on a machine of that size.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 HANG_WORDS = ("would hang", "the run hangs", "deadlock", " waits in ", " waits at ")
 MODULES = {"b01": "transformers", "b05": "lightning", "b07": "deepspeed"}
+PACKAGES = ("transformers", "accelerate", "lightning", "deepspeed", "datasets")
+SHORTEST_S = 10.0  # no run is started for less
 TIME_FACTOR = 2.0  # real times were taken once on a busy machine, so only gross errors count as wrong
 OUTCOMES = ("works", "bug named", "refused", "false hang", "crash", "hang", "wrong time", "bug missed", "wrong rank")
 
@@ -173,31 +179,85 @@ def _judge(case: Case, document: dict[str, Any] | None, told: str, outcome: str)
 
 def main() -> None:
     """Run the board."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="cases whose names begin with one of these, as a02,c06")
-    parser.add_argument("--worlds", default="", help="world sizes to run, as 8,256")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
-    parser.add_argument("--options", default="", help="more options of prism emulate")
-    parser.add_argument("--output", type=Path, default=None, help="file for the results as JSON Lines")
-    args = parser.parse_args()
+    args = _parse()
     only, worlds = args.only.split(",") if args.only else (), [int(w) for w in args.worlds.split(",") if w]
-    results = []
-    for case in read_cases(args.folder.resolve(), only, worlds):
-        result = run_case(case, args.limit, args.options.split())
+    found = [case for folder in args.folders for case in read_cases(folder.resolve(), only, worlds)]
+    missing = {case.name for case in found if not is_installed(case)}
+    later = tuple(filter(None, args.later.split(",")))
+    cases = sorted((c for c in found if c.name not in missing), key=lambda c: bool(later) and c.name.startswith(later))
+    results: list[Result] = []
+    for result in _run_all(cases, args):
         results.append(result)
-        times = "" if result.predicted_ms is None else f"{result.predicted_ms:8.2f} ms (compute {result.compute_ms:.2f}"
-        times += (
-            f", real {result.real_ms:.2f})" if result.predicted_ms is not None and result.real_ms else ")" * bool(times)
-        )
-        mark = "ok " if result.right else "NOT"
-        place = f"{mark} {result.name:10} {result.world:5} {result.outcome:10} {result.wall_s:6.1f} s"
-        place += f" ({result.cpu_s:.0f} s of CPU)"
-        print(f"{place} {times} {result.told[:300]}", flush=True)
+        print(_describe(result), flush=True)
         if args.output:
             with args.output.open("a") as stream:
                 stream.write(json.dumps(asdict(result)) + "\n")
     print(f"{sum(r.right for r in results)} of {len(results)} right: {dict(Counter(r.outcome for r in results))}")
+    done = {(r.name, r.world) for r in results}
+    left = [f"{case.name}-{case.world}" for case in cases if (case.name, case.world) not in done]
+    print(f"not run for want of time: {' '.join(left) or 'none'}; of packages: {' '.join(sorted(missing)) or 'none'}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--only", default="", help="cases whose names begin with one of these, as a02,c06")
+    parser.add_argument("--later", default="", help="cases that come after all others, named in the same way")
+    parser.add_argument("--worlds", default="", help="world sizes to run, as 8,256")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no run starts, and none goes on, after this long")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--options", default="", help="more options of prism emulate")
+    parser.add_argument("--output", type=Path, default=None, help="file for the results as JSON Lines")
+    return parser.parse_args()
+
+
+def is_installed(case: Case) -> bool:
+    """Whether this machine has the packages that the script imports."""
+    text = Path(case.script[0]).read_text()
+    needed = [name for name in PACKAGES if re.search(rf"^\s*(?:import|from) {name}\b", text, re.MULTILINE)]
+    return all(importlib.util.find_spec(name) is not None for name in needed)
+
+
+def open_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that are each bound to an equal share of the cores, as is all that they start."""
+    cores, context = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("fork")
+    shares, each = context.SimpleQueue(), max(len(cores) // jobs, 1)
+    for job in range(jobs):
+        shares.put([cores[(job * each + i) % len(cores)] for i in range(each)])
+    return ProcessPoolExecutor(jobs, context, _take_share, (shares,))
+
+
+def _take_share(shares: Any) -> None:
+    os.sched_setaffinity(0, shares.get())
+
+
+def _run_all(cases: Sequence[Case], args: argparse.Namespace) -> Iterator[Result]:
+    """The results as they come, of as many as the time allows."""
+    until, options = time.monotonic() + args.seconds, args.options.split()
+    with open_pool(args.jobs) as pool:
+        running = [pool.submit(_run_in_time, case, until, args.limit, options) for case in cases]
+        for future in as_completed(running):
+            result = future.result()
+            if result is not None:
+                yield result
+
+
+def _run_in_time(case: Case, until: float, limit_s: float, options: Sequence[str]) -> Result | None:
+    left = until - time.monotonic()
+    if left < SHORTEST_S:
+        return None
+    result = run_case(case, min(limit_s, left), options)
+    return None if result.outcome == "hang" and left < limit_s else result
+
+
+def _describe(result: Result) -> str:
+    times = ""
+    if result.predicted_ms is not None:
+        real = f", real {result.real_ms:.2f}" if result.real_ms else ""
+        times = f"{result.predicted_ms:8.2f} ms (compute {result.compute_ms:.2f}{real})"
+    place = f"{'ok ' if result.right else 'NOT'} {result.name:10} {result.world:5} {result.outcome:10}"
+    return f"{place} {result.wall_s:6.1f} s ({result.cpu_s:.0f} s of CPU) {times} {result.told[:300]}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from prism.scenarios.sizes import RankSizes, size_up  # noqa: E402
 from prism.simulate.cluster_file import load_cluster  # noqa: E402
 from prism.simulate.costs import ClusterCosts  # noqa: E402
 from prism.simulate.graph import Graph, repeat_graph  # noqa: E402
-from prism.simulate.solving.solver import solve  # noqa: E402
+from prism.simulate.solving.overlap import SLOWER, solve_contended  # noqa: E402
 
 SHAPES = {
     "gpt3": replace(MODELS["gpt-175b"], seq=2048),
@@ -144,19 +144,19 @@ def _scale(graph: Graph, which: pl.Expr, factor: float) -> Graph:
     return replace(graph, ops=graph.ops.with_columns(scaled.alias("duration_ns")))
 
 
-def step_seconds(graph: Graph, costs: ClusterCosts, factor: float) -> float:
-    """A step with compute scaled by the factor."""
+def step_seconds(graph: Graph, costs: ClusterCosts, factor: float, slower: float = SLOWER) -> float:
+    """A step with compute scaled by the factor, and slower beside collectives."""
     scaled = _scale(graph, pl.col("kind").is_in(["compute", "host"]), factor)
-    return float(solve(scaled, costs).step_ns[-1]) / 1e9
+    return float(solve_contended(scaled, costs, slower=slower).step_ns[-1]) / 1e9
 
 
-def fit_factor(graph: Graph, costs: ClusterCosts, measured_s: float) -> float:
+def fit_factor(graph: Graph, costs: ClusterCosts, measured_s: float, slower: float = SLOWER) -> float:
     """The compute factor at which the step takes as long as measured."""
     # A step is nearly linear in the factor, so a few secants are enough.
     before, factor = 1.0, 0.7
-    at_before = step_seconds(graph, costs, before)
+    at_before = step_seconds(graph, costs, before, slower)
     for _ in range(5):
-        at = step_seconds(graph, costs, factor)
+        at = step_seconds(graph, costs, factor, slower)
         if abs(at / measured_s - 1) < 1e-4 or at == at_before:
             break
         slope = (at - at_before) / (factor - before)

@@ -145,3 +145,12 @@ def test_a_thread_that_waits_is_told_apart_from_the_rank() -> None:
     box.collect(Waiting(0, "collect", "saving/gather", 0, (0, 1), "save.py:1", False, lambda answer: None))
     assert box.standing() == set()
     assert box.standing(any_thread=True) == {0}
+
+
+def test_a_rank_that_takes_its_turn_later_is_not_stopped_with_the_first() -> None:
+    box = Mailbox([0, 1])
+    box.started(0)
+    box.started(1)
+    box.ended(0, "done", 100)
+    assert not box.is_enough(64)  # it has still to come to the end of its own iteration
+    assert box.is_enough(256)  # it ends none

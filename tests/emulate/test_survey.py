@@ -45,3 +45,15 @@ def test_a_deadlock_is_told_in_the_calls_of_the_program() -> None:
         "each waits for the next"
     )
     assert say_calls("rank 1 sends nothing") == "rank 1 sends nothing"
+
+
+def test_ranks_of_a_gpu_run_alone_where_the_first_could_not_show_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    surveyor = Surveyor.__new__(Surveyor)
+    surveyor._launch, surveyor._config = LaunchConfig(script=(__file__,), world_size=8), SurveyConfig()
+    small = replace(capture(0, 8, []), device="an H200", device_bytes=140 << 30)
+    monkeypatch.setattr(surveyor, "_affordable_steps", lambda probe: 0)
+    for status, at_once in (("needs", 1), ("done", 8)):
+        monkeypatch.setattr(surveyor, "_probe", lambda recording, status=status: replace(small, status=status))
+        monkeypatch.setattr(surveyor, "_sample", lambda captures, recording: captures)
+        surveyor.run()
+        assert surveyor._at_once == at_once

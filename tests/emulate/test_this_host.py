@@ -12,7 +12,7 @@ from prism.emulate import this_host
 from prism.emulate.families import find_families
 from prism.emulate.inside.measure import MeasurePlan
 from prism.emulate.predict import choose_costs
-from prism.emulate.this_host import HostConfig, calibrate_this_host, list_needed
+from prism.emulate.this_host import HostConfig, calibrate_this_host, count_running, list_needed
 from prism.errors import PrismError
 from prism.simulate.costs import estimate
 
@@ -83,3 +83,13 @@ def test_a_busy_host_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyP
     config = HostConfig(folder=tmp_path, note=notes.append)
     assert calibrate_this_host(ranks, find_families(ranks.values()), config) is None
     assert "busy" in notes[-1] and list(tmp_path.iterdir()) == []
+
+
+def test_processes_on_other_cores_do_not_make_ours_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 3})
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr(this_host, "_cores_in_use", lambda: [2, 5, 6, 7, 8, 9])  # this process, and others elsewhere
+    monkeypatch.setattr(this_host, "_count_on_host", lambda: 6)
+    assert count_running(2, 0.0) == 0.0
+    monkeypatch.setattr(this_host, "_count_on_host", lambda: 14)  # 8 more that cannot be seen, on any of 16 cores
+    assert count_running(2, 0.0) == pytest.approx(1.0)

@@ -163,10 +163,10 @@ class ExchangeServer:
         elif verb in ("set", "add", "check", "delete", "count"):
             reply(self._use_store(rank, verb, values))
         elif verb == "still":
-            reply(("over" if box.was_stopped() else "ok", None))
+            reply(("over" if box.is_enough(values[0]) else "ok", None))
         elif verb == "bye":
             reply(("ok", None))
-            box.ended(rank, values[0])
+            box.ended(rank, *values)
         else:
             self._keep_step(reply, rank, verb, values)
 

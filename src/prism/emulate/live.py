@@ -24,7 +24,8 @@ from prism.emulate.slow_peers import slow_down
 from prism.emulate.virtual_peers import VirtualPeers
 from prism.errors import BadConfigError
 from prism.records.ops import COLLECTIVES, POINT_TO_POINT
-from prism.simulate.solving.solver import Solution, SolveConfig, solve
+from prism.simulate.solving.overlap import solve_contended
+from prism.simulate.solving.solver import Solution, SolveConfig
 
 _MESSAGES = tuple(POINT_TO_POINT)
 
@@ -80,7 +81,7 @@ def _run_by_schedule(emulation: Emulation, rank: int, faults: Sequence[FaultPlan
     slow = [replace(fault, step=0) for fault in faults if fault.kind == "slow"]
     if slow:
         config = SolveConfig(note_ops=True, eager_bytes=prediction.eager_bytes)
-        slowed = solve(slow_down(emulation.stitched.graph, slow), prediction.costs, config)
+        slowed = solve_contended(slow_down(emulation.stitched.graph, slow), prediction.costs, config)
         document["slow_rules"] = [asdict(rule) for rule in make_rules(emulation, slowed, rank)]
         document["slow_from"] = min(fault.step for fault in faults if fault.kind == "slow")
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:

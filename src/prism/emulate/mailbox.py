@@ -12,6 +12,7 @@ Answer = tuple[str, Any]
 _Key = tuple[str, str, int]
 Reply = Callable[[Answer], None]
 _LIKENESS = 256  # bytes at the head of a message that tell what it is
+_MORE_CALLS = 2  # stages of a pipeline differ in their calls, and ranks that take turns end at different times
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Mailbox:
         self._members: dict[tuple[str, int], frozenset[int]] = {}
         self._complete: tuple[tuple[str, int], tuple[list[bytes], list[int]]] | None = None  # the last one gathered
         self._added: Counter[tuple[int, str]] = Counter()
+        self._most_calls = 0  # of a rank that was stopped
 
     # Ranks come and go.
 
@@ -74,8 +76,10 @@ class Mailbox:
         self._running.add(rank)
         self._over.pop(rank, None)
 
-    def ended(self, rank: int, status: str) -> None:
-        """A rank is over; whoever waits for it learns so."""
+    def ended(self, rank: int, status: str, calls: int = 0) -> None:
+        """A rank is over after so many calls; whoever waits for it learns so."""
+        if status == "done":
+            self._most_calls = max(self._most_calls, calls)
         self._over.setdefault(rank, status)
         self._running.discard(rank)
         for key, waiting in list(self._waiting.items()):
@@ -91,9 +95,9 @@ class Mailbox:
         """How many of these have not ended."""
         return len(self._running & set(ranks))
 
-    def was_stopped(self) -> bool:
-        """Whether a rank was stopped because enough iterations were seen."""
-        return "done" in self._over.values()
+    def is_enough(self, calls: int) -> bool:
+        """Whether a rank that ends no iteration has called more than those that were stopped after enough of them."""
+        return "done" in self._over.values() and calls > _MORE_CALLS * self._most_calls
 
     def standing(self, *, any_thread: bool = False) -> set[int]:
         """Ranks whose main thread waits, or any of their threads."""

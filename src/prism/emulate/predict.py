@@ -20,6 +20,7 @@ from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
 from prism.simulate.graph import Graph
+from prism.simulate.solving.overlap import solve_contended
 from prism.simulate.solving.solver import Solution, SolveConfig, solve
 from prism.simulate.solving.usage import measure_usage
 
@@ -121,7 +122,8 @@ def predict(
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
-    solution = solve(stitched.graph, costs, config)
+    # Kernels of NCCL take multiprocessors from those that compute beside them. CPU ranks were measured among others.
+    solution = (solve if gloo else solve_contended)(stitched.graph, costs, config)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)
     exposed = split.exposed_communication + split.bubble

@@ -85,7 +85,8 @@ class Surveyor:
             return Survey(captures={0: probe}, complete=True, measured=self._measured)
         self._on_gpu = probe.device != "cpu"
         if self._on_gpu:
-            self._at_once = count_at_once(probe)
+            # A rank that could not go on alone has not shown how much memory it takes.
+            self._at_once = count_at_once(probe) if probe.status == "done" else 1
         steps = self._affordable_steps(probe)
         if steps:
             note(f"running the host code of all {world} ranks for {steps} iterations")

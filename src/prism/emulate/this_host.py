@@ -71,15 +71,37 @@ def calibrate_this_host(captures: Mapping[int, Capture], families: Families, con
 
 
 def count_running(samples: int = 10, interval_s: float = 0.02) -> float:
-    """Processes that want a core now, this one not counted."""
-    total = 0
+    """Processes that want one of this process's cores now, itself not counted."""
+    cores = os.sched_getaffinity(0)
+    share = len(cores) / (os.cpu_count() or len(cores))
+    total = 0.0
     for _ in range(samples):
-        try:
-            total += int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-        except (OSError, ValueError, IndexError):
-            return 0.0
+        on_cores = _cores_in_use()
+        near = sum(core in cores for core in on_cores)
+        # Threads, and processes of other containers, are counted by the kernel but not shown with their core.
+        total += near + max(_count_on_host() - len(on_cores), 0) * share
         time.sleep(interval_s)
     return max(total / samples - 1, 0.0)
+
+
+def _cores_in_use() -> list[int]:
+    """The core of every running process that can be seen."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, *fields = path.read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):  # it has ended meanwhile
+            continue
+        if state == "R":
+            found.append(int(fields[35]))
+    return found
+
+
+def _count_on_host() -> int:
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def list_needed(captures: Mapping[int, Capture], families: Families, cores: int) -> list[Wanted]:

@@ -97,7 +97,7 @@ class CallingGroup(NamedGroup):
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
         if session.exchange is not None and session.step == 0 and entry.op % _ASK_EVERY == _ASK_EVERY - 1:
-            session.exchange.ask("still")  # a rank without an optimizer ends when the others have
+            session.exchange.ask("still", entry.op)  # a rank without an optimizer ends when the others have
         self._calls += 1
         kept = request.outputs if request.outputs is not None else request.tensors
         # Only asynchronous ops keep their inputs alive; NCCL's group has done so since torch 2.8.

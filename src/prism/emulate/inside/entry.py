@@ -106,7 +106,7 @@ class RankProcess:
         self.meter.stop_counting()
         _leave_log(session, self.meter, status, reason, time.perf_counter() - self.started)
         if session.exchange is not None:
-            session.exchange.ask("bye", status)
+            session.exchange.ask("bye", status, session.recorder.num_ops)
         sys.stdout.flush()
         sys.stderr.flush()
         # Threads of the program (data loaders, watchdogs) must not keep a finished rank alive.
@@ -152,16 +152,23 @@ def _run_script(command: list[str]) -> tuple[str, str]:
         if code and isinstance(error.code, str):
             sys.stderr.write(error.code + "\n")
         return ("ended", "") if not code else ("exited", f"exit code {code}")
-    except torch.cuda.OutOfMemoryError as error:
-        _show(error)
-        return "out_of_memory", _shorten(error)
     except (ExchangeError, UnsupportedError) as error:
         _show(error)
         return ("hung" if isinstance(error, ExchangeError) else "unsupported"), str(error)
     except BaseException as error:  # the user's own failure, whatever it is
         _show(error)
+        full = _find_full_device(error)
+        if full is not None:
+            return "out_of_memory", _shorten(full)
         return "crashed", f"{type(error).__name__}: {_shorten(error)}"
     return "ended", ""
+
+
+def _find_full_device(error: BaseException | None) -> BaseException | None:
+    """The allocator's own error, which pipeline schedules and trainers raise again in their words."""
+    while error is not None and not isinstance(error, torch.cuda.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _shorten(error: BaseException) -> str:
@@ -211,12 +218,12 @@ def _leave_log(session: Session, meter: MemoryMeter, status: str, reason: str, w
 
 
 def _private_bytes() -> int:
-    """Memory that this process shares with no other."""
+    """Memory that this process wrote to. Pages of libraries that no other rank has read yet will be shared."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
 
 
 if __name__ == "__main__":

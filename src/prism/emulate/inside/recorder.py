@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -115,6 +116,7 @@ def find_source() -> str:
     return ""
 
 
+@functools.cache  # a mesh of many dimensions makes thousands of groups at one line
 def _shorten(name: str) -> str:
     """Installed packages by their import path, the user's files by the last two parts."""
     _, _, installed = name.rpartition("site-packages/")

@@ -67,7 +67,11 @@ class VirtualWork(dist.Work):
         if self._future is not None:
             return self._future
         outputs = list(self._outputs)
+        fetches = self._settle is not None
         self._fetch()
+        if fetches and self._session.recorder.entries[-1] is self._entry:
+            # To add up what hundreds of ranks hold is no work of the program.
+            self._entry.end = self._session.clock.mark()
         devices: list[Any] | None = [outputs[0].device] if outputs and outputs[0].is_cuda else None
         self._future = torch.futures.Future(devices=devices) if devices else torch.futures.Future()
         pacer = self._session.pacer
