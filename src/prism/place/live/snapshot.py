@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from prism.place.clusters import Cluster, Job
 from prism.place.policies import POLICIES
 from prism.place.run_times import RunTimes
 from prism.place.scheduler import Scheduler
+
+Form = Literal["batch script", "manifest"]
+"""How a kind of cluster takes a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class LiveCluster(Protocol):
         """How long a cluster that answers again needs for calls that came before."""
 
     @property
-    def form(self) -> str:
+    def form(self) -> Form:
         """What it takes as a job: "batch script" or "manifest"."""
 
     @property

@@ -9,10 +9,9 @@ from typing import Any, Literal, cast
 
 from prism.recover.supervise.events import CheckpointBroken, Restored, Saved, SaveFailed, StepDone
 from prism.serve.snapshot import Snapshot
-from prism.serve.sources.printed import Printed
+from prism.serve.sources.printed import Printed, say_in_a_line
 from prism.serve.sources.supervised import Decision, Supervised
 from prism.serve.views.jobs import Health, judge_run, key_of
-from prism.serve.views.reports import say_in_a_line
 
 _MOST_POINTS = 2_000
 Tone = Literal["good", "info", "warning", "bad"]
