@@ -15,7 +15,7 @@ from prism.errors import BadConfigError, BadFileError, InputError
 from prism.recover.progress import BatchRange, Progress, RunOrders, attempt_dir, next_batch, parse_ranges
 from prism.recover.supervise import clock as clock_module
 from prism.recover.supervise import events
-from prism.recover.supervise.actions import KINDS, Cordon, Launch, Notify
+from prism.recover.supervise.actions import KINDS, Cordon, Explain, Kill, Launch, Notify
 from prism.recover.supervise.clock import ClockMark, RunClock
 from prism.recover.supervise.config import SuperviseConfig, read_config
 from prism.recover.supervise.hosts import HostPolicy
@@ -99,6 +99,12 @@ def test_every_action_has_a_line():
         names = [n for n in kind.__dataclass_fields__ if n in samples]
         line = describe(kind(**{n: samples[n] for n in names}))
         assert line and "\n" not in line
+
+
+def test_clearing_what_an_ended_attempt_left_does_not_read_as_the_killing_of_a_job():
+    assert describe(Kill(attempt=2, grace_s=0.0)) == "clear    what is left of attempt 2"
+    assert describe(Kill(attempt=2, grace_s=60.0)) == "end      attempt 2, 60 s to save"
+    assert describe(Explain(attempt=1, code=-9)) == "explain  attempt 1, which ended with -9"
 
 
 # -- clock

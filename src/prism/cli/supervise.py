@@ -113,7 +113,7 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
     return [
         ("run", found.run_dir),
         ("state", f"{found.outcome or found.phase}{': ' + found.outcome_text if found.outcome_text else ''}"),
-        ("supervisor", "at work" if found.supervised else "not running; start it again with the same command"),
+        ("supervisor", _tell_supervisor(found)),
         ("attempt", f"{found.attempt} on {', '.join(found.hosts) or 'this machine'}"),
         ("progress", f"step {found.step}{loss}"),
         ("last good checkpoint", good),
@@ -122,6 +122,12 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
         ("hosts out of use", ", ".join(found.cordoned) or "none"),
         *((f"  {past.host}", _tell_history(past)) for past in found.host_history),
     ]
+
+
+def _tell_supervisor(found: RunStatus) -> str:
+    if found.supervised:
+        return "at work"
+    return "done" if found.outcome else "not running; start it again with the same command"
 
 
 def _tell_history(past: HostHistory) -> str:

@@ -109,6 +109,12 @@ def describe(action: Action) -> str:
             where = ", ".join(fields["hosts"]) or f"{fields['num_hosts']} hosts"
             start = "newest checkpoint" if fields["resume_step"] is None else f"checkpoint <= {fields['resume_step']}"
             return f"{'launch':8} attempt {fields['attempt']} on {where}, from the {start}"
+        case "Kill" if not fields["grace_s"]:
+            return f"{'clear':8} what is left of attempt {fields['attempt']}"
+        case "Kill":
+            return f"{'end':8} attempt {fields['attempt']}, {fields['grace_s']:g} s to save"
+        case "Explain":
+            return f"{'explain':8} attempt {fields['attempt']}, which ended with {fields['code']}"
         case "Cordon":
             return f"{'cordon':8} {fields['host']} for {fields['hours']:g} h: {fields['reason']}"
         case name:
