@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from web_storage import PlainHandler, RangeHandler, serve
 
 from prism.errors import BadFileError
 from prism.evaluate.run.loading import Shelf, ShelfConfig, open_source
+from prism.evaluate.run.loading.folder_source import FolderSource
+from prism.evaluate.run.loading.source import identify
 from prism.evaluate.run.models.tiny import write_tiny
 
 
@@ -116,3 +119,13 @@ def test_an_object_that_vanishes_is_told(bucket: Any) -> None:
     bucket.delete_object(Bucket="runs", Key="a/step-1/model.safetensors")
     with pytest.raises(OSError, match="model.safetensors"):
         source.read_into("model.safetensors", 0, memoryview(bytearray(5)))
+
+
+def test_checkpoints_of_one_size_and_time_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    found = set()
+    for name, content in (("step-1", b"a" * 100), ("step-2", b"a" * 99 + b"b"), ("step-3", b"a" * 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+        os.utime(tmp_path / name / "model.safetensors", ns=(1, 1))
+        found.add(identify(FolderSource(tmp_path / name).files()))
+    assert len(found) == 2
