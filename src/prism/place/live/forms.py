@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from prism.errors import BadConfigError, BadFileError
 from prism.place.live.slurm import Unit, read_script
+from prism.place.live.snapshot import Form
 
-Form = Literal["batch script", "manifest"]
 _SCRIPTS, _MANIFESTS = (".sh", ".sbatch"), (".yaml", ".yml")
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _COUNTS = ("parallelism", "replicas", "numNodes")  # of Job, JobSet and Kubeflow's kinds, Trainer

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import InputError
-from prism.place.live.forms import GPU_RESOURCES, Form, load_manifest
-from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
+from prism.place.live.forms import GPU_RESOURCES, load_manifest
+from prism.place.live.snapshot import Form, SeenJob, Snapshot, SubmitError, check
 
 _NAME = re.compile(r"[^a-z0-9-]+")
 _MARK = "prism.dev/mark"

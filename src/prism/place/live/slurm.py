@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
+from prism.place.live.snapshot import Form, SeenJob, Snapshot, SubmitError, check
 
 Unit = Literal["gpu", "node", "cpu"]
 _JOBS = "%i|%T|%u|%b|%D|%C|%M|%L|%k"  # id, state, user, GPUs per node, nodes, CPUs, time used, time left, comment
@@ -35,7 +35,7 @@ class SlurmCluster:
     repeatable: bool = False
 
     @property
-    def form(self) -> str:
+    def form(self) -> Form:
         """Jobs are scripts for sbatch."""
         return "batch script"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from prism.place.clusters import Cluster, Job
 from prism.place.policies import POLICIES
 from prism.place.run_times import RunTimes
 from prism.place.scheduler import Scheduler
+
+Form = Literal["batch script", "manifest"]  # what a cluster takes as a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,8 @@ class LiveCluster(Protocol):
         """How long a cluster that answers again needs for calls that came before."""
 
     @property
-    def form(self) -> str:
-        """What it takes as a job: "batch script" or "manifest"."""
+    def form(self) -> Form:
+        """What it takes as a job."""
 
     @property
     def repeatable(self) -> bool:
