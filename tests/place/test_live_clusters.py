@@ -20,7 +20,7 @@ from prism.place.live.kueue import KueueCluster
 from prism.place.live.nominating import Nominator
 from prism.place.live.sites_file import read_live
 from prism.place.live.slurm import SlurmCluster, parse_length, read_script
-from prism.place.live.snapshot import SeenJob, Snapshot, SubmitError, check
+from prism.place.live.snapshot import Form, SeenJob, Snapshot, SubmitError, check
 
 
 class Killed(BaseException):
@@ -38,7 +38,7 @@ class FakeCluster:
     free: int = 8
     settle_s: float = 0.0
     arrival_s: float = 0.0
-    form: str = "batch script"
+    form: Form = "batch script"
     repeatable: bool = False
 
     def look(self) -> Snapshot:

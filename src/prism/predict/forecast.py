@@ -185,7 +185,7 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
             f"{config.least_events} events and {config.least_parts} parts are needed, so all parts get the mean risk"
         )
         return _Chosen()
-    weight = total / (total + config.rule_events)
+    weight = total / (total + config.rule_events) if _knows_surroundings(panel) else 0.0
     held = _hold_out(labels, config)
     events = np.array([int(label.sum()) for label in labels[:held]])
     rules = {name: _pool(rule, panels[:held], labels[:held]) for name, rule in RULES.items()}
@@ -199,8 +199,6 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
         # Moments closer than a horizon share their events; the error is that of an AUC near 0.5 with as many.
         apart = events.sum() * max(1.0 / held, min(1.0, config.step_days / config.horizon_days))
         error = float(np.sqrt(1.0 / 12.0 / max(apart, 1.0)))
-        alone = [_pool(_lean_on_rules(trees, w, shares).score, panels[:held], labels[:held]) for w in (0.0, 1.0)]
-        weight = float(np.clip((alone[1] - alone[0]) / (config.rule_errors * error), 0.0, 1.0))
         mixed = _lean_on_rules(trees, weight, shares)
         judged = _judge(mixed, mixed.score(panels[0]), labels[0], expected)
         pooled = _pool(mixed.score, panels[:held], labels[:held])
@@ -211,6 +209,12 @@ def _choose(known: History, at_ns: int, panel: Panel, config: PredictConfig, not
     every = list(range(len(moments)))
     trees = fit_trees(panels, labels, _weigh(moments, every, config))
     return replace(judged, learned=_lean_on_rules(trees, weight, _weigh_rules(panels, labels, every)))
+
+
+def _knows_surroundings(panel: Panel) -> bool:
+    """Whether more than a part's own events is known: places or counters, which trees can put together."""
+    wanted = ("place_", "rate_within", "rate_level", "counter_")
+    return any(np.ptp(panel.column(name)) > 0 for name in panel.names if name.startswith(wanted))
 
 
 def _hold_out(labels: Sequence[NDArray[np.bool_]], config: PredictConfig) -> int:

@@ -11,8 +11,7 @@ from prism.place.policies import POLICIES
 from prism.place.run_times import RunTimes
 from prism.place.scheduler import Scheduler
 
-Form = Literal["batch script", "manifest"]
-"""How a kind of cluster takes a job."""
+Form = Literal["batch script", "manifest"]  # what a cluster takes as a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class LiveCluster(Protocol):
 
     @property
     def form(self) -> Form:
-        """What it takes as a job: "batch script" or "manifest"."""
+        """What it takes as a job."""
 
     @property
     def repeatable(self) -> bool:
