@@ -70,7 +70,7 @@ def train(rank: int, folder: Path) -> None:
         for step in range(1, 1_000):
             batch = load_batch(rank, step, folder)
             time.sleep(0.03)  # forward and backward
-            for bucket in batch.split(list(_NUMEL)):
+            for bucket in torch.split(batch, list(_NUMEL)):
                 csv.writer(sent).writerow((time.time_ns(), "begins", bucket.numel()))
                 sent.flush()
                 dist.all_reduce(bucket)
@@ -100,7 +100,7 @@ def _dump_when_asked(rank: int, folder: Path) -> None:
     while not (folder / ".dump").exists():
         time.sleep(0.05)
     part = folder / f".part_{rank}"
-    part.write_bytes(torch._C._distributed_c10d._dump_fr_trace())
+    part.write_bytes(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]
     part.replace(folder / f"dump_{rank}")
 
 

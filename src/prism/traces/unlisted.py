@@ -115,9 +115,9 @@ def _find_awaited(
     since = min(waiting[r].created_ns for r in by)
     gone = [m.rank for m in roots if not m.seen]
     if gone:
-        told = f"all who left a dump entered what they wait in; rank {_name(gone)} left none: it died or is held"
+        text = f"all who left a dump entered what they wait in; rank {_name(gone)} left none: it died or is held"
         sure = round(0.85 / len(ranks), 2)
-        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since, confidence=sure, text=told)
+        return Root(what="missing_dump", ranks=ranks, waiting=by, since_ns=since, confidence=sure, text=text)
     last = calls[ranks[0]][-1] if calls[ranks[0]] else None
     return Root(
         what="absent",
