@@ -123,7 +123,7 @@ def write_evidence(
         ]
         (folder / "nccl.log").write_text("\n".join(lines) + "\n")
         if rng:
-            innocent = rng.choice([h for h in hosts if h not in guilty])
+            innocent = rng.choice([h for h in hosts if h not in guilty] or hosts)
             kernel = (
                 f"Nov 16 02:00:00 {innocent} kernel: NVRM: Xid (PCI:0000:4e:00): 94, pid=77, Contained memory error\n"
             )

@@ -105,9 +105,10 @@ def _start(
     job = folder / "job"
     job.mkdir(exist_ok=True)
     env = os.environ | {
-        "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
+        "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "NCCL_HOSTID": f"host-{rank}",
         "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
-        "NCCL_HOSTID": f"host-{rank}",
+        # Naming the frames of stacks takes longer than the watchdog waits for a dump.
+        "TORCH_INCLUDE_STACK_TRACE": "0",
         "NCCL_RAS_ADDR": f"localhost:{port + rank}", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_FILE": str(job / f"nccl_{rank}.log"), "TORCH_FR_BUFFER_SIZE": "2000",

@@ -58,6 +58,18 @@ def test_an_xid_of_a_host_whose_ranks_are_unknown_is_told_and_outranks_nobody(hu
     assert any("which ranks node-z runs is unknown" in line for line in found.fused.against)
 
 
+def test_an_error_that_ends_processes_does_not_explain_a_job_that_is_slow(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_dump(tmp_path, rank, 20, ended=True, at=10**18 + (60_000_000 if rank == 2 else rank))
+    lines = [
+        f"node-{'xzy'[r]}:7:9 [0] NCCL INFO comm 0x5 rank {r} nranks 3 cudaDev 0 busId 4000 - Init COMPLETE"
+        for r in range(3)
+    ]
+    (tmp_path / "nccl.log").write_text("\n".join(lines) + "\n")
+    (tmp_path / "kern.log").write_text(XID)
+    assert named(tmp_path) == {("rank", "2"), ("host", "node-y")}
+
+
 def test_an_xid_alone_is_still_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "kern.log").write_text(XID)
     assert ("host", "node-z") in named(tmp_path)

@@ -5,13 +5,16 @@ Made by benchmarks/investigate_nccl.py; RAS's answers and the dumps are as they 
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from prism.investigate import investigate
 from prism.investigate.evidence import _looks_like_ras
 from prism.traces import find_hang, read_dump
 from prism.traces.ras import find_laggards, parse_ras
+from prism.traces.watchdog import find_behind
 
 DATA = Path(__file__).parent / "data" / "nccl"
 
@@ -26,6 +29,15 @@ def test_ras_names_the_rank_that_sleeps_or_is_gone(name: str) -> None:
 
 def test_a_kernel_that_never_ends_shows_in_no_count() -> None:
     assert find_laggards(parse_ras((DATA / "kernel_ras.txt").read_text(), "kernel")) == []
+
+
+def test_the_watchdog_tells_who_was_behind_where_no_dump_was_written(tmp_path: Path) -> None:
+    found = find_behind(sorted(DATA.glob("sleep_rank_*.log")))
+    assert found is not None and (found.ranks, found.enqueued, found.most) == ((2,), 14, 16)
+    assert find_behind([DATA / "sleep_rank_0.log", DATA / "sleep_rank_1.log"]) is None
+    for path in DATA.glob("sleep_rank_*.log"):
+        shutil.copy(path, tmp_path / path.name.removeprefix("sleep_"))
+    assert {s.id for s in investigate(tmp_path).fused.culprits if s.type == "rank"} == {"2"}
 
 
 @pytest.mark.parametrize("pattern", ["sleep_dump_*", "sleep_json_*"])

@@ -20,6 +20,7 @@ from prism.traces.profiled_ranks import ProfiledJob
 from prism.traces.rank_logs import RankLog, find_first_failed, find_silent, is_loss_of_peer
 from prism.traces.ras import Laggards
 from prism.traces.standing import Standing
+from prism.traces.watchdog import Behind
 
 SuspectType = Literal["rank", "host", "gpu", "link", "program"]
 Source = Literal["flight_recorder", "flows", "log", "kineto", "counters", "ras", "inspector", "stacks", "rank_logs"]
@@ -96,6 +97,21 @@ def read_late_rank(late: LateRank) -> Clue:
         since_ns=None,
         confidence=0.7,
         advice="compare that rank's host, clocks and input with the others'",
+    )
+
+
+def read_behind(behind: Behind) -> Clue:
+    """Who had made the fewest calls when PyTorch's watchdog gave up."""
+    ranks = ", ".join(str(r) for r in behind.ranks[:8])
+    return Clue(
+        source="rank_logs",
+        what="hang: a rank launched fewer operations",
+        text=f"watchdog: rank {ranks} had made {behind.enqueued} calls of group {behind.group}, others up to "
+        f"{behind.most} (of {behind.members} ranks that say so)",
+        suspects=tuple(Suspect(type="rank", id=str(r)) for r in behind.ranks[:16]),
+        since_ns=None,
+        confidence=round(0.9 / len(behind.ranks) ** 0.5, 2),
+        advice="look at its stack (py-spy dump) and its host's kernel log; if it hangs again, restart without it",
     )
 
 

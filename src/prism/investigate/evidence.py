@@ -23,6 +23,7 @@ from prism.traces.profiled_ranks import ProfiledJob, study_files
 from prism.traces.rank_logs import RankLog, find_ahead, read_rank_logs
 from prism.traces.ras import find_laggards, parse_ras
 from prism.traces.standing import Standing, looks_like_stacks, read_stacks
+from prism.traces.watchdog import find_behind
 
 LOG_ENDINGS = (".log", ".out", ".err", ".txt", ".jsonl", ".gz", ".zst", ".xz", ".bz2")
 _MOST_FILES = 100_000
@@ -203,6 +204,9 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
     evidence.clues += say_clues.read_gpu_errors(errors)
     evidence.clues += say_clues.read_log_ends(read_rank_logs(files), evidence.alive)
+    behind = find_behind(files)
+    if behind is not None:
+        evidence.clues.append(say_clues.read_behind(behind))
     evidence.communicators = read_nccl_logs(files)
     evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
 

@@ -93,7 +93,7 @@ def conclude(evidence: Evidence) -> Investigation:
         )
     if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
         notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
-    clues = _weigh_unplaced(evidence.clues, evidence.hosts)
+    clues = _weigh_fatal(_weigh_unplaced(evidence.clues, evidence.hosts))
     return Investigation(
         fused=fuse(clues, evidence.hosts),
         clues=tuple(clues),
@@ -123,6 +123,18 @@ def _weigh_unplaced(clues: Sequence[Clue], hosts: Mapping[str, str]) -> list[Clu
             clue = replace(clue, text=text, confidence=min(clue.confidence, 0.5 * max(seen)))
         weighed.append(clue)
     return weighed
+
+
+def _weigh_fatal(clues: Sequence[Clue]) -> list[Clue]:
+    """Errors that end processes do not make a job slow: where its ranks go on and one is late, they weigh less."""
+    slow = [c.confidence for c in clues if c.what.startswith("slow rank")]
+    if not slow or any(c.source == "flight_recorder" and c.what.startswith("hang") for c in clues):
+        return list(clues)
+    limit = 0.7 * max(slow)
+    return [
+        replace(c, confidence=min(c.confidence, limit)) if c.source == "log" and not _names_a_rank(c) else c
+        for c in clues
+    ]
 
 
 def _names_a_rank(clue: Clue) -> bool:
