@@ -122,8 +122,11 @@ def predict(
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
-    # Kernels of NCCL take multiprocessors from those that compute beside them. CPU ranks were measured among others.
-    solution = (solve if gloo else solve_contended)(stitched.graph, costs, config)
+    if gloo:
+        solution = solve(stitched.graph, costs, config)
+    else:
+        # Kernels of NCCL take multiprocessors from those that compute beside them.
+        solution = solve_contended(stitched.graph, costs, config)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)
     exposed = split.exposed_communication + split.bubble
