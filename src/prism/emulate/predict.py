@@ -122,7 +122,7 @@ def predict(
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
-    # Kernels of NCCL take multiprocessors from those that compute; CPU ranks shared their cores when they were measured.
+    # Kernels of NCCL take multiprocessors from those that compute; CPU ranks were measured side by side.
     solution = solve_contended(stitched.graph, costs, config, slower=1.0 if gloo else SLOWER)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)
