@@ -97,3 +97,18 @@ def test_recorded_routing_gives_a_rank_what_its_experts_got() -> None:
     counts = (10, 20, 30, 40, 0, 0, 50, 50)  # experts 2 and 3 live on rank 1
     totals = [sum(_route(p, routing="recorded", routing_counts=counts)) for p in range(4)]
     assert totals == pytest.approx([800 * 4 * share / 200 for share in (30, 70, 0, 100)], abs=2)
+
+
+def test_a_root_scatters_to_members_that_are_started_later() -> None:
+    posted = []
+
+    class Exchange:
+        def post(self, channel: str, number: int, payload: bytes) -> None:
+            posted.append(channel)
+
+    plan = RunPlan(rank=0, world_size=4, gpus_per_node=4, output="", live_ranks=(0, 2))
+    session = open_session(plan)
+    session.exchange = Exchange()  # type: ignore[assignment]
+    chunks = list(torch.arange(4.0).chunk(4))
+    Peers(session, range(4), 0, "tp").scatter(chunks[0], chunks, 0)
+    assert [channel.rpartition("/")[2] for channel in posted] == ["0", "1", "2", "3"]

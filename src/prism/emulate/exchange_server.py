@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import selectors
 import tempfile
@@ -106,7 +107,8 @@ class ExchangeServer:
     def _serve(self) -> None:
         socket = self._listener._listener._socket  # type: ignore[attr-defined]
         with selectors.DefaultSelector() as selector:
-            selector.register(socket, selectors.EVENT_READ)
+            with contextlib.suppress(ValueError):  # closed before this thread came to run
+                selector.register(socket, selectors.EVENT_READ)
             while not self._closed:
                 for key, _ in selector.select(_TICK_S):
                     if key.fileobj is socket:

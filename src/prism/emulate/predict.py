@@ -20,8 +20,8 @@ from prism.simulate.cluster import Cluster
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.costs import PROVENANCES, ClusterCosts, estimate_ops
 from prism.simulate.graph import Graph
-from prism.simulate.solving.overlap import solve_contended
-from prism.simulate.solving.solver import Solution, SolveConfig, solve
+from prism.simulate.solving.overlap import SLOWER, solve_contended
+from prism.simulate.solving.solver import Solution, SolveConfig
 from prism.simulate.solving.usage import measure_usage
 
 # Without a calibration gloo's model does not know this host: a program nobody tuned for was predicted 19 % short.
@@ -122,8 +122,8 @@ def predict(
     """Solve all measured iterations in a row and read the figures off."""
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)
-    # Kernels of NCCL take multiprocessors from those that compute beside them. CPU ranks were measured among others.
-    solution = (solve if gloo else solve_contended)(stitched.graph, costs, config)
+    # Kernels of NCCL take multiprocessors from those that compute; CPU ranks were measured side by side.
+    solution = solve_contended(stitched.graph, costs, config, slower=1.0 if gloo else SLOWER)
     split = _split(solution)
     communication, band = assess_costs(stitched.graph, costs)
     exposed = split.exposed_communication + split.bubble

@@ -25,6 +25,10 @@ _REDUCERS: tuple[tuple[Any, Callable[..., Tensor]], ...] = (
 )
 
 
+# A member of a small group may be started only later, because another rank needs it.
+_SMALL_GROUP = 64
+
+
 class Peers:
     """The other members of one group."""
 
@@ -141,7 +145,7 @@ class Peers:
         number = self._session.number(channel)
         if root == self._position and exchange is not None:
             for rank, chunk in zip(self._ranks, chunks, strict=True):
-                if rank in self._live:
+                if rank in self._live or len(self._ranks) <= _SMALL_GROUP:
                     exchange.post(f"{channel}/{rank}", number, _dump(chunk))
         return self._from_root(f"{channel}/{plan.rank}", number, root, output)
 
