@@ -7,8 +7,8 @@ The same model (`examples/recover/in_place.py`, gloo; a checkpoint every 20 step
 torchft, which copies from a living replica) trains under each method. After step 60, with a checkpoint on storage, rank
 1 is killed with SIGKILL; the time runs until a step is printed again. A spare is there before the kill; torchrun boots
 everything after it. `nvrx` has one inactive rank as its spare; `torchft` goes on with one rank less. Each has its own
-defaults, but for one variable of torchrun: torch 2.13 shares the rendezvous store between attempts without a prefix of the
-attempt, so that a rank of the second attempt finds the address of a dead one and every restart with gloo groups fails;
+defaults, but for one variable of torchrun: torch 2.13 shares the rendezvous store between attempts, without a prefix of
+the attempt, so that a rank of the second attempt finds the address of a dead one and restarts with gloo groups fail.
 `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt a store of its own (`torchrun-as-shipped` leaves it out).
 
 Beside the seconds: the CPU time that all processes of the method used, the times that they gave up the CPU to wait, and

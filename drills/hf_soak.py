@@ -83,11 +83,11 @@ def undisturbed(folder: Path, steps: int) -> Reference:
 def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The run under `prism supervise --checkpoint auto`; every setting but the interval of saves is the default."""
     folder.mkdir(parents=True)
-    (folder / "run.yaml").write_text(f"checkpoint: {{interval_steps: {_SAVE_STEPS}}}\n")
     stage = PlainStage(
         folder=folder / "prism",
         command=(*TORCHRUN, "--nproc-per-node", "1", _SCRIPT, "out", str(steps)),
-        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        options=("--checkpoint", "auto"),
+        settings={"checkpoint": {"interval_steps": _SAVE_STEPS}},
         variables={"STEP_S": _STEP_S},
         timeout_s=600.0,
     )
