@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
-from drills.soak_ledger import Ledger, Tally, summarize
+from drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
 from drills.soak_truth import Sampler
 from drills.stage import DrillError
 from prism.recover.catalog import Catalog
@@ -91,15 +91,15 @@ def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tall
         variables={"STEP_S": _STEP_S},
         timeout_s=600.0,
     )
-    tally, started, sampler = Tally(program="prism", seed=seed), time.time(), Sampler(stage)
+    tally, started, sampler = Tally(program="prism", seed=seed, code=fingerprint()), time.time(), Sampler(stage)
     stage.start()
     sampler.start()
     try:
         for fault in faults:
             _watch_until(stage, tally, min(tally.reached + fault.ahead, steps - 2))
-            _harm(stage, fault)
+            kept = _harm(stage, fault)
             tally.faults += 1
-            _note_recovery(stage, tally, fault)
+            _note_recovery(stage, tally, fault, kept)
         state = stage.wait_end()
         tally.wall_s = time.time() - started
         tally.finished = state.outcome == "done"
@@ -125,8 +125,10 @@ def _watch_until(stage: PlainStage, tally: Tally, step: int) -> None:
     stage.wait_for(f"step {step}", reached)
 
 
-def _harm(stage: PlainStage, fault: Fault) -> None:
+def _harm(stage: PlainStage, fault: Fault) -> int:
+    """Do it; the newest checkpoint that is left."""
     attempt = stage.state().attempt
+    saved = [0, *(entry.step for entry in Catalog(stage.run_dir / "checkpoints").entries())]
     ranks = stage.ranks(attempt)
     match fault.name:
         case "kill a rank":
@@ -150,15 +152,19 @@ def _harm(stage: PlainStage, fault: Fault) -> None:
                     with path.open("r+b") as handle:
                         handle.write(b"\0" * 16)
             os.kill(ranks[0], signal.SIGKILL)
+            return saved[-2] if len(saved) > 1 else 0
+    return saved[-1]
 
 
-def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault) -> None:
+def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault, kept: int) -> None:
     """Wait for the first step of the next attempt, and note by our own clock what the fault cost."""
     attempt, hurt_s = stage.state().attempt, time.time()
     stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
     again = stage.reports(stage.state().attempt)
     restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
     took_s = time.time() - hurt_s
+    note = FaultNote(name=fault.name, step=tally.reached, kept=kept, restored=restored, seconds=round(took_s, 1))
+    tally.notes.append(note)
     print(f"{tally.faults:4} {fault.name:24} at {tally.reached:5}: back to {restored}, {took_s:.1f} s", flush=True)
 
 
