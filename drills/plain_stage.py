@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from drills.outcome import Outcome
-from drills.stage import SUPERVISE, DrillError, merge, wait_supervisor
+from drills.stage import SUPERVISE, DrillError, merge, under_test, wait_supervisor
 from prism.recover.progress import STEPS_FILE, attempt_dir
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.journal import read_snapshot
@@ -68,7 +68,7 @@ class PlainStage:
     def start(self) -> None:
         """Start the supervisor, also again after it was killed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
+        environment = {**os.environ, **under_test(), "OMP_NUM_THREADS": "1", **self.variables}
         words = [*SUPERVISE, "--run-dir", str(self.run_dir), *self.options, *self._configure(), "--", *self.command]
         if self.place.launcher != "local":  # a host has an environment of its own
             told = {"OMP_NUM_THREADS": "1", **self.place.variables, **self.variables}
