@@ -181,6 +181,7 @@ def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
     told_s = seconds.get(LOST, 0.0) + seconds.get(RESTART, 0.0)
     print(f"goodput: {', '.join(f'{kind} {value:.1f} s' for kind, value in seconds.items())}")
     apart = abs(told_s - truth_s) / tally.wall_s
+    tally.goodput_apart = round(apart, 5)
     print(f"lost work and restarts: told {told_s:.1f} s, seen {truth_s:.1f} s; {apart:.2%} of the run apart")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,6 +54,7 @@ class Tally:
     wall_s: float = 0.0
     lost_s: float = 0.0  # beyond the undisturbed run
     why: str = ""
+    goodput_apart: float | None = None  # what `prism goodput` calls lost against what was seen, as a share of the run
     code: str = ""  # empty: made before it was written down
     notes: list[FaultNote] = field(default_factory=list)
 
@@ -100,9 +102,11 @@ def summarize(tallies: Sequence[Tally], planned: int) -> list[str]:
         )
         notes = [note for one in runs for note in one.notes]
         if notes:
+            apart = [one.goodput_apart for one in runs if one.goodput_apart is not None]
             by_code = Counter(one.code for one in runs for _ in one.notes)
             lines.append(
                 f"{'':9} checkpoints lost {sum(note.lost_checkpoint for note in notes)} of {len(notes)} faults; "
+                f"goodput at most {max(apart, default=math.nan):.2%} of a run from what was seen; "
                 f"faults by code under test: {', '.join(f'{code or chr(63)} {n}' for code, n in by_code.items())}"
             )
     return lines
