@@ -40,6 +40,7 @@ class Place:
     launcher: str = "local"
     settings: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)  # of every command, on its host
+    prepare: Callable[[PlainStage], list[str]] = lambda stage: []  # for one stage; more options of its supervisor
 
 
 HERE = Place()
@@ -78,12 +79,13 @@ class PlainStage:
 
     def _configure(self) -> list[str]:
         """The options of the place and of this drill's settings."""
+        more = self.place.prepare(self)
         chosen = {"hosts": {"num_hosts": self.hosts}} if self.place.launcher != "local" else {}
         settings = merge(merge(self.place.settings, chosen), self.settings)
         if not settings:
             return []
         (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        return ["--launcher", self.place.launcher, "--config", str(self.folder / "config.yaml")]
+        return ["--launcher", self.place.launcher, "--config", str(self.folder / "config.yaml"), *more]
 
     @property
     def supervised(self) -> bool:
