@@ -69,7 +69,9 @@ class _BucketNorms:
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._norms: list[torch.Tensor] = []
         device = next(ddp.parameters()).device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # torch reads a hook's annotations and knows none that are text, as all are in this file.
         ddp.register_comm_hook(None, lambda state, bucket: self._note(bucket))
 
