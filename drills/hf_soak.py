@@ -188,8 +188,10 @@ def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
 def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The peer: the same script with the Trainer's own saves and resume, under `torchrun --max-restarts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1000", "--master-port", "29672", _SCRIPT]
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--max-restarts", "1000", _SCRIPT]
     environment = {**os.environ, "STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS), "OMP_NUM_THREADS": "1"}
+    # torch 2.13 shares one store between attempts, and what the first left there can hold up the second.
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     log, tally, started = folder / "torchrun.log", Tally(program="torchrun", seed=seed), time.time()
     with log.open("wb") as output:
         job = subprocess.Popen(
