@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_supervisor_decisions import FLEET, fail, kinds, launches, running, verdict
@@ -11,7 +12,10 @@ from prism.recover.supervise import events
 from prism.recover.supervise.actions import Finish, Kill, Launch, Notify
 from prism.recover.supervise.config import ExamineSettings, SuperviseConfig
 from prism.recover.supervise.hosts import HostPolicy
+from prism.recover.supervise.launchers import Look, first_to_fail
+from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.restarts import Budgets, RestartPolicy
+from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase
 
 UNTESTED = ExamineSettings(enabled=False)
@@ -77,6 +81,52 @@ def test_a_failure_that_began_nowhere_strikes_nobody() -> None:
     job = running(STRICT)
     fail(job, 31.0, verdict("NVLinkError", "isolate_and_restart", 0.5), host=None)
     assert job.book.records == {}
+
+
+def test_a_lost_connection_strikes_nobody_since_it_began_elsewhere() -> None:
+    job = running(STRICT)
+    fail(job, 31.0, verdict("ConnectionError", "restart", 0.5), host="n1")
+    assert job.book.records == {} and job.failures[-1].host is None
+
+
+def test_a_host_whose_command_was_killed_is_the_first_to_fail_whoever_ended_first() -> None:
+    moments = {"n1": 10.0, "n2": 11.0, "n3": 12.0}
+    for code in (-9, 137, -11, 139):
+        assert first_to_fail({"n1": 1, "n2": code, "n3": 0}, moments.__getitem__) == "n2"
+    for code in (1, 143, -15, 134):  # asked to end, or a library that ended itself after a peer was lost
+        assert first_to_fail({"n1": 1, "n2": code, "n3": 0}, moments.__getitem__) == "n1"
+    assert first_to_fail({"n1": 0, "n3": 0}, moments.__getitem__) is None
+
+
+def ended_on(tmp_path: Path, settle_s: float, *looks: Look) -> list[str | None]:
+    """Where each failure began, as an attempt on two hosts shows one look after the other."""
+    launcher = FakeLauncher()
+    hosts = HostPolicy(hosts=("n1", "n2"), num_hosts=2)
+    config = replace(SuperviseConfig(), hosts=hosts, launch=replace(SuperviseConfig().launch, settle_s=settle_s))
+    one = Supervisor(tmp_path, ("train",), config, Tools(launcher=launcher, explainer=lambda folder, code: verdict()))
+    one.poll()
+    for look in looks:
+        launcher.looks[launcher.plans[0].folder] = look
+        one.poll()
+    one.journal.close()
+    return [failure.host for failure in one.state.failures]
+
+
+LOST_ITS_PEER = Look(running=False, codes={"n1": 1}, first_failed="n1")
+BOTH = Look(running=False, codes={"n1": 1, "n2": 137}, first_failed="n2")
+
+
+def test_when_one_host_has_failed_the_others_get_time_to_end_and_show_who_was_killed(tmp_path: Path) -> None:
+    assert ended_on(tmp_path / "waits", 1e6, LOST_ITS_PEER) == []
+    assert ended_on(tmp_path / "ends", 1e6, LOST_ITS_PEER, BOTH) == ["n2"]
+    assert ended_on(tmp_path / "over", 0.0, LOST_ITS_PEER) == ["n1"]
+
+
+def test_what_is_certain_is_not_waited_for(tmp_path: Path) -> None:
+    killed = Look(running=False, codes={"n2": 137}, first_failed="n2")
+    lost = Look(running=False, codes={"n2": None}, first_failed="n2", lost=True)
+    assert ended_on(tmp_path / "killed", 1e6, killed) == ["n2"]
+    assert ended_on(tmp_path / "lost", 1e6, lost) == ["n2"]
 
 
 def test_the_only_host_of_a_job_is_not_struck_even_by_name() -> None:

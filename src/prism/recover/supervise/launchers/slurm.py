@@ -21,7 +21,7 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
+from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry
 from prism.recover.supervise.launchers.local import NODE_PROGRAM, attempt_key
 from prism.recover.supervise.launchers.processes import find_marked
 
@@ -238,8 +238,7 @@ def _over(folder: Path, codes: dict[str, int], down: str | None) -> Look:
     if down is not None:
         known[down] = None
         return Look(running=False, codes=known, first_failed=down, lost=True)
-    failed = [host for host, code in codes.items() if code != 0]
-    first = min(failed, key=lambda host: _mtime(folder / f"{host}.exit"), default=None)
+    first = first_to_fail(codes, lambda host: _mtime(folder / f"{host}.exit"))
     return Look(running=False, codes=known, first_failed=first)
 
 
