@@ -73,6 +73,8 @@ class PlainStage:
         words = [*SUPERVISE, "--run-dir", str(self.run_dir), *self.options, *self._configure(), "--", *self.command]
         if self.place.launcher != "local":  # a host has an environment of its own
             told = {"OMP_NUM_THREADS": "1", **self.place.variables, **self.variables}
+            if "--checkpoint" in self.options:
+                told.pop("PYTHONPATH", None)  # the supervisor sets it, with its own folder in front
             words[-len(self.command) :] = ["env", *(f"{name}={value}" for name, value in told.items()), *self.command]
         with (self.folder / "supervisor.log").open("ab") as log:
             self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
