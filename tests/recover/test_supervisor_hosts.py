@@ -127,6 +127,7 @@ def test_what_is_certain_is_not_waited_for(tmp_path: Path) -> None:
     lost = Look(running=False, codes={"n2": None}, first_failed="n2", lost=True)
     assert ended_on(tmp_path / "killed", 1e6, killed) == ["n2"]
     assert ended_on(tmp_path / "lost", 1e6, lost) == ["n2"]
+    assert ended_on(tmp_path / "ended", 1e6, replace(LOST_ITS_PEER, ended=True)) == ["n1"]
 
 
 def test_the_only_host_of_a_job_is_not_struck_even_by_name() -> None:

@@ -129,7 +129,7 @@ class Supervisor:
 
     def _has_settled(self, look: Look) -> bool:
         """Whether the other hosts have ended, too, or had their time: the first to end is seldom the cause."""
-        if look.lost or is_killed(look.code) or self.state.phase is Phase.STOPPING:
+        if look.lost or look.ended or is_killed(look.code) or self.state.phase is Phase.STOPPING:
             return True
         if look.first_failed not in self.state.hosts or set(self.state.hosts) <= set(look.codes):
             return True

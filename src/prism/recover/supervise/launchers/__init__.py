@@ -39,6 +39,7 @@ class Look:
     codes: dict[str, int | None] = field(default_factory=dict)
     first_failed: str | None = None
     lost: bool = False  # the scheduler says that `first_failed` is down
+    ended: bool = False  # a scheduler says that nothing of it is left on any host
     queued: bool = False  # waiting for hosts: its silence means nothing
     hosts: tuple[str, ...] = ()  # where it runs, once a scheduler has said so
 

@@ -239,7 +239,7 @@ def _over(folder: Path, codes: dict[str, int], down: str | None) -> Look:
         known[down] = None
         return Look(running=False, codes=known, first_failed=down, lost=True)
     first = first_to_fail(codes, lambda host: _mtime(folder / f"{host}.exit"))
-    return Look(running=False, codes=known, first_failed=first)
+    return Look(running=False, codes=known, first_failed=first, ended=True)
 
 
 def _mtime(path: Path) -> float:
