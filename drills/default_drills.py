@@ -161,8 +161,9 @@ def fill_run_folder(folder: Path) -> Outcome:
         stage.wait_for("a full disk", lambda: shutil.disk_usage(stage.run_dir).free == 0)
         time.sleep(5.0)
         require(stage.supervised, f"a supervisor: {stage.said()}")
-        (rank,) = stage.ranks(1)  # still there, with nowhere to write to
-        os.kill(rank, signal.SIGKILL)
+        ranks = stage.ranks(1)
+        require(len(ranks) == 1, f"a job that is still there, with nowhere to write to: {stage.said()}")
+        os.kill(ranks[0], signal.SIGKILL)
         stage.wait_for("a complaint", lambda: "No space left" in stage.said())
         require(stage.supervised, f"a supervisor: {stage.said()}")
         room.unlink()
