@@ -64,33 +64,19 @@ class _EndOfBackward:
 
 
 class _BucketNorms:
-    """A hook for every bucket; on a GPU in a stream of its own, so that the backward pass goes on meanwhile."""
+    """A hook for every bucket."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._norms: list[torch.Tensor] = []
-        device = next(ddp.parameters()).device
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # torch reads a hook's annotations and knows none that are text, as all are in this file.
         ddp.register_comm_hook(None, lambda state, bucket: self._note(bucket))
 
     def take(self) -> torch.Tensor | None:
         """The norm, once."""
         norms, self._norms = self._norms, []
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
         return torch.stack(norms).norm() if norms else None
 
     def _note(self, bucket: Any) -> Any:
-        if self._stream is None:
-            return self._measure(bucket)
-        # The gradients come from the present stream, and its last use of earlier norms is over before new ones.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):  # the all-reduce waits for this stream, as it must: it is in place
-            return self._measure(bucket)
-
-    def _measure(self, bucket: Any) -> Any:
         self._norms.append(torch.linalg.vector_norm(bucket.buffer(), dtype=torch.float32))
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
