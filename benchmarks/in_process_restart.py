@@ -7,7 +7,9 @@ The same model (`examples/recover/in_place.py`, gloo; a checkpoint every 20 step
 torchft, which copies from a living replica) trains under each method. After step 60, with a checkpoint on storage, rank
 1 is killed with SIGKILL; the time runs until a step is printed again. A spare is there before the kill; torchrun boots
 everything after it. `nvrx` has one inactive rank as its spare; `torchft` goes on with one rank less. Each has its own
-defaults.
+defaults, but for one variable of torchrun: torch 2.13 shares the rendezvous store between attempts, without a prefix of
+the attempt, so that a rank of the second attempt finds the address of a dead one and restarts with gloo groups fail.
+`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt a store of its own (`torchrun-as-shipped` leaves it out).
 
 Beside the seconds: the CPU time that all processes of the method used, the times that they gave up the CPU to wait, and
 how many cores were left to them by the rest of the machine. CPU time over cores is what a restart takes when it never
@@ -38,6 +40,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "recover" / "in_place.py"
 NEEDS = {"nvrx": "nvidia_resiliency_ext", "torchft": "torchft"}
 METHODS = ("spare", "no-spare", "torchrun", "nvrx", "torchft")
+TORCHRUN = {"torchrun": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, "torchrun-as-shipped": {}}
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -112,6 +115,7 @@ class Trial:
             probe.bind(("", 0))
             port = str(probe.getsockname()[1])
         environment = os.environ | {"STEPS": "1000000", "SAVE_EVERY": "20", "BENCH_RANKS": str(self.ranks)}
+        environment |= TORCHRUN.get(self.method, {})
         environment |= {"BENCH_DIR": str(self.folder), "BENCH_PORT": port}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *sys.path[1:]])
         with self.log.open("wb") as handle:
@@ -198,7 +202,7 @@ def _commands(method: str, ranks: int) -> list[list[str]]:
         spares = "1" if method == "spare" else "0"
         start = ["-m", "prism.recover.checkpoint.inplace", "--ranks", str(ranks), "--spares", spares]
         return [[*start, "--", str(EXAMPLE)]]
-    if method == "torchrun":
+    if method in TORCHRUN:
         start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         return [[*start, "--max-restarts", "3", str(EXAMPLE)]]
     peer = Path(__file__).with_name(f"in_process_restart_{method}.py")

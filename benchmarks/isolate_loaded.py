@@ -42,6 +42,14 @@ class RecordingAgents(Agents):
         return {}  # of the machine's network cards, which others use
 
 
+class BlindAgents(RecordingAgents):
+    """Real tests, without the probes' own word that a host was at other work."""
+
+    def measure(self, rows: list[list[int]]) -> Measured:
+        found = super().measure(rows)
+        return replace(found, busy=np.zeros(len(rows), dtype=np.bool_))
+
+
 class ReplayedAgents(RecordingAgents):
     """Tests drawn from a record: neighbours in time stay together, as a busy moment hits all tests of a round."""
 
@@ -98,6 +106,7 @@ def main() -> None:
     parser.add_argument("--load", type=int, default=8, help="processes that compute all the time")
     parser.add_argument("--kilobytes", type=int, default=64)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds for the real runs")
+    parser.add_argument("--blind", action="store_true", help="real runs as if no host were known to be busy, too")
     options = parser.parse_args()
     hosts = [f"host-{number}" for number in range(1, options.hosts + 1)]
     config = ProbeConfig(num_bytes=options.kilobytes << 10, addresses=dict.fromkeys(hosts, "127.0.0.1"))
@@ -106,7 +115,7 @@ def main() -> None:
     real, start = Count(), time.monotonic()
     RecordingAgents.record = {}
     try:
-        with RecordingAgents(hosts, lambda host: (), config) as agents:
+        with (BlindAgents if options.blind else RecordingAgents)(hosts, lambda host: (), config) as agents:
             while real.runs < options.runs and time.monotonic() < start + options.limit:
                 real.run(agents, hosts)
     finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 from drills import default_drills, judgement_drills, network_drills, process_drills
 from drills.outcome import Outcome
 from drills.process_drills import Script
-from drills.stage import RISK, DrillError
+from drills.stage import RISK, SOURCE, DrillError
 from prism.testbed.namespaces import why_no_namespaces
 
 Drill = Callable[[Script], Outcome]
@@ -69,7 +69,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="drills to run; all if none is named")
     parser.add_argument("--keep", type=Path, help="folder to keep the run folders in")
     parser.add_argument("--risk", type=Path, help="risks of hosts that every supervisor is given")
+    parser.add_argument("--source", type=Path, help="src folder of another version of Prism, to be put under test")
     options = parser.parse_args()
+    if options.source is not None:
+        os.environ[SOURCE] = str(options.source.resolve())
     if options.risk is not None:
         os.environ[RISK] = str(options.risk.resolve())
     folder = options.keep or Path(tempfile.mkdtemp(prefix="prism-drills-"))

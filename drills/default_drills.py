@@ -23,6 +23,7 @@ def kill_rank_of_the_example(folder: Path) -> Outcome:
         folder=folder,
         command=(*TORCHRUN, "--nproc-per-node", "2", str(EXAMPLES / "plain_loop.py")),
         variables={"STEPS": "1000000"},
+        hosts=2,
     )
     stage.start()
     try:
@@ -69,11 +70,11 @@ def resume_exactly(folder: Path, script: str, launcher: tuple[str, ...]) -> Outc
     words = (*launcher, str(TRAINERS / script))
     plain = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the stage sets it: sums depend on the number of threads
     alone = subprocess.run((*words, str(folder / "alone"), "40"), capture_output=True, text=True, env=plain)
-    (folder / "run.yaml").write_text("checkpoint: {interval_steps: 5}\n")
     stage = PlainStage(
         folder=folder / "prism",
         command=(*words, "out", "40"),
-        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        options=("--checkpoint", "auto"),
+        settings={"checkpoint": {"interval_steps": 5}},
         variables={"STEP_S": "0.2"},
     )
     stage.start()
@@ -133,6 +134,7 @@ def _loader_stage(folder: Path) -> PlainStage:
         folder=folder,
         command=(*TORCHRUN, "--nproc-per-node", "2", str(TRAINERS / "ddp_loop.py"), "checkpoints", "100000"),
         variables={"STEP_S": "0.1"},
+        hosts=2,
     )
 
 
@@ -159,8 +161,9 @@ def fill_run_folder(folder: Path) -> Outcome:
         stage.wait_for("a full disk", lambda: shutil.disk_usage(stage.run_dir).free == 0)
         time.sleep(5.0)
         require(stage.supervised, f"a supervisor: {stage.said()}")
-        (rank,) = stage.ranks(1)  # still there, with nowhere to write to
-        os.kill(rank, signal.SIGKILL)
+        ranks = stage.ranks(1)
+        require(len(ranks) == 1, f"a job that is still there, with nowhere to write to: {stage.said()}")
+        os.kill(ranks[0], signal.SIGKILL)
         stage.wait_for("a complaint", lambda: "No space left" in stage.said())
         require(stage.supervised, f"a supervisor: {stage.said()}")
         room.unlink()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
-from drills.soak_ledger import Ledger, Tally, summarize
+from drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
 from drills.soak_truth import Sampler
 from drills.stage import DrillError
 from prism.recover.catalog import Catalog
@@ -83,23 +83,23 @@ def undisturbed(folder: Path, steps: int) -> Reference:
 def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The run under `prism supervise --checkpoint auto`; every setting but the interval of saves is the default."""
     folder.mkdir(parents=True)
-    (folder / "run.yaml").write_text(f"checkpoint: {{interval_steps: {_SAVE_STEPS}}}\n")
     stage = PlainStage(
         folder=folder / "prism",
         command=(*TORCHRUN, "--nproc-per-node", "1", _SCRIPT, "out", str(steps)),
-        options=("--checkpoint", "auto", "--config", str(folder / "run.yaml")),
+        options=("--checkpoint", "auto"),
+        settings={"checkpoint": {"interval_steps": _SAVE_STEPS}},
         variables={"STEP_S": _STEP_S},
         timeout_s=600.0,
     )
-    tally, started, sampler = Tally(program="prism", seed=seed), time.time(), Sampler(stage)
+    tally, started, sampler = Tally(program="prism", seed=seed, code=fingerprint()), time.time(), Sampler(stage)
     stage.start()
     sampler.start()
     try:
         for fault in faults:
             _watch_until(stage, tally, min(tally.reached + fault.ahead, steps - 2))
-            _harm(stage, fault)
+            kept = _harm(stage, fault)
             tally.faults += 1
-            _note_recovery(stage, tally, fault)
+            _note_recovery(stage, tally, fault, kept)
         state = stage.wait_end()
         tally.wall_s = time.time() - started
         tally.finished = state.outcome == "done"
@@ -125,8 +125,10 @@ def _watch_until(stage: PlainStage, tally: Tally, step: int) -> None:
     stage.wait_for(f"step {step}", reached)
 
 
-def _harm(stage: PlainStage, fault: Fault) -> None:
+def _harm(stage: PlainStage, fault: Fault) -> int:
+    """Do it; the newest checkpoint that is left."""
     attempt = stage.state().attempt
+    saved = [0, *(entry.step for entry in Catalog(stage.run_dir / "checkpoints").entries())]
     ranks = stage.ranks(attempt)
     match fault.name:
         case "kill a rank":
@@ -150,15 +152,19 @@ def _harm(stage: PlainStage, fault: Fault) -> None:
                     with path.open("r+b") as handle:
                         handle.write(b"\0" * 16)
             os.kill(ranks[0], signal.SIGKILL)
+            return saved[-2] if len(saved) > 1 else 0
+    return saved[-1]
 
 
-def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault) -> None:
+def _note_recovery(stage: PlainStage, tally: Tally, fault: Fault, kept: int) -> None:
     """Wait for the first step of the next attempt, and note by our own clock what the fault cost."""
     attempt, hurt_s = stage.state().attempt, time.time()
     stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
     again = stage.reports(stage.state().attempt)
     restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
     took_s = time.time() - hurt_s
+    note = FaultNote(name=fault.name, step=tally.reached, kept=kept, restored=restored, seconds=round(took_s, 1))
+    tally.notes.append(note)
     print(f"{tally.faults:4} {fault.name:24} at {tally.reached:5}: back to {restored}, {took_s:.1f} s", flush=True)
 
 
@@ -175,14 +181,17 @@ def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
     told_s = seconds.get(LOST, 0.0) + seconds.get(RESTART, 0.0)
     print(f"goodput: {', '.join(f'{kind} {value:.1f} s' for kind, value in seconds.items())}")
     apart = abs(told_s - truth_s) / tally.wall_s
+    tally.goodput_apart = round(apart, 5)
     print(f"lost work and restarts: told {told_s:.1f} s, seen {truth_s:.1f} s; {apart:.2%} of the run apart")
 
 
 def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
     """The peer: the same script with the Trainer's own saves and resume, under `torchrun --max-restarts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1000", "--master-port", "29672", _SCRIPT]
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--max-restarts", "1000", _SCRIPT]
     environment = {**os.environ, "STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS), "OMP_NUM_THREADS": "1"}
+    # torch 2.13 shares one store between attempts, and what the first left there can hold up the second.
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     log, tally, started = folder / "torchrun.log", Tally(program="torchrun", seed=seed), time.time()
     with log.open("wb") as output:
         job = subprocess.Popen(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def lose_connection(folder: Path) -> Outcome:
         folder=folder,
         command=(*TORCHRUN, "--nproc-per-node", "2", str(TRAINERS / "ddp_loop.py"), "checkpoints", "12"),
         variables={"STEP_S": "0.02", "WIDTH": "100000", "SAVE_STEPS": "1", "DROP_AT": "6"},
+        hosts=2,
     )
     stage.start()
     try:
@@ -58,11 +60,10 @@ def lose_connection_in_a_save(folder: Path) -> Outcome:
 
 def read_odd_logs(folder: Path) -> Outcome:
     """A Hugging Face script that prints sentences with the word step in them: it runs to its end undisturbed."""
-    (folder / "run.yaml").write_text("pace: {min_silence_s: 3, log_silence_s: 3, startup_s: 3}\n")
     stage = PlainStage(
         folder=folder,
         command=(sys.executable, str(TRAINERS / "hf_trainer.py"), str(folder / "out"), "20"),
-        options=("--config", str(folder / "run.yaml")),
+        settings={"pace": {"min_silence_s": 3, "log_silence_s": 3, "startup_s": 3}},
         variables={"STEP_S": "0.2", "GREETING": _GREETING},
     )
     stage.start()
@@ -80,10 +81,10 @@ def read_second_log(folder: Path) -> Outcome:
     """Two hosts, of which the second alone prints steps: they are read."""
     script = folder / "train.py"
     script.write_text(_SECOND_LOG)
-    (folder / "run.yaml").write_text("hosts: {hosts: [a, b]}\nlaunch: {addresses: {a: 127.0.0.1, b: 127.0.0.1}}\n")
-    stage = PlainStage(
-        folder=folder, command=(sys.executable, str(script)), options=("--config", str(folder / "run.yaml"))
-    )
+    stage = PlainStage(folder=folder, command=(sys.executable, str(script)), hosts=2)
+    if stage.place.launcher == "local":
+        addresses = {"a": "127.0.0.1", "b": "127.0.0.1"}
+        stage.settings = {"hosts": {"hosts": list(addresses)}, "launch": {"addresses": addresses}}
     stage.start()
     try:
         state = stage.wait_end()
@@ -116,12 +117,8 @@ def shift_loss(folder: Path) -> Outcome:
 def isolate_healthy_hosts(folder: Path) -> Outcome:
     """`prism isolate` on four healthy hosts, three times: nobody is condemned or suspected, exit 0."""
     with Namespaces(4) as net:
-        for number in range(3):
-            found = _isolate(net, folder)
-            accused = [*found["condemned"], *found["suspected"], *found["bad_links"]]
-            require(not accused, f"nobody to be accused in run {number + 1}, not {accused}: {found['evidence']}")
-            require(found["exit"] == 0, f"exit 0, not {found['exit']}")
-    return _isolation("healthy-hosts", "3 runs, nobody accused")
+        outcomes = [judge_isolation("healthy-hosts", _isolate(net, folder)) for _ in range(3)]
+    return replace(outcomes[-1], note="3 runs, nobody accused")
 
 
 def isolate_slow_host(folder: Path) -> Outcome:
@@ -129,31 +126,42 @@ def isolate_slow_host(folder: Path) -> Outcome:
     with Namespaces(4) as net:
         for host in net.hosts:
             net.slow(host, 8_000 if host == "h3" else 80_000)
-        found, address = _isolate(net, folder), net.addresses["h3"]
-        accused = [*found["condemned"], *found["suspected"]]
-        if not accused and "at other work" in found["advice"]:
-            return _isolation("slow-host", f"NOT JUDGED: {found['advice']}")  # the report says so, and accuses nobody
-        require(accused == [address], f"h3 alone to be accused, not {accused}: {found['evidence']}")
-        require(found["exit"] == 3, f"exit 3, not {found['exit']}")
-    return _isolation("slow-host", f"h3: {found['evidence'].get(address, '')}")
+        return judge_isolation("slow-host", _isolate(net, folder), net.addresses["h3"])
 
 
 def _isolate(net: Namespaces, folder: Path) -> dict[str, Any]:
     """Run the command from the first host, as from a login node; a host is named by its address."""
+    own = [part.format(host=net.hosts[0]) for part in net.prefix]
+    return isolate_with(own, list(net.addresses.values()), _write_shell(net, folder))
+
+
+def _write_shell(net: Namespaces, folder: Path) -> str:
     enter = folder / "enter"
     cases = [
         f'{address}) exec {" ".join(net.prefix).format(host=host)} "$@" ;;' for host, address in net.addresses.items()
     ]
     enter.write_text("\n".join(["#!/bin/sh", "host=$1", "shift", "case $host in", *cases, "esac", ""]))
     enter.chmod(0o755)
-    own = [part.format(host=net.hosts[0]) for part in net.prefix]
-    words = ["--hosts", ",".join(net.addresses.values()), "--shell", f"{enter} {{host}}", "--python", sys.executable]
+    return f"{enter} {{host}}"
+
+
+def isolate_with(own: list[str], hosts: list[str], shell: str) -> dict[str, Any]:
+    """What `prism isolate` says of hosts that are entered by a shell; `own` stands before the command."""
+    words = ["--hosts", ",".join(hosts), "--shell", shell, "--python", sys.executable]
     done = subprocess.run([*own, *_ISOLATE, *words, "--json", "--megabytes", "0.25"], capture_output=True, text=True)
     require(done.returncode in (0, 3), f"exit 0 or 3, not {done.returncode}: {done.stderr[-500:]}")
     return {**json.loads(done.stdout), "exit": done.returncode}
 
 
-def _isolation(name: str, note: str) -> Outcome:
+def judge_isolation(name: str, found: dict[str, Any], victim: str = "") -> Outcome:
+    """Whether the report accuses the victim alone, or nobody where there is none."""
+    accused = [*found["condemned"], *found["suspected"], *found["bad_links"]]
+    note = f"{victim}: {found['evidence'].get(victim, '')}" if victim else "nobody accused"
+    if victim and not accused and "at other work" in found["advice"]:
+        note = f"NOT JUDGED: {found['advice']}"  # the report says so, and accuses nobody
+    else:
+        require(accused == ([victim] if victim else []), f"{victim or 'nobody'} accused, not {accused}: {found}")
+        require(found["exit"] == (3 if victim else 0), f"exit {3 if victim else 0}, not {found['exit']}")
     return Outcome(
         drill=name, ended="done", attempts=1, lost_steps=0, recovery_s=None, source="", equal=None, note=note
     )

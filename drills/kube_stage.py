@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from drills.kube_cluster import KubeCluster
+from drills.plain_stage import Place, PlainStage
 from drills.stage import DrillError, Stage, merge
 from prism.recover.progress import attempt_dir
 from prism.recover.supervise.launchers.node import find_marked, variables_of
@@ -69,6 +71,23 @@ class KubeStage(Stage):
         name = f"{paths[self.kind]}/namespaces/default/{plural}/{self.folder.name.lower()}"
         with contextlib.suppress(OSError):  # a drill may have left the server away
             self.cluster.api.delete(name, propagation="Background")
+
+
+def kubernetes_place(cluster: KubeCluster) -> Place:
+    """Where scripts as users write them run as the pods of a JobSet, in their own folder."""
+
+    def prepare(stage: PlainStage) -> list[str]:
+        name = re.sub(r"[^a-z0-9]+", "-", f"{stage.folder.parent.name}-{stage.folder.name}".lower()).strip("-")
+        manifest = workload(name, "JobSet", stage.hosts)
+        pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        pod["containers"][0]["workingDir"] = str(stage.folder.resolve())
+        (stage.folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
+        own = {"kubernetes": {"run_dir": str(stage.run_dir.resolve()), "node_lost_s": 3.0}, "python": sys.executable}
+        stage.settings = merge(stage.settings, {"launch": own})
+        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+        return ["--manifest", str(stage.folder / "manifest.yaml")]
+
+    return Place(launcher="kubernetes", settings={"poll_s": 0.5}, prepare=prepare)
 
 
 def workload(name: str, kind: str, pods: int = PODS) -> dict[str, Any]:

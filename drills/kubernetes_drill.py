@@ -13,10 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from drills import process_drills
+from drills import default_drills, judgement_drills, process_drills
+from drills.__main__ import DRILLS as DRILLS_HERE
+from drills.__main__ import HEADER, render, why_not
 from drills.kube_cluster import KubeCluster, why_no_kubernetes
-from drills.kube_stage import KubeStage
+from drills.kube_stage import KubeStage, kubernetes_place
 from drills.outcome import Outcome, measure, require
+from drills.plain_stage import PLACE
 from drills.process_drills import JOB, Script
 from drills.stage import DrillError
 
@@ -140,17 +143,20 @@ DRILLS: dict[str, Drill] = {
     "spike": partial(_plain, process_drills.poison_spike),
     "bug-at-start": partial(_plain, process_drills.bug_at_start),
     "bug-at-step-50": partial(_plain, process_drills.bug_at_step_50),
+    "stop-rank": partial(_plain, process_drills.stop_rank),
+    "full-disk": partial(_plain, process_drills.fill_disk),
     "drain-node": drain_node,
     "lose-node": lose_node,
     "restart-api-server": restart_api_server,
     "ask-to-stop": ask_to_stop,
+    **{name: partial(_plain, DRILLS_HERE[name]) for name in (*default_drills.DRILLS, *judgement_drills.DRILLS)},
 }
+for _name in ("healthy-hosts", "slow-host"):  # a node cannot be entered from outside, so hosts are not tested there
+    del DRILLS[_name]
 
 
 def main() -> int:
     """Run the named drills, or all."""
-    from drills.__main__ import HEADER, render
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of: {', '.join(DRILLS)}; all if none is named")
     parser.add_argument("--keep", type=Path, help="folder to keep the run folders in")
@@ -163,9 +169,13 @@ def main() -> int:
     failed = 0
     with KubeCluster(folder / "cluster") as cluster:
         script = Script(folder, partial(KubeStage, cluster=cluster))
+        PLACE.set(kubernetes_place(cluster))
         print(HEADER, flush=True)
         for name in options.names or DRILLS:
             start = time.monotonic()
+            if (reason := why_not(name)) is not None:
+                print(f"{name:32} skipped  {reason}", flush=True)
+                continue
             try:
                 print(render(DRILLS[name](script, cluster)), flush=True)
             except DrillError as error:

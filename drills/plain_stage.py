@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from drills.outcome import Outcome
-from drills.stage import SUPERVISE, DrillError, wait_supervisor
+from drills.stage import SUPERVISE, DrillError, merge, under_test, wait_supervisor
 from prism.recover.progress import STEPS_FILE, attempt_dir
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.journal import read_snapshot
@@ -30,6 +33,20 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 _POLL_S = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where commands run: this machine, or the hosts of a cluster."""
+
+    launcher: str = "local"
+    settings: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)  # of every command, on its host
+    prepare: Callable[[PlainStage], list[str]] = lambda stage: []  # for one stage; more options of its supervisor
+
+
+HERE = Place()
+PLACE: ContextVar[Place] = ContextVar("place", default=HERE)
+
+
 @dataclass(slots=True, kw_only=True)
 class PlainStage:
     """One supervised command in a folder of its own; everything it is asked about is read from outside."""
@@ -37,7 +54,10 @@ class PlainStage:
     folder: Path
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)  # of its --config file
     variables: dict[str, str] = field(default_factory=dict)
+    hosts: int = 1  # on a cluster
+    place: Place = field(default_factory=PLACE.get)
     timeout_s: float = 300.0
     supervisor: subprocess.Popen[bytes] | None = None
 
@@ -49,10 +69,25 @@ class PlainStage:
     def start(self) -> None:
         """Start the supervisor, also again after it was killed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
-        words = [*SUPERVISE, "--run-dir", str(self.run_dir), *self.options, "--", *self.command]
+        environment = {**os.environ, **under_test(), "OMP_NUM_THREADS": "1", **self.variables}
+        words = [*SUPERVISE, "--run-dir", str(self.run_dir), *self.options, *self._configure(), "--", *self.command]
+        if self.place.launcher != "local":  # a host has an environment of its own
+            told = {"OMP_NUM_THREADS": "1", **self.place.variables, **self.variables}
+            if "--checkpoint" in self.options:
+                told.pop("PYTHONPATH", None)  # the supervisor sets it, with its own folder in front
+            words[-len(self.command) :] = ["env", *(f"{name}={value}" for name, value in told.items()), *self.command]
         with (self.folder / "supervisor.log").open("ab") as log:
             self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
+
+    def _configure(self) -> list[str]:
+        """The options of the place and of this drill's settings."""
+        more = self.place.prepare(self)
+        chosen = {"hosts": {"num_hosts": self.hosts}} if self.place.launcher != "local" else {}
+        settings = merge(merge(self.place.settings, chosen), self.settings)
+        if not settings:
+            return []
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        return ["--launcher", self.place.launcher, "--config", str(self.folder / "config.yaml"), *more]
 
     @property
     def supervised(self) -> bool:

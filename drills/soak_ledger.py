@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import prism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultNote:
+    """One fault, and what it cost by the harness's own clock."""
+
+    name: str
+    step: int
+    kept: int  # the newest checkpoint that was committed before it and not damaged by it; 0: none
+    restored: int
+    seconds: float  # to the first step after it
+
+    @property
+    def lost_checkpoint(self) -> bool:
+        """Whether an older state was restored than storage held."""
+        return self.restored < self.kept
+
+
+def fingerprint() -> str:
+    """Which code was under test: a hash of the sources of supervision, checkpoints and explanations."""
+    root = Path(prism.__file__).parent
+    digest = hashlib.sha256()
+    for folder in ("explain", "recover"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +54,9 @@ class Tally:
     wall_s: float = 0.0
     lost_s: float = 0.0  # beyond the undisturbed run
     why: str = ""
+    goodput_apart: float | None = None  # what `prism goodput` calls lost against what was seen, as a share of the run
+    code: str = ""  # empty: made before it was written down
+    notes: list[FaultNote] = field(default_factory=list)
 
 
 class Ledger:
@@ -32,7 +66,7 @@ class Ledger:
         self._path = path
         self.tallies: list[Tally] = []
         if path is not None and path.exists():
-            self.tallies = [Tally(**json.loads(line)) for line in path.read_text().splitlines()]
+            self.tallies = [_read_tally(line) for line in path.read_text().splitlines()]
 
     def has(self, program: str, seed: int) -> bool:
         """Whether this run was made before."""
@@ -44,6 +78,12 @@ class Ledger:
         if self._path is not None:
             with self._path.open("a") as handle:
                 handle.write(json.dumps(asdict(tally)) + "\n")
+
+
+def _read_tally(line: str) -> Tally:
+    found = json.loads(line)
+    found["notes"] = [FaultNote(**note) for note in found.get("notes", [])]
+    return Tally(**found)
 
 
 def summarize(tallies: Sequence[Tally], planned: int) -> list[str]:
@@ -60,4 +100,13 @@ def summarize(tallies: Sequence[Tally], planned: int) -> list[str]:
             f"false stops {sum(one.false_stop for one in runs)}; runs that finished lost {lost:.0f} s "
             f"({per_fault:.1f} s a fault)"
         )
+        notes = [note for one in runs for note in one.notes]
+        if notes:
+            apart = [one.goodput_apart for one in runs if one.goodput_apart is not None]
+            by_code = Counter(one.code for one in runs for _ in one.notes)
+            lines.append(
+                f"{'':9} checkpoints lost {sum(note.lost_checkpoint for note in notes)} of {len(notes)} faults; "
+                f"goodput at most {max(apart, default=math.nan):.2%} of a run from what was seen; "
+                f"faults by code under test: {', '.join(f'{code or chr(63)} {n}' for code, n in by_code.items())}"
+            )
     return lines

@@ -27,6 +27,7 @@ SUPERVISE = (sys.executable, "-c", "from prism.cli.supervise import app; app()",
 REHEARSAL = (sys.executable, "-m", "prism.recover.checkpoint.rehearsal")
 _POLL_S = 0.1
 RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
+SOURCE = "PRISM_DRILL_SOURCE"  # the variable with the folder of another version of Prism, which is put under test
 
 
 class DrillError(Exception):
@@ -96,7 +97,7 @@ class Stage:
         options = ["--run-dir", str(self.run_dir), "--config", str(self.folder / "config.yaml")]
         risk = os.environ.get(RISK)
         options += ["--launcher", self.launcher, *(["--risk", risk] if risk else []), *self.options(), "--"]
-        environment = {**os.environ, **self.variables()}
+        environment = {**os.environ, **under_test(), **self.variables()}
         with (self.folder / "supervisor.log").open("ab") as log:
             words = [*SUPERVISE, *options, *self.command()]
             self.supervisor = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
@@ -171,6 +172,12 @@ class Stage:
         for folder in (self.run_dir.resolve() / "attempts").glob("*"):
             end_marked(str(folder), 0.0)
         shutil.rmtree(self.memory, ignore_errors=True)
+
+
+def under_test() -> dict[str, str]:
+    """Where supervisors and trainers find Prism: beside these drills, or another version."""
+    source = os.environ.get(SOURCE)
+    return {"PYTHONPATH": source} if source else {}
 
 
 def wait_supervisor(supervisor: subprocess.Popen[bytes] | None, timeout_s: float, log: Path) -> None:

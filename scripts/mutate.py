@@ -48,8 +48,13 @@ TARGETS = {
         leave_out=("trace_processor",),
     ),
     "state": Target(
-        sources=("src/prism/recover/supervise/state.py",),
-        tests=("tests/recover/test_supervisor_decisions.py", "tests/recover/test_supervisor_boundaries.py"),
+        sources=("src/prism/recover/supervise/{state,job,running,endings,following}.py",),
+        tests=(
+            "tests/recover/test_supervisor_decisions.py",
+            "tests/recover/test_supervisor_boundaries.py",
+            "tests/recover/test_supervisor_hosts.py",
+            "tests/recover/test_risks.py",
+        ),
     ),
     "schedule": Target(
         sources=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from drills.__main__ import DRILLS, why_not
 from drills.process_drills import Script
 from drills.slurm_cluster import why_no_slurm
 from drills.slurm_drill import lose_slurm_node
+from drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
 
@@ -45,3 +47,17 @@ def test_a_job_on_slurm_goes_on_without_the_node_it_lost(tmp_path: Path):
     if reason is not None:
         pytest.skip(reason)
     lose_slurm_node(tmp_path)
+
+
+def test_a_soak_goes_on_from_its_ledger_and_tells_which_code_was_under_test(tmp_path: Path):
+    path = tmp_path / "soak.jsonl"
+    old = {"program": "prism", "seed": 1, "faults": 1, "finished": True, "equal": True}  # as it was written before
+    path.write_text(json.dumps(old) + "\n")
+    note = FaultNote(name="kill a rank", step=12, kept=10, restored=5, seconds=3.0)
+    tally = Tally(program="prism", seed=2, faults=1, finished=True, equal=True, code=fingerprint(), notes=[note])
+    Ledger(path).add(tally)
+    again = Ledger(path)
+    assert again.has("prism", 1) and again.has("prism", 2) and not again.has("torchrun", 2)
+    assert again.tallies[1] == tally
+    text = "\n".join(summarize(again.tallies, 1))
+    assert "checkpoints lost 1 of 1 faults" in text and fingerprint() in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -197,6 +199,30 @@ def test_a_failed_write_is_told_and_training_goes_on(make, tmp_path: Path, monke
     one.close()
     assert [e.step for e in one.catalog.entries()] == [1, 3]
     assert "save_failed" in (tmp_path / "run" / "attempts" / "0001" / "steps.jsonl").read_text()
+
+
+def no_room(*words: object, **more: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_without_room_even_for_a_note_fails_the_save_at_once(make, monkeypatch: pytest.MonkeyPatch):
+    """Training must not wait for shares that nobody could write, nor for notes of why."""
+    one = make()
+    monkeypatch.setattr(writer, "write_durably", no_room)
+    one.save(1, state_of(1.0))
+    one._uploads.wait_all(60.0)
+    assert not one.writing and "No space left" in one.last_error
+    monkeypatch.undo()
+    one.save(2, state_of(2.0))
+    one.close()
+    assert [e.step for e in one.catalog.entries()] == [2]
+
+
+def test_a_rank_without_room_for_a_note_is_known_by_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    order = SimpleNamespace(written=tmp_path, rank=1, manifest=SimpleNamespace(world_size=2))
+    monkeypatch.setattr(writer, "write_durably", no_room)
+    writer._leave_failure(order, "No space left on device")
+    assert list(writer._wait_for_parts(order, lambda: 0.0)) == [1]
 
 
 def test_a_torch_that_fills_only_a_copy_of_the_metadata_is_served_too(make, monkeypatch: pytest.MonkeyPatch):

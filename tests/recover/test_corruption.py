@@ -420,3 +420,28 @@ def test_three_ranks_of_ddp_find_a_flipped_weight_and_a_wrong_forward_pass(tmp_p
     assert done.returncode == 0, done.stderr[-2_000:]
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("FOUND 0"))
     assert found == ["FOUND 0 10 replica 2", "FOUND 0 14 gradient 1"], done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_norm_of_gradients_that_are_averaged_in_place_is_that_before_the_average(tmp_path):
+    """With one rank the average changes nothing, so that both can be compared, in every step and with many buckets."""
+    import torch.distributed as dist
+
+    from prism.recover.checkpoint.corruption.measuring import gradients_of, norm_of
+    from prism.recover.checkpoint.corruption.own_norm import own_norm_of
+
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(24))).cuda()
+        ddp = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+        own = own_norm_of(ddp)
+        found, expected = [], []
+        for step in range(30):
+            net.zero_grad()
+            ddp(torch.full((64, 1024), 1.0 + step, device="cuda")).square().mean().backward()
+            found.append(own.take())
+            expected.append(norm_of(gradients_of(net)))
+        torch.testing.assert_close(torch.stack(found), torch.stack(expected))
+    finally:
+        dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from prism.recover.isolate.few import plan_pairs
 from prism.recover.isolate.fleet import Faults, Fleet, draw_faults
 from prism.recover.isolate.grading import FAILED, PASSED, SLOW, Grader
 from prism.recover.isolate.probe import read_counters
-from prism.recover.isolate.proof import ProofConfig, prove_slow
+from prism.recover.isolate.proof import ProofConfig, Trial, prove_slow
 from prism.recover.isolate.search import Search, SearchConfig
 from prism.recover.isolate.two_round import find_by_two_rounds
 
@@ -281,20 +282,62 @@ class Noisy:
         return Measured(alive=flat > 0, bandwidth=bandwidth, latency_s=flat, busy=flat < 0)
 
 
+FIRST = Trial(part=(0,), others=(1, 2, 3), num_tried=4)
+
+
 def test_no_healthy_host_is_called_slow_however_noisy_the_machine():
     for seed in range(1_000):
         noise = (0.1, 0.3, 0.6, 1.0)[seed % 4]
         measure = Noisy(np.ones(4), noise, seed)
-        proof = prove_slow((0,), (1, 2, 3), measure, ProofConfig(), np.random.default_rng(seed))
-        assert proof.answer != "slow"
+        assert prove_slow(FIRST, measure, ProofConfig(), np.random.default_rng(seed)).answer != "slow"
+
+
+def test_a_healthy_host_that_loses_every_second_comparison_is_called_slow_no_more_often_than_the_error_allows():
+    """The hardest case: noise so large that each comparison is lost or won, none is even."""
+    config, num_runs = ProofConfig(error=0.05), 600
+    wrong = 0
+    for seed in range(num_runs):
+        measure = Noisy(np.ones(4), 50.0, seed)
+        wrong += prove_slow(replace(FIRST, num_tried=1), measure, config, np.random.default_rng(seed)).answer == "slow"
+    assert wrong <= 0.05 * num_runs
+
+
+def test_noise_in_speed_and_in_latency_together_accuse_nobody():
+    """Either alone is lost half the time; both together would be lost more often, were they counted apart."""
+    wrong = 0
+    for seed in range(300):
+        chance = np.random.default_rng(seed)
+
+        def measure(rows: list[list[int]], chance: np.random.Generator = chance) -> Measured:
+            values = np.exp(chance.normal(0.0, 20.0, (2, len(rows))))
+            flat = np.ones(len(rows))
+            return Measured(alive=flat > 0, bandwidth=values[0], latency_s=values[1], busy=flat < 0)
+
+        wrong += prove_slow(FIRST, measure, ProofConfig(), np.random.default_rng(seed)).answer == "slow"
+    assert wrong == 0
 
 
 def test_a_slow_host_is_proven_slow_and_a_slow_link_too():
     for seed in range(50):
         measure = Noisy(np.array([0.4, 1.0, 1.0, 1.0]), 0.1, seed)
         random = np.random.default_rng(seed)
-        assert prove_slow((0,), (1, 2, 3), measure, ProofConfig(), random).answer == "slow"
-        assert prove_slow((1,), (2, 3), measure, ProofConfig(), random).answer == "not slow"
+        assert prove_slow(FIRST, measure, ProofConfig(), random).answer == "slow"
+        sound = Trial(part=(1,), others=(2, 3), num_tried=4)
+        assert prove_slow(sound, measure, ProofConfig(), random).answer == "not slow"
+
+
+def test_whoever_is_timed_first_in_a_comparison_of_three_hosts_has_no_advantage():
+    """The second of two tests is always slower here; with three hosts both share one, so they cannot run together."""
+    calls = itertools.count()
+
+    def measure(rows: list[list[int]]) -> Measured:
+        flat = np.ones(len(rows))
+        speed = 0.5 if next(calls) % 2 else 1.0
+        return Measured(alive=flat > 0, bandwidth=speed * flat, latency_s=flat, busy=flat < 0)
+
+    trial = Trial(part=(0,), others=(1, 2), num_tried=3)
+    for seed in range(200):
+        assert prove_slow(trial, measure, ProofConfig(), np.random.default_rng(seed)).answer == "not slow"
 
 
 def test_a_host_at_other_work_is_not_called_slow():
@@ -302,7 +345,7 @@ def test_a_host_at_other_work_is_not_called_slow():
         found = Noisy(np.array([0.1, 1.0, 1.0, 1.0]), 0.1, 0)(rows)
         return replace(found, busy=np.ones(len(rows), dtype=np.bool_))
 
-    assert prove_slow((0,), (1, 2, 3), busy, ProofConfig(), np.random.default_rng(0)).answer == "not slow"
+    assert prove_slow(FIRST, busy, ProofConfig(), np.random.default_rng(0)).answer == "not slow"
 
 
 def test_the_probe_needs_no_file_on_the_host_and_what_ssh_says_is_shown(tmp_path: Path):

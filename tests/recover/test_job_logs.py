@@ -173,6 +173,14 @@ def test_a_killed_rank_outranks_the_traceback_of_its_orphaned_writer(tmp_path: P
     assert verdict.reason == "SIGKILL" and verdict.first_rank == 1 and verdict.action == "restart"
 
 
+def test_a_rank_that_was_killed_on_one_host_outranks_one_that_lost_it_earlier_on_another(tmp_path: Path):
+    """Each host's torchrun writes down what it saw first; the one that only lost a peer can be quicker."""
+    (tmp_path / "node-1.log").write_text(LOST_PEER + SUMMARY.format(rank=0, code=1))
+    (tmp_path / "node-2.log").write_text(SUMMARY.format(rank=3, code=-9).replace("00:00:00", "00:00:04"))
+    verdict = explain_logs(tmp_path, 1)
+    assert verdict.reason == "SIGKILL" and verdict.first_rank == 3
+
+
 def test_a_lost_connection_outranks_what_a_queued_save_says_about_it(tmp_path: Path):
     (tmp_path / "steps.jsonl").write_text(FUTURES * 3)
     verdict = explain(tmp_path, LOST_PEER + HELPER + SUMMARY.format(rank=0, code=1))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from prism.recover.catalog import Catalog  # noqa: E402
-from prism.recover.checkpoint import CheckpointConfig, Checkpointer, uploads  # noqa: E402
+from prism.recover.checkpoint import CheckpointConfig, Checkpointer, uploads, writer_process  # noqa: E402
 
 HEAD = """
 import os, sys, time, torch
@@ -111,7 +113,7 @@ def start(tmp_path: Path):
 
 def test_a_script_without_a_main_guard_is_run_once_and_killed_with_a_save_staged_loses_nothing(start):
     """The writer finishes for a trainer that was killed, commits, and leaves without a word in the log."""
-    program = start(SAVER)
+    program = start(SAVER + "time.sleep(600)")  # still there when it is killed
     program.wait_for("saved 3")
     os.kill(program.process.pid, signal.SIGKILL)
     program.process.wait()
@@ -119,6 +121,23 @@ def test_a_script_without_a_main_guard_is_run_once_and_killed_with_a_save_staged
     assert [entry.step for entry in program.catalog().entries()] == [1, 2, 3]
     text = program.log.read_text()
     assert text.split("\n") == ["main runs", "saved 1", "saved 2", "saved 3", ""]
+
+
+def test_an_order_that_was_sent_just_before_the_trainer_died_is_not_lost(monkeypatch):
+    """The writer looks for an order, finds none, and is held up; meanwhile one is sent and the trainer dies."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked = itertools.count()
+
+    def parent() -> int:
+        if next(asked) == 0:
+            return 7
+        socket.send_fds(here, [b"order"], [os.memfd_create("order"), os.memfd_create("staged")])
+        return 1
+
+    monkeypatch.setattr(writer_process.os, "getppid", parent)
+    monkeypatch.setattr(writer_process, "open_delivery", lambda descriptors: len(descriptors))
+    with here, there:
+        assert writer_process.Trainer(there, 7).next_delivery() == 2
 
 
 def test_a_warning_to_every_process_ends_in_a_committed_save(start):

@@ -45,6 +45,7 @@ from prism.recover.manifest import (
 
 PARTS_LIMIT_S = 600.0  # for the slowest rank's share
 _PARTS = "part-"
+_FAILED = "failed-"
 _POLL_S = 0.05
 _MAX_POLL_S = 1.0
 
@@ -187,15 +188,13 @@ class PartWriter:
             proof = SlotProof(token=order.manifest.token, sums=sum_bytes(memory, order.layout.num_bytes), health=health)
             _leave_proof(order, proof)
             order.written.mkdir(exist_ok=True)
-            part = _write_files(order, plan, memory) | {"health": health_document(health)}
+            _leave_part(order, _write_files(order, plan, memory) | {"health": health_document(health)})
         except Exception as error:
             if plan.share.storage_data is not None:
                 for path in order.written.glob(f"{plan.share.storage_data.prefix}*"):
                     path.unlink(missing_ok=True)  # makes room for the note, if the disk is full
-            with contextlib.suppress(OSError):
-                _leave_part(order, {"error": shorten(error)})
+            _leave_failure(order, shorten(error))
             raise
-        _leave_part(order, part)
         return health
 
     def _inspect(self, order: WriteOrder, memory: mmap.mmap) -> Health:
@@ -234,6 +233,15 @@ def _parse_result(parts: list[Any]) -> WriteResult:
 
 def _leave_part(order: WriteOrder, document: dict[str, Any]) -> None:
     write_durably(order.written / f"{_PARTS}{order.rank:05d}.json", json.dumps(document))
+
+
+def _leave_failure(order: WriteOrder, why: str) -> None:
+    """Say that this rank's share failed; on a disk without room for a note, by an empty file's name alone."""
+    with contextlib.suppress(OSError):
+        _leave_part(order, {"error": why})
+        return
+    with contextlib.suppress(OSError):
+        (order.written / f"{_FAILED}{order.rank:05d}").touch()
 
 
 def _leave_proof(order: WriteOrder, proof: SlotProof) -> None:
@@ -282,8 +290,11 @@ class WriteJob:
             health = writer.write(self.order, self.plan, self.memory)
         except Exception as error:  # the outermost loop of the writer: told, and the next order may succeed
             tell(kind="part", number=number, error=shorten(error))
-        else:
-            tell(kind="part", number=number, health=health_document(health))
+            if self.order.rank == 0:  # the others' shares are of no use without this one
+                remove_written(self.order.written)
+                tell(kind="commit", number=number, error=shorten(error))
+            return
+        tell(kind="part", number=number, health=health_document(health))
         if self.order.rank != 0:
             return
         try:
@@ -305,6 +316,8 @@ def _wait_for_parts(order: WriteOrder, limit_s: Callable[[], float]) -> dict[int
             rank = int(path.stem.removeprefix(_PARTS))
             if rank not in parts:
                 parts[rank] = json.loads(path.read_text())
+        for path in order.written.glob(f"{_FAILED}*"):
+            parts[int(path.name.removeprefix(_FAILED))] = {"error": "no room for its share, nor for a note of why"}
         if len(parts) == order.manifest.world_size or any("error" in part for part in parts.values()):
             return parts
         if not order.written.exists():

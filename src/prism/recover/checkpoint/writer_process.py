@@ -65,11 +65,13 @@ class Trainer:
     def next_delivery(self) -> Delivery | None:
         """Wait for an order; None when there will be no more."""
         while True:
-            ready, _, _ = select.select([self._connection], [], [], 0.0 if self.gone else _POLL_S)
+            # Asked before the look at the socket: what it sent last before it died must be seen by that look.
+            gone = self.gone
+            ready, _, _ = select.select([self._connection], [], [], 0.0 if gone else _POLL_S)
             if ready:
                 _, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 2)
                 return open_delivery(descriptors) if len(descriptors) == 2 else None
-            if self.gone:
+            if gone:
                 return None
 
     def parts_limit_s(self) -> float:

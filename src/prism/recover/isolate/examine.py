@@ -11,7 +11,7 @@ from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, ProbeConfig
 from prism.recover.isolate.few import PairSearch
 from prism.recover.isolate.grading import FEW_HOSTS
-from prism.recover.isolate.proof import Proof, ProofConfig, prove_slow
+from prism.recover.isolate.proof import Proof, ProofConfig, Trial, prove_slow
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
 from prism.recover.risks import Risks
@@ -99,7 +99,8 @@ def try_slow_ones(
             others = [h for h in range(len(hosts)) if h not in part and hosts[h] not in report.condemned] or others
         if len(others) < 2:
             others = [h for h in range(len(hosts)) if h not in part]
-        found = prove_slow(part, others, agents.measure, limits, random)
+        trial = Trial(part=part, others=tuple(others), num_tried=len(accused) + len(links))
+        found = prove_slow(trial, agents.measure, limits, random)
         on_proof(f"{' - '.join(hosts[h] for h in part)}: {found}")
         return found
 

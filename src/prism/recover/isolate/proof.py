@@ -1,12 +1,17 @@
-"""Proof of slowness: a suspect is timed again and again beside a control, and condemned only if it is always behind.
+"""Proof of slowness: a suspect is timed beside a control until chance is ruled out, or the suspicion is.
 
 Speeds measured once, on machines that do other things as well, differ by chance; the search only finds whom to try.
 Both tests of a comparison run at the same moment where there are four hosts for it, so that what slows the fleet as a
-whole slows both.
+whole slows both; else one runs after the other, in an order by lot.
+
+A comparison is lost when the suspect is behind and in nothing ahead. A healthy host is ahead as often as it is behind,
+however noisy the fleet is, so it loses at most every second comparison; Wald's sequential test of that against a host
+that loses most of them bounds the chance of a wrong accusation by `error`, whenever it stops.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,16 +22,24 @@ from prism.recover.isolate.agents import Measured
 
 Measure = Callable[[list[list[int]]], Measured]
 Answer = Literal["slow", "not slow", "not clear"]
+_BY_CHANCE = 0.5  # of comparisons that a healthy host loses, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofConfig:
-    """How often to compare and how often it must be behind."""
+    """When a comparison is lost, and how sure to be."""
 
-    repeats: int = 12
-    needed: int = 11
     slow_ratio: float = 0.75
     late_ratio: float = 5.0
+    error: float = 1e-5  # chance that a healthy host is called slow, over all that are tried in one search
+    missed: float = 0.01  # chance that a slow host is not
+    lost_by_slow: float = 0.9  # of comparisons, by a host worth accusing
+    most: int = 80  # comparisons
+    most_unclear: int = 12  # in which a host failed or was at other work
+
+    def accuse_at(self, num_tried: int) -> float:
+        """The evidence that is enough when so many hosts are tried."""
+        return math.log(max(1, num_tried) / self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,41 +55,68 @@ class Proof:
         return f"behind its control in {self.behind} of {self.repeats} comparisons, {self.ratio:.2f} of its speed"
 
 
-def prove_slow(
-    part: Sequence[int], others: Sequence[int], measure: Measure, config: ProofConfig, random: np.random.Generator
-) -> Proof:
-    """Compare a host, or the link of two hosts, with others; ends early once it cannot be proven any more."""
-    behind, ratios = 0, []
-    for _ in range(config.repeats):
-        test, control = _draw(part, others, random)
-        found = measure_both(test, control, measure)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Who is tried, beside whom, and how many are tried in all."""
+
+    part: tuple[int, ...]  # a host, or the two of a link
+    others: tuple[int, ...]
+    num_tried: int = 1
+
+
+def prove_slow(trial: Trial, measure: Measure, config: ProofConfig, random: np.random.Generator) -> Proof:
+    """Compare a host, or the link of two hosts, with others until one answer is proven."""
+    gain = math.log(config.lost_by_slow / _BY_CHANCE)
+    loss = math.log((1.0 - config.lost_by_slow) / _BY_CHANCE)
+    enough, evidence, unclear = config.accuse_at(trial.num_tried), 0.0, 0
+    lost: list[bool] = []
+    ratios: list[float] = []
+    while len(lost) < config.most and unclear < config.most_unclear and math.log(config.missed) < evidence < enough:
+        found = measure_both(*_draw(trial.part, trial.others, random), measure, random)
         if not found.alive.all() or found.busy.any():
-            continue  # a failure is not slowness, the search weighs those; and a host at other work is not slow
-        ratio = float(found.bandwidth[0] / found.bandwidth[1])
-        late = found.latency_s[0] > config.late_ratio * found.latency_s[1]
-        behind += ratio < config.slow_ratio or bool(late)
-        ratios.append(ratio)
-        if len(ratios) - behind > config.repeats - config.needed:
-            break
-    done = len(ratios)
+            unclear += 1  # a failure is not slowness, the search weighs those; and a host at other work is not slow
+            continue
+        lost.append(_is_behind(found, config) and not _is_behind(_swap(found), config))
+        ratios.append(float(found.bandwidth[0] / found.bandwidth[1]))
+        evidence += gain if lost[-1] else loss
     median = float(np.median(ratios)) if ratios else float("nan")
-    if behind >= config.needed:
-        return Proof(answer="slow", behind=behind, repeats=done, ratio=median)
-    clear = done < config.repeats // 2 or behind <= max(1, 2 * done // 3)
-    return Proof(answer="not slow" if clear else "not clear", behind=behind, repeats=done, ratio=median)
+    answer: Answer = "not clear" if evidence > 0 and len(lost) >= config.most else "not slow"
+    return Proof(answer="slow" if evidence >= enough else answer, behind=sum(lost), repeats=len(lost), ratio=median)
 
 
-def measure_both(test: list[int], control: list[int], measure: Measure) -> Measured:
-    """At the same moment where no host is in both, else one after the other."""
+def measure_both(test: list[int], control: list[int], measure: Measure, random: np.random.Generator) -> Measured:
+    """At the same moment where no host is in both, else one after the other: the first has no advantage."""
     if not set(test) & set(control):
         return measure([test, control])
-    first, second = measure([test]), measure([control])
+    if random.random() < 0.5:
+        return _join(measure([test]), measure([control]))
+    later = measure([control])
+    return _join(measure([test]), later)
+
+
+def _join(test: Measured, control: Measured) -> Measured:
     return Measured(
-        alive=np.concatenate([first.alive, second.alive]),
-        bandwidth=np.concatenate([first.bandwidth, second.bandwidth]),
-        latency_s=np.concatenate([first.latency_s, second.latency_s]),
-        busy=np.concatenate([first.busy, second.busy]),
+        alive=np.concatenate([test.alive, control.alive]),
+        bandwidth=np.concatenate([test.bandwidth, control.bandwidth]),
+        latency_s=np.concatenate([test.latency_s, control.latency_s]),
+        busy=np.concatenate([test.busy, control.busy]),
     )
+
+
+def _swap(found: Measured) -> Measured:
+    """The control as the suspect."""
+    return Measured(
+        alive=found.alive[::-1],
+        bandwidth=found.bandwidth[::-1],
+        latency_s=found.latency_s[::-1],
+        busy=found.busy[::-1],
+    )
+
+
+def _is_behind(found: Measured, config: ProofConfig) -> bool:
+    slow = found.bandwidth[0] < config.slow_ratio * found.bandwidth[1]
+    late = found.latency_s[0] > config.late_ratio * found.latency_s[1]
+    return bool(slow or late)
 
 
 def _draw(part: Sequence[int], others: Sequence[int], random: np.random.Generator) -> tuple[list[int], list[int]]:

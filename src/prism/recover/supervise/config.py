@@ -33,6 +33,7 @@ class LaunchSettings:
     """How processes are started and ended."""
 
     grace_s: float = 60.0  # from SIGTERM to SIGKILL, so that the trainer can save
+    settle_s: float = 5.0  # after one host has failed: for the others to end and say why, before they are ended
     host_prefix: tuple[str, ...] = ()  # local: put before the command, {host} filled in; ip netns exec {host}
     addresses: Addresses = field(default_factory=Addresses)  # local and ssh
     ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh: put before the address

@@ -109,7 +109,9 @@ def on_explained(job: JobRecord, event: events.Explained) -> list[Action]:
         job.failures.pop()
         return _on_preempted(job, event.now_s)
     if newest.reason != HANG:
-        named = next((h for h in verdict.hosts if h in job.hosts and len(job.hosts) > 1), newest.host)
+        # A rank that lost a connection says that something happened elsewhere; the host test finds out where.
+        began_on = None if verdict.reason == "ConnectionError" else newest.host
+        named = next((h for h in verdict.hosts if h in job.hosts and len(job.hosts) > 1), began_on)
         job.failures[-1] = replace(newest, reason=verdict.reason, category=verdict.category, host=named)
     judged = judge(verdict, job.failures, policy=job.config.restarts)
     if not judged.restart:

@@ -11,6 +11,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from prism.recover.supervise.launchers import is_killed
+
 _TAIL_BYTES = 4 << 20
 _ROOT_CAUSE = re.compile(
     rb"Root Cause \(first observed failure\):.{0,80}?time\s*: (\S+)"
@@ -48,7 +50,8 @@ def read_ending(logs: list[Path], code: int | None) -> Ending:
     """The first failure of an attempt, from its logs' last megabytes and its exit code."""
     texts = [_tail(path) for path in logs]
     roots = [match for text in texts for match in _ROOT_CAUSE.finditer(text)]
-    first = min(roots, key=lambda match: match[1], default=None)
+    # A rank that only lost its peer may be written down before the one that was killed, by another launcher.
+    first = min(roots, key=lambda match: (not is_killed(int(match[3])), match[1]), default=None)
     rank = int(first[2]) if first is not None else None
     number = _signal_of(int(first[3]) if first is not None else code)
     lost = any(_lost_a_peer(text, rank) for text in texts)

@@ -20,7 +20,7 @@ from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
-from prism.recover.supervise.launchers import Launcher, LaunchPlan, no_hurry
+from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
 from prism.recover.supervise.stacks import take_stacks
@@ -58,6 +58,7 @@ class Supervisor:
         self.clock = RunClock(found.clock if found else None)
         self.state = found.state if found else JobState(config=config)
         self._complaint = ""
+        self._failed_at: tuple[int, float] | None = None  # the attempt, and when its first host was seen to have failed
         self._risks_ns = -1  # when the file of risks that was read last was written
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
@@ -121,11 +122,22 @@ class Supervisor:
             yield event
             if self.state.attempt != attempt or self.state.over:
                 return
-        if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING):
+        if not look.running and self.state.phase in (Phase.RUNNING, Phase.STOPPING) and self._has_settled(look):
             # We ended a hung attempt ourselves, so the first to go says nothing; the first to fall silent does.
             hung = self.state.cause is Cause.HANG
             host = find_frozen_host(self._folder) if hung else look.first_failed
             yield events.Exited(now_s=self.clock.now_s(), code=look.code, host=host, lost=look.lost)
+
+    def _has_settled(self, look: Look) -> bool:
+        """Whether the other hosts have ended, too, or had their time: the first to end is seldom the cause."""
+        if look.lost or look.ended or is_killed(look.code) or self.state.phase is Phase.STOPPING:
+            return True
+        if look.first_failed not in self.state.hosts or set(self.state.hosts) <= set(look.codes):
+            return True
+        attempt, now_s = self.state.attempt, self.clock.now_s()
+        if self._failed_at is None or self._failed_at[0] != attempt:
+            self._failed_at = (attempt, now_s)
+        return now_s - self._failed_at[1] >= self.config.launch.settle_s
 
     def _take(self, event: events.Event) -> None:
         """Decide; write the decision down; only then act."""

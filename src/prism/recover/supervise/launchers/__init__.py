@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from prism.recover.progress import RunOrders
+
+_KILLS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
 def no_hurry() -> bool:
@@ -36,6 +39,7 @@ class Look:
     codes: dict[str, int | None] = field(default_factory=dict)
     first_failed: str | None = None
     lost: bool = False  # the scheduler says that `first_failed` is down
+    ended: bool = False  # a scheduler says that nothing of it is left on any host
     queued: bool = False  # waiting for hosts: its silence means nothing
     hosts: tuple[str, ...] = ()  # where it runs, once a scheduler has said so
 
@@ -45,6 +49,21 @@ class Look:
         if self.first_failed is not None:
             return self.codes.get(self.first_failed)
         return 0 if self.codes else None
+
+
+def first_to_fail(codes: Mapping[str, int | None], ended_at: Callable[[str], float]) -> str | None:
+    """The host where an attempt's end began: one whose command was ended by a signal, else the first to end.
+
+    A host whose rank only lost its peer can end before the launcher of the killed rank has noticed anything.
+    """
+    failed = [host for host, code in codes.items() if code != 0]
+    return min(failed, key=lambda host: (not is_killed(codes[host]), ended_at(host)), default=None)
+
+
+def is_killed(code: int | None) -> bool:
+    """Whether an exit code tells of a signal that nobody sends to ask for an end, nor a library to itself."""
+    number = None if code is None else -code if code < 0 else code - 128
+    return number in _KILLS
 
 
 class Launcher(Protocol):

@@ -16,7 +16,7 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry, node
+from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry, node
 from prism.recover.supervise.launchers.processes import ProcessId, end_marked, find_marked, read_stat
 
 _LAUNCH_FILE = "launch.json"
@@ -71,7 +71,7 @@ class LocalLauncher:
                 codes[host] = self._codes.get(int(identity["pid"]))
                 ended_at[host] = 0.0
         failed = [host for host, code in codes.items() if code != 0]
-        first = min(failed, key=lambda h: ended_at[h], default=None)
+        first = first_to_fail(codes, ended_at.__getitem__)
         return Look(running=not failed and len(codes) < len(started), codes=codes, first_failed=first)
 
     def stop(self, folder: Path, grace_s: float, hurry: Callable[[], bool] = no_hurry) -> None:

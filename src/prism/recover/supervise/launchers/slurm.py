@@ -21,7 +21,7 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
+from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry
 from prism.recover.supervise.launchers.local import NODE_PROGRAM, attempt_key
 from prism.recover.supervise.launchers.processes import find_marked
 
@@ -33,13 +33,11 @@ _COMMAND_S = 60.0
 _SETTLE_S = 30.0
 _POLL_S = 0.5
 
-# Runs once on each node of the job.
+# Runs once on each node of the job. node.py writes log and exit code: a full run folder must not end the command, as
+# it does where Slurm writes the log itself.
 _NODE_SCRIPT = """\
 export {host}="$SLURMD_NODENAME" PRISM_NODE_RANK="$SLURM_NODEID" PET_NODE_RANK="$SLURM_NODEID"
-"$@"; code=$?
-echo $code > "{folder}/$SLURMD_NODENAME.exit.tmp"; mv "{folder}/$SLURMD_NODENAME.exit.tmp" \
-"{folder}/$SLURMD_NODENAME.exit"
-exit $code
+exec {python} -S "{folder}/node.py" run "{folder}/$SLURMD_NODENAME.exit" "{folder}/$SLURMD_NODENAME.log" "$@"
 """
 _LAUNCH_SCRIPT = """\
 [ "${{SLURM_RESTART_COUNT:-0}}" = "{restarts}" ] || exit 0
@@ -49,7 +47,7 @@ export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*
 export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + {attempt}) % 20000))
 export PRISM_NUM_NODES="$SLURM_JOB_NUM_NODES" PET_NNODES="$SLURM_JOB_NUM_NODES"
 export PET_MASTER_ADDR="$MASTER_ADDR" PET_MASTER_PORT="$MASTER_PORT"
-srun --kill-on-bad-exit=1 --ntasks-per-node=1 --output={folder}/%N.log sh {folder}/node.sh {command}
+srun --kill-on-bad-exit=1 --ntasks-per-node=1 --output=none sh {folder}/node.sh {command}
 """
 
 
@@ -192,7 +190,8 @@ class SlurmLauncher:
             command=shlex.join(plan.command),
         )
         shutil.copyfile(NODE_PROGRAM, plan.folder / "node.py")
-        write_durably(plan.folder / "node.sh", _NODE_SCRIPT.format(host=HOST, folder=plan.folder))
+        script = _NODE_SCRIPT.format(host=HOST, folder=plan.folder, python=shlex.quote(self.settings.python))
+        write_durably(plan.folder / "node.sh", script)
         write_durably(plan.folder.parent.parent / "launch.sh", text)
         write_durably(plan.folder / _JOB_FILE, json.dumps({"job": number, "restarts": restarts}))
 
@@ -238,9 +237,8 @@ def _over(folder: Path, codes: dict[str, int], down: str | None) -> Look:
     if down is not None:
         known[down] = None
         return Look(running=False, codes=known, first_failed=down, lost=True)
-    failed = [host for host, code in codes.items() if code != 0]
-    first = min(failed, key=lambda host: _mtime(folder / f"{host}.exit"), default=None)
-    return Look(running=False, codes=known, first_failed=first)
+    first = first_to_fail(codes, lambda host: _mtime(folder / f"{host}.exit"))
+    return Look(running=False, codes=known, first_failed=first, ended=True)
 
 
 def _mtime(path: Path) -> float:

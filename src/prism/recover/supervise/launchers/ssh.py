@@ -19,7 +19,7 @@ from prism.errors import BadConfigError
 from prism.recover.files import write_durably
 from prism.recover.progress import ATTEMPT_KEY, HOST
 from prism.recover.supervise.config import LaunchSettings
-from prism.recover.supervise.launchers import LaunchPlan, Look, no_hurry
+from prism.recover.supervise.launchers import LaunchPlan, Look, first_to_fail, no_hurry
 from prism.recover.supervise.launchers.local import (
     NODE_PROGRAM,
     attempt_key,
@@ -80,7 +80,7 @@ class SshLauncher:
             elif not alive and not exit_path(folder, host).exists():
                 codes[host] = None
         failed = [host for host, code in codes.items() if code != 0]
-        first = lost or min(failed, key=lambda h: _moment(exit_path(folder, h)), default=None)
+        first = lost or first_to_fail(codes, lambda host: _moment(exit_path(folder, host)))
         return Look(
             running=not failed and len(codes) < len(hosts), codes=codes, first_failed=first, lost=lost is not None
         )
