@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.windows import Floats, find_window, spread_of
 from prism.records.findings import Finding
 
 _SLOW_STEP = 0.08
-_WORTH = 0.5  # usual steps that a slow stretch must cost
-_DRIFT = 0.03  # growth over the whole observation
-_GROWN = 0.3  # pauses that became this much longer
+_WORTH = levels.HALF  # usual steps that a slow stretch must cost
+_DRIFT = levels.LITTLE  # growth over the whole observation
+_GROWN = levels.SOME  # pauses that became this much longer
 
 
 def find_slow_steps(case: Case) -> list[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
@@ -15,7 +16,7 @@ from prism.records.findings import Finding, FindingKind
 _LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
 _ONE_MOMENT = 0.001  # of a step
-_ALIKE = 1e-3  # by which sizes differ that buffers set
+_ALIKE = levels.EQUAL_SIZE  # by which sizes differ that buffers set
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 

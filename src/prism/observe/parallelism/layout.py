@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob, connect
 from prism.observe.parallelism.gradient_groups import GradientGroups, count_gradient_groups, waits_for_senders_alone
 from prism.observe.parallelism.layout_model import (
@@ -30,14 +31,14 @@ __all__ = ["StageMap", "infer_layout", "relabel_ties"]
 
 Ints = NDArray[np.int64]
 
-_LAYERS = 12  # messages of one size per step that are one of each layer rather than buckets of gradients
+_LAYERS = levels.SAMPLE  # messages of one size per step that are one of each layer rather than buckets of gradients
 _ONCE = 1.4  # per step
 _LISTED = 4  # layouts that are listed, the best one among them
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
 _FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
-_SERVERS = 0.6  # how sure that is
+_SERVERS = levels.MAJORITY  # how sure that is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
