@@ -20,6 +20,7 @@ def find_slow_steps(case: Case) -> list[Finding]:
     lengths = case.length_s
     if len(lengths) < 5:
         return []
+    lengths = _leave_miscounts_out(case, lengths)
     usual = float(np.quantile(lengths, 0.3, method="lower"))
     noise = spread_of(lengths[lengths <= np.median(lengths)]) / usual
     excess = lengths / usual - 1
@@ -37,6 +38,17 @@ def find_slow_steps(case: Case) -> list[Finding]:
         case.finding("slow_step", culprit("job", case.job.id), window.first, window.last, lost_s=lost,
                      score=min(0.6, 0.2 + window.mean), evidence=evidence)
     ]  # fmt: skip
+
+
+def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
+    """Lengths of steps, of those that hold more messages than is usual as much as their messages allow.
+
+    A step that is longer because a boundary was missed holds the messages of the next one, too.
+    """
+    step = case.messages["step"].to_numpy()
+    counts = np.bincount(step[step >= 0], minlength=len(lengths))
+    more = counts / max(float(np.median(counts)), 1.0)
+    return np.where(more > 1 + levels.FEW, lengths / more, lengths)
 
 
 def find_drift(case: Case) -> list[Finding]:

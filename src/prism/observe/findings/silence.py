@@ -126,8 +126,10 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     if silence.ends and not first.others_went_on and _is_resumed(case, silence):
         return _tell_pause(case, silence, length)
     stopped, why = first.culprit, first.why
-    if stopped.type == "job" and not silence.ends and length < usual:
-        return None  # A capture that ends cuts the transfers of all ranks at once.
+    if stopped.type == "job" and not silence.ends and (length < usual or stands.stuck.is_empty()):
+        # A capture that ends cuts the transfers of all ranks at once. A job that is killed leaves none that got stuck:
+        # its state tells that it stopped, and nobody waited for another.
+        return None
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
     if silence.ends and stopped.type == "endpoint":  # what came back was started again, and a host is what is replaced
