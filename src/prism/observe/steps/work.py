@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.parallelism.layout import StageMap
+from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import bound_groups, number_again
 
