@@ -21,7 +21,7 @@ _PASSING = 0.08  # share of the steps: what is over sooner is chance
 _SURE = levels.SURELY  # standard errors
 _CLOCKS_S = levels.TRACE  # that clocks of exporters may be apart where nothing tells how far they are
 _SAME_TIME = levels.HALF  # share of the shorter window that two suspects have in common when they are one
-FELT = 0.01  # steps of the window are longer than the others by at least this much
+FELT = levels.HUNDREDTH  # steps of the window are longer than the others by at least this much
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from prism.observe.traffic.medians import find_median
 from prism.records.findings import Finding
 
 _SCATTER = levels.FEW  # spread of work between replicas that is more than noise
-_ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
+_ONE_WORKER = levels.HUNDREDTH  # ranks of a host whose work differs by less act as one
 _LESS = 0.05  # a change of work worth counting
 _OFTEN = levels.FEW  # share of steps and workers
 _MANY = levels.MAJORITY  # share of the workers that are late at one time or another

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.accusations import check_slow_ranks
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
@@ -22,7 +23,7 @@ from prism.observe.findings.verdicts import decide
 from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
-_WORTH_AT_ALL = 0.001  # of the time of all GPUs in all steps
+_WORTH_AT_ALL = levels.THOUSANDTH  # of the time of all GPUs in all steps
 _WORTH = 0.005  # of the time of all GPUs while it lasts
 
 

@@ -25,7 +25,7 @@ _LATE = levels.FEW  # of a step: how far from when it is due a message may come
 _SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
 _AS_MUCH = 0.7  # of what the sender of the first missing message owes
 _LONE = 0.2  # of what the host that owes most owes
-_FEW = 2  # endpoints that began a step which is not the end of the one before
+_FEW = levels.SEVERAL  # endpoints that began a step which is not the end of the one before
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ Suspect = tuple[str, str]
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
 _COUPLED = levels.MOST  # share of a group's hops that are slow when all of them wait for one
 _QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
-_CLEAR = 2  # transfers that are slow apart from each other, and have one place in common
+_CLEAR = levels.SEVERAL  # transfers that are slow apart from each other, and have one place in common
 _MOSTLY = levels.HALF  # of what is slow in another job
 _MISS = levels.TWICE  # what a transfer weighs that should be slow and is not, over one that is
 

@@ -17,7 +17,7 @@ from prism.observe.traffic.table import Traffic
 _LISTENED = levels.LISTED  # pairs of a cluster
 _MOST_EVENTS = levels.MOST_MESSAGES
 _MIN_EVENTS = levels.ENOUGH
-_NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or nothing
+_NUMBERS = math.log(levels.NUMBERS_BYTES)
 _LONG_GAP = levels.FAR  # times the usual one
 _SCATTERED = levels.MAJORITY  # of what two strangers' distances would be
 _OVERLAP = levels.SOME  # of the shorter one's time in which both must be there

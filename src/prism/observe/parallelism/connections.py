@@ -21,7 +21,7 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MOST_EVENTS = 300  # beginnings that are compared
+_MOST_EVENTS = levels.FEW_MESSAGES  # beginnings that are compared
 _MOST_ENDS = 1500
 _MOST_SHIFTS = 16  # differences of clocks that are tried
 _MOST_SKEW = levels.LEAST  # times the usual skew of two clocks

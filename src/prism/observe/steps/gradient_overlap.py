@@ -14,7 +14,7 @@ _LAYERS = levels.MANY  # bursts of a step: as many layers, or more
 _BUCKETS = 2.7  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.LONGER  # messages of gradients in a step
 _ALONE = 0.7  # share of them that nothing comes just before
-_APART = 1e-3  # of a period: silence that sets bursts apart
+_APART = levels.THOUSANDTH  # of a period: silence that sets bursts apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

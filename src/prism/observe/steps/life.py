@@ -25,7 +25,7 @@ State = Literal["running", "ended", "stopped", "paused"]
 class LifeConfig:
     """When a silence says something, and what a whole step is."""
 
-    silent_steps: float = 3.0  # usual steps without a message before the observation ends
+    silent_steps: float = levels.LEAST  # usual steps without a message before the observation ends
     regular: float = levels.MAJORITY  # messages for each step that a stream needs to be counted
     missing: float = levels.LITTLE  # share of a step's messages that may be missing in a whole one
     templates: int = 9  # steps before a silence that tell what a step sends

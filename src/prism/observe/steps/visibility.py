@@ -13,7 +13,7 @@ from prism.observe.traffic.table import Traffic
 from prism.records.layout import Degree, Layout
 
 _LIKE_TIMEOUT = 0.15  # relative difference
-_COARSE_NS = 1_000_000  # times in milliseconds are common
+_COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
 _TICKS = 20  # of a clock that a step lasts at least
 _LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like

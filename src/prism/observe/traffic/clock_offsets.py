@@ -30,7 +30,7 @@ _SMALLEST_NS = 150_000  # offsets below are left alone
 _OVERLAP = 0.4  # of what a message takes
 _CONSISTENT = levels.MAJORITY  # share of the differences that the offsets of exporters account for
 _MOST_STREAMS = levels.MOST_RECORDS
-_MOST_MESSAGES = 300  # of a stream
+_MOST_MESSAGES = levels.FEW_MESSAGES  # of a stream
 _MOST_TIMES = levels.ENOUGH  # that two exporters are compared
 
 

@@ -25,7 +25,7 @@ class MergedConfig:
     sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
     most_sizes: int = levels.MOST_SIZES
     frequent: float = 0.002  # share of the records of one size
-    same_size: float = levels.EQUAL_SIZE  # relative difference from a whole number of messages
+    same_size: float = levels.THOUSANDTH  # relative difference from a whole number of messages
     most_messages: int = 32
     longer: float = levels.TWICE  # times what its messages take one after the other
 

@@ -19,7 +19,7 @@ Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _TOLERANCES = (
-    0.01,
+    levels.HUNDREDTH,
     levels.LITTLE,
     0.08,
     0.15,

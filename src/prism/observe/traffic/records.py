@@ -19,7 +19,7 @@ _MANY_SIZES = levels.MANY  # that chance makes of one
 _CHANCE = levels.CHANCE  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
-_MIN_PER_CONNECTION = 3.0
+_MIN_PER_CONNECTION = levels.LEAST
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 
