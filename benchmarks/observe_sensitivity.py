@@ -223,7 +223,8 @@ def _list_compiled(source: Path) -> dict[str, set[str]]:
 def _score(source: Path, folders: list[str]) -> dict[str, object]:
     code = SCORE.format(source=str(source), benchmarks=str(Path(__file__).parent), folders=folders)
     environment = os.environ | {
-        "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1",
+        "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
