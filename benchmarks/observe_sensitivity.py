@@ -325,6 +325,22 @@ def tabulate(state: Search, groups: dict[str, list[list[Change]]]) -> list[dict[
     return rows
 
 
+def write_page(rows: list[dict[str, object]], page: Path, captures: list[str]) -> None:
+    """The table as a page: thresholds that move a capture first, then those that move none."""
+    head = (
+        "# Observe: thresholds and what moves with them\n\n"
+        "Each number was moved by 20 % down and up and these captures were scored again: "
+        f"{', '.join(captures)} (`benchmarks/observe_sensitivity.py`). A capture is named where a figure, layout or "
+        "finding differs; `-` is none, `?` was not measured.\n\n"
+    )
+    moving = sorted(rows, key=lambda row: (not any(row["moves"].values()), row["key"]))  # type: ignore[attr-defined]
+    lines = ["| threshold | value | 20 % less | 20 % more |", "|---|---|---|---|"]
+    for row in moving:
+        cells = ("?" if m is None else " ".join(m) or "-" for m in row["moves"].values())  # type: ignore[attr-defined]
+        lines.append(f"| `{row['key']}` | {row['value']:g} | {' | '.join(cells)} |")
+    page.write_text(head + "\n".join(lines) + "\n")
+
+
 def print_table(rows: list[dict[str, object]], num_captures: int) -> None:
     """'-' where nothing moves, '?' where it is not known."""
     still = sum(all(m == [] for m in row["moves"].values()) for row in rows)  # type: ignore[attr-defined]
@@ -343,6 +359,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=12, help="thresholds that are moved together at first")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--table", type=Path, help="write the table as JSON, too")
+    parser.add_argument("--page", type=Path, help="write the table as Markdown, too")
     parser.add_argument("--keep", type=Path, help="file of results as JSON lines; what is in it is not run again")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start nothing after this")
     arguments = parser.parse_args()
@@ -366,6 +383,8 @@ def main() -> None:
     rows = tabulate(state, groups)
     if arguments.table:
         arguments.table.write_text(json.dumps(rows, indent=1) + "\n")
+    if arguments.page:
+        write_page(rows, arguments.page, [Path(f).name for f in sorted(usual)])
     print_table(rows, len(usual))
 
 
