@@ -21,8 +21,11 @@ _OUTLIERS = levels.SURELY  # standard deviations beyond which a step counts no f
 
 
 def decide(case: Case, causes: list[Finding]) -> list[Finding]:
-    """The causes that beat none, none of them surer than that there is one."""
-    sure = [weigh(case, cause) for cause in causes]
+    """The causes that beat none, none of them surer than that there is one.
+
+    Contention comes and goes within steps: it was compared with what the same transfers take without the other tenant.
+    """
+    sure = [1.0 if cause.kind == "contention" else weigh(case, cause) for cause in causes]
     return [replace(c, score=round(min(c.score, s), 3)) for c, s in zip(causes, sure, strict=True) if s >= levels.HALF]
 
 

@@ -107,13 +107,8 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
 
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
-    """How common a layout is, by the share of the jobs that use each degree.
-
-    Without a pipeline, nothing but its own groups tells how many ranks split tensors: the values share what there is.
-    """
-    values = max(1, per_host.bit_length() - 1)  # 2, 4, 8 of a host of eight
-    alone = config.tensor_alone / values if degrees.tp > 1 else config.tensor_alone
-    tensor = config.tensor if degrees.pp > 1 else alone
+    """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
+    tensor = config.tensor if degrees.pp > 1 else config.tensor_alone
     shares = {"cp": config.context, "ep": config.experts, "tp": tensor}
     used = {f.name: getattr(degrees, f.name) > 1 for f in fields(degrees)}
     log = sum(math.log(share if used[name] else 1 - share) for name, share in shares.items())
