@@ -22,6 +22,7 @@ class FindingScore:
     false_findings: int = 0
     cost_ratios: list[float] = field(default_factory=list)  # GPU-seconds found over those of the truth
     wrong: list[str] = field(default_factory=list)
+    claims: list[tuple[str, float, bool]] = field(default_factory=list)  # "finding", how surely said, whether right
 
     def add(self, other: FindingScore) -> None:
         """Add another scenario's counts."""
@@ -55,6 +56,17 @@ def score_findings(diagnosis: dict[str, Any], truth: dict[str, Any]) -> FindingS
         if not hit or (first is not None and first["kind"] != fault["kind"]):
             said = f"{first['kind']} {first['culprit']['id']}" if first else "nothing"
             total.wrong.append(f"{fault['cause']} {fault['culprit']['id']} of {_jobs_of(fault)}: {said}")
+    # A slow step names the job: it is right where any planted fault made the steps of the job slow.
+    hurt = {j for right in names for j in right["jobs"]}
+    total.claims = [
+        (
+            "finding",
+            float(f["score"]),
+            any(_is_named(f, right, job_of) for right in names) or (f["culprit"]["type"] == "job" and f["job"] in hurt),
+        )
+        for f in findings
+        if f["kind"] != "restart"
+    ]
     _count_false(total, findings, truth, job_of)
     return total
 

@@ -26,6 +26,7 @@ class Score:
     steps_missed: int = 0
     step_errors: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    claims: list[tuple[str, float, bool]] = field(default_factory=list)  # "layout", how surely said, whether right
 
     def add(self, other: Score) -> None:
         """Add another scenario's counts."""
@@ -83,6 +84,8 @@ def _score_layout(total: Score, job: dict[str, Any], found: dict[str, Any]) -> N
     wanted = {d: job["layout"].get(d, 1) for d in DEGREES}
     got = {d: found["layout"][d] for d in DEGREES}
     total.layouts_right += wanted == got
+    if got["dp"] is not None:
+        total.claims.append(("layout", float(found["layout"]["confidence"]), wanted == got))
     if wanted != got:
         total.wrong.append(f"{job['id']}: layout {wanted} found {got}")
     for endpoint, stage in job.get("stages", {}).items():

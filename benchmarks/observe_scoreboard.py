@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import describe_machine
+from observe_captures import print_reliability
 
 RATES = (1, 10, 30, 100)  # sampling rates of the degraded half, by seed
 SPAN_RANKS = 16  # ranks of each job whose spans are compared
@@ -87,6 +88,7 @@ class Tally:
     false_findings: int = 0
     cpu_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
+    claims: list[tuple[str, float, bool]] = field(default_factory=list)  # what was said, how surely, whether right
 
     def add(self, other: Tally) -> None:
         """Add another scenario's counts."""
@@ -182,6 +184,7 @@ def score_one(made: Any, method: str, with_spans: bool) -> Tally:
     document = diagnosis.to_json()
     shape, found = score(document, made.truth), score_findings(document, made.truth)
     tally = Tally(scenarios=1, cpu_s=cpu_s, wrong=shape.wrong + found.wrong, step_error=float(sum(shape.step_errors)))
+    tally.claims = shape.claims + found.claims
     for name in ("jobs", "jobs_exact", "pairs", "pairs_right", "layouts", "layouts_right", "stages", "stages_right",
                  "steps", "steps_missed"):  # fmt: skip
         setattr(tally, name, int(getattr(shape, name)))
@@ -395,6 +398,9 @@ def main() -> None:
         print(f"seeds whose process died: {sorted(board.broken)}")
     print_board(documents)
     print_rates(documents)
+    for condition in ("clean", "degraded"):
+        print(f"\n{condition}: how often what Prism says with a confidence is right")
+        print_reliability([(w, c, r) for w, c, r in total(documents, f"{condition} prism").claims])
 
 
 def _without_details(document: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from observe_captures import print_reliability
 from observe_scoreboard import FIGURES, Tally, score_one, score_or_fail
 from prism.scenarios import load_scenario, make_scenario
 
@@ -51,6 +52,23 @@ def test_a_healthy_job_is_scored_by_both_methods(method: str) -> None:
     assert (tally.jobs, tally.jobs_exact, tally.failed) == (1, 1, 0)
     assert tally.pairs == len(made.truth["jobs"][0]["pairs"])
     assert tally.steps == tally.healthy_steps == len(made.truth["jobs"][0]["steps"])
+    layouts = [right for what, _, right in tally.claims if what == "layout"]
+    assert layouts == [bool(tally.layouts_right)]
+
+
+def test_confidence_is_held_against_what_was_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_reliability([("finding", 0.95, True)] * 9 + [("finding", 0.95, False)] + [("layout", 0.4, True)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [
+        ["finding", "0.9", "to", "1.0", "10", "0.95", "0.90", "-5"],
+        ["layout", "0.3", "to", "0.5", "1", "0.40", "1.00", "+60"],
+    ]
+
+
+def test_a_finding_is_right_where_it_names_a_planted_cause() -> None:
+    made = make_scenario(load_scenario("slow-gpu-64"), 0)
+    tally = score_one(made, "prism", with_spans=False)
+    assert [right for what, _, right in tally.claims if what == "finding"] == [True]
 
 
 def test_a_method_that_breaks_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.parallelism.layout import StageMap
+from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.work import measure_work
 
 MS = 1_000_000

@@ -15,9 +15,10 @@ from prism.observe.findings.routes import find_routes
 from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
-from prism.observe.parallelism.layout import count_own_nics, count_seen_ranks, infer_layout, relabel_ties
+from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
+from prism.observe.parallelism.rank_counts import count_own_nics, count_seen_ranks
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import join_phases

@@ -13,13 +13,14 @@ import polars as pl
 
 from prism.collect import open_source, read_packets
 from prism.collect.assembler import BurstConfig
+from prism.observe import levels
 from prism.observe.diagnose import diagnose
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.records.findings import Finding
 from prism.testbed.lab import LabConfig, LabRun, Phase, Tenant, run_lab
 
 _BURSTS = BurstConfig(gap_ns=20_000_000)  # Processes that share cores pause for longer in a message than machines do.
-_STEP_TOLERANCE = 0.03  # of the mean step; the program's own clock is read before its first packet leaves
+_STEP_TOLERANCE = levels.LITTLE  # of the mean step; the program's own clock is read before its first packet leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.findings.windows import quantile_rows
 
 _MOST_PLACES = 48  # of one stream in a step that are looked at
 _TOGETHER = ("dp", "ep", "embedding")
 _EARLY = 0.25  # share of those that come together before the others
-_ENOUGH = 0.6  # of the collectives that an endpoint is usually seen in
-_WITH = 0.3  # of the time between collectives: messages that end so close together are of one
-_USUAL = 0.3  # of the steps count as undisturbed
+_ENOUGH = levels.MAJORITY  # of the collectives that an endpoint is usually seen in
+_WITH = levels.SOME  # of the time between collectives: messages that end so close together are of one
+_USUAL = levels.SOME  # of the steps count as undisturbed
 
 
 @dataclass(frozen=True)

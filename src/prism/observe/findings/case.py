@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.jobs.grouping import ObservedJob
-from prism.observe.parallelism.layout import StageMap
+from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.work import measure_work
 from prism.observe.traffic.numbering import number_places
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind

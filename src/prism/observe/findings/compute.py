@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.load import find_load_imbalance
@@ -17,10 +18,10 @@ from prism.records.findings import Finding
 _SLOWER = 0.06  # a rank this much slower than its replicas is worth a word
 _MOST_SLOWER = 3.5  # beyond, replicas do different things
 _PASSING = 0.08  # share of the steps: what is over sooner is chance
-_SURE = 6.0  # standard errors
-_CLOCKS_S = 0.003  # that clocks of exporters may be apart where nothing tells how far they are
-_SAME_TIME = 0.5  # share of the shorter window that two suspects have in common when they are one
-FELT = 0.01  # steps of the window are longer than the others by at least this much
+_SURE = levels.SURELY  # standard errors
+_CLOCKS_S = levels.TRACE  # that clocks of exporters may be apart where nothing tells how far they are
+_SAME_TIME = levels.HALF  # share of the shorter window that two suspects have in common when they are one
+FELT = levels.HUNDREDTH  # steps of the window are longer than the others by at least this much
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints, culprit
 from prism.observe.findings.routes import links_of
 from prism.observe.findings.transfers import Transfers, find_last
@@ -17,9 +18,9 @@ from prism.records.findings import Finding
 
 _SLOWER = 1.3  # times as long while the other sends as when it does not
 _FREE = 1.6  # times the pair's own quickest transfers: those that nobody disturbs take no longer
-_ENOUGH = 5  # transfers with the other, and without
+_ENOUGH = levels.ENOUGH  # transfers with the other, and without
 _MOSTLY = 0.7  # share of those beside the other that are slow, once the two meet
-_TOLD_APART = 0.5  # by how much this share is larger than that of the others
+_TOLD_APART = levels.HALF  # by how much this share is larger than that of the others
 _HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
 _MATTERS = 0.005  # of all its steps that a job must lose

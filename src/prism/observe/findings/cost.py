@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
@@ -19,9 +20,9 @@ from prism.simulate.graph import Graph
 from prism.simulate.solving.pricing import LinearCosts
 from prism.simulate.solving.solver import SolveConfig, solve
 
-_MOST_REPLICAS = 8  # of a stage that are solved; more of the same change nothing
+_MOST_REPLICAS = levels.MANY  # of a stage that are solved; more of the same change nothing
 _MOST_MICROBATCHES = 256
-_TRUSTED = 0.3  # a solved cost that differs by more from a measured one gives way to it
+_TRUSTED = levels.SOME  # a solved cost that differs by more from a measured one gives way to it
 _BYTES = 1 << 20  # of every message; their durations are given
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
@@ -17,7 +18,7 @@ POINT_TO_POINT = ("pp", "cp")
 
 _LIKE = 0.03  # sizes that differ by less, as a share, are alike
 _USUAL = 0.25  # of like pairs this share is surely not slow
-_UNHINDERED = 0.1  # share of a pair's messages of a step that surely wait for nobody
+_UNHINDERED = levels.FEW  # share of a pair's messages of a step that surely wait for nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,25 +6,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.findings.arrivals import measure_arrivals
 from prism.observe.findings.case import Case, Floats, Ints, culprit
 from prism.observe.findings.cost import settle
 from prism.observe.findings.windows import Window, spread_of
 from prism.records.findings import Culprit, Finding, FindingKind
 
-_SLOW = 0.03  # of a usual step: a step longer by more is a slow one
-_EXPLAINS = 0.3  # of what a slow step is longer by that its last comer is late
-_MOST = 0.6  # of the slow steps
-_AS_LATE = 0.6  # of how late the last comer is: those are late with it
-_SEEN = 0.5  # share of the time lost in steps that an endpoint is seen in
+_SLOW = levels.LITTLE  # of a usual step: a step longer by more is a slow one
+_EXPLAINS = levels.SOME  # of what a slow step is longer by that its last comer is late
+_MOST = levels.MAJORITY  # of the slow steps
+_AS_LATE = levels.MAJORITY  # of how late the last comer is: those are late with it
+_SEEN = levels.HALF  # share of the time lost in steps that an endpoint is seen in
 _ALWAYS = 0.85  # share of the slow steps that the same worker is last in, where it is to blame
 _MANY = 6  # steps
-_BY_TURNS = 0.6  # the same, up to which it is another one each time in a pipeline
+_BY_TURNS = levels.MAJORITY  # the same, up to which it is another one each time in a pipeline
 _FELT = 0.05  # of a usual step: uneven work that costs less is usual
-_GOES_ON = 0.5  # share of the steps from the first slow one to the last
-_EVERY = 3  # steps between slow ones that may be meant
+_GOES_ON = levels.HALF  # share of the steps from the first slow one to the last
+_EVERY = levels.LEAST  # steps between slow ones that may be meant
 _ALSO = 0.2  # of how late the last one is: those are late on their own account
-_PARTLY = 0.3  # share of those who are late that are so by less than the last, where all have uneven work
+_PARTLY = levels.SOME  # share of those who are late that are so by less than the last, where all have uneven work
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_uneven_work
 from prism.observe.findings.response_times import Answers
@@ -14,13 +15,13 @@ from prism.observe.findings.work_table import WorkTable
 from prism.observe.traffic.medians import find_median
 from prism.records.findings import Finding
 
-_SCATTER = 0.10  # spread of work between replicas that is more than noise
-_ONE_WORKER = 0.01  # ranks of a host whose work differs by less act as one
+_SCATTER = levels.FEW  # spread of work between replicas that is more than noise
+_ONE_WORKER = levels.HUNDREDTH  # ranks of a host whose work differs by less act as one
 _LESS = 0.05  # a change of work worth counting
-_OFTEN = 0.1  # share of steps and workers
-_MANY = 0.6  # share of the workers that are late at one time or another
+_OFTEN = levels.FEW  # share of steps and workers
+_MANY = levels.MAJORITY  # share of the workers that are late at one time or another
 _PARTLY = 0.85  # of the steps: unevenness that began, as answers are compared with the past
-_CALM = 0.3  # spread in calm steps, as a share of that in others
+_CALM = levels.SOME  # spread in calm steps, as a share of that in others
 _SAME_TOP = 0.7  # share of steps in which the same replica is slowest, above which it is to blame itself
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_pairs
 from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene
@@ -16,12 +17,13 @@ from prism.records.findings import Culprit, Finding
 
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
-_ALONE_ALWAYS = 2.0  # the same where it was never quicker
-_ALONE_ONCE = 4.0  # the same in one step only
+_ALONE_ALWAYS = levels.TWICE  # the same where it was never quicker
+_ALONE_ONCE = levels.FAR  # the same in one step only
 _ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
-_NOW_AND_THEN = 0.5  # what is slow in some steps only must be slower than this: sizes and waits differ by chance
-_MOST = 3  # findings of one job
-_FELT = 0.003  # steps of the window are longer than the others by at least this much, or transfers twice as long
+# What is slow in some steps only must be slower than this: sizes and waits differ by chance.
+_NOW_AND_THEN = levels.HALF
+_MOST = levels.LEAST  # findings of one job
+_FELT = levels.TRACE  # steps of the window are longer than the others by at least this much, or transfers twice as long
 
 
 def find_scene(

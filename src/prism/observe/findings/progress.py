@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.windows import Floats, find_window, spread_of
 from prism.records.findings import Finding
 
 _SLOW_STEP = 0.08
-_WORTH = 0.5  # usual steps that a slow stretch must cost
-_DRIFT = 0.03  # growth over the whole observation
-_GROWN = 0.3  # pauses that became this much longer
+_WORTH = levels.HALF  # usual steps that a slow stretch must cost
+_DRIFT = levels.LITTLE  # growth over the whole observation
+_GROWN = levels.SOME  # pauses that became this much longer
 
 
 def find_slow_steps(case: Case) -> list[Finding]:
@@ -19,6 +20,7 @@ def find_slow_steps(case: Case) -> list[Finding]:
     lengths = case.length_s
     if len(lengths) < 5:
         return []
+    lengths = _leave_miscounts_out(case, lengths)
     usual = float(np.quantile(lengths, 0.3, method="lower"))
     noise = spread_of(lengths[lengths <= np.median(lengths)]) / usual
     excess = lengths / usual - 1
@@ -36,6 +38,17 @@ def find_slow_steps(case: Case) -> list[Finding]:
         case.finding("slow_step", culprit("job", case.job.id), window.first, window.last, lost_s=lost,
                      score=min(0.6, 0.2 + window.mean), evidence=evidence)
     ]  # fmt: skip
+
+
+def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
+    """Lengths of steps, of those that hold more messages than is usual as much as their messages allow.
+
+    A step that is longer because a boundary was missed holds the messages of the next one, too.
+    """
+    step = case.messages["step"].to_numpy()
+    counts = np.bincount(step[step >= 0], minlength=len(lengths))
+    more = counts / max(float(np.median(counts)), 1.0)
+    return np.where(more > 1 + levels.FEW, lengths / more, lengths)
 
 
 def find_drift(case: Case) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.accusations import check_slow_ranks
 from prism.observe.findings.case import Case
 from prism.observe.findings.compute import find_slow_compute
@@ -18,10 +19,11 @@ from prism.observe.findings.silence import find_hang
 from prism.observe.findings.slow_responses import find_late
 from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
+from prism.observe.findings.verdicts import decide
 from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
-_WORTH_AT_ALL = 0.001  # of the time of all GPUs in all steps
+_WORTH_AT_ALL = levels.THOUSANDTH  # of the time of all GPUs in all steps
 _WORTH = 0.005  # of the time of all GPUs while it lasts
 
 
@@ -72,7 +74,7 @@ def find_all(
         network = _without(network + _apart_from(stops, shared), late)
         slow = late or _without(find_slow_compute(case, _nics_of(case, network)), clear)
         causes = check_slow_ranks(case, slow + network)
-        causes = stops + [c for c in causes if _is_worth_telling(case, c)]
+        causes = stops + [c for c in decide(case, causes) if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]

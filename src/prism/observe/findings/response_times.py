@@ -14,14 +14,15 @@ import numba
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import group_by_number
 
-_MOST_PLACES = 24  # of one stream in a step that are looked at
+_MOST_PLACES = levels.LISTED  # of one stream in a step that are looked at
 _LEAST = 0.002  # of a step: shorter answers are delays of the network, not work
 _LOW = 0.25  # share of an endpoint's places that need not have grown
-_QUICK = 0.3  # of the steps count as undisturbed
+_QUICK = levels.SOME  # of the steps count as undisturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

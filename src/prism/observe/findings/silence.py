@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
@@ -14,8 +15,8 @@ from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
-_ONE_MOMENT = 0.001  # of a step
-_ALIKE = 1e-3  # by which sizes differ that buffers set
+_ONE_MOMENT = levels.THOUSANDTH  # of a step
+_ALIKE = levels.THOUSANDTH  # by which sizes differ that buffers set
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 
@@ -125,8 +126,10 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     if silence.ends and not first.others_went_on and _is_resumed(case, silence):
         return _tell_pause(case, silence, length)
     stopped, why = first.culprit, first.why
-    if stopped.type == "job" and not silence.ends and length < usual:
-        return None  # A capture that ends cuts the transfers of all ranks at once.
+    if stopped.type == "job" and not silence.ends and (length < usual or stands.stuck.is_empty()):
+        # A capture that ends cuts the transfers of all ranks at once. A job that is killed leaves none that got stuck:
+        # its state tells that it stopped, and nobody waited for another.
+        return None
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
     if silence.ends and stopped.type == "endpoint":  # what came back was started again, and a host is what is replaced

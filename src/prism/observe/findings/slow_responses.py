@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.compute import FELT, Suspect, at_one_time, find_slow, find_suspects, is_felt
 from prism.observe.findings.cost import price_slow_work
@@ -16,10 +17,10 @@ from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
 from prism.records.findings import Finding
 
-_AS_LATE = 0.6  # of how late the latest is: those who are so at the same time are late with it
+_AS_LATE = levels.MAJORITY  # of how late the latest is: those who are so at the same time are late with it
 _BY_FAR = 1.3  # times as late as the next host
 _WITH_IT = 0.25  # the same on its own host
-_ACCOUNTED = 0.5  # share of what steps are longer by that the answers of a culprit make up
+_ACCOUNTED = levels.HALF  # share of what steps are longer by that the answers of a culprit make up
 
 
 def find_late(case: Case, slow: Sequence[SlowPair] = ()) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.windows import Window
@@ -12,8 +13,10 @@ from prism.observe.findings.work_table import WorkTable
 from prism.records.findings import Finding
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
-_UNEVEN_LAST = 0.6  # the last one computes the loss too: the logits of a large vocabulary weigh as much as a layer
-_PER_WEIGHT = 1.5  # times what a stage has more of weights: it may compute its gradients at once, others theirs later
+# The last one computes the loss too: the logits of a large vocabulary weigh as much as a layer.
+_UNEVEN_LAST = levels.MAJORITY
+# Times what a stage has more of weights: it may compute its gradients at once, others theirs later.
+_PER_WEIGHT = levels.LONGER
 
 
 def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.durations import POINT_TO_POINT
 from prism.observe.findings.routes import links_of
@@ -22,11 +23,11 @@ Suspect = tuple[str, str]
 """What it is (pair, out, in, nic, link, host, switch) and its name."""
 
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
-_COUPLED = 0.8  # share of a group's hops that are slow when all of them wait for one
+_COUPLED = levels.MOST  # share of a group's hops that are slow when all of them wait for one
 _QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
-_CLEAR = 2  # transfers that are slow apart from each other, and have one place in common
-_MOSTLY = 0.5  # of what is slow in another job
-_MISS = 2.0  # what a transfer weighs that should be slow and is not, over one that is
+_CLEAR = levels.SEVERAL  # transfers that are slow apart from each other, and have one place in common
+_MOSTLY = levels.HALF  # of what is slow in another job
+_MISS = levels.TWICE  # what a transfer weighs that should be slow and is not, over one that is
 
 
 @dataclass(frozen=True)

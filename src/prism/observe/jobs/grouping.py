@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
@@ -24,18 +25,18 @@ PeriodEstimator = Callable[[Traffic, Ints, Times], float | None]
 """Tells the period of what some pairs send, given when they wrote to storage; `measure_period` is one."""
 
 _CLASSES = 10  # sizes of messages that are listened to
-_STREAMS_PER_CLASS = 3
-_SAME_SIZE = 0.05  # of the logarithm of bytes
+_STREAMS_PER_CLASS = levels.LEAST
+_SAME_SIZE = levels.SAME_SIZE  # of the logarithm of bytes
 CLOCK_ERROR_NS = 50_000  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
-_LISTENED_PAIRS = 96
-_HEAVY = 0.01  # of the bytes of the heaviest stream
-_MOST_HEAVY = 24
-NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, or nothing
+_LISTENED_PAIRS = levels.MOST_SIZES
+_HEAVY = levels.HUNDREDTH  # of the bytes of the heaviest stream
+_MOST_HEAVY = levels.LISTED
+NUMBERS_BYTES = levels.NUMBERS_BYTES  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = 20  # of a clock in a step
 _MUCH = 0.002  # of the bytes of the heaviest pair of either end
-_MOST_VOTES = 5  # of clusters on whether two families are one
-_OFTEN = 0.1  # of the messages of the busiest stream of a pair
+_MOST_VOTES = levels.ENOUGH  # of clusters on whether two families are one
+_OFTEN = levels.FEW  # of the messages of the busiest stream of a pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
 _NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
 

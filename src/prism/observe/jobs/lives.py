@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
 
@@ -25,11 +26,11 @@ class SuccessionConfig:
     """Which silences may lie between two jobs, and how alike two stretches of one job are."""
 
     most_silences: int = 6  # of a pair; more of them are how the job works
-    longer: float = 4.0  # times the next shorter gaps of the pair
-    frequent: float = 0.1  # of the messages of the busiest pair of either end: rarer pairs say nothing
+    longer: float = levels.FAR  # times the next shorter gaps of the pair
+    frequent: float = levels.FEW  # of the messages of the busiest pair of either end: rarer pairs say nothing
     least_messages: int = 6  # of a stream in a stretch, to measure its rate
-    same_hosts: float = 0.5  # share of all endpoints that both stretches have
-    same_members: float = 0.8  # the same: with fewer in common a job has grown or shrunk
+    same_hosts: float = levels.HALF  # share of all endpoints that both stretches have
+    same_members: float = levels.MOST  # the same: with fewer in common a job has grown or shrunk
     same_sizes: float = 0.7  # share of the messages whose sizes both stretches have
     same_rate: float = 0.04  # relative difference
 

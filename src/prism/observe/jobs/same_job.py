@@ -8,35 +8,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.step_counts import find_rest_ends
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.period import Times, find_group_starts, nearest
 from prism.observe.traffic.table import Traffic
 
-_LISTENED = 24  # pairs of a cluster
-_MOST_EVENTS = 2000
-_MIN_EVENTS = 5
-_NUMBERS = 8.3  # logarithm of 4 KB: what is smaller carries a few numbers, or nothing
-_LONG_GAP = 4.0  # times the usual one
-_SCATTERED = 0.6  # of what two strangers' distances would be
-_OVERLAP = 0.3  # of the shorter one's time in which both must be there
+_LISTENED = levels.LISTED  # pairs of a cluster
+_MOST_EVENTS = levels.MOST_MESSAGES
+_MIN_EVENTS = levels.ENOUGH
+_NUMBERS = math.log(levels.NUMBERS_BYTES)
+_LONG_GAP = levels.FAR  # times the usual one
+_SCATTERED = levels.MAJORITY  # of what two strangers' distances would be
+_OVERLAP = levels.SOME  # of the shorter one's time in which both must be there
 _MANY = 200  # messages
-_IN_PHASE = 0.1  # of the time between messages; strangers are a quarter off
+_IN_PHASE = levels.FEW  # of the time between messages; strangers are a quarter off
 _TOGETHER = 0.9  # share of the messages
 _AT_ONCE = 0.005  # of the time between messages: what strangers come to by chance once in a hundred times
-_LOCKED = 0.003  # of a step: the distance of two stages of one job varies less
+_LOCKED = levels.TRACE  # of a step: the distance of two stages of one job varies less
 _APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
-_SAME_SIZE = 0.05
+_SAME_SIZE = levels.SAME_SIZE
 _STEADY = 0.02  # of the usual number of messages of a stream
 _FREE = 0.7  # times the jitter of the time between messages
-_FREE_FOR_LONG = 0.5  # times the jitter of the time that many messages take
+_FREE_FOR_LONG = levels.HALF  # times the jitter of the time that many messages take
 _PARTS = (6, 4, 3)  # of all messages that are many
-_LATER = 8  # steps
-_UNMOVED = 0.3  # share of the steps that a fault does not move
-_WALK = 1.5  # times what a distance changes from step to step; a random walk strays by the root of the steps
+_LATER = levels.MANY  # steps
+_UNMOVED = levels.SOME  # share of the steps that a fault does not move
+_WALK = levels.LONGER  # times what a distance changes from step to step; a random walk strays by the root of the steps
 _MIN_DRIFT = 16  # steps that show a drift
 _FEW_SAMPLES = 10.0  # of a message, below which its times are chance
-_ERRORS = 3.0  # standard errors by which totals of samples may differ
+_ERRORS = levels.CHANCE  # standard errors by which totals of samples may differ
 _LEAST_ERROR = 0.02  # of a total: checkpoints and the like
 
 

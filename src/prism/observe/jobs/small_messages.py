@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.jobs.step_counts import StreamStarts
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import Floats, Times
@@ -19,8 +20,8 @@ from prism.observe.traffic.period import Floats, Times
 class SmallMessageConfig:
     """When small messages mark steps."""
 
-    least_marks: int = 5
-    even: float = 0.8  # share of the intervals in which every stream sends exactly as many messages as is usual
+    least_marks: int = levels.ENOUGH
+    even: float = levels.MOST  # share of the intervals in which every stream sends exactly as many messages as is usual
     same_gap: float = 0.2  # of the logarithm of the time between two messages
     repeats: float = 0.02  # share of the time between messages that may differ more, where a part of a step repeats
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.observe import levels
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import (
     PackedStarts,
@@ -21,26 +22,26 @@ from prism.observe.traffic.period import (
 )
 
 _LEAST_STEPS = 4
-_MOST_MARKS = 2000
-_ALIKE = 0.1  # of the usual count; at least exactly equal
-_REGULAR = 0.6  # share of the intervals with the usual count that a stream of marks needs
-_NEARLY = 0.8  # of the most regular marks
-_FEW = 8  # of a period that a capture holds
-_DOUBTFUL = 0.8  # clarity of a rhythm that counting may contradict
-_EQUAL_LENGTH = (0.95, 1.05)
-_CLEAR_HALF = 0.8  # clarity of a rhythm of one half
+_MOST_MARKS = levels.MOST_MESSAGES
+_ALIKE = levels.FEW  # of the usual count; at least exactly equal
+_REGULAR = levels.MAJORITY  # share of the intervals with the usual count that a stream of marks needs
+_NEARLY = levels.MOST  # of the most regular marks
+_FEW = levels.MANY  # of a period that a capture holds
+_DOUBTFUL = levels.MOST  # clarity of a rhythm that counting may contradict
+_EQUAL_LENGTH = (levels.ALMOST_ALL, 1.05)
+_CLEAR_HALF = levels.MOST  # clarity of a rhythm of one half
 _CLEARER = 0.25  # than that of the whole
 _MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
 _SAME_SPACING = (0.85, 1.15)
 _TOO_SHORT = 0.65  # of the time between rests
 _OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another length
-_MOST_CHANGES = 3  # of length: when a fault begins and ends
+_MOST_CHANGES = levels.LEAST  # of length: when a fault begins and ends
 _RARELY = 0.05  # of the steps
-_MOST_OF = 0.8  # of the messages that the groups between rests hold
-_ODD = 0.1  # of the time between rests that they may be off
+_MOST_OF = levels.MOST  # of the messages that the groups between rests hold
+_ODD = levels.FEW  # of the time between rests that they may be off
 _ALMOST = (0.9, 1.1)
-_OPTIMIZER = (0.02, 0.3)  # of a micro-batch: by how much one that ends a step is longer
+_OPTIMIZER = (0.02, levels.SOME)  # of a micro-batch: by how much one that ends a step is longer
 _SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
 
 

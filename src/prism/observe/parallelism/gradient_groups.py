@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, connect
 from prism.observe.parallelism.connections import (
     Connection,
@@ -24,8 +25,8 @@ from prism.observe.traffic.period import nearest
 from prism.observe.traffic.table import Traffic
 
 _OTHER_SIZE = 0.15  # of the logarithm of bytes
-_PLACES = 12  # hosts that are looked at
-_MAIN = 0.3  # of what a connection sends most of: messages that come once a step tell little
+_PLACES = levels.SAMPLE  # hosts that are looked at
+_MAIN = levels.SOME  # of what a connection sends most of: messages that come once a step tell little
 _UNEVEN = 4  # times more connections to one host than to another
 _OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
@@ -35,7 +36,7 @@ _TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
 _LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
 _WAITS = 0.07  # of the shortest length that connections wait for each other on average, to tell anything
 _UNSEEN_WAIT = 0.35  # of what each connection waits: less is left where the last to come is always one that sends
-_STEADY = 0.03  # of the shortest length by which sampling may move an end
+_STEADY = levels.LITTLE  # of the shortest length by which sampling may move an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
@@ -15,8 +16,8 @@ from prism.records.layout import Layout
 
 Ints = NDArray[np.int64]
 
-_SAME_SIZE = 0.05  # of the logarithm of bytes
-_SOME = 3  # steps
+_SAME_SIZE = levels.SAME_SIZE  # of the logarithm of bytes
+_SOME = levels.LEAST  # steps
 _UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
 _NEW = 0.02  # share of the bytes in streams that were not seen before: the job does something else now
 

@@ -10,16 +10,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.parallelism.connections import Connection, begin_as_one, keep_step, measure_bond, read_connection
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
 
-_PLACES = 12  # pairs of hosts that are looked at
+_PLACES = levels.SAMPLE  # pairs of hosts that are looked at
 _MOST_CONNECTIONS = 32  # of two hosts that are compared
 _AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
 _ASKED = 4  # connections of a host that are compared with another host's
-_FAR_CLOSER = 0.1  # of how far connections of one host scatter at most, some of which may be bound too
-_CLOSER = 0.3  # of how far strangers scatter
+_FAR_CLOSER = levels.FEW  # of how far connections of one host scatter at most, some of which may be bound too
+_CLOSER = levels.SOME  # of how far strangers scatter
 _LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
 _TIGHT = 1.5e-4  # of the silence: measured 1e-5 to 5e-5 for ranks in lockstep, 5e-4 to 9e-4 for replicas of one host
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, ObservedJob
 from prism.observe.traffic.medians import interpolate_quantile, take_median
 from prism.observe.traffic.table import Traffic
@@ -16,14 +17,17 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SAME_SIZE = 0.05  # relative difference up to which the two directions of a pair carry the same tensor
-_ASKED = 12  # streams of a family whose answers are looked at
-_UNHURRIED = 0.1  # of a stream's messages take no longer than the transfer itself
-_FLOOR_NS = 20_000.0
+_SAME_SIZE = levels.SAME_SIZE  # relative difference up to which the two directions of a pair carry the same tensor
+_ASKED = levels.SAMPLE  # streams of a family whose answers are looked at
+_UNHURRIED = levels.FEW  # of a stream's messages take no longer than the transfer itself
+_FLOOR_NS = levels.CLOCK_NS
 _ASKED_MESSAGES = 400  # of each
-_LIVES = (0.1, 0.8)  # of the steps that a connection lasts, at least and at most, where a job was started again
-_AS_OFTEN = 0.8  # of a stream's messages that come back
-_CHANCE = 3.0  # deviations by which an estimated spread may exceed that of sampling
+_LIVES = (
+    levels.FEW,
+    levels.MOST,
+)  # of the steps that a connection lasts, at least and at most, where a job was started again
+_AS_OFTEN = levels.MOST  # of a stream's messages that come back
+_CHANCE = levels.CHANCE  # deviations by which an estimated spread may exceed that of sampling
 
 
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:

@@ -6,21 +6,25 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-_PRESENT = 0.5  # share of the steps in which training traffic is there
-_ALONE = 0.6  # messages per step that has any, without a simultaneous answer that make an exchange a pipeline
-_PASSED = 0.6  # share of a job's hosts that a pipeline passes through, at least
-_UNSTEADY = 0.03  # relative spread of sizes above which tokens were routed, not tensors sent
-_OFTEN = 4.0  # times more messages per step that tell layer-wise traffic from gradients
+from prism.observe import levels
+
+_PRESENT = levels.HALF  # share of the steps in which training traffic is there
+# Messages per step that has any, without a simultaneous answer that make an exchange a pipeline.
+_ALONE = levels.MAJORITY
+_PASSED = levels.MAJORITY  # share of a job's hosts that a pipeline passes through, at least
+_UNSTEADY = levels.LITTLE  # relative spread of sizes above which tokens were routed, not tensors sent
+_OFTEN = levels.FAR  # times more messages per step that tell layer-wise traffic from gradients
 _LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
 _THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
-_SILENT = 0.6  # of a step: what is sent layer by layer is never silent for longer
-_AT_ONCE = 0.6  # share of messages that begin while another one is under way: rings send one or two at a time
-_CROWD = 3  # peers of an endpoint that make its exchange all-to-all
+_SILENT = levels.MAJORITY  # of a step: what is sent layer by layer is never silent for longer
+# Share of messages that begin while another one is under way: rings send one or two at a time.
+_AT_ONCE = levels.MAJORITY
+_CROWD = levels.LEAST  # peers of an endpoint that make its exchange all-to-all
 _PIPELINE_FIRST = 1.6  # weight of a pipeline's bytes
 _SAME_SIZE = 0.1  # of a message that a pipeline sends; a few samples may be off by this much
 _ALIKE = 0.03  # of the logarithm of bytes or messages of two connections
 _LITTLE = 0.05  # of the bytes of the heaviest collective
-_NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients
+_NUMBERS_BYTES = levels.NUMBERS_BYTES  # what is smaller carries a few numbers, such as the norm of gradients
 
 LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
 

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.parallelism.hidden_stages import find_hidden_stages, number_through, pair_ends
 from prism.observe.traffic.medians import select_nth
@@ -18,12 +19,15 @@ from prism.observe.traffic.period import Times
 
 Ints = NDArray[np.int64]
 
-_SHORT = 0.3  # of the gaps between messages of one connection are shorter; long ones hold other things
+_SHORT = levels.SOME  # of the gaps between messages of one connection are shorter; long ones hold other things
 _AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
-_AT_ONCE = 0.1  # of the time between messages: what is exchanged in one call ends closer to each other
+_AT_ONCE = levels.FEW  # of the time between messages: what is exchanged in one call ends closer to each other
 _MORE_TURNS, _FEW_TURNS = 4, 2  # times more turns one way than the other, and a few that losses may make
-_CUT_OFF = 0.03  # of a step by which it may be cut too early or too late
-_TWICE = (1.5, 6.0)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
+_CUT_OFF = levels.LITTLE  # of a step by which it may be cut too early or too late
+_TWICE = (
+    levels.LONGER,
+    6.0,
+)  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

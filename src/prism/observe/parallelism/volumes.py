@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob, connect
 from prism.observe.traffic.table import Traffic
 
@@ -26,7 +27,7 @@ class VolumeConfig:
     light: float = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
     both_ways: float = 0.7  # of the larger direction that the other one carries, where both carry the same
     other_class: float = 0.15  # of the logarithm of bytes
-    alike: float = 0.95  # share of the parts of a class that have the usual size
+    alike: float = levels.ALMOST_ALL  # share of the parts of a class that have the usual size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients, size_up
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.medians import scatter, take_median
@@ -20,19 +21,20 @@ Floats = NDArray[np.float64]
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
-_MOST_CLOCKS = 12
+_MOST_CLOCKS = levels.SAMPLE
 _AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
-_STRAYS = 3e-3  # of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more
+# Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
+_STRAYS = levels.TRACE
 _ONE_MARK = 0.2  # of a step: marks that are closer are one
-_QUIET = 0.8  # of the longest silence
+_QUIET = levels.MOST  # of the longest silence
 _SAME_COUNT = 0.15  # of the messages of a step
-_PAUSE = 0.1  # of a step
-_MOST_PAUSES = 0.8  # of those after another clock
-_NEAR = 0.01  # of the messages of a step
-_EXACT = 0.6  # share of the steps that send exactly as many messages
+_PAUSE = levels.FEW  # of a step
+_MOST_PAUSES = levels.MOST  # of those after another clock
+_NEAR = levels.HUNDREDTH  # of the messages of a step
+_EXACT = levels.MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
-_MOST_GAPS = 20_000  # that change-point detection looks at
+_MOST_GAPS = levels.MOST_RECORDS  # that change-point detection looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.traffic.period import Floats, Times
 
-_LAYERS = 8  # bursts of a step: as many layers, or more
+_LAYERS = levels.MANY  # bursts of a step: as many layers, or more
 _BUCKETS = 2.7  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
-_SEVERAL = 1.5  # messages of gradients in a step
+_SEVERAL = levels.LONGER  # messages of gradients in a step
 _ALONE = 0.7  # share of them that nothing comes just before
-_APART = 1e-3  # of a period: silence that sets bursts apart
+_APART = levels.THOUSANDTH  # of a period: silence that sets bursts apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.steps.gradient_overlap import size_up
 
 Ints = NDArray[np.int64]
@@ -24,18 +25,18 @@ State = Literal["running", "ended", "stopped", "paused"]
 class LifeConfig:
     """When a silence says something, and what a whole step is."""
 
-    silent_steps: float = 3.0  # usual steps without a message before the observation ends
-    regular: float = 0.6  # messages for each step that a stream needs to be counted
-    missing: float = 0.03  # share of a step's messages that may be missing in a whole one
+    silent_steps: float = levels.LEAST  # usual steps without a message before the observation ends
+    regular: float = levels.MAJORITY  # messages for each step that a stream needs to be counted
+    missing: float = levels.LITTLE  # share of a step's messages that may be missing in a whole one
     templates: int = 9  # steps before a silence that tell what a step sends
     hiding: float = 0.2  # of a step: silences inside records that last longer are not seen
     odd_length: float = 0.2  # of a usual step by which one may differ
     odd_steps: float = 0.08  # share of the steps that may differ by more, where steps are cut right
     restful: float = 0.4  # of a step's longest silence: a step may end in any silence that is usually as long
     disagreeing: float = 0.15  # share of the streams, at least, that have sent more or less than others like them
-    deviations: float = 3.0  # by which ranks must disagree more than lost records make them
+    deviations: float = levels.CHANCE  # by which ranks must disagree more than lost records make them
     gone: float = 0.2  # share of the observation without a message, where steps are not seen
-    as_before: float = 1.5  # times the longest earlier pause: a silence that is no longer is a pause
+    as_before: float = levels.LONGER  # times the longest earlier pause: a silence that is no longer is a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

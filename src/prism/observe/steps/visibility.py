@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.steps.gradient_overlap import size_up
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import Degree, Layout
 
 _LIKE_TIMEOUT = 0.15  # relative difference
-_COARSE_NS = 1_000_000  # times in milliseconds are common
+_COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
 _TICKS = 20  # of a clock that a step lasts at least
 _LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
-_SOME = 0.3  # of the bytes of a pair
+_SOME = levels.SOME  # of the bytes of a pair
 _QUICK = 0.2  # of a record that lasts long
-_UNSEEN = 0.6  # confidence of a degree that follows from what is usual, not from what was seen
+_UNSEEN = levels.MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,11 @@ class VisibilityConfig:
 
     cut: float = 0.05  # share of the bytes in records that an active timeout cut
     coarse: float = 0.02  # of a step: times that are rounded to more do not show who is late
-    packets: float = 4.0  # of a message that are seen where packets are sampled
+    packets: float = levels.FAR  # of a message that are seen where packets are sampled
     long: float = 0.25  # of a step: records that mostly last longer hold several messages
     merged: float = 0.2  # share of the pairs that send such records
-    scattered: float = 0.3  # of a step by which a half of them differ: cut records do not show such steps
-    even: float = 0.1  # by which pairs of a ring may differ in bytes
+    scattered: float = levels.SOME  # of a step by which a half of them differ: cut records do not show such steps
+    even: float = levels.FEW  # by which pairs of a ring may differ in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.parallelism.layout import StageMap
+from prism.observe import levels
+from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import bound_groups, number_again
 
@@ -27,7 +28,7 @@ _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns":
 _TIMES = ("start_ns", "end_ns")
 _MOST_LATE = 0.25  # share of the hosts that may be late in most steps; where more are, it is by design
 _LONG = 0.9  # quantile: sampled packets make a message look shorter
-_WAITED = 0.5  # of what a message takes: one that ends so close before an answer is not what is answered
+_WAITED = levels.HALF  # of what a message takes: one that ends so close before an answer is not what is answered
 _BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
 
 

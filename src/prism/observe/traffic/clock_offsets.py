@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.medians import find_median
 
 Ints = NDArray[np.int64]
@@ -23,14 +24,14 @@ _SAMPLE = 300_000  # flows that offsets are estimated from
 _FAR_NS = 20_000_000  # larger differences are not looked for
 _TIGHT_NS = 100_000  # spread of the differences between messages of one moment
 _CLOSE = 0.7  # share of the messages that have one difference, within this spread
-_ENOUGH = 8  # messages that make a comparison
+_ENOUGH = levels.MANY  # messages that make a comparison
 _CLEARLY = 0.7  # times the root of how many messages a difference fits: any other one fits fewer by this
 _SMALLEST_NS = 150_000  # offsets below are left alone
 _OVERLAP = 0.4  # of what a message takes
-_CONSISTENT = 0.6  # share of the differences that the offsets of exporters account for
-_MOST_STREAMS = 20_000
-_MOST_MESSAGES = 300  # of a stream
-_MOST_TIMES = 5  # that two exporters are compared
+_CONSISTENT = levels.MAJORITY  # share of the differences that the offsets of exporters account for
+_MOST_STREAMS = levels.MOST_RECORDS
+_MOST_MESSAGES = levels.FEW_MESSAGES  # of a stream
+_MOST_TIMES = levels.ENOUGH  # that two exporters are compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
 
 Ints = NDArray[np.int64]
@@ -20,9 +21,9 @@ class ExportConfig:
 
     near: float = 0.93  # of the longest record
     share: float = 0.15  # of all bytes that are in records of about that length
-    least: int = 8  # such records
+    least: int = levels.MANY  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter
-    most_of_all: float = 0.3  # of the observation
+    most_of_all: float = levels.SOME  # of the observation
     at_once: float = 0.15  # of the timeout: the next record of a connection follows so soon where traffic goes on
     cut_share: float = 0.15  # of the bytes of a connection that are in such records
 

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
 
 Ints = NDArray[np.int64]
@@ -21,12 +22,12 @@ Ints = NDArray[np.int64]
 class MergedConfig:
     """Which records may hold several messages."""
 
-    sampled: int = 20_000  # records that sizes are listed from
-    most_sizes: int = 96
+    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
+    most_sizes: int = levels.MOST_SIZES
     frequent: float = 0.002  # share of the records of one size
-    same_size: float = 0.001  # relative difference from a whole number of messages
+    same_size: float = levels.THOUSANDTH  # relative difference from a whole number of messages
     most_messages: int = 32
-    longer: float = 2.0  # times what its messages take one after the other
+    longer: float = levels.TWICE  # times what its messages take one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

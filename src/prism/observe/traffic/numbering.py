@@ -6,9 +6,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
+
 Ints = NDArray[np.int64]
 
-_MOST_CLASSES = 24  # sizes of one connection that are told apart; more are tokens routed at random
+_MOST_CLASSES = levels.LISTED  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
 _MOST_SLOTS = 16  # ranks behind one NIC
 _AS_OFTEN = 0.7  # of the messages of the first slot

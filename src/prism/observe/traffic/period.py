@@ -12,32 +12,33 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.medians import take_median
 
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _TOLERANCES = (
-    0.01,
-    0.03,
+    levels.HUNDREDTH,
+    levels.LITTLE,
     0.08,
     0.15,
 )  # of a period: how far steps may differ; the wider ones only where nothing else fits
 _SURE = 0.75  # clarity that outweighs what groups of messages say
-_CLEAR = 0.5  # score at which a narrower tolerance is enough
-_NEAR_BEST = 0.6  # of the best score: a pause after every third step leaves two in three
-_WHOLE = 0.8  # share of the streams that must repeat
-_PAUSE_MATCH = 0.1  # difference between the share of steps before a pause and that of messages not repeated
-_GROUP_WEIGHT = 0.6  # of a stream of group starts beside one of messages
-_COMPLETE = 0.6  # of a stream's own best score that it needs at the period
+_CLEAR = levels.HALF  # score at which a narrower tolerance is enough
+_NEAR_BEST = levels.MAJORITY  # of the best score: a pause after every third step leaves two in three
+_WHOLE = levels.MOST  # share of the streams that must repeat
+_PAUSE_MATCH = levels.FEW  # difference between the share of steps before a pause and that of messages not repeated
+_GROUP_WEIGHT = levels.MAJORITY  # of a stream of group starts beside one of messages
+_COMPLETE = levels.MAJORITY  # of a stream's own best score that it needs at the period
 _MOST_EVENTS = 4000  # of one stream
 _MIN_REPEATS = 2.5
 _JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
-_EQUAL = 0.5  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
+_EQUAL = levels.HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
 _LONG_GAP = 1.8  # times the usual gap
 _LEVELS = 4  # of messages and groups of them
-_AGREE = 0.6  # share of the streams whose groups are as far apart as is usual
-_MIN_GROUPS = 5  # fewer long gaps may be pauses between steps
+_AGREE = levels.MAJORITY  # share of the streams whose groups are as far apart as is usual
+_MIN_GROUPS = levels.ENOUGH  # fewer long gaps may be pauses between steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.exports import find_active_timeout, mark_cut
 from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
@@ -39,8 +40,8 @@ SIZE_TOLERANCE = 0.02
 """Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
 thousand."""
 _SEEN_TWICE = 0.002  # by which two exporters' counts of one message may differ
-_CLOCKS_APART_NS = 20_000  # by which two exporters' clocks may differ
-_MOSTLY_TWICE = 0.3  # share of all records that repeat another, where two exporters see the same traffic
+_CLOCKS_APART_NS = levels.CLOCK_NS  # by which two exporters' clocks may differ
+_MOSTLY_TWICE = levels.SOME  # share of all records that repeat another, where two exporters see the same traffic
 
 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:

@@ -8,17 +8,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number, number_keys
 from prism.observe.traffic.threads import do_each
 from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
 
-_MANY_SIZES = 8  # that chance makes of one
-_CHANCE = 3.0  # deviations
+_MANY_SIZES = levels.MANY  # that chance makes of one
+_CHANCE = levels.CHANCE  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
-_MIN_PER_CONNECTION = 3.0
+_MIN_PER_CONNECTION = levels.LEAST
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 

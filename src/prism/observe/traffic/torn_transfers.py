@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
 
 Ints = NDArray[np.int64]
@@ -22,12 +23,12 @@ Ints = NDArray[np.int64]
 class TornConfig:
     """Which records may be parts of one transfer."""
 
-    sampled: int = 20_000  # records that sizes are listed from
-    most_sizes: int = 96
+    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
+    most_sizes: int = levels.MOST_SIZES
     frequent: float = 0.002  # share of the records of one size
-    same_size: float = 0.001  # relative difference
-    together_ns: int = 1_000_000  # by which hops of one collective may end apart
-    agreeing: float = 0.6  # share of the pairs of records that end with a whole hop
+    same_size: float = levels.THOUSANDTH  # relative difference
+    together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
+    agreeing: float = levels.MAJORITY  # share of the pairs of records that end with a whole hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,124 @@
+"""How many ranks a job has: one per NIC, unless something shows that several share one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe import levels
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.traffic.table import Traffic
+from prism.records.layout import Layout
+
+Ints = NDArray[np.int64]
+
+_USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
+_FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
+_FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
+_LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
+_SERVERS = levels.MAJORITY  # how sure that is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How many ranks a job has, and how many of them a host holds."""
+
+    total: int
+    per_host: float
+    sure: float
+    shared: bool  # whether NICs are shared by several
+    guessed: bool = False  # from what is usual, not from what was seen
+
+
+def count_ranks(
+    traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, gpus_per_host: int | None, host: Ints
+) -> Ranks:
+    """One rank per NIC, unless several connections of one kind and moment show that NICs are shared."""
+    hosts = np.unique(host[job.endpoints])
+    count = len(job.endpoints) + _count_silent_nics(traffic, job, streams, hosts, host)
+    nics = count / max(len(hosts), 1)
+    if gpus_per_host is not None:
+        known = [traffic.nics_of_host.get(int(h), 0) for h in hosts]
+        usual = max(Counter(known).most_common(1)[0][0], 1) if known else 1
+        share = max(1.0, gpus_per_host / usual)
+        return Ranks(total=round(count * share), per_host=nics * share, sure=0.95, shared=share > 1)
+    shared = _ranks_per_nic(streams)
+    if shared > 1 and round(nics * shared) == _USUAL_GPUS:
+        return Ranks(total=count * shared, per_host=nics * shared, sure=0.8, shared=True)
+    # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
+    piped = bool((streams["kind"] == "pp").any())
+    if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts):
+        return Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, sure=_SERVERS, shared=piped, guessed=True)
+    return Ranks(total=count, per_host=nics, sure=0.9 if shared == 1 else 0.6, shared=False)
+
+
+def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:
+    """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC."""
+    hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints]).tolist()
+    if all(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+        return len(job.endpoints)
+    ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
+    return ranks if ranks == len(hosts) * _USUAL_GPUS else None
+
+
+def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints) -> bool:
+    """Whether hosts have one or two NICs, fast enough for several GPUs: records do not show how many are behind.
+
+    NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
+    """
+    if any(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+        return False
+    sent = traffic.messages.select("start_ns", "end_ns", "bytes")[traffic.rows_of(job.pairs)]
+    took = pl.col("end_ns") - pl.col("start_ns")
+    large = sent.filter((pl.col("bytes") >= _LARGE_BYTES) & (took > 0)).select(8 * pl.col("bytes") / took).to_series()
+    # Hops that wait for a late rank seem slow, so the quickest show what the NICs can carry.
+    return len(large) > 0 and float(large.quantile(0.99) or 0.0) >= _FAST_GBPS
+
+
+def _count_silent_nics(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, hosts: Ints, host: Ints) -> int:
+    """NICs of the job's hosts that nobody uses, though ranks do: inner stages never speak outside where no gradients
+    leave a host, nor do inner ranks of a ring that enters a host by one NIC and leaves it by another.
+    """
+    dp = streams.filter(pl.col("kind") == "dp")
+    piped, both = (streams["kind"] == "pp").any(), dp["src"].is_in(dp["dst"].implode()).any()
+    if both or not (piped or dp.height) or (piped and dp.height):
+        return 0
+    own = count_own_nics(traffic, job)
+    seen = np.bincount(host[job.endpoints], minlength=int(hosts.max()) + 1)
+    return sum(max(own[h] - int(seen[h]), 0) for h in hosts.tolist())
+
+
+def count_own_nics(traffic: Traffic, job: ObservedJob) -> dict[int, int]:
+    """NICs of each of the job's hosts: all that the host has where no other job uses any, else those that are seen."""
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    seen_on = np.bincount(host)
+    own = np.bincount(host[job.endpoints], minlength=len(seen_on))
+    return {
+        h: max(int(own[h]), traffic.nics_of_host.get(h, 0) if own[h] == seen_on[h] else 0)
+        for h in np.unique(host[job.endpoints]).tolist()
+    }
+
+
+def _ranks_per_nic(streams: pl.DataFrame) -> int:
+    """Connections of one kind between two NICs: pipelines of several ranks, gradients of several groups."""
+    busy = streams.filter(pl.col("kind").is_in(["pp", "dp"]))
+    if busy.is_empty():
+        return 1
+    per_pair = busy.group_by("pair", "kind").agg(pl.col("connection").n_unique().alias("n"))
+    most = [int(per_pair.filter(pl.col("kind") == k)["n"].mode().max() or 1) for k in ("pp", "dp")]  # type: ignore[arg-type]
+    return max(most)
+
+
+def list_nics(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
+    """The job's endpoints with their place among the NICs of their host, or among the job's own on a shared host."""
+    places = pl.col("host_id").replace_strict(count_own_nics(traffic, job), return_dtype=pl.Int64)
+    own = traffic.endpoints[job.endpoints].with_columns(places.alias("places"), pl.len().over("host_id").alias("seen"))
+    ranked = pl.struct("rail", "endpoint").rank("ordinal").over("host_id").cast(pl.Int64) - 1
+    by_rail = pl.col("rail").cast(pl.Int64) - pl.col("rail").min()
+    silent = (pl.col("places") > pl.col("seen")) & pl.col("rail").is_not_null()
+    return own.select("endpoint", "host_id", pl.when(silent).then(by_rail).otherwise(ranked).alias("place"), "places")
