@@ -1097,6 +1097,7 @@ class RunDocument:
     losses_left_out: int
     # Checkpoints, failures and rollbacks.
     marks: tuple[Mark, ...]
+    # What `prism investigate` said of its attempts that failed or hung.
     investigations: tuple[InvestigationRow, ...]
 
 
