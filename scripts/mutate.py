@@ -58,7 +58,7 @@ TARGETS = {
     ),
     "schedule": Target(
         sources=(
-            "src/prism/evaluate/schedule/{bound,cutting,dispatch,fair_share,ledger,packing,planner}.py",
+            "src/prism/evaluate/schedule/{bound,cutting,dispatch,fair_share,learning,ledger,packing,planner}.py",
             "src/prism/evaluate/schedule/{pools,priors,roster,scheduler,score_queue,standing,transfers,trials}.py",
         ),
         tests=(
@@ -66,6 +66,7 @@ TARGETS = {
             "tests/evaluate/test_packing.py",
             "tests/evaluate/test_priors.py",
             "tests/evaluate/test_schedule_parts.py",
+            "tests/evaluate/test_learning.py",
         ),
     ),
     "decisions": Target(
