@@ -49,6 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run
     options = ("--workers", str(NUM_WORKERS), "--state", str(top / "state"))
     with run_service(top / "served", *options) as service:
         yield top, service
+        workers = children(service.pid)
+    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers), "all end together"
 
 
 def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
@@ -103,17 +105,11 @@ def test_a_worker_that_was_killed_is_started_again(served: tuple[Path, RunningSe
     assert set(others) <= set(children(service.pid))
 
 
-def test_all_end_together(tmp_path: Path) -> None:
+def test_workers_end_when_their_keeper_was_killed_and_write_nothing_without_a_state(tmp_path: Path) -> None:
     with run_service(tmp_path, "--workers", "2") as service:
         workers = children(service.pid)
         assert httpx.get(f"{service.address}/api/alerts").json()["writable"] is False
         assert httpx.post(f"{service.address}/api/annotations", headers={"X-Prism-Write": "1"}).status_code == 405
-    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers)
-
-
-def test_workers_end_when_their_keeper_was_killed(tmp_path: Path) -> None:
-    with run_service(tmp_path, "--workers", "2") as service:
-        workers = children(service.pid)
         os.kill(service.pid, signal.SIGKILL)
         wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert workers

@@ -15,11 +15,10 @@ from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.predicted import Predicted
-from prism.serve.sources.printed import Printed
+from prism.serve.sources.printed import Printed, say_in_a_line
 from prism.serve.sources.supervised import Report, Supervised
 from prism.serve.sources.verdicts import VerdictFile
 from prism.serve.sources.watched import ToldFindings, Watched
-from prism.serve.views.reports import say_in_a_line
 
 EntryKind = Literal[
     "look", "run", "run_day", "finding", "verdict", "evaluation", "prediction",

@@ -60,3 +60,27 @@ def read_printed(folder: Folder, file: FoundFile, kind: str, page: str | None = 
                 f"{file.path}: not a whole {kind}, '{name}' is missing or of another type; print it again"
             )
     return Printed(path=file.path, kind=cast(PrintedKind, kind), document=document, updated_ns=file.mtime_ns, page=page)
+
+
+def say_in_a_line(source: Printed) -> str:
+    """What a printed document says."""
+    document = source.document
+    match source.kind:
+        case "investigation":
+            return str(document["verdict"].get("what", ""))
+        case "comparison":
+            before, after = float(document["expected_ms"]), float(document["observed_ms"])
+            noise = ", within the noise" if document.get("is_noise") else ""
+            return f"{before:.4g} ms a step, then {after:.4g} ms{noise}"
+        case "prediction":
+            return f"{len(document['risks']):,} parts, next {document.get('horizon_days', '?')} days"
+        case "advice":
+            return f"{len(document['nodes']):,} nodes, {len(document['drains']):,} better taken out before a long run"
+        case "replay":
+            return f"{len(document['policies'])} policies over faults of the past, beside {document['best_fixed']}"
+        case "placement":
+            return f"queues under {', '.join(map(str, document['policies']))}"
+        case "placement-choice":
+            return f"{document['job']}: {document.get('best') or 'fits nowhere'}"
+        case "goodput":
+            return f"{float(document['goodput']):.1%} of {float(document['gpu_hours']):.4g} GPU-hours trained"
