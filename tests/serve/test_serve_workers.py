@@ -52,7 +52,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run
     with run_service(top / "served", *options) as service:
         yield top, service
         workers = children(service.pid)
-    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers), "all end together"
+    assert workers
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
