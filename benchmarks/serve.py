@@ -51,15 +51,20 @@ class Service:
     port: int
     pid: int
 
+    def processes(self) -> list[int]:
+        """The service and its workers."""
+        found = [task.joinpath("children").read_text().split() for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        return [self.pid, *(int(child) for children in found for child in children)]
+
     def memory_mb(self, field: str = "VmHWM") -> float:
-        """Memory it holds, or held at most."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split(f"{field}:")[1].split()[0]) / 1024
+        """Memory that all hold, or held at most."""
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.processes()]
+        return sum(int(text.split(f"{field}:")[1].split()[0]) for text in texts) / 1024
 
     def cpu_s(self) -> float:
-        """CPU time it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time that all have used."""
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.processes()]
+        return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def make_job(folder: Path) -> pl.DataFrame:
@@ -102,9 +107,9 @@ def make_job(folder: Path) -> pl.DataFrame:
 
 
 @contextmanager
-def run_service(folder: Path) -> Iterator[Service]:
+def run_service(folder: Path, *options: str) -> Iterator[Service]:
     """Start `prism serve`, and stop it."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--no-token"]
+    command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--no-token", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -307,6 +312,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--rate", type=float, default=5.0, help="requests a second of each client")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--workers", type=int, default=1, help="processes that answer the clients")
     options = parser.parse_args()
     print(f"machine: {describe_machine()}, load {os.getloadavg()[0]:.1f} before the start")
     with tempfile.TemporaryDirectory() as name:
@@ -316,7 +322,7 @@ def main() -> None:
             with run_service(Path(name)) as service:
                 measure_pictures(service, spans)
         if options.what != "picture":
-            with run_service(Path(name)) as service:
+            with run_service(Path(name), "--workers", str(options.workers)) as service:
                 measure_clients(service, options.clients, options.rate, options.seconds)
 
 

@@ -16,6 +16,7 @@ import pytest
 from goflow_messages import delimited
 from packet_bytes import ethernet, ip4, pcap, udp
 from sflow_bytes import flow_sample, raw_header, sflow
+from test_counter_tables import SNMP, answer
 from test_flow_inputs import GCP, GOFLOW1, RWCUT, SFLOWTOOL, VPC, ZEEK, capture_of_flows, nfcapd_file
 from test_sflow import FRAMES
 from test_streams import AKVORADO_TABLE, GOFLOW2_TABLE, T, brokers, clickhouse, fill, flow_message, json_message
@@ -55,6 +56,8 @@ def make_files(folder: Path) -> None:
         "sflowtool.json": json.dumps(SFLOWTOOL), "nfdump.json": json.dumps([NFDUMP]), "goflow2.json": json.dumps(GOFLOW1) + "\n",
         "conn.log": ZEEK, "gcp.json": json.dumps(GCP), "rwcut.txt": RWCUT,
         "pmacct.csv": "SRC_IP,DST_IP,TIMESTAMP_START,TIMESTAMP_END,PACKETS,BYTES\n10.0.0.1,10.0.0.2,2023-11-14 22:13:20.123000,0000-00-00 00:00:00.000000,3,1000\n",
+        "counters.csv": SNMP,
+        "query_range.json": json.dumps(answer(("ifInErrors", {"instance": "leaf-1", "ifName": "Ethernet8"}, [(1_700_000_000, "0"), (1_700_000_010, "7")]))),
         "odd.csv": "ip_a,ip_b,octets,seen,lasted\n10.0.0.1,10.0.0.2,1000,1700000000123,250\n",
     }  # fmt: skip
     for name, text in texts.items():
@@ -128,6 +131,7 @@ def test_the_page_has_a_section_for_every_format_that_is_read() -> None:
         "zeek",
         "cloud flow logs",
         "silk",
+        "port counters from monitoring",
         "captures",
     } <= sections
     assert len(COMMANDS) >= 30 and len(SETTINGS) >= 10

@@ -28,9 +28,11 @@ def ask_each(address: str, path: str, times: int = 12) -> list[httpx.Response]:
     return [httpx.get(f"{address}{path}", timeout=60, headers={"Connection": "close"}) for _ in range(times)]
 
 
-def write_jobs(top: Path, number: int) -> None:
-    """A diagnosis of so many jobs."""
-    write_diagnosis(top / "served" / "report", [job_document(one) for one in range(1, number + 1)], [])
+def write_jobs(folder: Path, *numbers: int) -> None:
+    """A diagnosis of jobs, whole at once: it is written aside and renamed."""
+    aside = folder.parents[1] / folder.name
+    write_diagnosis(aside, [job_document(number) for number in numbers], [])
+    aside.rename(folder)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
@@ -45,10 +47,13 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, RunningService]]:
     top = tmp_path_factory.mktemp("workers")
     (top / "served").mkdir()
-    write_jobs(top, 1)
+    write_jobs(top / "served" / "one", 1)
     options = ("--workers", str(NUM_WORKERS), "--state", str(top / "state"))
     with run_service(top / "served", *options) as service:
         yield top, service
+        workers = children(service.pid)
+    assert workers
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
@@ -56,7 +61,7 @@ def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, Runn
     with httpx.stream("GET", f"{service.address}/api/events", timeout=60) as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         before = int(next(lines).removeprefix("data: "))
-        write_jobs(top, 3)
+        write_jobs(top / "served" / "more", 2, 3)
         told = next(int(line.removeprefix("data: ")) for line in lines)
     assert told > before
     answers = ask_each(service.address, "/api/jobs")
@@ -83,7 +88,7 @@ def test_the_index_has_one_writer(served: tuple[Path, RunningService]) -> None:
         held = [str(path.readlink()) for path in Path(f"/proc/{worker}/fd").iterdir() if path.is_symlink()]
         assert any("history.sqlite" in path for path in held), "each reads the index of the keeper"
     with sqlite3.connect(top / "state" / "history.sqlite") as database:
-        assert database.execute("SELECT count(*) FROM source").fetchone() == (1,)
+        assert database.execute("SELECT count(*) FROM source").fetchone() == (2,)
 
 
 def test_a_worker_that_was_killed_is_started_again(served: tuple[Path, RunningService]) -> None:
@@ -91,11 +96,11 @@ def test_a_worker_that_was_killed_is_started_again(served: tuple[Path, RunningSe
     lost, *others = children(service.pid)
     os.kill(lost, signal.SIGKILL)
     wait_until(lambda: len(children(service.pid)) == NUM_WORKERS and lost not in children(service.pid))
-    write_jobs(top, 2)
+    (top / "served" / "more").rename(top / "gone")
 
     def all_know() -> bool:
         try:
-            return {len(answer.json()["jobs"]) for answer in ask_each(service.address, "/api/jobs")} == {2}
+            return {len(answer.json()["jobs"]) for answer in ask_each(service.address, "/api/jobs")} == {1}
         except httpx.TransportError:  # one was in the queue of the worker that ended
             return False
 
@@ -103,17 +108,11 @@ def test_a_worker_that_was_killed_is_started_again(served: tuple[Path, RunningSe
     assert set(others) <= set(children(service.pid))
 
 
-def test_all_end_together(tmp_path: Path) -> None:
+def test_workers_end_when_their_keeper_was_killed_and_write_nothing_without_a_state(tmp_path: Path) -> None:
     with run_service(tmp_path, "--workers", "2") as service:
         workers = children(service.pid)
         assert httpx.get(f"{service.address}/api/alerts").json()["writable"] is False
         assert httpx.post(f"{service.address}/api/annotations", headers={"X-Prism-Write": "1"}).status_code == 405
-    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers)
-
-
-def test_workers_end_when_their_keeper_was_killed(tmp_path: Path) -> None:
-    with run_service(tmp_path, "--workers", "2") as service:
-        workers = children(service.pid)
         os.kill(service.pid, signal.SIGKILL)
         wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,9 @@ def test_only_some_places_are_looked_at_where_another_process_looks_at_all(tmp_p
     assert folder.look({"b"}).changed == {"b"}
     assert [file.path for file in folder.files_in("a")] == ["a/file.json"]
     assert folder.look().changed == {"a"}
+    (tmp_path / "b" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "b" / "deep" / "er" / "file.json").write_text("{}")
+    assert folder.look({"b/deep/er"}).changed == {"b/deep/er"}, "a place that is new"
+    shutil.rmtree(tmp_path / "b" / "deep")
+    assert folder.look({"b/deep/er"}).changed >= {"b/deep/er"}, "a place that is gone"
+    assert folder.find("b/deep/er/file.json") is None

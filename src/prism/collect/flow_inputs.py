@@ -8,12 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
+from prism.collect.counter_tables import holds_counters, read_counter_table
 from prism.collect.counts import SourceCounts
 from prism.collect.goflow import cut_delimited, decode_messages
 from prism.collect.nfcapd import read_nfcapd
 from prism.collect.packet_files import read_packets
 from prism.collect.sflowtool import read_sflowtool
-from prism.records import FlowOptions, FlowsRead, ReadReport, load_flows
+from prism.records import FlowOptions, FlowsRead, ReadReport, files, load_flows
 from prism.records.files import Format, read_content, read_text
 from prism.records.flow_samples import put_together
 
@@ -23,8 +24,17 @@ def load_inputs(
     options: FlowOptions | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FlowsRead:
-    """Like `records.load_flows`, for every format that Prism reads."""
-    return load_flows(paths, options, progress, _READERS)
+    """Like `records.load_flows`, for every format that Prism reads; tables of port counters may lie among the files."""
+    given = files.expand(paths)
+    counters = [path for path in given.files if holds_counters(path)]
+    if not counters:
+        return load_flows(paths, options, progress, _READERS)
+    read = load_flows([path for path in given.files if path not in counters], options, progress, _READERS)
+    tables = [read.counters] if read.counters.height else []
+    tables += [read_counter_table(path) for path in counters]
+    report = replace(read.report, skipped_files=(*read.report.skipped_files, *given.left_out))
+    # Agents number their ports, and monitoring may name them.
+    return replace(read, report=report, counters=pl.concat(tables, how="diagonal_relaxed"))
 
 
 def _read_capture(path: Path, options: FlowOptions) -> FlowsRead:

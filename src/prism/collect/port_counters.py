@@ -1,4 +1,4 @@
-"""Counters of switch ports as sFlow sends them: how loaded each port is, and what it could not pass on."""
+"""Counters of switch ports: how loaded each port is, what it could not pass on, and how often it was told to wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from prism.records.ports import PortLoad
 
 _MOST_PORTS = 65_536
-_WRAP = 2**32  # errors and discards are 32 bits wide
+_WRAP = 2**32  # errors and discards of sFlow and of the interface MIB are 32 bits wide
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,25 +23,36 @@ class _Port:
     peak: float | None = None
     errors: int = 0
     discards: int = 0
+    pauses: int = 0
 
     def take(self, row: dict[str, Any]) -> None:
         seconds = (row["time_ns"] - self.last["time_ns"]) / 1e9
-        sent, received = (row[c] - self.last[c] for c in ("out_octets", "in_octets"))
+        sent, received = self._grown(row, "out_octets"), self._grown(row, "in_octets")
+        moved = [octets for octets in (sent, received) if octets is not None]
         # A port that was cleared counts from zero again: what lies between is not known.
-        if seconds > 0 and min(sent, received) >= 0 and row["speed"] > 0:
-            self.load = sent * 8 / seconds / row["speed"]
-            self.peak = max(self.peak or 0.0, self.load, received * 8 / seconds / row["speed"])
-        if min(sent, received) >= 0:
-            self.errors += sum((row[c] - self.last[c]) % _WRAP for c in ("in_errors", "out_errors"))
-            self.discards += sum((row[c] - self.last[c]) % _WRAP for c in ("in_discards", "out_discards"))
+        if min(moved, default=0) >= 0:
+            if seconds > 0 and moved and row["speed"] > 0:
+                self.load = None if sent is None else sent * 8 / seconds / row["speed"]
+                self.peak = max(self.peak or 0.0, max(moved) * 8 / seconds / row["speed"])
+            self.errors += self._lost(row, "errors")
+            self.discards += self._lost(row, "discards")
+            self.pauses += self._lost(row, "pauses")
         self.last = row
+
+    def _grown(self, row: dict[str, Any], name: str) -> int | None:
+        now, before = row.get(name), self.last.get(name)
+        return None if now is None or before is None else now - before
+
+    def _lost(self, row: dict[str, Any], name: str) -> int:
+        grown = (self._grown(row, f"{way}_{name}") for way in ("in", "out"))
+        return sum(number % _WRAP for number in grown if number is not None)
 
 
 @dataclass(slots=True)
 class PortCounters:
     """Follows the counters of every port."""
 
-    _ports: dict[tuple[str, int], _Port] = field(default_factory=dict)
+    _ports: dict[tuple[str, int | str], _Port] = field(default_factory=dict)
 
     def take(self, counters: pl.DataFrame) -> None:
         """Take counter samples, in the order they came."""
@@ -63,10 +74,11 @@ class PortCounters:
                 peak=port.peak,
                 errors=port.errors,
                 discards=port.discards,
+                pauses=port.pauses,
                 start_ns=port.start_ns,
                 end_ns=port.last["time_ns"],
             )
-            for (exporter, number), port in sorted(self._ports.items())
+            for (exporter, number), port in sorted(self._ports.items(), key=lambda item: (item[0][0], str(item[0][1])))
         )
 
 

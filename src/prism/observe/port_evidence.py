@@ -35,15 +35,17 @@ def _add_evidence(finding: Finding, diagnosis: Diagnosis, flows: pl.DataFrame, p
 
 
 def _find_switches(finding: Finding, diagnosis: Diagnosis, flows: pl.DataFrame) -> set[str]:
-    """Switches that exported flows of the culprit, and the culprit itself where it is a switch."""
+    """Switches that the culprit's endpoints are cabled to or that exported its flows, or the switch that it is."""
     if finding.culprit.type == "switch":
         return {finding.culprit.id}
-    if "exporter" not in flows.columns:
-        return set()
     named = set(finding.culprit.id.replace(">", ",").split(","))
     own = diagnosis.traffic.endpoints.filter(pl.col("address").is_in(list(named)) | pl.col("host").is_in(list(named)))
     addresses = own["address"].to_list()
     if finding.culprit.type in ("job", "stage", "group") or not addresses:
         addresses = [a for job in diagnosis.jobs if job.id == finding.job for a in job.endpoints]
+    endpoints = diagnosis.traffic.endpoints
+    cabled = set(endpoints.filter(pl.col("address").is_in(addresses))["switch"].drop_nulls().to_list())
+    if "exporter" not in flows.columns:
+        return cabled
     touching = pl.col("src").is_in(addresses) | pl.col("dst").is_in(addresses)
-    return set(flows.filter(touching)["exporter"].drop_nulls().unique().to_list())
+    return cabled | set(flows.filter(touching)["exporter"].drop_nulls().unique().to_list())

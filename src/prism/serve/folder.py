@@ -90,6 +90,8 @@ class Folder:
     def look(self, only: Set[str] | None = None) -> Look:
         """List every place up to the depth and number of files allowed, or `only` these; links are not followed."""
         before = self._listings
+        if only is not None:  # a place that is new or gone is found in the listing of the place around it
+            only = {around for place in only for around in (place, *_places_around(place))}
         now: dict[str, _Listing] = {}
         is_large = self._num_files >= self.limits.quiet_from
         self._turn += 1
@@ -247,3 +249,10 @@ class Folder:
                 return True
         except BadFileError:
             return False
+
+
+def _places_around(place: str) -> Iterator[str]:
+    """The places that a place lies in, up to the top."""
+    while place != ".":
+        place = place.rpartition("/")[0] or "."
+        yield place
