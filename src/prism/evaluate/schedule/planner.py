@@ -204,7 +204,9 @@ class Planner:
         least_s = math.inf if self.kept_datasets < 2 else _PILOT_SHARE * _left_s(pools) / max(1, workers)
         for pool in pools:
             unsure_s = pool.num_waiting * pool.prior.infer_s * math.expm1(pool.prior.spread)
-            pool.untried = pool.dataset.splittable and unsure_s > least_s and not pool.running
+            # Records that have held so far need no early trial: on many workers it would cost more than it gives.
+            doubted = not pool.prior.trusted and not pool.running
+            pool.untried = doubted and pool.dataset.splittable and unsure_s > least_s
 
     def _slot(self, desk: Desk, pools: Mapping[str, Pool], now_s: float) -> Slot:
         """When a worker could begin with this checkpoint, and what it has ready."""
