@@ -1,4 +1,4 @@
-"""Every command of docs/collect.md, run with files of the tools it names."""
+"""Every command of docs/collect.md and docs/collect/, run with files of the tools it names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from prism.records import write_flows
 from prism.watch.stream import Watch
 
 __all__ = ["brokers", "clickhouse", "nfcapd_file"]  # fixtures
-PAGE = (Path(__file__).parents[2] / "docs" / "collect.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join(page.read_text() for page in [DOCS / "collect.md", *sorted((DOCS / "collect").glob("*.md"))])
 COMMANDS = re.findall(r"^\$ (prism .*)$", PAGE, flags=re.MULTILINE)
 NFDUMP = {"first": "2023-11-14T22:13:20.123", "last": "2023-11-14T22:13:20.373", "in_packets": 3, "in_bytes": 1000,
           "src4_addr": "10.0.0.1", "dst4_addr": "10.0.0.2", "src_port": 7, "dst_port": 4791}  # fmt: skip
@@ -120,7 +121,7 @@ def test_every_command_of_the_page_runs(command: str, place: Path, request: pyte
 def test_the_page_has_a_section_for_every_format_that_is_read() -> None:
     from prism.collect.exporter_settings import SETTINGS
 
-    sections = {s.lower() for s in re.findall(r"^## (.*)$", PAGE, flags=re.MULTILINE)}
+    sections = {s.lower() for s in re.findall(r"^##? (.*)$", PAGE, flags=re.MULTILINE)}
     assert {
         "sflow",
         "netflow and ipfix",
