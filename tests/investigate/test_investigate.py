@@ -73,3 +73,9 @@ def test_a_source_that_disagrees_becomes_an_alternative() -> None:
 def test_a_clue_that_names_nobody_never_beats_one_that_does() -> None:
     fused = fuse([clue("log", 0.97, what="NCCLTimeoutError"), clue("flight_recorder", 0.6, "7")])
     assert [s.id for s in fused.culprits] == ["7"]
+
+
+def test_logs_that_tell_of_no_trouble_are_read_and_accuse_nobody(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("".join(f"step {i} loss 2.0\n" for i in range(1, 16)))
+    found = investigate(tmp_path)
+    assert found.fused.what == "nothing wrong was found" and not found.fused.culprits and found.notes

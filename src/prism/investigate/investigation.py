@@ -75,7 +75,7 @@ def investigate(
     evidence.clues = [*extra, *evidence.clues]
     if request.prometheus is not None:
         _ask_prometheus(request, evidence)
-    if not evidence.clues and evidence.profiles is None:
+    if not evidence.clues and evidence.profiles is None and not any(evidence.kinds.values()):
         raise BadFileError(
             f"{folder}: holds nothing that can be read; Flight Recorder dumps end in the rank's number (dump_17), "
             f"logs in {', '.join(LOG_ENDINGS[:4])}" + (f"; {evidence.notes[0]}" if evidence.notes else "")
