@@ -118,13 +118,22 @@ def look_at(picture: bytes) -> tuple[tuple[int, int], int]:
 def test_a_chart_leaves_as_a_picture_and_as_figures(browser: Any, service: RunningService) -> None:
     open_page(browser, f"{service.address}/reports?path=comparison.json")
     wait_for_charts(browser)
-    label = "Milliseconds a step by kind, more than expected"
+    label = browser.execute_script(
+        "return document.querySelector('.exports button[aria-label$=PNG]').getAttribute('aria-label')"
+    ).removesuffix(" as PNG")
+    assert label.startswith("Waterfall: expected")
     name, picture = press(browser, f"{label} as PNG")
     (width, height), colours = look_at(picture)
-    assert name == "milliseconds-a-step-by-kind-more-than-expected.png"
+    assert name.startswith("waterfall-expected") and name.endswith(".png")
     assert width > 1_000 and height > 200 and colours > 10, "bars, letters and lines in colours of the theme"
     _, text = press(browser, f"{label} as CSV")
-    assert list(csv.reader(io.StringIO(text.decode()))) == [["series", "x", "y", "value"], ["", "2", "compute", ""]]
+    rows = list(csv.reader(io.StringIO(text.decode())))
+    assert rows == [
+        ["series", "x", "y", "value"],
+        ["", "10", "expected", "expected: 10 ms"],
+        ["", "12", "compute", "compute: +2 ms"],
+        ["", "12", "observed", "observed: 12 ms"],
+    ]
 
 
 def test_every_chart_of_every_page_has_both(browser: Any, service: RunningService) -> None:

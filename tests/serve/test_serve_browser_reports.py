@@ -60,7 +60,7 @@ def read_page(browser: Any, service: RunningService, path: str) -> str:
     ("kind", "words"),
     [
         ("investigation", ("hang: a rank did not come to a collective", "rank 1", "95 %", "flight_recorder")),
-        ("comparison", ("compute", "a step, expected", "By kind", "other ranks")),
+        ("comparison", ("compute", "a step, expected", "From expected to observed", "other ranks")),
         ("prediction", ("Riskiest parts", "node-0", "in 8 of 10 cases", "Reliability", "past AUC")),
         ("advice", ("Take out before a long run", "run7", "checkpoint every", "Reliability", "risk above which it pays")),
         ("replay", ("What the advice would have saved", "Young-Daly", "best fixed interval", "GPU-hours lost")),

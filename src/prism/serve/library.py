@@ -18,6 +18,7 @@ from prism.serve.sources.evaluated import Evaluated
 from prism.serve.sources.supervised import Supervised, is_supervised
 from prism.serve.sources.watched import Watched
 
+_INVESTIGATION_FILE = "investigation.json"  # as `prism investigate` calls it
 _MOST_OPENED = 8
 Known = tuple[tuple[FoundFile, ...], Source | Problem]  # the files as they were read; none: to be read again
 
@@ -106,13 +107,18 @@ class Library:
     def _read_all(self, look: Look) -> None:
         """Read what is new or changed of the newest sources; remember where the others lie."""
         before, self._known = self._known, {}
-        self._recognise({owner_of(place) for place in look.changed})
+        told = {place for place in look.changed if place in self._recognised or self._holds_investigation(place)}
+        self._recognise({owner_of(place) for place in look.changed} | told)
         for reading in choose_newest(self.readings.values(), self.config.most_live):
             old = before.get(reading.key)
             same = old is not None and old[0] == reading.files and not _has_ended(self.folder, old[1])
             self._known[reading.key] = (reading.files, old[1]) if same and old is not None else self._read(reading, old)
         self._recogniser.forget_except({file.path for files, _ in self._known.values() for file in files})
         self._note_gone(before)
+
+    def _holds_investigation(self, place: str) -> bool:
+        """The folder of an attempt tells nothing of its own except what `prism investigate` left there."""
+        return any(file.name == _INVESTIGATION_FILE for file in self.folder.files_in(place))
 
     def _recognise(self, changed: Set[str]) -> None:
         """Bring the readings of the places that changed up to date."""

@@ -24,9 +24,9 @@ export async function pictureOf(drawing) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-// A row for every value of every series.
+// A row for every value of every series; of a bar that does not begin at 0, where it ends.
 export function valuesOf(traces) {
-  const rows = traces.flatMap((t) => (t.type === "heatmap" ? t.z.flatMap((row, r) => row.map((z, n) => [t.name, t.x[n], t.y[r], z])) : (t.x || []).map((x, n) => [t.name, x, t.y[n], t.text?.[n]])));
+  const rows = traces.flatMap((t) => (t.type === "heatmap" ? t.z.flatMap((row, r) => row.map((z, n) => [t.name, t.x[n], t.y[r], z])) : (t.x || []).map((x, n) => [t.name, t.base ? x + t.base[n] : x, t.y[n], t.text?.[n]])));
   return csv(["series", "x", "y", "value"].map((name, i) => ({ name, get: (row) => row[i] })), rows);
 }
 

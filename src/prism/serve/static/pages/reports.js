@@ -1,6 +1,6 @@
 // Reports: what investigate, compare, predict, goodput and place printed.
 import * as address from "../address.js";
-import { COLOURS, chart, colour } from "../charts.js";
+import { COLOURS, SERIES, chart, colour } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, tile } from "../dom.js";
 import { table } from "../table.js";
