@@ -179,7 +179,7 @@ def choose_letter(model: Path, question: str) -> str:
 def run_compass(folder: Path, monkeypatch: pytest.MonkeyPatch, **tokenizer: object) -> dict[str, float]:
     """What OpenCompass, run as on a worker, measures of a small model: half of its letters and answers are right."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(COMPASS or "").parent), os.environ["PATH"]]))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(COMPASS or "").absolute().parent), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     model = harness_parts.write_model(folder / "model")
     path = model / "tokenizer_config.json"  # as the older transformers that OpenCompass needs can read it
