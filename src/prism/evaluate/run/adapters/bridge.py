@@ -9,9 +9,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shlex
 import shutil
+import site
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,10 +26,12 @@ from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
 from prism.evaluate.schedule.trials import Dataset
 
 _KNOWN = ("args", "command", "data", "folder", "higher_is_better", "lower_is_better", "score_timeout_s", "version")
-# {model} is the checkpoint's folder, {task} the plan's task, {output} an empty folder for what the tool writes.
+# {model} is the checkpoint's folder, {task} the plan's task, {output} an empty folder for what the tool writes. {gpus}
+# is 1 on a GPU's worker and 0 on a CPU's: OpenCompass refuses to start where it is not told that there is none.
 _COMMANDS = {
     "inspect": "inspect eval {task} --model hf/local -M model_path={model} --log-format json --log-dir {output}",
-    "opencompass": "opencompass --datasets {task} --hf-type base --hf-path {model} --work-dir {output}",
+    "opencompass": "opencompass --datasets {task} --hf-type base --hf-path {model} --hf-num-gpus {gpus} "
+    "--work-dir {output}",
 }
 _SERVED = {
     "inspect": "inspect eval {task} --model openai-api/served/{name} --model-base-url {url} "
@@ -64,8 +69,9 @@ class BridgeAdapter:
         """Run the tool and read what it wrote."""
         with tempfile.TemporaryDirectory(prefix="prism-bridge-") as folder:
             done = subprocess.run(
-                self._command(dataset, model, folder),
+                self._command(dataset, model, bench, folder),
                 cwd=dataset.settings.get("folder", "."),
+                env=_environment(),
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -87,8 +93,9 @@ class BridgeAdapter:
         """As the tool says."""
         return {str(name): float(value) for name, value in scores[0]["metrics"].items()}
 
-    def _command(self, dataset: Dataset, model: Path, output: str) -> list[str]:
-        words: dict[str, Any] = {"model": model, "task": dataset.task, "output": output}
+    def _command(self, dataset: Dataset, model: Path, bench: Bench, output: str) -> list[str]:
+        gpus = 0 if bench.device == "cpu" else 1
+        words: dict[str, Any] = {"model": model, "task": dataset.task, "output": output, "gpus": gpus}
         chosen = str(dataset.settings.get("command", _COMMANDS[self._tool]))
         if (model / ENDPOINT_FILE).is_file():
             end = read_endpoint(model)
@@ -103,6 +110,14 @@ class BridgeAdapter:
                 f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})"
             ) from None
         return [*filled, *shlex.split(str(dataset.settings.get("args", "")))]
+
+
+def _environment() -> dict[str, str]:
+    """A worker's variables without the path of its own packages: a tool in another environment must find its own."""
+    ours = (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [path for path in paths if not any(Path(path).is_relative_to(folder) for folder in ours)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(kept)}
 
 
 def read_inspect(folder: Path) -> dict[str, float]:
@@ -130,18 +145,60 @@ def read_inspect(folder: Path) -> dict[str, float]:
 
 
 def read_opencompass(folder: Path) -> dict[str, float]:
-    """The last summary's rows, as dataset/metric; the model's column is the last one."""
+    """The last summary's rows, as dataset/metric, with the digits of the result files where these say the same."""
     summaries = sorted(folder.rglob("summary_*.csv"))
+    run = summaries[-1].parent.parent if summaries else folder
+    results = {path.stem: _read_object(path) for path in sorted(run.glob("results/*/*.json"))}
+    _refuse_failed(run, results)
     if not summaries:
         return {}
     found: dict[str, float] = {}
     with summaries[-1].open(newline="") as handle:
-        for row in csv.DictReader(handle):
-            value = list(row.values())[-1]
-            try:
-                number = float(value or "")
-            except ValueError:
-                continue  # a dash: not measured
-            if math.isfinite(number):
-                found[f"{row['dataset']}/{row['metric']}"] = number
+        rows = csv.DictReader(handle)
+        columns = rows.fieldnames or []
+        if columns[:4] != ["dataset", "version", "metric", "mode"] or len(columns) != 5:
+            raise PrismError(f"opencompass's summary is not of one model: its columns are {', '.join(columns)[:200]}")
+        for row in rows:
+            value = _read_value(row[columns[4]], results.get(row["dataset"], {}).get(row["metric"]))
+            if value is not None:
+                found[f"{row['dataset']}/{row['metric']}"] = value
     return found
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _refuse_failed(run: Path, results: dict[str, dict[str, Any]]) -> None:
+    """Raise where a dataset was to be scored and could not be: OpenCompass ends with 0 then and leaves its row out."""
+    for name, result in results.items():
+        if "error" in result:
+            raise PrismError(f"opencompass could not score '{name}': {str(result['error'])[:200]}")
+    for log in sorted(run.glob("logs/eval/*/*.out")):
+        told = _read_exception(log)
+        if told and log.stem not in results:
+            earlier = map(_read_exception, sorted(run.glob("logs/infer/*/*.out")))  # of several datasets each
+            raise PrismError(f"opencompass could not score '{log.stem}': {next(filter(None, earlier), told)[:200]}")
+
+
+def _read_exception(log: Path) -> str:
+    """The line that ends the first traceback of a log, else nothing."""
+    lines = iter(log.read_text(errors="replace").splitlines())
+    if not any(line.startswith("Traceback (most recent call last)") for line in lines):
+        return ""
+    return next((line for line in lines if line[:1].strip()), "")
+
+
+def _read_value(shown: str | None, exact: Any) -> float | None:
+    """The number of a summary's cell, which has two decimals; the result file's, with all, where it rounds to it."""
+    try:
+        number = float(shown or "")
+    except ValueError:
+        return None  # a dash: not measured
+    if isinstance(exact, int | float) and f"{exact:.2f}" == shown:
+        number = float(exact)
+    return number if math.isfinite(number) else None
