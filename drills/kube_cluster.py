@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,13 +67,8 @@ class KubeCluster:
         self._controllers: Controllers | None = None
 
     def __enter__(self) -> KubeCluster:
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._start_server()
-            self.api = Api(read_kubeconfig(self.kubeconfig))
-            self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default") is not None)
-            for definition in definitions():
-                self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+            self._boot(definitions())
             self._wait("jobsets", lambda: self.api.get("/apis/jobset.x-k8s.io/v1alpha2/jobsets") is not None)
             self._wait("trainjobs", lambda: self.api.get("/apis/trainer.kubeflow.org/v1alpha1/trainjobs") is not None)
             self._start_managers()
@@ -139,6 +134,15 @@ class KubeCluster:
         return free and any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
 
     # -- inside
+
+    def _boot(self, kinds: Iterable[dict[str, Any]]) -> None:
+        """Start the API server and make these kinds known to it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._start_server()
+        self.api = Api(read_kubeconfig(self.kubeconfig))
+        self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default") is not None)
+        for kind in kinds:
+            self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kind)
 
     def _start_server(self) -> None:
         client, peer = free_port(), free_port()

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drills.kube_cluster import KubeCluster
-from prism.recover.supervise.launchers.kubernetes.api import Api, ApiRefused
-from prism.recover.supervise.launchers.kubernetes.credentials import read_kubeconfig
+from prism.recover.supervise.launchers.kubernetes.api import ApiRefused
 
 Json = dict[str, Any]
 KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -58,13 +57,8 @@ class KueueBench(KubeCluster):
         self._controller: threading.Thread | None = None
 
     def __enter__(self) -> KueueBench:
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._start_server()
-            self.api = Api(read_kubeconfig(self.kubeconfig))
-            self._wait("the API server", lambda: self.api.get("/api/v1/namespaces/default") is not None)
-            for definition in definitions():
-                self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+            self._boot(definitions())
             self._wait("Kueue's kinds", lambda: all(self.api.get(f"{KUEUE}/{p}") for p, _ in _KINDS.values()))
             resources = [{"name": _GPU, "nominalQuota": str(self.gpus)}]
             group = {"coveredResources": [_GPU], "flavors": [{"name": "gpus", "resources": resources}]}

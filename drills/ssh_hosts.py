@@ -13,7 +13,7 @@ from prism.recover.supervise.config import Addresses, LaunchSettings
 from prism.testbed.namespaces import Namespaces, why_no_namespaces
 
 _PORT = 2222
-_CONFIG = """\
+SSHD_CONFIG = """\
 Port {port}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
@@ -72,7 +72,7 @@ class SshHosts:
 
     def _start(self, host: str) -> None:
         config = self.folder / f"{host}.conf"
-        config.write_text(_CONFIG.format(port=_PORT, folder=self.folder, host=host))
+        config.write_text(SSHD_CONFIG.format(port=_PORT, folder=self.folder, host=host))
         own = [part.format(host=host) for part in self.spaces.prefix]
         words = [*own, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)]
         self._servers.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))

@@ -102,6 +102,21 @@ def test_a_tool_is_told_its_gpus_and_not_the_packages_of_a_worker(
         assert found["metrics"] == {"told/gpus": gpus}
 
 
+def test_a_program_of_the_user_does_not_get_the_packages_of_a_worker_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), site.getsitepackages()[0]]))
+    script = tmp_path / "infer.py"
+    script.write_text(
+        "import json, os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1]).write_text(json.dumps({'path': os.environ['PYTHONPATH']}) + '\\n')\n"
+    )
+    settings = {"infer": f"{sys.executable} {script} {{output}}", "score": "true"}
+    dataset = Dataset(name="x", adapter="command", task="t", samples=1, settings=settings)
+    (found,) = open_adapter("command").infer(dataset, tmp_path, Bench(device="cpu"), 0, 1, 0)
+    assert found["path"] == str(tmp_path)
+
+
 def test_a_tool_runs_as_a_command_and_is_told_where_it_is_missing(tmp_path: Path) -> None:
     script = tmp_path / "tool.py"
     script.write_text(f"import sys, pathlib\npathlib.Path(sys.argv[2], 'log.json').write_text({make_log()!r})\n")

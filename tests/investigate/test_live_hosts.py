@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from drills.slurm_cluster import SlurmCluster, why_no_slurm
+from drills.ssh_hosts import SSHD_CONFIG
 
 pytest.importorskip("torch", reason="needs torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -34,16 +35,6 @@ dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=
 for step in range(1, 100):
     load_data(step)
     dist.all_reduce(torch.ones(8))
-"""
-SSHD = """Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/user_key.pub
-PidFile {folder}/{host}.pid
-PasswordAuthentication no
-UsePAM no
-StrictModes no
-PermitRootLogin prohibit-password
 """
 
 
@@ -89,7 +80,9 @@ def ssh_hosts(folder: Path) -> Iterator[Path]:
         for host in ("h1", "h2"):
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
-            (folder / f"{host}.conf").write_text(SSHD.format(port=port, folder=folder, host=host))
+            (folder / f"{host}.conf").write_text(
+                SSHD_CONFIG.format(port=port, folder=folder, host=host) + "ListenAddress 127.0.0.1\n"
+            )
             daemon = f"hostname {host} && exec /usr/sbin/sshd -D -e -f {folder}/{host}.conf"
             own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "sh", "-c", daemon]
             running.append(subprocess.Popen(own, stderr=subprocess.DEVNULL))

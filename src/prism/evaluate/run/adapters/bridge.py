@@ -9,12 +9,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import shlex
 import shutil
-import site
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any
 
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.run.adapters.adapter import Bench, Record, Survey
+from prism.evaluate.run.adapters.environment import tool_environment
 from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
 from prism.evaluate.schedule.trials import Dataset
 
@@ -71,7 +69,7 @@ class BridgeAdapter:
             done = subprocess.run(
                 self._command(dataset, model, bench, folder),
                 cwd=dataset.settings.get("folder", "."),
-                env=_environment(),
+                env=tool_environment(),
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -110,14 +108,6 @@ class BridgeAdapter:
                 f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})"
             ) from None
         return [*filled, *shlex.split(str(dataset.settings.get("args", "")))]
-
-
-def _environment() -> dict[str, str]:
-    """A worker's variables without the path of its own packages: a tool in another environment must find its own."""
-    ours = (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [path for path in paths if not any(Path(path).is_relative_to(folder) for folder in ours)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(kept)}
 
 
 def read_inspect(folder: Path) -> dict[str, float]:

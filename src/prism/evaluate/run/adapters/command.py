@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 from prism.errors import BadConfigError, BadFileError, PrismError
 from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey
+from prism.evaluate.run.adapters.environment import tool_environment
 from prism.evaluate.run.fingerprint import identify_file
 from prism.evaluate.schedule.trials import Dataset
 
@@ -123,7 +123,7 @@ class CommandAdapter:
             capture_output=True,
             text=True,
             errors="replace",
-            env=os.environ | {"PRISM_SHRINK": str(words.get("shrink", 0))},
+            env=tool_environment() | {"PRISM_SHRINK": str(words.get("shrink", 0))},
         )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
