@@ -10,8 +10,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import prism
+from prism.cli.main import app
+from prism.cli.terminal import verbosity
 from prism.records import write_flows
 
 ROOT = Path(__file__).parents[2]
@@ -169,3 +172,9 @@ def test_every_command_is_in_the_docs_and_shows_an_example() -> None:
         called = path.removesuffix(" run")  # a default subcommand is called by its group
         assert called in (command.epilog or ""), f"{path} --help has no example"
         assert command.help, f"{path} has no description"
+
+
+def test_the_flags_of_one_command_are_not_those_of_the_next_in_one_process(flows_file: Path) -> None:
+    for flag, level in (("--quiet", -1), (None, 0), ("--verbose", 1), (None, 0)):
+        CliRunner().invoke(app, ["flows", "info", str(flows_file), *([flag] if flag else [])], catch_exceptions=False)
+        assert verbosity.level == level

@@ -93,6 +93,7 @@ def root(
     ] = False,
 ) -> None:
     """Observe, emulate, diagnose and recover large-model training."""
+    verbosity.level = 0  # One process may run several commands; the flags of one are not those of the next.
 
 
 def main(arguments: list[str] | None = None) -> None:
