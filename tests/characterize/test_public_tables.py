@@ -469,7 +469,8 @@ def test_jobs_stand_for_their_pods_and_kueue_workloads_for_both(tmp_path: Path) 
     ("text", "message"),
     [
         ('{"apiVersion": "v1", "kind": "List", "items": []}', r"no pods, jobs or workloads \(it holds none\)"),
-        ('{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {}}]}', "it holds Node"),
+        ('{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {}}]}', "it holds 'Node'"),
+        ('{"apiVersion": "v1", "kind": "A\\nB", "metadata": {}}', r"it holds 'A\\nB'"),
         ('{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": 1}}', "without the fields of a pod"),
         ('{"jobs": [{"job_id": 1}]}', "holds none as sacct --json writes them"),
         ('{"jobs": [{"time": 1, "tres": 2}]}', "a job without the fields that sacct --json gives"),

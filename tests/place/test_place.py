@@ -165,7 +165,7 @@ def test_sharing_helps_every_virtual_cluster_of_a_real_trace(shared_data: Path) 
 def test_a_value_that_is_no_number_is_named(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("time,seconds,gpus,cluster\n1,5,2,a\n2,abc,2,a\n")
-    with pytest.raises(InputError, match=r"row 2: 'seconds' is \"abc\""):
+    with pytest.raises(InputError, match=r"line 3: 'seconds' is 'abc'"):
         read_jobs(path)
 
 
@@ -292,6 +292,32 @@ def test_what_sacct_prints_of_two_clusters_is_read(tmp_path: Path) -> None:
     assert seconds == [60.0, 86_401.0]
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "job"),
+    [
+        (
+            "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type",
+            "j,o,A100,8,2,3,100,60,x",
+            (6, 60.0, 100.0),
+        ),
+        ("num_gpu,submit_time,iterations,model_name,duration,interval", "4,5,100,vgg,77,0", (4, 77.0, 5.0)),
+        (
+            "job_id,user,gpu_num,vc,submit_time,start_time,end_time,state",
+            "1,u,8,a,100,110,160,COMPLETED",
+            (8, 50.0, 100.0),
+        ),
+    ],
+    ids=["alibaba-2026", "tiresias", "helios"],
+)
+def test_public_tables_are_read_as_characterize_reads_them(
+    tmp_path: Path, header: str, row: str, job: tuple[int, float, float]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{row}\n")
+    jobs, seconds = read_jobs(path)
+    assert (jobs[0].gpus, seconds[0], jobs[0].submit_s) == job
+
+
 def test_a_jobs_own_cluster_is_one_of_those_named_and_not_its_partition_or_the_seconds_it_waited(
     tmp_path: Path,
 ) -> None:
@@ -330,9 +356,13 @@ def test_times_that_are_none_are_told_in_one_line(tmp_path: Path, moment: str) -
         read_jobs(path)
 
 
-def test_jobs_and_clusters_without_end_are_left_out_and_refused(tmp_path: Path) -> None:
+def test_jobs_that_say_too_little_are_left_out_and_infinite_ones_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
-    path.write_text("submit,seconds,gpus,cluster\n1,10,8,a\nnan,10,8,a\n2,inf,8,a\n3,10,inf,a\n")
+    for bad in ("2,inf,8,a", "3,10,inf,a"):
+        path.write_text(f"submit,seconds,gpus,cluster\n1,10,8,a\n{bad}\n")
+        with pytest.raises(InputError, match=r"jobs\.csv line 3: '\w+' is 'inf'"):
+            read_jobs(path)
+    path.write_text("submit,seconds,gpus,cluster\n1,10,8,a\nnan,10,8,a\n2,,8,a\n3,10,,a\n")
     said: list[str] = []
     assert [job.submit_s for job in read_jobs(path, say=said.append)[0]] == [1.0]
     assert said == [f"{path}: 3 of 4 jobs have no run time, GPUs or submission time and are left out"]

@@ -9,6 +9,7 @@ from prism.characterize.faults import FaultStudy, read_faults, study_faults
 from prism.characterize.generator import GeneratorOptions, generate_batches, generate_trace
 from prism.characterize.overview import Action, Overview, Part
 from prism.characterize.profile import Profile, read_profile, write_profile
+from prism.characterize.reading import read_jobs
 from prism.characterize.report import write_report
 from prism.characterize.study import Study, StudyOptions, study
 from prism.characterize.tally import Tally, merge_tallies, tally_jobs
@@ -41,6 +42,7 @@ __all__ = [
     "merge_tallies",
     "parse_choices",
     "read_faults",
+    "read_jobs",
     "read_profile",
     "read_utilisation",
     "study",

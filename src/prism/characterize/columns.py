@@ -110,16 +110,26 @@ def _check_unit(name: str, unit: str, item: str) -> str:
     return unit
 
 
-def map_columns(header: Sequence[str], where: str, choices: Choices | None = None) -> ColumnMap:
-    """Find each field's column, or raise naming what is missing or doubled; what the user chose comes first."""
+def map_columns(
+    header: Sequence[str],
+    where: str,
+    choices: Choices | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
+) -> ColumnMap:
+    """Find each field's column, or raise naming what is missing or doubled; what the user chose comes first.
+
+    `names` are a caller's own fields and further names of ours; they take a name from the field that has it here.
+    """
     squashed = [squash(name) for name in header]
+    further = {key: (name, len(_FIELD_OF) + i) for name, keys in (names or {}).items() for i, key in enumerate(keys)}
+    field_of = _FIELD_OF | further
     for i, key in enumerate(squashed):
-        if key in _FIELD_OF and key in squashed[:i]:
+        if key in field_of and key in squashed[:i]:
             raise BadFileError(f"{where}: column '{header[i]}' appears twice in the header; rename or drop one of them")
     table = recognise(set(squashed))
     best: dict[str, tuple[int, str]] = {}
     for name, key in zip(header, squashed, strict=True):
-        wanted, rank = _FIELD_OF.get(key, ("", 0))
+        wanted, rank = field_of.get(key, ("", 0))
         if wanted and (wanted not in best or rank < best[wanted][0]):
             best[wanted] = (rank, name)
     column_of = {wanted: name for wanted, (_, name) in best.items()}
@@ -141,7 +151,7 @@ def map_columns(header: Sequence[str], where: str, choices: Choices | None = Non
             f"export with: sacct --allusers --parsable2 --format={SACCT_FORMAT}"
         )
     _require(column_of, header, where)
-    named = {name: _FIELD_OF[key][0] for name, key in zip(header, squashed, strict=True) if key in _FIELD_OF}
+    named = {name: field_of[key][0] for name, key in zip(header, squashed, strict=True) if key in field_of}
     used = set(column_of.values())
     return ColumnMap(
         format=table.name,

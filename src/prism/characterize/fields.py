@@ -101,7 +101,7 @@ def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
     """Seconds of a column of numbers in a unit, or of [DD-]HH:MM:SS; null where missing or unknown."""
     numbers = text.cast(pl.Float64, strict=False) * (TIME_UNITS[unit] / NS)
     if numbers.null_count() == text.null_count():
-        return numbers.fill_nan(None)
+        return numbers.set(~numbers.is_finite(), None)
     parts = text.str.strip_chars().str.extract_groups(_LENGTH).struct.unnest()
     seconds = parts.select(
         pl.col("days").cast(pl.Float64).fill_null(0) * 86_400
@@ -109,7 +109,7 @@ def parse_lengths(text: pl.Series, unit: str = "s") -> pl.Series:
         + pl.col("minutes").cast(pl.Float64) * 60
         + pl.col("seconds").cast(pl.Float64)
     ).to_series()
-    return numbers.fill_nan(None).fill_null(seconds)
+    return numbers.set(~numbers.is_finite(), None).fill_null(seconds)
 
 
 def parse_moments(text: pl.Series, zone: str | None, unit: str | None = None) -> Moments:

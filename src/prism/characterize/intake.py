@@ -147,7 +147,7 @@ def parse_rows(
         problems[name] = column.is_null() & ~is_missing(rows[name])
         if isinstance(result, Moments) and "epoch" in result.offsets:
             problems[name] &= ~rows[name].str.contains(r"^[0.]+$").fill_null(value=False)  # 0 is "not yet"
-    columns += [rows[name] for name in ("job", "user", "reason", "node_list", "cluster") if name in rows.columns]
+    columns += [rows[name] for name in rows.columns if name not in parsers and name != "row"]
     parsed = _apply_instances(pl.DataFrame(columns))
     return parsed, offsets, {**problems, **_contradictions(parsed)}
 

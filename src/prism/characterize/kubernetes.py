@@ -34,9 +34,9 @@ def read_objects(documents: Iterable[Object], where: str) -> pl.DataFrame:
         raise BadFileError(
             f"{where}: an object without the fields of a pod, job or workload; export again with -o json"
         ) from None
-    kinds = sorted({str(item.get("kind")) for item, _ in latest.values()})
     if not rows:
-        held = f"it holds {', '.join(kinds)}" if kinds else "it holds none"
+        kinds = sorted({repr(item.get("kind"))[:40] for item, _ in latest.values()})
+        held = f"it holds {', '.join(kinds[:8])}" if kinds else "it holds none"
         raise BadFileError(f"{where}: no pods, jobs or workloads ({held}); give kubectl get pods,jobs -A -o json")
     return pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.String), orient="row")
 

@@ -37,10 +37,7 @@ class Reading:
 
 def read_trace(path: Path, opening: OpenOptions, taking: IntakeOptions, advance: Callable[[int], None]) -> Reading:
     """The trace's tally and intake; text that is not UTF-8 is read a second time with its bad bytes replaced."""
-    try:
-        trace = open_trace(path, opening)
-    except NotUtf8Error:
-        trace = open_trace(path, replace(opening, lossy=True))
+    trace = _open(path, opening)
     with ThreadPoolExecutor(max_workers=1) as pool:
         digest = pool.submit(hash_file, path)  # while the rows are read: hashing takes a tenth as long
         try:
@@ -50,14 +47,39 @@ def read_trace(path: Path, opening: OpenOptions, taking: IntakeOptions, advance:
         return replace(reading, trace=replace(reading.trace, sha256=digest.result()))
 
 
+def read_jobs(path: Path, opening: OpenOptions, taking: IntakeOptions) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """JOBS of a whole table, with the caller's own fields as text, and remarks on units that were not as named."""
+    trace = _open(path, opening)
+    try:
+        rows = pl.concat(list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows)))
+    except NotUtf8Error:
+        rows = pl.concat(list(read_batches(replace(trace, lossy=True), skip_bad_rows=taking.skip_bad_rows)))
+    if rows.is_empty():
+        raise BadFileError(_explain_empty(trace, Intake(), taking))
+    trace, notes = _settle_units(rows.head(_PROBED_ROWS), trace, taking)
+    return take_in(rows, trace, taking, 0)[0], notes
+
+
+def _open(path: Path, opening: OpenOptions) -> Trace:
+    try:
+        return open_trace(path, opening)
+    except NotUtf8Error:
+        return open_trace(path, replace(opening, lossy=True))
+
+
+def _settle_units(first: pl.DataFrame, trace: Trace, taking: IntakeOptions) -> tuple[Trace, tuple[str, ...]]:
+    """The trace with the units that its first rows show."""
+    check = check_units(first, parse_rows(first, trace, taking)[0], trace.columns, str(trace.path))
+    return replace(trace, columns=check.apply(trace.columns)), check.notes
+
+
 def _read_once(trace: Trace, taking: IntakeOptions, advance: Callable[[int], None]) -> Reading:
     """The trace's tally; columns that only repeat the times are read no further than it takes to check them."""
     probe = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows, rows=_PROBED_ROWS))
     first = pl.concat(probe) if probe else pl.DataFrame()
     notes: tuple[str, ...] = ()
     if first.height:
-        check = check_units(first, parse_rows(first, trace, taking)[0], trace.columns, str(trace.path))
-        trace, notes = replace(trace, columns=check.apply(trace.columns)), check.notes
+        trace, notes = _settle_units(first, trace, taking)
     repeating = _check_repeating(first, trace, taking)
     if repeating is None:
         return _read_rows(trace, taking, advance, frozenset(), notes)

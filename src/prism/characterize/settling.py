@@ -12,10 +12,15 @@ from prism.records.jobs import JOB_STATES
 SYNTHETIC_PREFIX = "synthetic-"
 """How every job id of a generated trace begins."""
 
+_SETTLED = frozenset(
+    ["job", "user", "type", "state", "gpus", "submit", "start", "end", "duration", "queue", "gpu_time", "restart"]
+)  # fields that JOBS has under these or other names; any other is carried along as text
+
 
 def settle_jobs(parsed: pl.DataFrame, columns: ColumnMap) -> tuple[pl.DataFrame, dict[str, int]]:
     """JOBS with every length counted from the times where both are known, and what was met on the way."""
     has = set(parsed.columns)
+    texts = [name for name in parsed.columns if name not in _SETTLED]
     given = {
         name: pl.col(name) if name in has else pl.lit(None, pl.Float64) for name in ("duration", "queue", "gpu_time")
     }
@@ -35,7 +40,7 @@ def settle_jobs(parsed: pl.DataFrame, columns: ColumnMap) -> tuple[pl.DataFrame,
         start.alias("start_ns"),
         moment["end"].alias("end_ns"),
         *(expression.alias(f"given_{name}") for name, expression in given.items()),
-        *(pl.col(name) for name in ("reason", "node_list", "cluster") if name in has),
+        *(pl.col(name) for name in texts),
         *([pl.col("restart").alias("restart_s")] if "restart" in has else []),
     )
     live = pl.col("state").is_in(LIVE_STATES)

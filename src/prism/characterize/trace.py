@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -61,7 +61,12 @@ class OpenOptions:
 
     choices: Choices = field(default_factory=dict)  # --map
     columns: tuple[str, ...] = ()  # names of the columns of a table without a header line
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # a caller's own fields and what they are called
     lossy: bool = False
+
+    def map(self, header: Sequence[str], path: Path) -> ColumnMap:
+        """The columns of a header."""
+        return map_columns(header, str(path), self.choices, self.names)
 
 
 def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
@@ -81,7 +86,7 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
             names = pl.read_parquet_schema(path)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise BadFileError(f"{path}: broken Parquet file ({_first_line(error)}); export it again") from None
-        return Trace(path=path, kind="parquet", columns=map_columns(list(names), str(path), options.choices))
+        return Trace(path=path, kind="parquet", columns=options.map(list(names), path))
     if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{"):
         return _hold(path, "json", read_json_table(path), options)
     packed = head.startswith(_PACKED)
@@ -102,7 +107,7 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
     return Trace(
         path=path,
         kind="csv",
-        columns=map_columns(header, str(path), options.choices),
+        columns=options.map(header, path),
         separator=separator,
         header=None if named else tuple(header),
         quoted=packed or _has_quotes(path),
@@ -112,7 +117,7 @@ def open_trace(path: Path, options: OpenOptions | None = None) -> Trace:
 
 def _hold(path: Path, kind: str, table: pl.DataFrame, options: OpenOptions, note: str | None = None) -> Trace:
     """A trace that was read whole."""
-    columns = map_columns(table.columns, str(path), options.choices)
+    columns = options.map(table.columns, path)
     if note:
         columns = replace(columns, format=kind, note=note, unit_stated=True)
     return Trace(path=path, kind=kind, columns=columns, table=table)

@@ -33,22 +33,27 @@ StateFolder = Annotated[Path, typer.Option("--state", help="Folder of the dispat
 )
 def run_simulate(
     jobs: Annotated[
-        list[Path], typer.Argument(help="Jobs: submission time, seconds, gpus, cluster (CSV, Parquet, sacct -P).")
+        list[Path], typer.Argument(help="Jobs, in any form that prism characterize reads.")
     ],
     clusters: Annotated[Path, typer.Option(help="Clusters: name and gpus (CSV, Parquet or YAML).")],
+    map_items: Annotated[
+        list[str] | None, typer.Option("--map", help="Which column is which field: gpus=num_gpu,submit=time:ms.")
+    ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policies to run; all of them where none is named.")] = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Run a trace of jobs through policies of sharing clusters, and compare how long jobs wait."""
+    from prism.characterize import parse_choices
     from prism.place import POLICIES, compare, read_clusters, read_jobs, simulate
 
     unknown = [name for name in policy or () if name not in POLICIES]
     if unknown:
         raise BadConfigError(f"'{unknown[0]}' is no policy; expected one of {', '.join(POLICIES)}")
     known = read_clusters(clusters)
-    trace, seconds = read_jobs(*jobs, clusters=[c.name for c in known], say=note)
+    choices = parse_choices(map_items or [])
+    trace, seconds = read_jobs(*jobs, clusters=[c.name for c in known], choices=choices, say=note)
     found: dict[str, dict[str, Any]] = {}
     chosen = list(policy or POLICIES)
     with progress("simulating", len(chosen)) as advance:
