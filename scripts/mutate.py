@@ -66,6 +66,7 @@ TARGETS = {
             "tests/evaluate/test_packing.py",
             "tests/evaluate/test_priors.py",
             "tests/evaluate/test_schedule_parts.py",
+            "tests/evaluate/test_planner.py",
             "tests/evaluate/test_learning.py",
         ),
     ),
