@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_the_csv_has_one_row_per_score(board: object) -> None:
 def test_the_direction_is_the_tasks_and_versions_stand_beside_the_score() -> None:
     """A task's `rouge_error` may be better high, and its `acc` better low: the name does not decide."""
     dataset = Dataset(
-        name="d", adapter="lm-eval", task="d", samples=1000, version="2.0", identity="data" * 9,
+        name="d", adapter="lm-eval", task="d", samples=1000, version="2.0", identity="da7a" * 16 + "/lm_eval 0.4",
         directions={"rouge_error": True, "acc": False},
     )  # fmt: skip
     checkpoints = [Checkpoint(name=f"step-{s}", path="", bytes=1, parameters=1, step=s) for s in (1, 2)]
@@ -128,7 +129,9 @@ def test_the_direction_is_the_tasks_and_versions_stand_beside_the_score() -> Non
     assert {(r.metric, r.step) for r in board.regressions} == {("rouge_error,none", 2), ("acc,none", 2)}
     rows = list(csv.DictReader(io.StringIO(write_csv(board, [dataset], {"step-1": "m" * 20}))))
     assert rows[0]["higher_is_better"] == "true" and rows[1]["higher_is_better"] == "false"
-    assert (rows[0]["task_version"], rows[0]["data"], rows[0]["model"]) == ("2.0", "datadatadata", "m" * 12)
+    assert (rows[0]["task_version"], rows[0]["data"], rows[0]["model"]) == ("2.0", "da7ada7ada7a", "m" * 12)
+    named = write_csv(board, [replace(dataset, identity="opencompass/gsm8k")])
+    assert next(csv.DictReader(io.StringIO(named)))["data"] == ""
 
 
 def test_the_table_marks_what_fell(board: object) -> None:

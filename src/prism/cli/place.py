@@ -32,9 +32,7 @@ StateFolder = Annotated[Path, typer.Option("--state", help="Folder of the dispat
     ),
 )
 def run_simulate(
-    jobs: Annotated[
-        list[Path], typer.Argument(help="Jobs, in any form that prism characterize reads.")
-    ],
+    jobs: Annotated[list[Path], typer.Argument(help="Jobs, in any form that prism characterize reads.")],
     clusters: Annotated[Path, typer.Option(help="Clusters: name and gpus (CSV, Parquet or YAML).")],
     map_items: Annotated[
         list[str] | None, typer.Option("--map", help="Which column is which field: gpus=num_gpu,submit=time:ms.")

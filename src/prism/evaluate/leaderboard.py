@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -28,6 +29,7 @@ COLUMNS = (
     "model",
 )
 _WORD_LETTERS = 12  # of a hash, in the table
+_HASH_LETTERS = 64  # of SHA-256
 _STDERR = "_stderr"  # lm-evaluation-harness names the error of metric,filter so: metric_stderr,filter
 
 
@@ -88,11 +90,17 @@ def write_csv(board: Leaderboard, datasets: Sequence[Dataset] = (), models: Mapp
         stderr = "" if score.stderr is None else repr(score.stderr)
         better = str(score.higher_is_better).lower()
         task = known.get(score.dataset)
-        words = (task.version, task.identity[:_WORD_LETTERS]) if task else ("", "")
+        words = (task.version, _data_hash(task.identity)) if task else ("", "")
         model = (models or {}).get(score.checkpoint, "")[:_WORD_LETTERS]
         row = (score.checkpoint, step, score.dataset, score.metric, repr(score.value), stderr, score.samples, better)
         rows.writerow((*row, *words, model))
     return text.getvalue()
+
+
+def _data_hash(identity: str) -> str:
+    """The first letters of the data's hash; empty where a task says what it is by name alone."""
+    word = identity.partition("/")[0]
+    return word[:_WORD_LETTERS] if len(word) == _HASH_LETTERS and set(word) <= set(string.hexdigits) else ""
 
 
 def make_document(board: Leaderboard, *, makespan_s: float, lower_bound_s: float, num_trials: int) -> dict[str, Any]:
