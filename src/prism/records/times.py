@@ -67,7 +67,7 @@ def _written_number(text: pl.Expr, unit: str) -> pl.Expr:
 
 
 def _written_date(text: pl.Expr) -> pl.Expr:
-    text = text.str.strip_chars().str.replace("T", " ", literal=True).str.strip_suffix("Z").str.strip_suffix(" UTC")
+    text = text.str.strip_chars().str.strip_suffix("Z").str.strip_suffix(" UTC").str.replace("T", " ", literal=True)
     text = text.str.replace_all("/", "-", literal=True)  # SiLK writes 2023/11/14
     form = "%Y-%m-%d %H:%M:%S%.f"
     plain = text.str.to_datetime(form, time_unit="ns", strict=False)
