@@ -1,7 +1,8 @@
 """Where every GPU-second of supervised runs went: run folders in, a table of time spans out, which add up to the whole.
 
 Between two steps lies the work of the second one. It was training if the run still stands on it at the end, and lost
-work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first.
+work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first; from
+the end of a run until it is taken up again nothing is counted.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Attempt:
     launched_s: float
     ended_s: float | None = None
     reason: str = ""  # of its end; empty while it runs or when it finished
+    over: bool = False  # the run ended with it: done, stopped or given up
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -114,7 +116,7 @@ def _spans_of(
     if marks:
         last = {"Hang": HANG}.get(attempt.reason, LOST if attempt.reason else TRAINING)
         yield last, attempt.reason if last != TRAINING else "", marks[-1]["time"], ended_s
-    if next_s > ended_s:
+    if next_s > ended_s and not attempt.over:  # a run that is over holds no GPU until somebody takes it up again
         yield RESTART, attempt.reason, ended_s, next_s
 
 
@@ -178,6 +180,7 @@ def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
             event, names = line["event"], [action["action"] for action in line["actions"]]
             if attempts:
                 _note_end(attempts[-1], event, names, moment)
+                _note_finish(attempts[-1], line["actions"])
             launches = [action for action in line["actions"] if action["action"] == "Launch"]
             attempts += [Attempt(number=int(launch["attempt"]), launched_s=moment) for launch in launches]
         except (KeyError, TypeError, ValueError):
@@ -202,6 +205,13 @@ def _note_end(attempt: Attempt, event: dict[str, Any], actions: list[str], momen
             attempt.reason = "Hang"
         case "StepDone" if "Kill" in actions:
             attempt.reason = "LossSpike"
+
+
+def _note_finish(attempt: Attempt, actions: list[dict[str, Any]]) -> None:
+    for action in actions:
+        if action["action"] == "Finish":
+            attempt.over = True
+            attempt.reason = attempt.reason or ("Stopped" if action.get("outcome") == "stopped" else "")
 
 
 def _is_report(line: dict[str, Any]) -> bool:
