@@ -14,7 +14,7 @@ from drills.soak_faults import Fault, damage, fill, find_loaders, small_disk
 from drills.soak_ledger import Tally
 from prism.recover.supervise.launchers.node import find_ranks, find_tree
 
-_PATIENCE_S = 180.0  # without a step; then it hangs
+_PATIENCE_S = 300.0  # without a step; then it hangs
 
 
 class Peer:

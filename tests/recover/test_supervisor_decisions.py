@@ -553,6 +553,18 @@ def test_a_stop_that_was_asked_for_lets_the_trainer_save():
     assert job.handle(events.Exited(now_s=32.0, code=0))[-1].outcome == "stopped"
 
 
+def test_a_run_that_was_stopped_is_taken_up_from_its_newest_checkpoint_with_new_budgets():
+    job = running()
+    job.handle(events.Exited(now_s=31.0, code=-9))
+    job.handle(events.StopAsked(now_s=31.5))
+    assert job.outcome == "stopped" and job.handle(events.Tick(now_s=32.0)) == []
+    told, launch = job.handle(events.TakenUp(now_s=40.0))
+    assert "stopped on request" in told.text
+    assert launch.attempt == 2 and launch.resume_step is None
+    assert job.phase is Phase.RUNNING and not job.failures and not job.outcome
+    assert job.handle(events.TakenUp(now_s=41.0)) == []  # of a run that is not over
+
+
 def test_late_events_of_a_finished_attempt_change_nothing():
     job = running()
     job.handle(events.Exited(now_s=31.0, code=1))

@@ -57,11 +57,14 @@ def run(
     only_restart: Annotated[
         bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Continue a run that failed, once its cause is mended.")
+    ] = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Run a command until it is done, whatever happens to it; run it again after this process was killed."""
+    """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
     from prism.recover.risks import read_risks
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
     from prism.recover.supervise.start import supervise
@@ -77,7 +80,7 @@ def run(
     if manifest is not None:
         cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
         settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
-    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, say=note)
+    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
     else:

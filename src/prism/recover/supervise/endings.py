@@ -12,6 +12,7 @@ from prism.recover.supervise.actions import (
     Examine,
     Explain,
     Kill,
+    Notify,
 )
 from prism.recover.supervise.explainer import PREEMPTED
 from prism.recover.supervise.following import (
@@ -155,6 +156,14 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
         job.cause = Cause.ASKED
         return [Kill(attempt=job.attempt, grace_s=0.0)]  # asked a second time: now
     return [finish(job, "stopped", f"stopped on request at step {job.best_step}")]
+
+
+def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
+    """Go on from the newest checkpoint; whoever starts it again has seen why it ended, so all budgets are new."""
+    text = f"taken up again; it was {job.outcome}: {job.outcome_text}"
+    job.outcome = job.outcome_text = ""
+    job.failures, job.num_rollbacks, job.told_in_vain = [], 0, 0
+    return [Notify(level="info", text=text), *launch(job, now_s)]
 
 
 def _node_failure(host: str) -> Verdict:

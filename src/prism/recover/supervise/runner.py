@@ -65,6 +65,11 @@ class Supervisor:
         if found is not None and not self.state.over:
             self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, step {self.state.last_step}")
 
+    def take_up(self) -> None:
+        """Begin another attempt of a run that is over."""
+        self._perform()  # what its end had left to do
+        self._take(events.TakenUp(now_s=self.clock.now_s()))
+
     def run(self) -> JobState:
         """Supervise until the run is over."""
         try:
