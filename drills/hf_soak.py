@@ -1,6 +1,6 @@
 """Random faults on an unchanged Hugging Face training, under Prism and beside it under torchrun's own restarts.
 
-    python -m drills.hf_soak [--faults 200] [--chunk 10] [--seed 0] [--peer] [--ledger soak.jsonl]
+    python -m drills.hf_soak [--faults 200] [--chunk 10] [--seed 0] [--ranks 1] [--peer] [--ledger soak.jsonl]
 
 The faults are spread over runs of `--chunk` faults; the seed of a run is `--seed` plus its number. With a ledger, runs
 that are in it are not made again, so that a soak can be stopped at any time and taken up later. Prints the seeds, every
@@ -39,6 +39,18 @@ _WEIGHTS = re.compile(r"weights (\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained."""
+
+    steps: int
+    ranks: int
+
+    def command(self, *options: str) -> tuple[str, ...]:
+        """torchrun and the script; an output folder and the number of steps are to follow."""
+        return (*TORCHRUN, *options, "--nproc-per-node", str(self.ranks), _SCRIPT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """A run that nothing is done to."""
 
@@ -46,12 +58,12 @@ class Reference:
     wall_s: float
 
 
-def undisturbed(folder: Path, steps: int) -> Reference:
+def undisturbed(folder: Path, training: Training) -> Reference:
     """The weights and the time of a run that nothing is done to, at the same pace."""
-    command = [*TORCHRUN, "--nproc-per-node", "1", "--master-port", "29671", _SCRIPT]
+    command = training.command("--master-port", "29671")
     started = time.time()
     done = subprocess.run(
-        [*command, str(folder / "reference"), str(steps)],
+        [*command, str(folder / "reference"), str(training.steps)],
         capture_output=True,
         text=True,
         env={**os.environ, "STEP_S": _STEP_S, "OMP_NUM_THREADS": "1"},
@@ -62,11 +74,11 @@ def undisturbed(folder: Path, steps: int) -> Reference:
     return Reference(weights=found[1], wall_s=time.time() - started)
 
 
-def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
+def soak_prism(folder: Path, seed: int, faults: list[Fault], training: Training) -> Tally:
     """The run under `prism supervise --checkpoint auto`; all settings but two are the defaults, to be done in a day."""
     stage = PlainStage(
         folder=folder / "prism",
-        command=(*TORCHRUN, "--nproc-per-node", "1", _SCRIPT, "out", str(steps)),
+        command=(*training.command(), "out", str(training.steps)),
         options=("--checkpoint", "auto"),
         settings={"checkpoint": {"interval_steps": _SAVE_STEPS}, "pace": {"min_silence_s": _SILENCE_S}},
         variables={"STEP_S": _STEP_S},
@@ -77,7 +89,7 @@ def soak_prism(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tall
         with small_disk(stage.run_dir / "checkpoints"):
             stage.start()
             sampler.start()
-            over_s = sum(_disturb(stage, tally, fault, steps) for fault in faults)
+            over_s = sum(_disturb(stage, tally, fault, training.steps) for fault in faults)
             state = stage.wait_end()
             tally.wall_s = time.time() - started - over_s
             tally.finished = state.outcome == "done"
@@ -107,8 +119,8 @@ def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float
     """Do one fault, wait until the run is over it, and note by our own clock what it cost; seconds it was stopped."""
     _watch_until(stage, tally, min(tally.reached + fault.ahead, steps - 2))
     attempt, hurt_s = stage.state().attempt, time.time()
-    done = harm(stage, fault, tally.reached)
     tally.faults += 1
+    done = harm(stage, fault, tally)
     restored = done.kept
     if fault.name != "fill the disk":  # which is no reason to begin again
         stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
@@ -138,11 +150,14 @@ def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
     print(f"lost work and restarts: told {told_s:.1f} s, seen {truth_s:.1f} s; {apart:.2%} of the run apart")
 
 
-def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> Tally:
+def soak_torchrun(folder: Path, seed: int, faults: list[Fault], training: Training) -> Tally:
     """The peer: the same script with the Trainer's own saves and resume, under `torchrun --max-restarts`."""
     variables = {"STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS), "OMP_NUM_THREADS": "1"}
     tally, started = Tally(program="torchrun", seed=seed), time.time()
-    log = soak_peer.soak_torchrun(folder, tally, faults, [_SCRIPT, str(steps)], variables)
+    command = training.command("--standalone", "--max-restarts", "1000")
+    log = soak_peer.soak_torchrun(
+        folder, tally, faults, [*command, str(folder / "peer"), str(training.steps)], variables
+    )
     tally.wall_s = time.time() - started
     found = _WEIGHTS.search(log)
     tally.finished, tally.weights = found is not None, found[1] if found else "none"
@@ -152,16 +167,16 @@ def soak_torchrun(folder: Path, seed: int, faults: list[Fault], steps: int) -> T
 
 def soak(options: argparse.Namespace, ledger: Ledger, folder: Path) -> None:
     """Make the runs that the ledger does not have."""
-    steps = options.chunk * STEPS_PER_FAULT + 20
+    training = Training(steps=options.chunk * STEPS_PER_FAULT + 20, ranks=options.ranks)
     programs = {"prism": soak_prism, **({"torchrun": soak_torchrun} if options.peer else {})}
     reference = None
     for seed in range(options.seed, options.seed + math.ceil(options.faults / options.chunk)):
         for name, program in programs.items():
             if ledger.has(name, seed):
                 continue
-            reference = reference or undisturbed(folder, steps)
-            print(f"seed {seed}: {options.chunk} faults on {steps} steps under {name}", flush=True)
-            tally = program(folder / str(seed), seed, draw(options.chunk, seed), steps)
+            reference = reference or undisturbed(folder, training)
+            print(f"seed {seed}: {options.chunk} faults on {training.steps} steps under {name}", flush=True)
+            tally = program(folder / str(seed), seed, draw(options.chunk, seed), training)
             tally.equal = tally.weights == reference.weights
             tally.lost_s = tally.wall_s - reference.wall_s
             ledger.add(tally)
@@ -175,6 +190,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--chunk", type=int, default=10, help="faults on one run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--peer", action="store_true", help="the same faults under torchrun --max-restarts as well")
     parser.add_argument("--ledger", type=Path, help="file of results; runs that are in it are not made again")
     options = parser.parse_args()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.plain_stage import PlainStage
+from drills.soak_ledger import Tally
 from prism.recover.catalog import Catalog
 from prism.recover.supervise.launchers.node import parent_of, words_of
 
@@ -87,11 +88,12 @@ class Harm:
     over_s: float = 0.0  # how long the run was over, for it was stopped on purpose
 
 
-def harm(stage: PlainStage, fault: Fault, reached: int) -> Harm:
-    """Do it."""
+def harm(stage: PlainStage, fault: Fault, tally: Tally) -> Harm:
+    """Do it, to another rank each time."""
     attempt, checkpoints = stage.state().attempt, stage.run_dir / "checkpoints"
     saved = [0, *(entry.step for entry in Catalog(checkpoints).entries())]
-    rank = stage.ranks(attempt)[0]
+    ranks = stage.ranks(attempt)
+    rank = ranks[tally.faults % len(ranks)]
     match fault.name:
         case "crash a rank":
             os.kill(rank, signal.SIGSEGV)
@@ -117,9 +119,9 @@ def harm(stage: PlainStage, fault: Fault, reached: int) -> Harm:
             _fill_for_one_save(stage, attempt, checkpoints)
         case "terminate the launcher":
             os.kill(stage.launcher(attempt), signal.SIGTERM)
-            return Harm(kept=reached)
+            return Harm(kept=tally.reached)
         case "stop the supervisor":
-            return Harm(kept=reached, over_s=_stop_and_start(stage))
+            return Harm(kept=tally.reached, over_s=_stop_and_start(stage))
         case _:
             os.kill(rank, signal.SIGKILL)
     return Harm(kept=saved[-1])

@@ -9,7 +9,6 @@ import subprocess
 import time
 from pathlib import Path
 
-from drills.plain_stage import TORCHRUN
 from drills.soak_faults import Fault, damage, fill, find_loaders, small_disk
 from drills.soak_ledger import Tally
 from prism.recover.supervise.launchers.node import find_ranks, find_tree
@@ -20,10 +19,9 @@ _PATIENCE_S = 300.0  # without a step; then it hangs
 class Peer:
     """One job, and what its log says."""
 
-    def __init__(self, folder: Path, words: list[str], variables: dict[str, str]) -> None:
+    def __init__(self, folder: Path, command: list[str], variables: dict[str, str]) -> None:
         self.output, self.log = folder / "peer", folder / "torchrun.log"
-        command = [*TORCHRUN, "--standalone", "--nproc-per-node", "1", "--max-restarts", "1000"]
-        self._command = [*command, words[0], str(self.output), *words[1:]]
+        self._command = command
         # torch 2.13 shares one store between attempts, and what the first left there can hold up the second.
         self._variables = {**os.environ, **variables, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         self.start()
@@ -67,10 +65,10 @@ class Peer:
             case "corrupt":
                 found = self.output.glob("checkpoint-*/*.safetensors")
                 damage(sorted(found, key=lambda path: path.stat().st_mtime)[-1:])
-                _signal(ranks, signal.SIGKILL)
+                _signal(ranks[:1], signal.SIGKILL)
             case name:
                 numbers = {"crash a rank": signal.SIGSEGV, "stop a rank": signal.SIGSTOP}
-                _signal(ranks, numbers.get(name, signal.SIGKILL))
+                _signal(ranks[:1], numbers.get(name, signal.SIGKILL))
 
     def close(self) -> str:
         """End what is left; the whole log."""
@@ -84,15 +82,17 @@ def _signal(pids: list[int], number: int) -> None:
         os.kill(pid, number)
 
 
-def soak_torchrun(folder: Path, tally: Tally, faults: list[Fault], words: list[str], variables: dict[str, str]) -> str:
+def soak_torchrun(
+    folder: Path, tally: Tally, faults: list[Fault], command: list[str], variables: dict[str, str]
+) -> str:
     """The run under faults, until it ends or hangs; its log."""
     folder.mkdir(parents=True, exist_ok=True)
     with small_disk(folder / "peer"):
-        peer = Peer(folder, words, variables)
+        peer = Peer(folder, command, variables)
         try:
             for fault in faults:
                 begun = peer.log.stat().st_size
-                tally.reached = min(tally.reached + fault.ahead, int(words[-1]) - 2)
+                tally.reached = min(tally.reached + fault.ahead, int(command[-1]) - 2)
                 if not peer.wait_for(r"\| (\d+)/\d+ \[", begun, tally.reached):
                     hung = peer.job.poll() is None
                     tally.why = f"{'no step for long' if hung else 'it ended'} after {tally.faults} faults"
