@@ -83,8 +83,6 @@ def run(
     state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
-    else:
-        note(f"{state.outcome}: {state.outcome_text}")
     if state.outcome != "done":
         raise typer.Exit(1)
 
@@ -118,7 +116,7 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
         ("state", f"{found.outcome or found.phase}{': ' + found.outcome_text if found.outcome_text else ''}"),
         ("supervisor", _tell_supervisor(found)),
         ("attempt", f"{found.attempt} on {', '.join(found.hosts) or 'this machine'}"),
-        ("progress", f"step {found.step}{loss}"),
+        ("progress", f"step {found.step}{loss}" if found.step >= 0 else "no step seen in this attempt yet"),
         ("last good checkpoint", good),
         ("failures", f"{found.num_failures}, {found.num_rollbacks} rollbacks"),
         ("batches left out", ", ".join(found.skipped_batches) or "none"),

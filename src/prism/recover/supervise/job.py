@@ -37,6 +37,11 @@ class Cause(StrEnum):
     RISK = "risk"
 
 
+def tell_step(step: int) -> str:
+    """A step as people read it."""
+    return f"at step {step}" if step >= 0 else "before its first step"
+
+
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
     """Everything that must survive the supervisor's own death, but for the settings."""

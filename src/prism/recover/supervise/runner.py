@@ -20,6 +20,7 @@ from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
 from prism.recover.supervise.journal import Journal, Snapshot, describe
+from prism.recover.supervise.job import tell_step
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables
@@ -63,7 +64,8 @@ class Supervisor:
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
-            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, step {self.state.last_step}")
+            at = tell_step(self.state.last_step)
+            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {at}")
 
     def take_up(self) -> None:
         """Begin another attempt of a run that is over."""
@@ -250,6 +252,7 @@ class Supervisor:
             },
         )
         hosts = self.tools.launcher.start(plan)
+        self.tools.say(f"{'output':8} {folder}/*.log")
         self._watch = Watch(folder)
         return events.Launched(now_s=self.clock.now_s(), hosts=hosts)
 
