@@ -32,7 +32,7 @@ from drills.stage import DrillError
 from prism.recover.supervise.goodput import HANG, LOST, RESTART, read_goodput, total_hours
 
 _SAVE_STEPS = 5
-_SILENCE_S = 30.0  # that is a hang
+_SILENCE_S = 60.0  # that is a hang
 _STEP_S = "0.1"
 _SCRIPT = str(TRAINERS / "hf_trainer.py")
 _WEIGHTS = re.compile(r"weights (\S+)")

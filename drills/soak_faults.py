@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from drills.outcome import require
 from drills.plain_stage import PlainStage
 from drills.soak_ledger import Tally
 from prism.recover.catalog import Catalog
@@ -142,6 +143,7 @@ def _fill_for_one_save(stage: PlainStage, attempt: int, checkpoints: Path) -> No
     """Training goes on over a save that fails, and the first with room again is good."""
 
     def count(kind: str) -> int:
+        require(stage.state().attempt == attempt, f"no other attempt because of a full disk: {stage.said()[-600:]}")
         return sum(report["kind"] == kind for report in stage.reports(attempt))
 
     failed, ballast = count("save_failed"), fill(checkpoints)

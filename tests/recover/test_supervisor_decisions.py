@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from prism.records.verdict import CATEGORY_OF_REASON, Verdict
-from prism.recover.progress import BatchRange
+from prism.recover.progress import STORAGE, BatchRange
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import (
     Action,
@@ -235,6 +235,15 @@ def test_an_evaluation_that_the_trainer_announces_is_no_hang():
     assert job.handle(events.Tick(now_s=40_000.0)) == []
     job.handle(events.Resumed(now_s=40_001.0))
     assert job.handle(events.Tick(now_s=40_002.0)) == []
+
+
+def test_a_save_that_waits_for_storage_is_told_once_and_never_ended():
+    job = running()
+    job.handle(events.Paused(now_s=31.0, what=STORAGE))
+    assert job.handle(events.Tick(now_s=200.0)) == []
+    (told,) = job.handle(events.Tick(now_s=400.0))
+    assert told.level == "page" and "the checkpoint storage" in told.text
+    assert job.handle(events.Tick(now_s=100_000.0)) == [] and job.phase is Phase.RUNNING
 
 
 def test_a_silence_at_the_same_step_as_before_is_given_more_time():

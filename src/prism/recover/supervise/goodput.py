@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from prism.errors import BadFileError
-from prism.recover.progress import BEATS, STEPS_FILE, attempt_dir
+from prism.recover.progress import BEATS, STEPS_FILE, STORAGE, attempt_dir
 from prism.recover.supervise.journal import DECISIONS_JSON_FILE
 
 TRAINING, LOST, RESTART, STALL = "training", "lost work", "restart", "checkpoint stall"
@@ -130,9 +130,9 @@ def _work(
     whole = statistics.median(gaps) if gaps else 0.0
     for place, (a, b) in enumerate(itertools.pairwise(marks)):
         start, end = a["time"], b["time"]
-        for pause_start, pause_end in pauses:
+        for pause_kind, pause_start, pause_end in pauses:
             if start <= pause_start and pause_end <= end:
-                yield PAUSE, "", pause_start, pause_end
+                yield pause_kind, "", pause_start, pause_end
                 end -= pause_end - pause_start  # the rest of the gap, laid end to end
         lost = kept_step is not None and int(b["step"]) > kept_step
         kind, cause = (LOST, attempt.reason) if lost else (TRAINING, "")
@@ -154,13 +154,14 @@ def _first_of_each(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [report for report, last in zip(steps, before, strict=False) if report["step"] != last]
 
 
-def _pauses(reports: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    found, since = [], None
+def _pauses(reports: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """Kind, start, end."""
+    found, since, kind = [], None, PAUSE
     for report in reports:
         if report["kind"] == "paused":
-            since = float(report["time"])
+            since, kind = float(report["time"]), STALL if report.get("what") == STORAGE else PAUSE
         elif report["kind"] == "resumed" and since is not None:
-            found.append((since, float(report["time"])))
+            found.append((kind, since, float(report["time"])))
             since = None
     return found
 

@@ -19,8 +19,8 @@ from prism.recover.supervise import actions, events
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
-from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.job import tell_step
+from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.notify import post
 from prism.recover.supervise.recorder import ask_for_dumps, recorder_variables

@@ -30,6 +30,10 @@ def on_tick(job: JobRecord, now_s: float) -> list[Action]:
     silent_s = now_s - job.pace.last_seen_s
     if limit_s is not None and silent_s > limit_s:
         return actions + _on_silence(job, silent_s)
+    if job.pace.paused and job.pace.waits_for and silent_s > job.config.pace.min_silence_s:
+        text = f"no step for {silent_s:.0f} s after step {job.last_step}: saves wait for {job.pace.waits_for}"
+        job.pace.waits_for = ""  # told once
+        return [*actions, Notify(level="page", text=f"{text}; the job is left alone")]
     return actions
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prism.recover.progress import STORAGE
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import Action
 from prism.recover.supervise.endings import on_examined, on_exit, on_explained, on_stop_asked, on_taken_up
@@ -41,6 +42,7 @@ class JobState(JobRecord):
                 return []
             case events.Paused() | events.Resumed():
                 self.pace.paused, self.pace.last_seen_s = isinstance(event, events.Paused), event.now_s
+                self.pace.waits_for = STORAGE if isinstance(event, events.Paused) and event.what == STORAGE else ""
                 return []
             case events.Corrupted():
                 return on_corruption(self, event)
