@@ -128,7 +128,10 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
 def _tell_supervisor(found: RunStatus) -> str:
     if found.supervised:
         return "at work"
-    return "done" if found.outcome else "not running; start it again with the same command"
+    if found.outcome == "done":
+        return "done"
+    flag = " and --again" if found.outcome == "failed" else ""
+    return f"not running; the same command{flag} continues the run"
 
 
 def _tell_history(past: HostHistory) -> str:

@@ -26,7 +26,7 @@ from prism.recover.supervise.following import (
     testable,
     wait_or_launch,
 )
-from prism.recover.supervise.job import Cause, JobRecord, Phase, tell_step
+from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.restarts import HANG, SLOW, judge
 
 _UNKNOWN = Verdict(log="", reason="Unknown", category="unknown", action="restart", confidence=0.0)
@@ -52,7 +52,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
 
 
 def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
-    text = f"attempt {job.attempt} was told to go {tell_step(job.last_step)}"
+    text = f"attempt {job.attempt} was told to go {job.place}"
     gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
     policy = job.config.restarts
@@ -72,7 +72,7 @@ def _on_clean_exit(job: JobRecord) -> list[Action]:
 def _on_stopped(job: JobRecord, event: events.Exited) -> list[Action]:
     cause, job.cause = job.cause, None
     if cause is Cause.ASKED:
-        text = job.outcome_text or f"stopped on request {tell_step(job.best_step)}"
+        text = job.outcome_text or f"stopped on request {job.place}"
         return [finish(job, "failed" if job.outcome == "failed" else "stopped", text)]
     if cause is Cause.RISK:
         return launch(job, event.now_s)
@@ -155,7 +155,7 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
     if job.phase is Phase.STOPPING:
         job.cause = Cause.ASKED
         return [Kill(attempt=job.attempt, grace_s=0.0)]  # asked a second time: now
-    return [finish(job, "stopped", f"stopped on request {tell_step(job.best_step)}")]
+    return [finish(job, "stopped", f"stopped on request {job.place}")]
 
 
 def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:

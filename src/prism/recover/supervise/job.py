@@ -37,11 +37,6 @@ class Cause(StrEnum):
     RISK = "risk"
 
 
-def tell_step(step: int) -> str:
-    """A step as people read it."""
-    return f"at step {step}" if step >= 0 else "before its first step"
-
-
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
     """Everything that must survive the supervisor's own death, but for the settings."""
@@ -74,6 +69,13 @@ class JobRecord:
     pace: Pace = field(default_factory=Pace)
     book: HostBook = field(default_factory=HostBook)
     per_day: dict[str, float] = field(default_factory=dict)  # failures of each host, as predicted
+
+    @property
+    def place(self) -> str:
+        """Where the attempt stands, as people read it."""
+        return (
+            f"at step {self.last_step}" if self.last_step >= 0 else f"before the first step of attempt {self.attempt}"
+        )
 
     @property
     def over(self) -> bool:

@@ -19,7 +19,6 @@ from prism.recover.supervise import actions, events
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.config import SuperviseConfig
 from prism.recover.supervise.explainer import Explainer, explain_logs
-from prism.recover.supervise.job import tell_step
 from prism.recover.supervise.journal import Journal, Snapshot, describe
 from prism.recover.supervise.launchers import Launcher, LaunchPlan, Look, is_killed, no_hurry
 from prism.recover.supervise.notify import post
@@ -64,8 +63,7 @@ class Supervisor:
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
-            at = tell_step(self.state.last_step)
-            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {at}")
+            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {self.state.place}")
 
     def take_up(self) -> None:
         """Begin another attempt of a run that is over."""
