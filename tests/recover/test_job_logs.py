@@ -207,10 +207,8 @@ def test_a_command_that_was_killed_is_known_by_its_exit_code(tmp_path: Path, cod
 
 
 def test_a_crash_of_which_the_log_tells_only_the_exit_code_is_no_lost_node(tmp_path: Path):
-    told = (
-        "E0101 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -11) local_rank: 0 (pid: 7)\n"
-    )
-    verdict = explain(tmp_path, told + SUMMARY.format(rank=0, code="-11").replace("4242)", "4242)  (SIGSEGV)"))
+    before = "\r 24%|##        | 38/160 [00:00<00:02, 41.80it/s]\n    raise ChildFailedError(\n"
+    verdict = explain(tmp_path, before + SUMMARY.format(rank=0, code=-11).replace("4242)", "4242)  (SIGSEGV)"))
     assert (verdict.reason, verdict.action) == ("SIGSEGV", "restart")
 
 
