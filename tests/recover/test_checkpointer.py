@@ -251,6 +251,26 @@ def test_a_state_written_by_several_threads_comes_back_whole(make, monkeypatch: 
     assert [float(target[f"w{i}"][0]) for i in range(9)] == [float(i) for i in range(9)]
 
 
+def test_a_save_that_waits_for_the_storage_says_so_and_is_no_hang(make, monkeypatch: pytest.MonkeyPatch):
+    one, room = make(), threading.Event()
+    write = writer.PartWriter.write
+    monkeypatch.setattr(writer.PartWriter, "write", lambda self, *order: room.wait(60.0) and write(self, *order))
+    reports = one.progress.orders.run_dir / "attempts" / "0001" / "steps.jsonl"
+
+    def free_when_told() -> None:
+        while "the checkpoint storage" not in reports.read_text():
+            time.sleep(0.01)
+        room.set()
+
+    one.save(1, state_of(1.0))
+    threading.Thread(target=free_when_told, daemon=True).start()
+    for step in range(2, one.memory.num_slots + 2):
+        one.save(step, state_of(float(step)))
+    one.close()
+    told = [kind for kind in reports.read_text().split('"') if kind in ("paused", "resumed")]
+    assert told[:2] == ["paused", "resumed"]
+
+
 def test_what_a_writing_thread_could_not_write_is_missed(make, monkeypatch: pytest.MonkeyPatch):
     """torch drops the errors of its threads; the checkpoint must not count."""
     monkeypatch.setattr(checkpointer, "choose_threads", lambda cores, ranks: 3)

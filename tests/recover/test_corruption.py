@@ -445,3 +445,40 @@ def test_on_a_gpu_the_norm_of_gradients_that_are_averaged_in_place_is_that_befor
         torch.testing.assert_close(torch.stack(found), torch.stack(expected))
     finally:
         dist.destroy_process_group()
+
+
+SAME_AVERAGES = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from prism.recover.checkpoint.corruption import CorruptionGuard
+
+def train(guarded):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(4)))
+    model = DistributedDataParallel(net, bucket_cap_mb=0.001, gradient_as_bucket_view=True)
+    guard = CorruptionGuard(model) if guarded else None
+    for step in range(1, 5):
+        model.zero_grad()
+        batch = torch.randn(4, 16, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        loss_of = lambda batch: model(batch).square().mean()
+        loss_of(batch).backward()
+        assert guard is None or guard.after_backward(step, loss_of, batch) is None
+    return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+
+rank = next((n for n in (1, 2) if os.fork() == 0), 0)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=3)
+assert torch.equal(train(False), train(True)), "the guard changed the gradients"
+dist.barrier()
+print(f"RANK {rank} SAME", flush=True)
+os._exit(0)
+"""
+
+
+def test_gradients_that_are_averaged_in_place_keep_every_bit_under_the_guard(tmp_path):
+    """By three, for which a division and a multiplication by the third differ in the last bit."""
+    done = subprocess.run(
+        [sys.executable, "-c", SAME_AVERAGES, str(tmp_path / "rendezvous")], capture_output=True, text=True, timeout=200
+    )
+    assert "RANK 0 SAME" in done.stdout, done.stderr[-2_000:]

@@ -53,8 +53,8 @@ class Run:
         self.now += restart_s
         self.launch({"kind": "Explained", "verdict": {"reason": reason}})
 
-    def finish(self) -> None:
-        self.decide({"kind": "Exited"}, {"action": "Kill"}, {"action": "Finish"})
+    def finish(self, outcome: str = "done") -> None:
+        self.decide({"kind": "Exited"}, {"action": "Kill"}, {"action": "Finish", "outcome": outcome})
 
 
 @pytest.fixture
@@ -157,3 +157,26 @@ def test_a_line_that_is_no_decision_is_named(tmp_path: Path, line: str):
 def test_a_run_without_an_attempt_has_no_hours(tmp_path: Path):
     (tmp_path / "decisions.jsonl").write_text("cut off")
     assert read_goodput([tmp_path]).is_empty()
+
+
+def test_no_gpu_time_is_counted_while_a_stopped_run_waits_to_be_taken_up(tmp_path):
+    run = Run(tmp_path / "run")
+    run.launch()
+    run.steps(1, 100)
+    run.now += 5.0
+    run.finish("stopped")
+    run.now += 60 * 3600.0  # over a weekend
+    run.launch()
+    run.now += 9.0
+    run.report("restored", step=100, source="storage")
+    run.steps(101, 200)
+    run.finish()
+    spans = read_goodput([run.folder], gpus=1)
+    hours = {(row["kind"], row["cause"]): row["gpu_hours"] for row in total_hours(spans, "kind", "cause").to_dicts()}
+    seconds = {
+        ("startup", ""): 1.0,
+        ("training", ""): 198.0,
+        ("lost work", "Stopped"): 5.0,
+        ("restart", "Stopped"): 10.0,
+    }
+    assert hours == pytest.approx({kind: value / 3600.0 for kind, value in seconds.items()})

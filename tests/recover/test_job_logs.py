@@ -206,6 +206,12 @@ def test_a_command_that_was_killed_is_known_by_its_exit_code(tmp_path: Path, cod
     assert explain(tmp_path, "", code).reason == "SIGKILL"
 
 
+def test_a_crash_of_which_the_log_tells_only_the_exit_code_is_no_lost_node(tmp_path: Path):
+    before = "\r 24%|##        | 38/160 [00:00<00:02, 41.80it/s]\n    raise ChildFailedError(\n"
+    verdict = explain(tmp_path, before + SUMMARY.format(rank=0, code=-11).replace("4242)", "4242)  (SIGSEGV)"))
+    assert (verdict.reason, verdict.action) == ("SIGSEGV", "restart")
+
+
 def test_logs_that_say_nothing_are_unknown_and_lead_to_a_restart(tmp_path: Path):
     verdict = explain(tmp_path, "hello\n")
     assert (verdict.reason, verdict.action) == ("Unknown", "restart")

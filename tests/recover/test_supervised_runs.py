@@ -91,10 +91,19 @@ def test_a_command_that_does_not_exist_is_told_in_a_line(tmp_path: Path):
     assert "'no-such-trainer' not found" in str(result.exception)
 
 
-def test_a_run_that_is_over_is_not_started_again(tmp_path: Path):
+def test_a_run_that_is_done_is_not_started_again(tmp_path: Path):
     run_command(tmp_path, "true")
-    result = run_command(tmp_path, "true")
-    assert "this run is over" in str(result.exception)
+    result = run_command(tmp_path, "true", options=("--again",))
+    assert "this run is done" in str(result.exception)
+
+
+def test_a_run_that_failed_is_continued_only_when_asked_to(tmp_path: Path):
+    assert run_command(tmp_path, *trainer(tmp_path, "1 + 'x'")).exit_code == 1
+    refused = run_command(tmp_path, *trainer(tmp_path, "pass"))
+    assert "TypeError" in str(refused.exception) and "--again" in str(refused.exception)
+    assert run_command(tmp_path, *trainer(tmp_path, "pass"), options=("--again",)).exit_code == 0
+    status = read_status(tmp_path / "run")
+    assert status.outcome == "done" and status.attempt == 2 and status.num_failures == 0
 
 
 def test_the_status_of_a_run_reads_as_a_page(tmp_path: Path):

@@ -30,7 +30,6 @@ QUICK = replace(SuperviseConfig(), pace=PACE)
         events.Heard(now_s=40.0),
         events.Paused(now_s=40.0),
         events.Resumed(now_s=40.0),
-        events.Restored(now_s=40.0, step=10, source="storage"),
         events.Saved(now_s=40.0, step=30),
         events.Preempted(now_s=40.0),
         events.StepDone(now_s=40.0, step=31, loss=1.0),
@@ -39,6 +38,13 @@ QUICK = replace(SuperviseConfig(), pace=PACE)
 )
 def test_what_needs_no_action_is_answered_by_an_empty_list(event: events.Event) -> None:
     assert running().handle(event) == []
+
+
+def test_a_restore_is_told_with_the_steps_that_it_costs() -> None:
+    (told,) = running().handle(events.Restored(now_s=40.0, step=10, source="storage"))
+    assert told.text == "continued from step 10 (storage), 20 steps to do again"
+    (told,) = running().handle(events.Restored(now_s=40.0, step=30, source="memory"))
+    assert told.text == "continued from step 30 (memory)"
 
 
 def test_a_run_that_is_over_answers_nothing_and_says_that_it_is_over() -> None:
@@ -244,7 +250,8 @@ def test_a_step_zero_is_a_step() -> None:
 def test_a_stop_says_where_the_run_stood_and_a_waiting_run_ends_at_once() -> None:
     job = running()
     job.handle(events.StopAsked(now_s=31.0))
-    assert "stopped on request at step 30" in job.handle(events.Exited(now_s=32.0, code=0))[-1].text
+    job.handle(events.StepDone(now_s=31.5, step=32))  # on its way to the last save
+    assert "stopped on request at step 32" in job.handle(events.Exited(now_s=32.0, code=0))[-1].text
     waiting = running(replace(SuperviseConfig(), restarts=RestartPolicy(backoff_s=500.0)))
     for at_s in (31.0, 32.0, 33.0):
         if waiting.phase is Phase.RUNNING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from prism.records.verdict import CATEGORY_OF_REASON, Verdict
-from prism.recover.progress import BatchRange
+from prism.recover.progress import STORAGE, BatchRange
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import (
     Action,
@@ -235,6 +235,15 @@ def test_an_evaluation_that_the_trainer_announces_is_no_hang():
     assert job.handle(events.Tick(now_s=40_000.0)) == []
     job.handle(events.Resumed(now_s=40_001.0))
     assert job.handle(events.Tick(now_s=40_002.0)) == []
+
+
+def test_a_save_that_waits_for_storage_is_told_once_and_never_ended():
+    job = running()
+    job.handle(events.Paused(now_s=31.0, what=STORAGE))
+    assert job.handle(events.Tick(now_s=200.0)) == []
+    (told,) = job.handle(events.Tick(now_s=400.0))
+    assert told.level == "page" and "the checkpoint storage" in told.text
+    assert job.handle(events.Tick(now_s=100_000.0)) == [] and job.phase is Phase.RUNNING
 
 
 def test_a_silence_at_the_same_step_as_before_is_given_more_time():
@@ -551,6 +560,18 @@ def test_a_stop_that_was_asked_for_lets_the_trainer_save():
     (kill,) = job.handle(events.StopAsked(now_s=31.0))
     assert kill == Kill(attempt=1, grace_s=60.0)
     assert job.handle(events.Exited(now_s=32.0, code=0))[-1].outcome == "stopped"
+
+
+def test_a_run_that_was_stopped_is_taken_up_from_its_newest_checkpoint_with_new_budgets():
+    job = running()
+    job.handle(events.Exited(now_s=31.0, code=-9))
+    job.handle(events.StopAsked(now_s=31.5))
+    assert job.outcome == "stopped" and job.handle(events.Tick(now_s=32.0)) == []
+    told, launch = job.handle(events.TakenUp(now_s=40.0))
+    assert "stopped on request" in told.text
+    assert launch.attempt == 2 and launch.resume_step is None
+    assert job.phase is Phase.RUNNING and not job.failures and not job.outcome
+    assert job.handle(events.TakenUp(now_s=41.0)) == []  # of a run that is not over
 
 
 def test_late_events_of_a_finished_attempt_change_nothing():

@@ -57,11 +57,14 @@ def run(
     only_restart: Annotated[
         bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Continue a run that failed, once its cause is mended.")
+    ] = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Run a command until it is done, whatever happens to it; run it again after this process was killed."""
+    """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
     from prism.recover.risks import read_risks
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
     from prism.recover.supervise.start import supervise
@@ -77,11 +80,9 @@ def run(
     if manifest is not None:
         cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
         settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
-    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, say=note)
+    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
-    else:
-        note(f"{state.outcome}: {state.outcome_text}")
     if state.outcome != "done":
         raise typer.Exit(1)
 
@@ -115,7 +116,7 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
         ("state", f"{found.outcome or found.phase}{': ' + found.outcome_text if found.outcome_text else ''}"),
         ("supervisor", _tell_supervisor(found)),
         ("attempt", f"{found.attempt} on {', '.join(found.hosts) or 'this machine'}"),
-        ("progress", f"step {found.step}{loss}"),
+        ("progress", f"step {found.step}{loss}" if found.step >= 0 else "no step seen in this attempt yet"),
         ("last good checkpoint", good),
         ("failures", f"{found.num_failures}, {found.num_rollbacks} rollbacks"),
         ("batches left out", ", ".join(found.skipped_batches) or "none"),
@@ -127,7 +128,10 @@ def _rows(found: RunStatus) -> list[tuple[str, str]]:
 def _tell_supervisor(found: RunStatus) -> str:
     if found.supervised:
         return "at work"
-    return "done" if found.outcome else "not running; start it again with the same command"
+    if found.outcome == "done":
+        return "done"
+    flag = " and --again" if found.outcome == "failed" else ""
+    return f"not running; the same command{flag} continues the run"
 
 
 def _tell_history(past: HostHistory) -> str:

@@ -37,6 +37,7 @@ AUTO_INTERVAL = "PRISM_CHECKPOINT_STEPS"
 
 STEPS_FILE = "steps.jsonl"
 MEMORY_PREFIX = "prism-"  # of the folder of staged states on a host
+STORAGE = "the checkpoint storage"  # what a pause is called in which a save waits for the ones before it
 BEATS = "beat-*.json"
 BEAT_INTERVAL_S = 2.0
 

@@ -41,7 +41,7 @@ from prism.recover.checkpoint.uploads import Uploads, Written, choose_threads
 from prism.recover.checkpoint.writer import WriteJob, WriteOrder
 from prism.recover.interval import IntervalConfig, SaveClock
 from prism.recover.manifest import Health, Manifest
-from prism.recover.progress import Progress, RunOrders
+from prism.recover.progress import STORAGE, Progress, RunOrders
 
 SaveReason = Literal["interval", "preemption"]
 _log = logging.getLogger("prism.recover")
@@ -128,7 +128,7 @@ class Checkpointer:
         session = self._session or self._open_session()
         if self._peers is not None:
             self._peers.wait()  # the oldest slot may be the one that is being copied
-        slot = self.memory.take_slot(self._uploads.wait_oldest_part)
+        slot = self.memory.take_slot(self._wait_for_storage)
         plain = _plain(state)
         staging = plan_staging(plain, self._values.dump)
         self.memory.check_budget(staging.layout.num_bytes)
@@ -152,6 +152,11 @@ class Checkpointer:
             self.wait_staged()
         self.clock.save_done(time.monotonic() - start)
         self._next_save = step + interval
+
+    def _wait_for_storage(self) -> None:
+        """Said to the supervisor, which would take a long silence for a hang; a restart would wait again."""
+        with self.progress.pause(STORAGE):
+            self._uploads.wait_oldest_part()
 
     def wait_staged(self) -> None:
         """Wait until the state may change again."""

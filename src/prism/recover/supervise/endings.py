@@ -12,6 +12,7 @@ from prism.recover.supervise.actions import (
     Examine,
     Explain,
     Kill,
+    Notify,
 )
 from prism.recover.supervise.explainer import PREEMPTED
 from prism.recover.supervise.following import (
@@ -51,7 +52,7 @@ def on_exit(job: JobRecord, event: events.Exited) -> list[Action]:
 
 
 def _on_preempted(job: JobRecord, now_s: float) -> list[Action]:
-    text = f"attempt {job.attempt} was told to go at step {job.last_step}"
+    text = f"attempt {job.attempt} was told to go {job.place}"
     gained, job.told_at_step = job.best_step > job.told_at_step, max(job.best_step, job.told_at_step)
     job.told_in_vain = 0 if gained else job.told_in_vain + 1
     policy = job.config.restarts
@@ -71,7 +72,7 @@ def _on_clean_exit(job: JobRecord) -> list[Action]:
 def _on_stopped(job: JobRecord, event: events.Exited) -> list[Action]:
     cause, job.cause = job.cause, None
     if cause is Cause.ASKED:
-        text = job.outcome_text or f"stopped on request at step {job.last_step}"
+        text = job.outcome_text or f"stopped on request {job.place}"
         return [finish(job, "failed" if job.outcome == "failed" else "stopped", text)]
     if cause is Cause.RISK:
         return launch(job, event.now_s)
@@ -154,7 +155,15 @@ def on_stop_asked(job: JobRecord) -> list[Action]:
     if job.phase is Phase.STOPPING:
         job.cause = Cause.ASKED
         return [Kill(attempt=job.attempt, grace_s=0.0)]  # asked a second time: now
-    return [finish(job, "stopped", f"stopped on request at step {job.best_step}")]
+    return [finish(job, "stopped", f"stopped on request {job.place}")]
+
+
+def on_taken_up(job: JobRecord, now_s: float) -> list[Action]:
+    """Go on from the newest checkpoint; whoever starts it again has seen why it ended, so all budgets are new."""
+    text = f"taken up again; it was {job.outcome}: {job.outcome_text}"
+    job.outcome = job.outcome_text = ""
+    job.failures, job.num_rollbacks, job.told_in_vain = [], 0, 0
+    return [Notify(level="info", text=text), *launch(job, now_s)]
 
 
 def _node_failure(host: str) -> Verdict:

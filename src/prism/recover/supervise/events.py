@@ -20,6 +20,11 @@ class Tick(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenUp(Event):
+    """A run that was stopped or given up is started again by a person or an init system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RisksRead(Event):
     """The file of risks was read anew: failures per day of each host."""
 

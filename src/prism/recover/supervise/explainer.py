@@ -10,6 +10,7 @@ from typing import Protocol
 from prism.errors import PrismError
 from prism.records.verdict import Verdict
 from prism.recover.supervise.exits import Ending, read_ending, signal_name, write_own_words
+from prism.recover.supervise.restarts import SURE_ENOUGH
 
 PREEMPTED = "Preempted"
 _CRASHES = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}
@@ -53,10 +54,13 @@ def _read(folder: Path, logs: list[Path], ending: Ending) -> Verdict:
 
 
 def _by_signal(folder: Path, ending: Ending, said: Verdict) -> Verdict:
-    """A crash may have left a reason that names hosts; a plain kill has none in the log."""
+    """A crash may have left a reason that names hosts; a plain kill has none in the log.
+
+    Nor has a crash of which the log only repeats the exit code.
+    """
     assert ending.signal is not None
     name = signal_name(ending.signal)
-    if name in _CRASHES and said.category == "infrastructure":
+    if name in _CRASHES and said.category == "infrastructure" and said.confidence >= SURE_ENOUGH:
         return said
     who = "the command" if ending.rank is None else f"rank {ending.rank}"
     return _verdict(folder, name, f"{who} was ended by {name}", ending)

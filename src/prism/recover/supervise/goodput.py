@@ -1,7 +1,8 @@
 """Where every GPU-second of supervised runs went: run folders in, a table of time spans out, which add up to the whole.
 
 Between two steps lies the work of the second one. It was training if the run still stands on it at the end, and lost
-work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first.
+work if a later attempt began before it. What lies between attempts belongs to the failure that ended the first; from
+the end of a run until it is taken up again nothing is counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from prism.errors import BadFileError
-from prism.recover.progress import BEATS, STEPS_FILE, attempt_dir
+from prism.recover.progress import BEATS, STEPS_FILE, STORAGE, attempt_dir
 from prism.recover.supervise.journal import DECISIONS_JSON_FILE
 
 TRAINING, LOST, RESTART, STALL = "training", "lost work", "restart", "checkpoint stall"
@@ -48,6 +49,7 @@ class Attempt:
     launched_s: float
     ended_s: float | None = None
     reason: str = ""  # of its end; empty while it runs or when it finished
+    over: bool = False  # the run ended with it: done, stopped or given up
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -114,7 +116,7 @@ def _spans_of(
     if marks:
         last = {"Hang": HANG}.get(attempt.reason, LOST if attempt.reason else TRAINING)
         yield last, attempt.reason if last != TRAINING else "", marks[-1]["time"], ended_s
-    if next_s > ended_s:
+    if next_s > ended_s and not attempt.over:  # a run that is over holds no GPU until somebody takes it up again
         yield RESTART, attempt.reason, ended_s, next_s
 
 
@@ -128,9 +130,9 @@ def _work(
     whole = statistics.median(gaps) if gaps else 0.0
     for place, (a, b) in enumerate(itertools.pairwise(marks)):
         start, end = a["time"], b["time"]
-        for pause_start, pause_end in pauses:
+        for pause_kind, pause_start, pause_end in pauses:
             if start <= pause_start and pause_end <= end:
-                yield PAUSE, "", pause_start, pause_end
+                yield pause_kind, "", pause_start, pause_end
                 end -= pause_end - pause_start  # the rest of the gap, laid end to end
         lost = kept_step is not None and int(b["step"]) > kept_step
         kind, cause = (LOST, attempt.reason) if lost else (TRAINING, "")
@@ -152,13 +154,14 @@ def _first_of_each(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [report for report, last in zip(steps, before, strict=False) if report["step"] != last]
 
 
-def _pauses(reports: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    found, since = [], None
+def _pauses(reports: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """Kind, start, end."""
+    found, since, kind = [], None, PAUSE
     for report in reports:
         if report["kind"] == "paused":
-            since = float(report["time"])
+            since, kind = float(report["time"]), STALL if report.get("what") == STORAGE else PAUSE
         elif report["kind"] == "resumed" and since is not None:
-            found.append((since, float(report["time"])))
+            found.append((kind, since, float(report["time"])))
             since = None
     return found
 
@@ -178,6 +181,7 @@ def _read_attempts(run_dir: Path) -> tuple[list[Attempt], float]:
             event, names = line["event"], [action["action"] for action in line["actions"]]
             if attempts:
                 _note_end(attempts[-1], event, names, moment)
+                _note_finish(attempts[-1], line["actions"])
             launches = [action for action in line["actions"] if action["action"] == "Launch"]
             attempts += [Attempt(number=int(launch["attempt"]), launched_s=moment) for launch in launches]
         except (KeyError, TypeError, ValueError):
@@ -202,6 +206,13 @@ def _note_end(attempt: Attempt, event: dict[str, Any], actions: list[str], momen
             attempt.reason = "Hang"
         case "StepDone" if "Kill" in actions:
             attempt.reason = "LossSpike"
+
+
+def _note_finish(attempt: Attempt, actions: list[dict[str, Any]]) -> None:
+    for action in actions:
+        if action["action"] == "Finish":
+            attempt.over = True
+            attempt.reason = attempt.reason or ("Stopped" if action.get("outcome") == "stopped" else "")
 
 
 def _is_report(line: dict[str, Any]) -> bool:

@@ -71,6 +71,13 @@ class JobRecord:
     per_day: dict[str, float] = field(default_factory=dict)  # failures of each host, as predicted
 
     @property
+    def place(self) -> str:
+        """Where the attempt stands, as people read it."""
+        return (
+            f"at step {self.last_step}" if self.last_step >= 0 else f"before the first step of attempt {self.attempt}"
+        )
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended."""
         return self.phase is Phase.OVER

@@ -106,9 +106,11 @@ def describe(action: Action) -> str:
         case "Finish":
             return f"{'finish':8} {fields['outcome']}: {fields['text']}"
         case "Launch":
-            where = ", ".join(fields["hosts"]) or f"{fields['num_hosts']} hosts"
-            start = "newest checkpoint" if fields["resume_step"] is None else f"checkpoint <= {fields['resume_step']}"
-            return f"{'launch':8} attempt {fields['attempt']} on {where}, from the {start}"
+            many = "" if fields["num_hosts"] == 1 else "s"
+            where = ", ".join(fields["hosts"]) or f"{fields['num_hosts']} host{many}"
+            newest = "from the newest checkpoint, if there is one"
+            start = newest if fields["resume_step"] is None else f"from a checkpoint <= {fields['resume_step']}"
+            return f"{'launch':8} attempt {fields['attempt']} on {where}, {start}"
         case "Kill" if not fields["grace_s"]:
             return f"{'clear':8} what is left of attempt {fields['attempt']}"
         case "Kill":

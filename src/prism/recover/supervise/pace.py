@@ -28,6 +28,7 @@ class Pace:
     reports: bool = False  # the trainer reports to us itself; else its log is read
     ever_stepped: bool = False
     paused: bool = False
+    waits_for: str = ""  # in a pause that nobody planned; people are told if it lasts
     started_s: float = 0.0
     recent: list[float] = field(default_factory=list)
     longest_s: float = 0.0  # between two steps of one attempt

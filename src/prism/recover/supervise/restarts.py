@@ -11,7 +11,7 @@ from prism.records.verdict import Verdict
 
 _DAY_S = 86_400.0
 # Below this a verdict rests on an exit code alone: SIGKILL may be memory, an operator or a dying node.
-_SURE_ENOUGH = 0.6
+SURE_ENOUGH = 0.6
 # Faults of the code itself. Files, permissions and commands may be those of a storage that was away for a moment.
 _BUGS = {"TypeError", "NameError", "ImportError", "KeyError", "SyntaxError", "ArgumentError", "IndexError"}
 HANG = "Hang"
@@ -82,7 +82,7 @@ def judge(verdict: Verdict, failures: list[Failure], *, policy: RestartPolicy) -
 
 def _find_reason_to_stop(verdict: Verdict, failures: list[Failure], policy: RestartPolicy) -> str | None:
     newest = failures[-1]
-    sure = verdict.confidence >= _SURE_ENOUGH
+    sure = verdict.confidence >= SURE_ENOUGH
     started = any(f.step >= 0 or f.lived_s >= policy.useful_s for f in failures)
     meets_it_again = verdict.action == "stop" or verdict.reason in _BUGS
     programs = verdict.category in ("script", "framework") and meets_it_again

@@ -63,7 +63,12 @@ class Supervisor:
         self._pending: list[actions.Action] = found.pending if found else []
         self._watch = Watch(self._folder, found.read_bytes if found else 0, self.state.last_step)
         if found is not None and not self.state.over:
-            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, step {self.state.last_step}")
+            self.tools.say(f"continuing: attempt {self.state.attempt}, {self.state.phase}, {self.state.place}")
+
+    def take_up(self) -> None:
+        """Begin another attempt of a run that is over."""
+        self._perform()  # what its end had left to do
+        self._take(events.TakenUp(now_s=self.clock.now_s()))
 
     def run(self) -> JobState:
         """Supervise until the run is over."""
@@ -245,6 +250,7 @@ class Supervisor:
             },
         )
         hosts = self.tools.launcher.start(plan)
+        self.tools.say(f"{'output':8} {folder}/*.log")
         self._watch = Watch(folder)
         return events.Launched(now_s=self.clock.now_s(), hosts=hosts)
 

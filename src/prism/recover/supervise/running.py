@@ -30,6 +30,10 @@ def on_tick(job: JobRecord, now_s: float) -> list[Action]:
     silent_s = now_s - job.pace.last_seen_s
     if limit_s is not None and silent_s > limit_s:
         return actions + _on_silence(job, silent_s)
+    if job.pace.paused and job.pace.waits_for and silent_s > job.config.pace.min_silence_s:
+        text = f"no step for {silent_s:.0f} s after step {job.last_step}: saves wait for {job.pace.waits_for}"
+        job.pace.waits_for = ""  # told once
+        return [*actions, Notify(level="page", text=f"{text}; the job is left alone")]
     return actions
 
 
@@ -59,6 +63,8 @@ def _on_silence(job: JobRecord, silent_s: float) -> list[Action]:
 def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
     if job.phase is Phase.STOPPING and job.cause is Cause.SPIKE:
         _widen_skip(job, event)
+    if job.phase is Phase.STOPPING and job.cause is Cause.ASKED:  # it goes on until its last save
+        job.last_step, job.best_step = event.step, max(job.best_step, event.step)
     if job.phase is not Phase.RUNNING:
         return []
     job.pace.reports = not event.logged
@@ -148,6 +154,8 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
         case events.Restored():
             job.resume_step = None
             job.saved_steps = [step for step in job.saved_steps if step <= event.step]
+            again = f", {job.best_step - event.step} steps to do again" if job.best_step > event.step else ""
+            return [Notify(level="info", text=f"continued from step {event.step} ({event.source}){again}")]
         case events.Saved():
             recovered, job.save_trouble = job.save_trouble, False
             if event.healthy:

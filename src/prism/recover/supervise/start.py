@@ -32,9 +32,13 @@ def supervise(
     config: SuperviseConfig,
     *,
     launcher: LauncherName = "local",
+    again: bool = False,
     say: Callable[[str], None],
 ) -> JobState:
-    """Supervise a command to its end; continues where an earlier supervisor of the same folder was."""
+    """Supervise a command to its end; continues where an earlier supervisor of the same folder was.
+
+    So does a run that was stopped; `again`: also one that was given up.
+    """
     if launcher != "kubernetes":  # there the command is the manifest's, and lies in an image
         check_command(command)
     requests = StopRequests()  # before the run is taken: a signal must not end us between taking it and listening
@@ -48,11 +52,20 @@ def supervise(
     )
     supervisor = Supervisor(run_dir, command, config, tools)
     if supervisor.state.over:
-        supervisor.journal.close()
-        raise BadConfigError(
-            f"{run_dir}: this run is over ({supervisor.state.outcome}); name another --run-dir for a new one"
-        )
+        if (why := _why_over(supervisor.state, again)) is not None:
+            supervisor.journal.close()
+            raise BadConfigError(f"{run_dir}: {why} name another --run-dir for a new run")
+        supervisor.take_up()
     return supervisor.run()
+
+
+def _why_over(state: JobState, again: bool) -> str | None:
+    """Why a run is not taken up; an init system must not start one for ever that fails for ever."""
+    if state.outcome == "done":
+        return "this run is done;"
+    if state.outcome == "failed" and not again:
+        return f"this run failed ({state.outcome_text}); mend that and continue it with --again, or"
+    return None
 
 
 class StopRequests:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prism.recover.progress import STORAGE
 from prism.recover.supervise import events
 from prism.recover.supervise.actions import Action
-from prism.recover.supervise.endings import on_examined, on_exit, on_explained, on_stop_asked
+from prism.recover.supervise.endings import on_examined, on_exit, on_explained, on_stop_asked, on_taken_up
 from prism.recover.supervise.job import Cause, JobRecord, Phase
 from prism.recover.supervise.running import on_checkpoint, on_corruption, on_step, on_tick
 
@@ -20,7 +21,7 @@ class JobState(JobRecord):
     def handle(self, event: events.Event) -> list[Action]:
         """Take an event, change, and say what to do."""
         if self.over:
-            return []
+            return on_taken_up(self, event.now_s) if isinstance(event, events.TakenUp) else []
         match event:
             case events.Tick():
                 return on_tick(self, event.now_s)
@@ -41,6 +42,7 @@ class JobState(JobRecord):
                 return []
             case events.Paused() | events.Resumed():
                 self.pace.paused, self.pace.last_seen_s = isinstance(event, events.Paused), event.now_s
+                self.pace.waits_for = STORAGE if isinstance(event, events.Paused) and event.what == STORAGE else ""
                 return []
             case events.Corrupted():
                 return on_corruption(self, event)
