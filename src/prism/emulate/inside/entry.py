@@ -78,6 +78,7 @@ class RankProcess:
         if torch.cuda.is_available():
             log_events(self.session)
         self.meter = MemoryMeter(track=plan.track_memory)
+        self.session.note_scratch = self.meter.note_scratch
         register_optimizer_step_post_hook(StepCounter(self.session, self.meter).after_step)
         _note_backward(self.session)
         # C++ calls the groups while Dynamo watches; what they do is not for it to compile.
