@@ -101,7 +101,8 @@ class Surveyor:
         """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
         measure = self._boot.has_gpu()
         base = self._base if measure else replace(self._base, steps=2)
-        launcher = Launcher(self._boot, self._launch, replace(base, live_ranks=(0,)), self._folder, lone=True)
+        plan = replace(base, live_ranks=(0,))
+        launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=RunLimits(lone=True))
         captures = launcher.run([0])
         if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
             check_ranks(launcher, captures)
@@ -227,10 +228,8 @@ class Surveyor:
     def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
         steps = 1 if self._on_gpu else 2
         plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
-        limits, most = RunLimits(at_once=self._at_once), self._config.max_live
-        return Launcher(
-            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits, most_live=most
-        )
+        limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live)
+        return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
 
 
 def say_calls(deadlock: str) -> str:

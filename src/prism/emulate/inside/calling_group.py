@@ -90,10 +90,22 @@ class CallingGroup(NamedGroup):
         source = find_source()
         lane = self._lane(request, stream, on_gpu)
         entry = Entry(
-            request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
-            sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, tag=request.tag, source=source,
-            takes=request.takes, pickled=self._is_pickled(request),
-        )  # fmt: skip
+            request.kind,
+            stream,
+            begin,
+            begin,
+            op=session.recorder.num_ops,
+            group=self._name,
+            bytes=request.bytes,
+            sizes=request.sizes,
+            peer=request.peer,
+            lane=lane,
+            batch=session.open_batch,
+            tag=request.tag,
+            source=source,
+            takes=request.takes,
+            pickled=self._is_pickled(request),
+        )
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
         if session.exchange is not None and session.step == 0 and entry.op % _ASK_EVERY == _ASK_EVERY - 1:
