@@ -185,8 +185,9 @@ def main() -> None:
     missing = {case.name for case in found if not is_installed(case)}
     later = tuple(filter(None, args.later.split(",")))
     cases = sorted((c for c in found if c.name not in missing), key=lambda c: bool(later) and c.name.startswith(later))
-    results: list[Result] = []
-    for result in _run_all(cases, args):
+    results = _read_results(args.output, cases) if args.resume else []
+    known = {(result.name, result.world) for result in results}
+    for result in _run_all([case for case in cases if (case.name, case.world) not in known], args):
         results.append(result)
         print(_describe(result), flush=True)
         if args.output:
@@ -196,6 +197,13 @@ def main() -> None:
     done = {(r.name, r.world) for r in results}
     left = [f"{case.name}-{case.world}" for case in cases if (case.name, case.world) not in done]
     print(f"not run for want of time: {' '.join(left) or 'none'}; of packages: {' '.join(sorted(missing)) or 'none'}")
+
+
+def _read_results(ledger: Path | None, cases: Sequence[Case]) -> list[Result]:
+    """The last result of each of these cases in the file of an earlier run."""
+    lines = ledger.read_text().splitlines() if ledger is not None and ledger.exists() else []
+    results = {(result.name, result.world): result for result in (Result(**json.loads(line)) for line in lines)}
+    return [results[key] for case in cases if (key := (case.name, case.world)) in results]
 
 
 def _parse() -> argparse.Namespace:
@@ -209,6 +217,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--options", default="", help="more options of prism emulate")
     parser.add_argument("--output", type=Path, default=None, help="file for the results as JSON Lines")
+    parser.add_argument("--resume", action="store_true", help="leave out the cases that --output already has")
     return parser.parse_args()
 
 

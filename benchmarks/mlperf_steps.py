@@ -31,8 +31,9 @@ from prism.simulate.solving.overlap import SLOWER, solve_contended  # noqa: E402
 
 SHAPES = {
     "gpt3": replace(MODELS["gpt-175b"], seq=2048),
-    # 126 layers; Megatron counts the embedding and the loss as one layer each when it cuts stages.
-    "llama31_405b": MODELS["llama-405b"],
+    # 126 layers; Megatron counts the embedding and the loss as one layer each when it cuts stages. The benchmark has
+    # Mixtral's tokenizer (mlcommons/training, large_language_model_pretraining/nemo: vocabulary of 32,000).
+    "llama31_405b": replace(MODELS["llama-405b"], vocab=32_000),
     "llama31_8b": MODELS["llama-8b"],
     "llama2_70b_lora": replace(MODELS["llama-70b"], seq=8192),
 }
@@ -40,6 +41,7 @@ PRESETS = {"H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "B300": "
 STEPS = 2  # solved in a row; the second gathers the parameters that the first has updated
 SMALLEST_FACTOR = 0.05
 LORA_RANK = 16
+_VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this on every tensor-parallel rank
 _EDGES_ARE_LAYERS = ("llama31_405b",)  # the embedding and the loss each take a place of a layer
 
 
@@ -85,10 +87,11 @@ def gpu_of(row: dict[str, Any]) -> str:
 
 def job_of(row: dict[str, Any]) -> Job:
     """The run's layout; pipelines of several chunks are interleaved, and Adam's state is sharded over replicas."""
-    chunks = int(row["virtual_pipeline"] or 1)
+    chunks, shape = int(row["virtual_pipeline"] or 1), SHAPES[row["benchmark"]]
+    multiple = _VOCAB_MULTIPLE * int(row["tensor_parallel"])
     return Job(
         id=row["benchmark"],
-        model=SHAPES[row["benchmark"]],
+        model=replace(shape, vocab=-(-shape.vocab // multiple) * multiple),
         dp=int(row["data_parallel"]),
         tp=int(row["tensor_parallel"]),
         pp=int(row["pipeline_parallel"]),

@@ -9,7 +9,7 @@ from captured import capture, entry, mesh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.emulate.capture import CapturedGroup, cut_all
+from prism.emulate.capture import Capture, CapturedGroup, cut_all
 from prism.emulate.classes import Classes, choose_ranks, find_classes
 from prism.emulate.families import find_families
 from prism.emulate.stitch import StitchConfig, stitch
@@ -249,3 +249,20 @@ def test_asynchronous_ops_overlap_only_where_cores_are_spare(overlap: bool) -> N
     stitched = stitch({0: capture(0, 2, calls)}, StitchConfig(warmup=1, overlap=overlap))
     solution = solve(stitched.graph, LinearCosts(latency_ns=1000, bytes_per_ns=1e9))
     assert solution.step_ns[-1] == (2500 if overlap else 3500)
+
+
+@pytest.mark.parametrize("distances", [(1, 2, 4), (1, 2, 4, 8, 16, 32, 64)])
+def test_partners_that_change_from_step_to_step_are_those_of_the_survey(distances: tuple[int, ...]) -> None:
+    def gossip(rank: int, steps: int) -> Capture:
+        calls = []
+        for step in range(steps):
+            peer = rank ^ distances[step % len(distances)]
+            calls += [entry(what, group="0", bytes=8, op=2 * step, peer=peer) for what in ("send", "recv")]
+            calls.append(entry("step"))
+        return replace(capture(rank, 128, [], times=0), entries=tuple(calls))
+
+    everyone = {r: gossip(r, 5) for r in range(128)}
+    stitched = stitch({r: gossip(r, 11) for r in (0, 127)}, CONFIG, survey=everyone)
+    # Iterations whose partners nobody else has shown are left out.
+    assert stitched.num_iterations == (10 if len(distances) == 3 else 4)
+    solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))

@@ -44,3 +44,11 @@ def test_the_slowest_of_more_gpus_is_slower() -> None:
 
 def test_optimizer_state_halves_with_twice_the_replicas() -> None:
     assert state_gib({**RUN, "data_parallel": 4}) == pytest.approx(state_gib(RUN) / 2)
+
+
+def test_memory_that_more_replicas_free_is_what_was_published() -> None:
+    # Medians of MLPerf Training 5.0's peak_memory_gib, Llama 3.1 405B on 512 and 8,192 H100s.
+    layout = {"tensor_parallel": 8, "pipeline_parallel": 8, "virtual_pipeline": 8, "context_parallel": 2}
+    run = {**RUN, **layout, "benchmark": "llama31_405b", "accumulation": 8}
+    freed = state_gib({**run, "data_parallel": 4}) - state_gib({**run, "data_parallel": 64})
+    assert freed == pytest.approx(7.92, rel=0.01)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from captured import capture, entry
 
 from prism.emulate import survey
+from prism.emulate.capture import Capture
+from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig
+from prism.emulate.mailbox import Recording
 from prism.emulate.survey import SurveyConfig, Surveyor, say_calls
+from prism.errors import BadConfigError
 
 
 def _steps(world: int, step_ms: float, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -57,3 +64,38 @@ def test_ranks_of_a_gpu_run_alone_where_the_first_could_not_show_its_memory(monk
         monkeypatch.setattr(surveyor, "_sample", lambda captures, recording: captures)
         surveyor.run()
         assert surveyor._at_once == at_once
+
+
+class _Pipelines:
+    """A launcher of ranks that each need the seven other stages of their pipeline."""
+
+    most_needed = 0
+
+    def __init__(self, boot: object, launch: LaunchConfig, plan: RunPlan, *unused: object, **settings: Any) -> None:
+        self.recording, self.refused, self.started = Recording(), None, {}
+        self._limits = settings["limits"]
+
+    def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
+        needed = sorted({rank % 1024 + 1024 * stage for rank in ranks for stage in range(8)})
+        if len(needed) > self._limits.most_live:
+            self.refused = needed[self._limits.most_live]
+            return {}
+        self.started = dict.fromkeys(needed, 0)
+        _Pipelines.most_needed = max(_Pipelines.most_needed, len(needed))
+        call = entry("all_reduce", group="0", bytes=8, op=0)
+        return {rank: capture(rank, 8192, [call]) for rank in needed}
+
+    def fork_of(self, rank: int) -> str:
+        return ""
+
+
+def test_ranks_that_need_many_others_run_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(survey, "Launcher", _Pipelines)
+    launch = LaunchConfig(script=(__file__,), world_size=8192)
+    base = RunPlan(rank=0, world_size=8192, gpus_per_node=8, output="")
+    surveyor = Surveyor(None, tmp_path, launch, base, SurveyConfig(max_live=20))  # type: ignore[arg-type]
+    captures = surveyor.extend({}, Recording(), [0, 1, 2, 3, 12, 1029])
+    assert set(captures) == {rank + 1024 * stage for rank in (0, 1, 2, 3, 12, 5) for stage in range(8)}
+    assert _Pipelines.most_needed <= 20
+    with pytest.raises(BadConfigError, match="more than 7 live ranks"):
+        Surveyor(None, tmp_path, launch, base, SurveyConfig(max_live=7)).extend({}, Recording(), [0, 1])  # type: ignore[arg-type]

@@ -36,9 +36,14 @@ class ExchangeServer:
     """Answers live ranks; `is_complete` says whether every rank that may be needed has been started."""
 
     def __init__(
-        self, mailbox: Mailbox, is_complete: Callable[[], bool], *, peers: Timekeeper | None = None,
-        steps: StepLimit | None = None, at_once: int = 1 << 30,
-    ) -> None:  # fmt: skip
+        self,
+        mailbox: Mailbox,
+        is_complete: Callable[[], bool],
+        *,
+        peers: Timekeeper | None = None,
+        steps: StepLimit | None = None,
+        at_once: int = 1 << 30,
+    ) -> None:
         self.mailbox = mailbox
         self.lock = threading.RLock()
         self.token = secrets.token_hex(16)

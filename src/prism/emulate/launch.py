@@ -63,15 +63,24 @@ class RunLimits:
     budget_s: float = 1e9  # and time by the clock, since other programs may keep the processor busy
     most_iterations: int = 0  # 0: as many as the plan asks for
     extra_s: float = 60.0  # for iterations beyond those asked for, to see the repeating unit
+    most_live: int = 0  # ranks that others need are started too, up to this many in all; 0: they are not
+    lone: bool = False  # a rank that needs another is told so, and ends
 
 
 class Launcher:
     """Runs live ranks until all of them have left their logs."""
 
     def __init__(
-        self, boot: Boot, config: LaunchConfig, base: RunPlan, folder: Path, *, recording: Recording | None = None,
-        peers: Timekeeper | None = None, limits: RunLimits | None = None, most_live: int = 0, lone: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        boot: Boot,
+        config: LaunchConfig,
+        base: RunPlan,
+        folder: Path,
+        *,
+        recording: Recording | None = None,
+        peers: Timekeeper | None = None,
+        limits: RunLimits | None = None,
+    ) -> None:
         self._boot = boot
         self._config = config
         self._base = base
@@ -82,7 +91,6 @@ class Launcher:
         self._waiting: deque[int] = deque()
         self.gave_up = False
         self.refused: int | None = None  # a rank that was needed beyond the most that may run
-        self._most_live = most_live
         self._cpu_s: dict[int, float] = {}
         self._looked = 0.0
         together = () if config.one_by_one else base.live_ranks
@@ -91,7 +99,7 @@ class Launcher:
             base.warmup, base.iterations, self._limits.most_iterations or 4 * base.iterations, self._limits.extra_s
         )
         self._server = ExchangeServer(
-            Mailbox(together, recording, lone=lone, grows=most_live > 0),
+            Mailbox(together, recording, lone=self._limits.lone, grows=self._limits.most_live > 0),
             lambda: not self._waiting,
             peers=peers,
             steps=steps,
@@ -155,9 +163,9 @@ class Launcher:
 
     def _start_more(self) -> None:
         """Start waiting ranks while cores are free, those first that others wait for."""
-        if self._most_live:
+        if self._limits.most_live:
             new = [r for r in self._server.wanted() if r not in self._live and r not in self._waiting]
-            if new and len(self._live) + len(self._waiting) + len(new) > self._most_live:
+            if new and len(self._live) + len(self._waiting) + len(new) > self._limits.most_live:
                 self.refused = new[0]
             self._waiting.extend(new)
         while self._waiting and self._server.num_moving() < self._limits.at_once:
@@ -177,7 +185,7 @@ class Launcher:
                 self._server.ended(rank)
             if (not running and not self._waiting) or self.refused is not None:
                 return
-            if self._is_too_dear(began, running) or _memory_is_scarce(self._limits):
+            if self._is_too_dear(began, running):
                 self.gave_up = True
                 return
             if time.monotonic() - began > self._config.timeout_s:
@@ -190,12 +198,13 @@ class Launcher:
             time.sleep(0.02)
 
     def _is_too_dear(self, began: float, running: dict[int, Process]) -> bool:
+        """Only runs with a budget are given up; others need the time and memory that they need."""
         now, limits = time.monotonic(), self._limits
         if limits.budget_s > 1e8 or now < self._looked + _LOOK_EVERY_S:
             return False
         self._looked = now
         self._cpu_s.update({rank: read_cpu_s(process.pid) for rank, process in running.items()})
-        return now - began > limits.budget_s or sum(self._cpu_s.values()) > limits.cpu_s
+        return now - began > limits.budget_s or sum(self._cpu_s.values()) > limits.cpu_s or _memory_is_scarce()
 
     def _stop_all(self) -> None:
         for live in self._live.values():
@@ -221,10 +230,7 @@ def read_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory_is_scarce(limits: RunLimits) -> bool:
-    """Only runs with a budget are given up; others need the memory that they need."""
-    if limits.budget_s > 1e8:
-        return False
+def _memory_is_scarce() -> bool:
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     return free < _SCARCE_MEMORY * total

@@ -68,6 +68,7 @@ def stitch(
     cut = cut_all(captures)
     seen = cut_all(survey) if survey else cut
     first, count = _choose_window(cut, config.warmup)
+    count = _count_shown(cut, seen, first, count)
     measured = {rank: parts[first : first + count] for rank, parts in cut.items()}
     streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
     classes = find_classes(streams, families, world, config.gpus_per_node)
@@ -102,6 +103,16 @@ def _choose_window(cut: Mapping[int, Iterations], warmup: int) -> tuple[int, int
     shortest = min(len(parts) for parts in cut.values())
     first = min(warmup, shortest - 1)
     return first, shortest - first
+
+
+def _count_shown(cut: Mapping[int, Iterations], seen: Mapping[int, Iterations], first: int, count: int) -> int:
+    """Of these iterations those whose messages were surveyed: of others the peers of uncaptured ranks are unknown."""
+    for number in range(first, first + count):
+        for rank, parts in cut.items():
+            calls = _messages(parts[number])
+            if calls and rank in seen and number >= len(seen[rank]) and not _find_like(calls, seen[rank]):
+                return max(number - first, 1)
+    return count
 
 
 def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -218,12 +229,12 @@ class _Writing:
         self, iteration: Sequence[CapturedEntry], rank: int, head: int, number: int
     ) -> Sequence[CapturedEntry]:
         """The calls of `rank` with the peers of `head`, which was surveyed and not captured."""
-        calls = [e for e in iteration if e.what in _MESSAGES]
+        calls = _messages(iteration)
         if rank == head or not calls or head not in self._seen:
             return iteration
-        own = [[e for e in part if e.what in _MESSAGES] for part in self._seen[head]]
-        at = self._first + number
-        order = [at, *range(len(own) - 1, -1, -1)]
+        own = [_messages(part) for part in self._seen[head]]
+        # Beyond the survey it is the iteration in which the captured rank had these peers; they may change in turn.
+        order = [self._first + number, *_find_like(calls, self._seen.get(rank, ())), *range(len(own) - 1, -1, -1)]
         found = next((own[i] for i in order if i < len(own) and _match(own[i], calls)), None)
         if found is None:
             return iteration
@@ -248,6 +259,17 @@ class _Writing:
                         slot = self._families.by_name[entry.group].slot
                         used.setdefault(slot, set()).update([entry.tag] if entry.what in _MESSAGES else [])
         return used
+
+
+def _messages(part: Sequence[CapturedEntry]) -> list[CapturedEntry]:
+    return [entry for entry in part if entry.what in _MESSAGES]
+
+
+def _find_like(calls: Sequence[CapturedEntry], parts: Sequence[Sequence[CapturedEntry]]) -> list[int]:
+    """The iterations of a rank that have these messages, peers included."""
+    wanted = [(e.what, e.compared_bytes, e.group, e.peer) for e in calls]
+    have = ([(e.what, e.compared_bytes, e.group, e.peer) for e in _messages(part)] for part in parts)
+    return [i for i, messages in enumerate(have) if messages == wanted]
 
 
 def _match(one: Sequence[CapturedEntry], two: Sequence[CapturedEntry]) -> bool:

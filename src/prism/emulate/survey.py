@@ -75,6 +75,7 @@ class Surveyor:
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
         self._roots: set[int] = set()  # ranks that others need more of than was recorded
+        self._batch = _BATCH  # ranks of a sample that run together, with those that they need
 
     def run(self) -> Survey:
         """All ranks where that is affordable, else a sample that has every membership."""
@@ -101,7 +102,8 @@ class Surveyor:
         """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
         measure = self._boot.has_gpu()
         base = self._base if measure else replace(self._base, steps=2)
-        launcher = Launcher(self._boot, self._launch, replace(base, live_ranks=(0,)), self._folder, lone=True)
+        plan = replace(base, live_ranks=(0,))
+        launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=RunLimits(lone=True))
         captures = launcher.run([0])
         if self._launch.world_size == 1 or not captures or captures[0].status not in ("crashed", "hung"):
             check_ranks(launcher, captures)
@@ -197,12 +199,16 @@ class Surveyor:
         """Run more ranks, and those that they need; earlier ones are answered for from the recording."""
         if not ranks:
             return captures
-        if len(ranks) > _BATCH:  # each may need others, and few may run at once
-            captures = self.extend(captures, recording, ranks[:-_BATCH])
-            return self.extend(captures, recording, [r for r in ranks[-_BATCH:] if r not in captures])
-        ranks = sorted({*ranks, *self._roots})
+        if len(ranks) > self._batch:  # each may need others, and few may run at once
+            before, last = ranks[: -self._batch], ranks[-self._batch :]
+            captures = self.extend(captures, recording, before)
+            return self.extend(captures, recording, [r for r in last if r not in captures])
+        asked, ranks = ranks, sorted({*ranks, *self._roots})
         launcher = self._launcher(ranks, recording, recorded=bool(captures))
         found = launcher.run(ranks)
+        if launcher.refused is not None and len(asked) > 1:
+            self._batch = len(asked) // 2
+            return self.extend(captures, recording, asked)
         roots = {rank for rank in launcher.started if rank in captures} - set(ranks)
         if roots:
             # What was recorded of these, who ran among others, does not fit what they say now: begin with them.
@@ -222,15 +228,15 @@ class Surveyor:
                 check_order({**captures, **found})
         check_ranks(launcher, found)
         recording.absorb(launcher.recording)
+        # Half of what may run is left for ranks that need more than these did.
+        self._batch = max(1, min(self._batch, self._config.max_live * len(asked) // (2 * len(found))))
         return {**captures, **found}
 
     def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
         steps = 1 if self._on_gpu else 2
         plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
-        limits, most = RunLimits(at_once=self._at_once), self._config.max_live
-        return Launcher(
-            self._boot, self._launch, plan, self._folder, recording=recording, limits=limits, most_live=most
-        )
+        limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live)
+        return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
 
 
 def say_calls(deadlock: str) -> str:

@@ -90,10 +90,22 @@ class CallingGroup(NamedGroup):
         source = find_source()
         lane = self._lane(request, stream, on_gpu)
         entry = Entry(
-            request.kind, stream, begin, begin, op=session.recorder.num_ops, group=self._name, bytes=request.bytes,
-            sizes=request.sizes, peer=request.peer, lane=lane, batch=session.open_batch, tag=request.tag, source=source,
-            takes=request.takes, pickled=self._is_pickled(request),
-        )  # fmt: skip
+            request.kind,
+            stream,
+            begin,
+            begin,
+            op=session.recorder.num_ops,
+            group=self._name,
+            bytes=request.bytes,
+            sizes=request.sizes,
+            peer=request.peer,
+            lane=lane,
+            batch=session.open_batch,
+            tag=request.tag,
+            source=source,
+            takes=request.takes,
+            pickled=self._is_pickled(request),
+        )
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
         if session.exchange is not None and session.step == 0 and entry.op % _ASK_EVERY == _ASK_EVERY - 1:
@@ -107,6 +119,8 @@ class CallingGroup(NamedGroup):
         )
         work.others = self._peers.come(request.kind, request.peer, request.tag)
         self._meet_faults(request, entry)
+        if not on_gpu and self._backend_name == "gloo":
+            session.note_scratch(count_scratch(request, is_root=request.peer == self._position))
         with torch.no_grad(), self._on_stream(on_gpu and not request.sync):
             self._pace(request, entry)
             if request.apply is not None and (self.size() > 1 or request.kind in _COPYING):
@@ -170,6 +184,18 @@ class CallingGroup(NamedGroup):
         if session.pacer is not None:
             # NCCL's host call returned; its kernel never ends, and the watchdog is faster than this hold.
             session.pacer.hold(self._paced(request), entry.op, round((call.timeout_s + _GRACE_S) * 1e9))
+
+
+def count_scratch(request: Request, *, is_root: bool) -> int:
+    """Bytes that gloo takes for a call of its own (torch 2.13, `benchmarks/emulate_memory.py --device cpu`).
+
+    It gathers into one flat buffer, which it copies to the outputs, scatters from one, and reduces a copy of the input.
+    """
+    if request.kind == "all_gather" or (request.kind in ("gather", "scatter") and is_root):
+        return request.bytes
+    if request.kind == "reduce_scatter":
+        return max(map(contents.size_of, request.tensors), default=0)
+    return 0
 
 
 class _Batch(dist.Work):

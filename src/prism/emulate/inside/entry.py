@@ -78,6 +78,7 @@ class RankProcess:
         if torch.cuda.is_available():
             log_events(self.session)
         self.meter = MemoryMeter(track=plan.track_memory)
+        self.session.note_scratch = self.meter.note_scratch
         register_optimizer_step_post_hook(StepCounter(self.session, self.meter).after_step)
         _note_backward(self.session)
         # C++ calls the groups while Dynamo watches; what they do is not for it to compile.
@@ -203,7 +204,8 @@ def _leave_log(session: Session, meter: MemoryMeter, status: str, reason: str, w
         "reason": reason,
         "wall_s": wall_s,
         "cpu_s": time.process_time(),
-        "private_bytes": _private_bytes(),
+        # Asked of one rank, to know what all of them would take; the kernel walks all pages for the answer.
+        "private_bytes": _private_bytes() if len(plan.live_ranks) == 1 else 0,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "device_bytes": torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0,
         "torch": torch.__version__,

@@ -68,6 +68,10 @@ class StorageCounter(TorchDispatchMode):
         if known is None:
             weakref.finalize(storage, self._release, key)
 
+    def note_scratch(self, size: int) -> None:
+        """Memory that is taken now and given back at once."""
+        self.peak = max(self.peak, self.current + size)
+
     def _release(self, key: int) -> None:
         self._change(-self._sizes.pop(key, 0))
 
@@ -97,6 +101,11 @@ class MemoryMeter:
         if self._counter is not None and self._counting:
             self._counting = False
             self._counter.__exit__(None, None, None)
+
+    def note_scratch(self, size: int) -> None:
+        """A backend's own buffer of a call, which no op of the program shows."""
+        if self._counter is not None and self._counting:
+            self._counter.note_scratch(size)
 
     def read(self) -> Peak:
         """The peak so far."""

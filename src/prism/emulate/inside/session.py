@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Session:
     in_step: bool = False
     routed: bool = False  # counts of an all-to-all were made up, and sizes that follow from them are not the program's
     messages: Counter[str] = field(default_factory=Counter)
+    note_scratch: Callable[[int], None] = lambda size: None  # told of memory that a backend takes for one call
 
     def become(self, plan: RunPlan) -> None:
         """Turn into this rank; what was noted before belongs to no rank."""
