@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_KINDS = 16  # a kind and a level share a byte
+_warm = threading.Event()
 
 
 class Kernels(NamedTuple):
@@ -47,6 +49,12 @@ def warm_up() -> None:
     kernels.measure(long, long, long, kind, none, long, long, 0, 1, np.zeros((1, MAX_KINDS)))
     kernels.count(long, long, none, long, long, 0, 1)
     kernels.collect(long, long, long, none, long, long, 0, 1, np.zeros((1, 2), dtype=np.int64))
+    _warm.set()
+
+
+def is_warm() -> bool:
+    """Whether all loops are compiled."""
+    return _warm.is_set()
 
 
 def _draw(
