@@ -3,10 +3,13 @@
     python benchmarks/serve.py              all of it
     python benchmarks/serve.py picture      first picture and zoom only
     python benchmarks/serve.py clients      200 clients at 5 requests a second each
+    python benchmarks/serve.py picture --spans 10000000
 
 The peer for a window is what a plain dashboard does: filter the table of spans and send all that the window holds.
-Clients ask for windows that nobody asked for before, so that no answer is found ready; times count from when a
-request was due, not from when it was sent. The load generator runs on the same cores as the service.
+Half of what clients ask for are windows and spans that nobody asked for before, so that no answer is found ready; the
+rest are the documents that an open page asks for again. They take what Chromium takes (gzip, zstd) and send the tag of
+what they have, as the pages do. Times count from when a request was due, not from when it was sent. The load generator
+runs on the same cores as the service; its own CPU time is printed beside the service's.
 """
 
 from __future__ import annotations
@@ -35,12 +38,12 @@ from machine import describe_machine
 from prism.records import SPANS
 from prism.records.spans import SPAN_KINDS
 
-NUM_SPANS = 1_000_000
 NUM_RANKS = 128
 NUM_STEPS = 60
 START_NS = 1_780_000_000 * 10**9
 RUN_NS = 300 * 10**9
 KEY = "big~job-1"
+HEAD = b"Host: 127.0.0.1\r\nAccept-Encoding: gzip, deflate, br, zstd\r\n"
 PROGRAM = "import typer; from prism.cli.serve import run_serve; typer.run(run_serve)"
 
 
@@ -67,10 +70,10 @@ class Service:
         return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
-def make_job(folder: Path) -> pl.DataFrame:
-    """A diagnosis of one job with a million spans on 128 ranks, in four lanes each."""
+def make_job(folder: Path, num_spans: int = 1_000_000) -> pl.DataFrame:
+    """A diagnosis of one job of so many spans on 128 ranks, in four lanes each."""
     rng = np.random.default_rng(0)
-    per_lane = NUM_SPANS // NUM_RANKS // 4
+    per_lane = num_spans // NUM_RANKS // 4
     parts = []
     for rank in range(NUM_RANKS):
         for lane, fill in (("compute", 0.9), ("dp", 0.3), ("pp", 0.2), ("tp", 0.4)):
@@ -253,24 +256,29 @@ def show(what: str, took_ms: list[float]) -> None:
 
 
 async def run_clients(port: int, num_clients: int, rate: float, seconds: float) -> tuple[list[float], int]:
-    """Clients that ask at a steady rate; milliseconds of every answer since it was due, and how many were not 200."""
+    """Clients that ask at a steady rate; milliseconds of every answer since it was due, and how many were errors."""
     took: list[float] = []
     bad = 0
 
     async def live(number: int) -> None:
         nonlocal bad
-        rng = random.Random(number)
+        rng, tags = random.Random(number), dict[str, bytes]()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         begin = time.perf_counter() + rng.uniform(0, 1 / rate)
         for turn in range(int(seconds * rate)):
             due = begin + turn / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            writer.write(f"GET {choose_path(rng)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            path = choose_path(rng)
+            known = b"If-None-Match: %b\r\n" % tags[path] if path in tags else b""
+            writer.write(b"GET %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), HEAD, known))
             head = await reader.readuntil(b"\r\n\r\n")
-            found = re.search(rb"content-length: (\d+)", head)
-            await reader.readexactly(int(found[1]) if found else 0)
+            if not head.startswith(b"HTTP/1.1 304"):
+                found = re.search(rb"content-length: (\d+)", head)
+                await reader.readexactly(int(found[1]) if found else 0)
+                bad += not head.startswith(b"HTTP/1.1 200")
+                if "from_ns" not in path and (tag := re.search(rb"etag: (\S+)", head)):
+                    tags[path] = tag[1]
             took.append(1e3 * (time.perf_counter() - due))
-            bad += not head.startswith(b"HTTP/1.1 200")
         writer.close()
 
     await asyncio.gather(*(live(number) for number in range(num_clients)))
@@ -297,11 +305,11 @@ def measure_clients(service: Service, num_clients: int, rate: float, seconds: fl
     start = time.perf_counter()
     took, bad = asyncio.run(run_clients(service.port, num_clients, rate, seconds))
     wall = time.perf_counter() - start
-    print(f"{num_clients} clients, {len(took) / wall:,.0f} requests/s over {wall:.0f} s, {bad} not answered with 200")
+    print(f"{num_clients} clients, {len(took) / wall:,.0f} requests/s over {wall:.0f} s, {bad} answered with an error")
     show("  from when a request was due to its answer", took)
     used, own = service.cpu_s() - before, time.process_time() - own
     print(f"  CPU: service {100 * used / wall:.0f} % of a core ({1e3 * used / len(took):.2f} ms a request), ", end="")
-    print(f"clients {100 * own / wall:.0f} %")
+    print(f"clients {100 * own / wall:.0f} % ({1e3 * own / len(took):.2f} ms a request)")
     print(f"  memory: {service.memory_mb():,.0f} MB at most, {service.memory_mb('VmRSS'):,.0f} MB now")
 
 
@@ -313,10 +321,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=5.0, help="requests a second of each client")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", type=int, default=1, help="processes that answer the clients")
+    parser.add_argument("--spans", type=int, default=1_000_000)
     options = parser.parse_args()
     print(f"machine: {describe_machine()}, load {os.getloadavg()[0]:.1f} before the start")
     with tempfile.TemporaryDirectory() as name:
-        spans = make_job(Path(name) / "big")
+        spans = make_job(Path(name) / "big", options.spans)
         print(f"job: {len(spans):,} spans on {NUM_RANKS} ranks over {RUN_NS / 1e9:.0f} s")
         if options.what != "clients":
             with run_service(Path(name)) as service:

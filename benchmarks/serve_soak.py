@@ -1,13 +1,17 @@
-"""A long run: a watch, a supervised run and an evaluation are written to while clients read, and a checker counts.
+"""A long run: `prism watch`, `supervise` and `evaluate` write, browsers and programs read, a checker counts every tile.
 
-    python benchmarks/serve_soak.py --minutes 5 --clients 20
-    python benchmarks/serve_soak.py --minutes 1440 --clients 20 --browsers 20      a day, with open browsers
+    python benchmarks/serve_soak.py --minutes 10
+    python benchmarks/serve_soak.py --minutes 1440 --folder soak       a day; the same again goes on after a stop
 
-Writers replace and append files as `prism watch`, `supervise` and `evaluate` do, some findings end, runs fail and start
-again, and now and then a file is broken and mended. The checker reads the files themselves, without Prism's readers,
-counts what every tile of the pages must say, and compares; a tile counts as wrong where the page says something that
-was true at no moment between the question and the answer. Memory of the service is printed every minute; at the end
-stand the number of tiles compared, those that were wrong, and the slope of memory over the second half of the run.
+The flows of a scenario with a slow GPU are replayed as if they happened now, without end: `prism watch` tells of the
+finding and of its end. `prism supervise` keeps a small trainer going that fails now and then, run after run, and
+`prism evaluate --demo` scores small models again and again. Clients are tabs of one Chromium, each on one of the pages,
+and programs that ask the API. A report is broken and mended besides.
+
+A second reader, which shares no code with Prism, counts from the files what every tile must say, several times a
+second. A tile is wrong where a page or the API says something that was true at no moment of the last seconds: outside
+of what the files said then. Memory of the service is written down every 15 seconds; at the end stand the tiles
+compared, those that were wrong, how long changes took to be told, and the slope of memory over the second half.
 """
 
 from __future__ import annotations
@@ -16,274 +20,294 @@ import argparse
 import contextlib
 import json
 import random
+import signal
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
 
 from machine import describe_machine
 from serve import Service, run_service
+from serve_writers import Writer, run_writers
 
-EPOCH_NS = 1_780_000_000 * 10**9
-SETTLED_S = 3.5  # a file that changed within the last two seconds may still be shown as before; a look takes a second
-KINDS = ("slow_compute", "slow_link", "hang", "contention")
-
-
-@dataclass
-class World:
-    """What is written, and when it last was."""
-
-    folder: Path
-    changed: float = 0.0
-    num_writes: int = 0
-    seen: float = 0.0  # the newest change whose telling was timed
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def replace(self, path: str, text: str) -> None:
-        """Write a file aside and put it in place."""
-        target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.tmp")
-        aside.write_text(text)
-        with self.lock:
-            aside.replace(target)
-            self.changed, self.num_writes = time.monotonic(), self.num_writes + 1
-
-    def append(self, path: str, line: dict[str, Any]) -> None:
-        """One more line."""
-        target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with self.lock, target.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            self.changed, self.num_writes = time.monotonic(), self.num_writes + 1
-
-
-def write_watch(world: World, rng: random.Random, turn: int) -> None:
-    """The state of a watch over four jobs, and a line for a finding that begins or ends."""
-    now = EPOCH_NS + turn * 10**9
-    jobs = {
-        f"job-{n}": {"endpoints": [f"10.9.{n}.{i}" for i in range(8)], "first_seen_ns": EPOCH_NS, "last_seen_ns": now,
-                     "step_s": round(rng.uniform(1, 3), 3)}
-        for n in range(4)
-    }  # fmt: skip
-    findings = [
-        {"id": f"finding-{n}", "kind": KINDS[n % 4], "job": f"job-{n % 4}", "culprit_type": "host", "culprit": f"h{n}",
-         "start_ns": EPOCH_NS + n * 10**9, "end_ns": now, "cost": 10.0 * (n + 1), "told_cost": 10.0, "sightings": 3,
-         "look": turn, "resolved": rng.random() < 0.3}
-        for n in range(rng.randrange(6))
-    ]  # fmt: skip
-    document = {"schema": "prism.watch-state/1", "jobs": jobs, "findings": findings, "looked_until_ns": now}
-    world.replace("watch/state.json", json.dumps(document))
-
-
-def write_run(world: World, rng: random.Random, turn: int) -> None:
-    """A supervised run goes on by a step; one in fifty fails and starts again."""
-    attempt = 1 + turn // 50
-    line = {"kind": "step", "time": 1_780_000_000 + turn, "step": turn, "loss": 2.0 + rng.random()}
-    world.append(f"runs/pretrain/attempts/{attempt:04d}/steps.jsonl", line)
-    if turn % 10 == 0:
-        failures = [{"at_s": 50.0 * n, "reason": "NVLinkError", "category": "infrastructure", "step": 50 * n,
-                     "host": f"h{n % 5}"} for n in range(attempt - 1)]  # fmt: skip
-        state = {"phase": "running", "outcome": "", "outcome_text": "", "attempt": attempt, "hosts": ["h1", "h2"],
-                 "best_step": turn, "saved_steps": [turn], "num_rollbacks": 0, "skip": [], "book": {"records": {}},
-                 "failures": failures[-200:]}  # fmt: skip
-        world.replace("runs/pretrain/state.json", json.dumps({"schema": "prism.supervise/1", "state": state}))
-
-
-def write_evaluation(world: World, rng: random.Random, turn: int) -> None:
-    """An evaluation goes on; the whole begins anew every 200 turns."""
-    done = turn % 200
-    trials = {"done": done, "running": rng.randrange(4), "waiting": 200 - done, "failed": rng.randrange(2)}
-    progress = {"state": "running", "trials": trials, "gpus_busy": 8, "gpus": 16, "time_left_s": 60.0,
-                "updated_ns": EPOCH_NS + turn}  # fmt: skip
-    if not (world.folder / "evaluation/trials.jsonl").exists():
-        world.replace("evaluation/trials.jsonl", "")
-    world.replace("evaluation/progress.json", json.dumps(progress))
-
-
-def break_and_mend(world: World, rng: random.Random, turn: int) -> None:
-    """A report that is broken half of the time."""
-    text = json.dumps({"schema": "prism.goodput/1", "gpu_hours": 10.0 + turn, "goodput": 0.5})
-    world.replace("goodput.json", text if turn % 2 else text[:-9])
-
-
-WRITERS: tuple[tuple[Callable[[World, random.Random, int], None], float], ...] = (
-    (write_watch, 5.0), (write_run, 5.0), (write_evaluation, 7.0), (break_and_mend, 31.0),
-)  # fmt: skip
-
-
-def run_writer(world: World, write: Callable[[World, random.Random, int], None], every_s: float) -> None:
-    """Write again and again, all writers at the same moments, so that there are pauses in which nothing changes."""
-    rng, turn = random.Random(every_s), 1
-    while not world.stop.is_set():
-        write(world, rng, turn)
-        turn += 1
-        world.stop.wait(every_s - time.time() % every_s)
+SETTLED_S = 5.0  # a file that changed within two seconds may still be shown as before; a look and an answer take time
+PAGES = ("/", "/live", "/failures", "/evaluation", "/history", "/reports", "/job?key=watch~job-1")
+# What the tiles of pages are called, and what the second reader calls them.
+TILES = {
+    **{(page, label): name for page in ("/", "/live") for label, name in
+       (("jobs", "jobs"), ("open findings", "open_findings"), ("GPU s lost to them", "lost_gpu_s"))},
+    ("/failures", "supervised runs"): "runs", ("/failures", "failures met"): "failures",
+}  # fmt: skip
 
 
 def count_tiles(folder: Path) -> dict[str, float]:
-    """What the pages must say, from the files alone."""
+    """What the tiles must say, from the files alone."""
     watch = json.loads((folder / "watch/state.json").read_text())
-    run = json.loads((folder / "runs/pretrain/state.json").read_text())["state"]
-    trials = json.loads((folder / "evaluation/progress.json").read_text())["trials"]
-    opened = [f for f in watch["findings"] if not f["resolved"] and f["told_cost"] is not None]
-    steps = sum(len(p.read_text().splitlines()) for p in (folder / "runs/pretrain/attempts").glob("*/steps.jsonl"))
+    told = [f for f in watch["findings"] if f["told_cost"] is not None]
+    opened = [f for f in told if not f["resolved"]]
+    until = max([j["last_seen_ns"] for j in watch["jobs"].values()] + [watch["looked_until_ns"] or 0])
+    blamed = {f["job"] for f in opened}
+    jobs = [name for name, job in watch["jobs"].items() if job["last_seen_ns"] >= until or name in blamed]
+    runs = [json.loads(path.read_text())["state"] for path in sorted((folder / "runs").glob("*/state.json"))]
+    steps = sum(path.read_bytes().count(b"\n") for path in (folder / "runs").glob("*/attempts/*/steps.jsonl"))
+    progress = [json.loads(p.read_text()) for p in sorted((folder / "evaluations").glob("*/progress.json"))]
     return {
-        "cluster.jobs": len(watch["jobs"]) + 1, "cluster.open_findings": len(opened),
-        "cluster.lost_gpu_seconds": sum(f["cost"] for f in opened), "live.open_findings": len(opened),
-        "failures.runs": 1, "failures.failures": len(run["failures"]), "failures.step": run["best_step"],
-        "run.steps": steps, "evaluation.done": trials["done"], "evaluation.failed": trials["failed"],
-        "evaluation.waiting": trials["waiting"], "overview.findings": len(opened),
+        "jobs": len(jobs) + len(runs), "open_findings": len(opened), "lost_gpu_s": sum(f["cost"] for f in opened),
+        "resolved": len(told) - len(opened), "runs": len(runs), "failures": sum(len(r["failures"]) for r in runs),
+        "steps": steps, "evaluations": len(progress), "trials_done": sum(p["trials"]["done"] for p in progress),
+        "trials_failed": sum(p["trials"]["failed"] for p in progress),
     }  # fmt: skip
 
 
-def read_tiles(service: Service) -> dict[str, float]:
-    """What the pages say."""
+def can_count(folder: Path) -> bool:
+    """Whether every command has written something."""
+    try:
+        return bool(count_tiles(folder)["runs"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def read_api(service: Service) -> dict[str, float]:
+    """What the API says."""
     cluster, live, failures = ask(service, "cluster"), ask(service, "live"), ask(service, "failures")
-    evaluation, overview = ask(service, "evaluations")["evaluations"][0], ask(service, "overview")
-    run = ask(service, "run?key=runs/pretrain~run")
-    return {
-        "cluster.jobs": cluster["counts"]["jobs"], "cluster.open_findings": cluster["counts"]["open_findings"],
-        "cluster.lost_gpu_seconds": cluster["counts"]["lost_gpu_seconds"],
-        "live.open_findings": live["counts"]["open_findings"], "failures.runs": len(failures["runs"]),
-        "failures.failures": failures["runs"][0]["num_failures"], "failures.step": failures["runs"][0]["step"],
-        "run.steps": len(run["losses"]) + run["losses_left_out"], "evaluation.done": evaluation["done"],
-        "evaluation.failed": evaluation["failed"], "evaluation.waiting": evaluation["waiting"],
-        "overview.findings": overview["num_findings"],
+    evaluations = ask(service, "evaluations")["evaluations"]
+    runs = [ask(service, f"run?key={run['key']}") for run in failures["runs"][:20]]
+    said = {
+        "jobs": cluster["counts"]["jobs"], "open_findings": cluster["counts"]["open_findings"],
+        "lost_gpu_s": cluster["counts"]["lost_gpu_seconds"], "resolved": len(cluster["resolved"]),
+        "live.jobs": live["counts"]["jobs"], "live.open_findings": live["counts"]["open_findings"],
+        "runs": len(failures["runs"]), "failures": sum(run["num_failures"] for run in failures["runs"]),
+        "evaluations": len(evaluations), "trials_done": sum(e["done"] for e in evaluations),
+        "trials_failed": sum(e["failed"] for e in evaluations),
     }  # fmt: skip
+    if len(runs) == len(failures["runs"]):
+        said["steps"] = sum(len(run["losses"]) + run["losses_left_out"] for run in runs)
+    return said
 
 
 def ask(service: Service, path: str) -> Any:
     """One document."""
-    with urlopen(f"http://127.0.0.1:{service.port}/api/{path}", timeout=60) as answer:
+    with urlopen(f"http://127.0.0.1:{service.port}/api/{path}", timeout=120) as answer:
         return json.loads(answer.read())
 
 
 @dataclass
+class Truth:
+    """What the files said at every moment of the last minutes."""
+
+    folder: Path
+    stop: threading.Event
+    moments: deque[tuple[float, dict[str, float]]] = field(default_factory=lambda: deque(maxlen=6_000))
+
+    def watch(self) -> None:
+        """Count again and again; a file that is being replaced is read the next time."""
+        while not self.stop.wait(0.15):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                at = time.monotonic()
+                self.moments.append((at, count_tiles(self.folder)))
+
+    def bounds(self, name: str, begin: float, end: float) -> tuple[float, float] | None:
+        """The least and the most that the files said between two moments; None where they were not read then."""
+        found = [values[name] for at, values in list(self.moments) if begin - SETTLED_S <= at <= end]
+        return (min(found), max(found)) if len(found) >= 3 else None
+
+
+@dataclass
 class Checked:
-    """What the checker found."""
+    """What the checker found; kept in a file, so that a later run goes on."""
 
+    path: Path
+    minutes: float = 0.0
     num_tiles: int = 0
-    num_skipped: int = 0  # the files changed meanwhile
+    num_in_browser: int = 0
+    num_skipped: int = 0  # the machine was too busy to read the files often enough
+    answered: int = 0
+    lost: int = 0
     wrong: list[str] = field(default_factory=list)
-    lags_s: list[float] = field(default_factory=list)  # from a change of the watch's file until the API tells it
+    lags_s: list[float] = field(default_factory=list)  # from a change of the steps until the API tells it
+    memory_mb: list[float] = field(default_factory=list)  # every 15 s
+
+    @classmethod
+    def load(cls, path: Path) -> Checked:
+        """Go on from what an earlier run left."""
+        return cls(path, **json.loads(path.read_text())) if path.exists() else cls(path)
+
+    def save(self) -> None:
+        """Write it down."""
+        kept = {name: value for name, value in vars(self).items() if name != "path"}
+        self.path.with_suffix(".tmp").write_text(json.dumps(kept))
+        self.path.with_suffix(".tmp").replace(self.path)
+
+    def compare(self, truth: Truth, said: dict[str, float], begin: float, where: str) -> None:
+        """Every tile against what the files said since a little before the question."""
+        end = time.monotonic()
+        for name, value in said.items():
+            bounds = truth.bounds(name.rpartition(".")[2], begin, end)
+            if bounds is None:
+                self.num_skipped += 1
+                continue
+            self.num_tiles += 1
+            if not bounds[0] - 0.5 <= value <= bounds[1] + 0.5:
+                self.wrong.append(f"{where} {name}: {value} for {bounds[0]} to {bounds[1]}")
 
 
-def check(world: World, service: Service, checked: Checked) -> None:
-    """Compare every tile in a pause of the writers; say how long the newest change took to be told."""
-    while not world.stop.wait(0.2):
-        with contextlib.suppress(OSError, ValueError, KeyError, HTTPError, IndexError):
-            with world.lock:
-                changed, expected = world.changed, count_tiles(world.folder)
-            said = read_tiles(service)
-            with world.lock:
-                same = world.changed == changed
-            if said == expected and same:
-                if changed != world.seen:
-                    checked.lags_s.append(time.monotonic() - changed)
-                    world.seen = changed
-                checked.num_tiles += len(said)
-            elif same and time.monotonic() - changed > SETTLED_S:
-                checked.num_tiles += len(said)
-                checked.wrong += [f"{n}: {said[n]} for {expected[n]}" for n in said if said[n] != expected[n]]
-            else:
-                checked.num_skipped += 1
+def check_api(truth: Truth, service: Service, checked: Checked) -> None:
+    """Compare what the API says, and say how long a new step took to be told."""
+    seen = 0.0
+    while not truth.stop.wait(0.5):
+        try:
+            begin = time.monotonic()
+            said = read_api(service)
+        except (OSError, ValueError, KeyError):
+            checked.lost += not truth.stop.is_set()
+            continue
+        checked.compare(truth, said, begin, "api")
+        first = next((at for at, values in list(truth.moments) if values["steps"] == said.get("steps")), None)
+        if first is not None and said["steps"] != seen:
+            seen = said["steps"]
+            checked.lags_s.append(round(max(0.0, time.monotonic() - first), 2))
 
 
-def run_client(world: World, service: Service, number: int, counts: dict[str, int]) -> None:
-    """Somebody who reads on."""
+def run_client(truth: Truth, service: Service, number: int, checked: Checked) -> None:
+    """A program that reads on."""
     rng = random.Random(number)
     paths = ("version", "overview", "cluster", "live", "failures", "evaluations", "history", "reports", "feed")
-    while not world.stop.wait(rng.uniform(0.5, 1.5)):
+    while not truth.stop.wait(rng.uniform(0.5, 1.5)):
         try:
             ask(service, rng.choice(paths))
-            counts["answered"] += 1
+            checked.answered += 1
         except (OSError, ValueError):
-            counts["lost"] += not world.stop.is_set()
+            checked.lost += not truth.stop.is_set()
 
 
-@contextlib.contextmanager
-def open_browsers(service: Service, num: int) -> Iterator[None]:
-    """Real browsers, each on a page of its own, which the service tells of every change."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
-    from browser import open_browser, open_page
+class Tabs:
+    """Tabs of one Chromium, each on a page that the service tells of every change."""
 
-    pages = ("/live", "/", "/failures", "/evaluation", "/history")
-    with contextlib.ExitStack() as stack:
+    def __init__(self, browser: Any, service: Service, num: int) -> None:
+        from browser import open_page
+
+        self.browser, self.pages = browser, dict[str, str]()
         for number in range(num):
-            browser = stack.enter_context(open_browser())
-            open_page(browser, f"http://127.0.0.1:{service.port}{pages[number % len(pages)]}")
-        yield
+            if number:
+                browser.switch_to.new_window("window")
+            page = PAGES[number % len(PAGES)]
+            open_page(browser, f"http://127.0.0.1:{service.port}{page}")
+            self.pages[browser.current_window_handle] = page
+
+    def check(self, truth: Truth, checked: Checked) -> None:
+        """Read the tiles of every tab as a person does."""
+        for handle, page in self.pages.items():
+            if truth.stop.is_set() or not any(page == where for where, _ in TILES):
+                continue
+            begin = time.monotonic()
+            self.browser.switch_to.window(handle)
+            read = self.browser.execute_script(_READ_TILES)
+            named = {label.partition(",")[0]: value for label, value in read}
+            said = {
+                name: float(named[label].replace(",", "").replace("\u202f", ""))
+                for (where, label), name in TILES.items()
+                if where == page and label in named and named[label] != "–"
+            }
+            checked.compare(truth, said, begin, f"tab {page}")
+            checked.num_in_browser += len(said)
 
 
-def soak(minutes: float, num_clients: int, num_browsers: int) -> int:
-    """The whole of it; 1 where a tile was wrong."""
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name) / "served")
-        world.folder.mkdir()
-        for write, _ in WRITERS:
-            write(world, random.Random(0), 0)
-        checked, counts, memory = Checked(), {"answered": 0, "lost": 0}, []
-        with run_service(world.folder) as service, open_browsers(service, num_browsers):
-            threads = [threading.Thread(target=run_writer, args=(world, *writer)) for writer in WRITERS]
-            threads.append(threading.Thread(target=check, args=(world, service, checked)))
-            threads += [
-                threading.Thread(target=run_client, args=(world, service, number, counts))
-                for number in range(num_clients)
-            ]
-            for thread in threads:
-                thread.start()
-            end, began = time.monotonic() + 60 * minutes, service.cpu_s()
-            try:
-                while time.monotonic() < end:
-                    time.sleep(min(15.0, max(0.1, end - time.monotonic())))
-                    memory.append(service.memory_mb("VmRSS"))
-                    if len(memory) % 4 == 0:
-                        print(f"{len(memory) // 4} min: {memory[-1]:.0f} MB, {checked.num_tiles:,} tiles compared, "
-                              f"{len(checked.wrong)} wrong", flush=True)  # fmt: skip
-            finally:
-                world.stop.set()
-                for thread in threads:
-                    thread.join(90)
-            used = service.cpu_s() - began
-        report(world, checked, counts, memory, used)
-    return 1 if checked.wrong or not checked.num_tiles else 0
+_READ_TILES = """
+const text = (tile, part) => tile.querySelector(part).textContent;
+return [...document.querySelectorAll(".tile")].map((tile) => [text(tile, "span"), text(tile, "b")]);
+"""
 
 
-def report(world: World, checked: Checked, counts: dict[str, int], memory: list[float], used_s: float) -> None:
+def soak(work: Path, minutes: float, num_clients: int, num_tabs: int) -> Checked:
+    """The whole of it."""
+    served = work / "served"
+    served.mkdir(parents=True, exist_ok=True)
+    (served / "runs").mkdir(exist_ok=True)
+    checked, truth = Checked.load(work / "soak.json"), Truth(served, threading.Event())
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
+    from browser import open_browser
+
+    with (
+        run_writers(work, served, truth.stop, ready=lambda: can_count(served)) as writers,
+        contextlib.ExitStack() as stack,
+    ):
+        service = stack.enter_context(run_service(served, "--state", str(work / "state")))
+        threads = [threading.Thread(target=truth.watch),
+                   threading.Thread(target=check_api, args=(truth, service, checked))]  # fmt: skip
+        threads += [threading.Thread(target=run_client, args=(truth, service, n, checked)) for n in range(num_clients)]
+        for thread in threads:
+            thread.start()
+        stack.callback(lambda: [thread.join(130) for thread in threads])
+        stack.callback(truth.stop.set)
+        tabs = Tabs(stack.enter_context(open_browser()), service, num_tabs) if num_tabs else None
+        go_on(checked, truth, (service, tabs, writers), 60 * minutes)
+    return checked
+
+
+def go_on(checked: Checked, truth: Truth, parts: tuple[Service, Tabs | None, list[Writer]], seconds: float) -> None:
+    """Read the tabs, write down the memory and keep the commands going, until the time is over."""
+    service, tabs, writers = parts
+    begin = last = time.monotonic()
+    while time.monotonic() - begin < seconds:
+        for writer in writers:
+            writer.keep_going()
+        if tabs is not None:
+            tabs.check(truth, checked)
+        time.sleep(1.0)
+        if time.monotonic() - last >= 15.0:
+            checked.minutes += (time.monotonic() - last) / 60
+            last = time.monotonic()
+            checked.memory_mb.append(round(service.memory_mb("VmRSS"), 1))
+            checked.save()
+            if len(checked.memory_mb) % 4 == 0:
+                print(
+                    f"{checked.minutes:.0f} min: {checked.memory_mb[-1]:.0f} MB, {checked.num_tiles:,} tiles compared "
+                    f"({checked.num_in_browser:,} in tabs), {len(checked.wrong)} wrong",
+                    flush=True,
+                )
+
+
+def report(checked: Checked, served: Path) -> None:
     """What came of it."""
-    half = memory[len(memory) // 2 :]
+    half = checked.memory_mb[len(checked.memory_mb) // 2 :]
     slope = 240 * float(np.polyfit(range(len(half)), half, 1)[0]) if len(half) > 2 else float("nan")
     lags = np.percentile(checked.lags_s, [50, 95, 100]) if checked.lags_s else [float("nan")] * 3
-    print(f"{world.num_writes:,} writes; {checked.num_tiles:,} tiles compared, {len(checked.wrong)} wrong, "
-          f"{checked.num_skipped} looks left out because files changed meanwhile")  # fmt: skip
-    print(f"a change is told after {lags[0]:.1f} s at the median, {lags[1]:.1f} s at p95, {lags[2]:.1f} s at most")
-    print(f"{counts['answered']:,} answers to clients, {counts['lost']} lost; {used_s:.0f} s of CPU")
+    print(f"files at the end: {count_tiles(served)}")
     print(
-        f"memory {memory[0]:.0f} MB at first, {memory[-1]:.0f} MB at last, {slope:+.1f} MB an hour over the second half"
+        f"{checked.minutes:.1f} min; {checked.num_tiles:,} tiles compared, {checked.num_in_browser:,} of them in tabs, "
+        f"{len(checked.wrong)} wrong, {checked.num_skipped:,} left out (files not read often enough then)"
     )
+    print(f"a step is told after {lags[0]:.1f} s at the median, {lags[1]:.1f} s at p95, {lags[2]:.1f} s at most")
+    print(f"{checked.answered:,} answers to programs, {checked.lost} lost")
+    first, last = checked.memory_mb[0], checked.memory_mb[-1]
+    print(f"memory {first:.0f} MB at first, {last:.0f} MB at last, {slope:+.1f} MB an hour over the second half")
     for line in checked.wrong[:20]:
         print("wrong:", line)
 
 
 def main() -> None:
     """Run it."""
+    import tempfile
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--browsers", type=int, default=0, help="open Chromium windows besides")
+    parser.add_argument("--clients", type=int, default=4, help="programs that ask the API")
+    parser.add_argument("--tabs", type=int, default=20, help="tabs of one Chromium")
+    parser.add_argument("--folder", type=Path, help="kept; a run that was stopped goes on in it")
     options = parser.parse_args()
-    print(f"machine: {describe_machine()}; {options.clients} clients, {options.browsers} browsers", flush=True)
-    sys.exit(soak(options.minutes, options.clients, options.browsers))
+    print(f"machine: {describe_machine()}; {options.clients} programs, {options.tabs} tabs", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # commands and tabs are ended too
+    with tempfile.TemporaryDirectory() as name:
+        work = (options.folder or Path(name)).resolve()
+        checked = soak(work, options.minutes, options.clients, options.tabs)
+        report(checked, work / "served")
+    sys.exit(1 if checked.wrong or not checked.num_tiles else 0)
 
 
 if __name__ == "__main__":

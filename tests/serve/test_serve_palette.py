@@ -89,3 +89,13 @@ def test_text_stands_out_as_aa_asks(theme: str) -> None:
     pairs += [("accent", "accent-soft"), ("soft", "line-soft"), ("ink", "mark"), ("ink", "bad-soft")]
     weak = {pair: round(contrast(colour[pair[0]], colour[pair[1]]), 2) for pair in pairs}
     assert {pair: ratio for pair, ratio in weak.items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize(("theme", "place"), [("light", 0), ("dark", 1)])
+def test_lines_of_charts_stand_out_from_their_card(theme: str, place: int) -> None:
+    text = (STATIC / "style.css").read_text()
+    card = read_themes()[theme]["card"]
+    for number in range(10):
+        colours = re.findall(rf"--series-{number}: (#[0-9a-f]{{6}})", text)
+        assert len(colours) == 3 and colours[1] == colours[2], "light, dark by choice, dark by the system"
+        assert contrast(colours[place], card) >= 3.0, (number, contrast(colours[place], card))

@@ -14,10 +14,12 @@ from prism.records import SPANS
 from prism.serve.folder import Folder
 from prism.serve.library import Library
 from prism.serve.timeline import Overlay, SpanIndex, align_steps, build_index, index_phases
+from prism.serve.timeline.raster import is_warm
 from prism.serve.views.evaluation import find_evaluated, origin_of_phases
 from prism.serve.views.job import TimelineSource, find_timeline, match_ranks
 
 _MOST_SPANS = 20_000_000  # of one job; about a gigabyte
+_MOST_QUICK = 2_000_000  # spans, of which all together are drawn in 15 ms
 
 
 class NoTimelineError(BadFileError):
@@ -67,6 +69,14 @@ class Timelines:
         phases = evaluated.phases
         index = self._get((key, id(phases)), lambda: index_phases(phases))
         return Timeline(index=index, origin_ns=origin_of_phases(phases), steps=index.steps, source=None)
+
+    def is_quick(self, key: str) -> bool:
+        """Whether a window of it is drawn in milliseconds: its spans are in memory, and not very many."""
+        source = find_timeline(self.library.snapshot, key)
+        if source is None or not is_warm():
+            return False
+        index = self._kept.get((key, self.library.folder.find(source.path)))
+        return index is not None and index.num_spans <= _MOST_QUICK
 
     def overlay(self, observed: Timeline, key: str) -> Overlay:
         """A prediction laid over an observed job."""

@@ -11,7 +11,8 @@ export const COLOURS = {
   unknown: "#7b7a79", wait: "#d6cac4", host: "#00bcf8", microbatch: "#99bbdd", step: "#b6bdc9",
   load: "#c2ce97", infer: "#325b81", score: "#14783e", other: "#7b7a79",
 };
-export const SERIES = ["#325b81", "#eb8222", "#14783e", "#ca53b9", "#00bcf8", "#8a6500", "#7c1a45", "#c2ce97", "#d58ebb", "#7b7a79"];
+// Of lines and marks, by theme (style.css): on a dark ground the dark ones are lighter.
+export const SERIES = Array.from({ length: 10 }, (_, i) => `var(--series-${i})`);
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "12 4", "1 2", "6 6", "3 5", "8 2 2 2", "5 2 1 2"];
 const SHAPES = ["circle", "diamond", "triangle-up", "square", "x", "triangle-left"];
 export const jobColour = (i) => SERIES[i % SERIES.length];
@@ -52,6 +53,7 @@ class Axis {
       if (low !== 0) low -= margin;
     }
     if (this.log && low === high) { low /= 2; high *= 2; }
+    else if (this.log && !spec.range) { const margin = (high / low) ** 0.03; low /= margin; high *= margin; }
     this.low = low; this.high = high;
   }
   get step() { return Math.abs(this.end - this.start) / Math.max(1, this.names?.length || 1); }
@@ -73,7 +75,7 @@ class Axis {
     }
     const rough = (this.high - this.low) / 6, power = 10 ** Math.floor(Math.log10(rough || 1)), step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) || power;
     const out = [], places = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    for (let v = Math.ceil(this.low / step) * step; v <= this.high + step * 1e-9; v += step) out.push([v, v.toLocaleString("en", { maximumFractionDigits: Math.min(9, places) })]);
+    for (let v = Math.ceil(this.low / step) * step; v <= this.high + step * 1e-9; v += step) out.push([v, (v + 0).toLocaleString("en", { maximumFractionDigits: Math.min(9, places) })]);
     return out;
   }
 }

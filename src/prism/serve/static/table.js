@@ -4,12 +4,18 @@ import { whole } from "./units.js";
 
 const kept = new Map(); // how a table is sorted outlives its page being drawn anew
 
-// columns: { name, get(row) -> value to sort and export, show(row) -> what to draw, num, wide, title }
+// columns: { name, get(row) -> value to sort and export, show(row) -> what to draw, num, wide, tight, title, fold }
+// Where a table is wider than its place, columns with `fold` leave it, 1 first; a button brings them back, to be scrolled.
 export function table(id, columns, rows, { go, chosen, most = 100, sort, caption, search = rows.length > 8 } = {}) {
-  const state = kept.get(id) || { column: sort?.[0] ?? null, down: sort?.[1] ?? false, text: "", most };
+  const state = kept.get(id) || { column: sort?.[0] ?? null, down: sort?.[1] ?? false, text: "", most, folded: 0, all: false };
   kept.set(id, state);
-  const head = h("tr", {}), body = h("tbody", {}), foot = h("div", { class: "more" });
+  const head = h("tr", { role: "row" }), body = h("tbody", { role: "rowgroup" }), foot = h("div", { class: "more" });
+  // Roles are said besides: where rows are drawn as lists, a browser would not take them for a table any more.
+  const scroll = h("div", { class: "scroll", role: "region", "aria-label": `Table: ${caption || id}` },
+    h("table", { role: "table", "aria-label": caption || id }, h("thead", { role: "rowgroup" }, head), body));
   const value = (column, row) => (column.get ? column.get(row) : null);
+  const foldable = columns.filter((c) => c.fold).sort((a, b) => a.fold - b.fold);
+  const inSight = () => (state.all ? columns : columns.filter((c) => !foldable.slice(0, state.folded).includes(c)));
 
   function ordered() {
     const text = state.text.toLowerCase();
@@ -27,36 +33,56 @@ export function table(id, columns, rows, { go, chosen, most = 100, sort, caption
   }
 
   function draw() {
-    clear(head, columns.map((column) => {
+    const shownColumns = inSight();
+    clear(head, shownColumns.map((column) => {
       const here = state.column === column.name;
-      return h("th", { scope: "col", class: column.num ? "num" : null, title: column.title, "aria-sort": here ? (state.down ? "descending" : "ascending") : "none" },
+      return h("th", { role: "columnheader", scope: "col", class: column.num ? "num" : null, title: column.title, "aria-sort": here ? (state.down ? "descending" : "ascending") : "none" },
         column.get ? h("button", { onclick: () => { state.down = here ? !state.down : Boolean(column.num); state.column = column.name; draw(); } },
           column.name, h("span", { class: "way", "aria-hidden": "true" }, here ? (state.down ? "▼" : "▲") : "")) : column.name);
     }));
     const found = ordered();
     clear(body, found.slice(0, state.most).map((row) => {
-      const cells = columns.map((column) => {
+      const cells = shownColumns.map((column) => {
         const shown = column.show ? column.show(row) : value(column, row);
-        const cell = h("td", { class: [column.num && "num", column.wide && "wide", column.cut && "name"].filter(Boolean).join(" ") || null }, shown ?? "–");
+        const cell = h("td", { role: "cell", class: [column.num && "num", column.wide && "wide", column.cut && "name", column.tight && "tight"].filter(Boolean).join(" ") || null, "data-name": column.name }, shown ?? "–");
         if (column.cut) cell.title = String(value(column, row) ?? "");
         return cell;
       });
       const where = go?.(row);
-      const attributes = { class: [where && "go", chosen?.(row) && "chosen"].filter(Boolean).join(" ") || null };
+      const attributes = { role: "row", class: [where && "go", chosen?.(row) && "chosen"].filter(Boolean).join(" ") || null };
       if (typeof where === "function") Object.assign(attributes, { tabindex: 0, onclick: where, onkeydown: (e) => { if (e.key === "Enter") where(e); } });
       return h("tr", attributes, cells);
     }));
     const left = found.length - state.most;
+    const away = columns.filter((c) => !shownColumns.includes(c));
     clear(foot, found.length === 0 && rows.length ? "No row matches." : null,
       left > 0 && h("button", { onclick: () => { state.most += 500; draw(); } }, `Show ${whole(Math.min(500, left))} more`),
-      left > 0 && h("span", {}, `${whole(left)} rows are not shown; the CSV holds all`));
+      left > 0 && h("span", {}, `${whole(left)} rows are not shown; the CSV holds all`),
+      away.length > 0 && h("button", { class: "plain", title: `Not shown for want of room: ${away.map((c) => c.name).join(", ")}`, onclick: () => { state.all = true; draw(); fit(); } }, `Show ${away.length} more column${away.length > 1 ? "s" : ""}`),
+      state.all && state.folded > 0 && h("button", { class: "plain", onclick: () => { state.all = false; draw(); fit(); } }, "Fewer columns"));
+  }
+
+  function fit() {
+    const width = scroll.clientWidth, isOver = () => scroll.scrollWidth > width + 1;
+    if (!width) return; // not on the page, or out of sight
+    scroll.classList.remove("over", "stack");
+    scroll.removeAttribute("tabindex");
+    if (width > (state.width ?? 0) && state.folded) { state.folded = 0; draw(); }
+    state.width = width;
+    while (!state.all && isOver() && state.folded < foldable.length) { state.folded += 1; draw(); }
+    if (!isOver()) return;
+    if (width < 560) return scroll.classList.add("stack"); // a row is a list of names and values
+    scroll.classList.add("over");
+    scroll.tabIndex = 0; // scrolled by keys too
   }
 
   draw();
   const tools = h("span", { class: "chips" },
     search && h("input", { type: "search", placeholder: "Filter", "aria-label": `Filter ${caption || id}`, value: state.text, oninput: (e) => { state.text = e.target.value; draw(); } }),
     h("button", { class: "plain", title: "Export this table as CSV", onclick: () => download(`${id}.csv`, new Blob([csv(columns, ordered())], { type: "text/csv" })) }, "CSV"));
-  return { draw, node: h("div", {}, h("div", { class: "scroll" }, h("table", { "aria-label": caption || id }, h("thead", {}, head), body)), foot), tools };
+  const gauge = h("div", {}); // as wide as the table's place, and of a height that does not change with what fits
+  new ResizeObserver(fit).observe(gauge);
+  return { draw, node: h("div", {}, gauge, scroll, foot), tools };
 }
 
 export function csv(columns, rows) {

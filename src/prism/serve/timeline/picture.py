@@ -119,7 +119,7 @@ def draw_pixels(
     """The window as shown rows by pixels."""
     out = np.zeros((len(first), query.width), dtype=np.uint8)
     weights = weigh_kinds(index, query.hidden)
-    scratch = np.zeros((max(1, int(np.count_nonzero(weights))), query.width), dtype=np.float32)
+    scratch = np.empty((max(1, int(np.count_nonzero(weights))), query.width + 2), dtype=np.float32)
     compile_kernels().draw(
         *(index.start, index.end, index.reach, index.kind, index.offset, first, last),
         *(query.start_ns, max(query.end_ns, query.start_ns + 1), weights, out, scratch),

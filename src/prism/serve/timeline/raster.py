@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_KINDS = 16  # a kind and a level share a byte
+_warm = threading.Event()
 
 
 class Kernels(NamedTuple):
@@ -42,11 +44,17 @@ def warm_up() -> None:
     kernels = compile_kernels()
     kernels.draw(
         *(long, long, long, kind, none, long, long, 0, 1, weight),
-        *(np.zeros((1, 1), dtype=np.uint8), np.zeros((MAX_KINDS, 1), dtype=np.float32)),
+        *(np.zeros((1, 1), dtype=np.uint8), np.zeros((MAX_KINDS, 3), dtype=np.float32)),
     )
     kernels.measure(long, long, long, kind, none, long, long, 0, 1, np.zeros((1, MAX_KINDS)))
     kernels.count(long, long, none, long, long, 0, 1)
     kernels.collect(long, long, long, none, long, long, 0, 1, np.zeros((1, 2), dtype=np.int64))
+    _warm.set()
+
+
+def is_warm() -> bool:
+    """Whether all loops are compiled."""
+    return _warm.is_set()
 
 
 def _draw(
@@ -66,9 +74,9 @@ def _draw(
     """Fill `out` (shown rows by pixels) with kind * 16 + level; level 0 is nothing, 15 a full pixel.
 
     A kind of weight 0 is hidden. Where kinds share a pixel, the one with most weighted time has it, and the level
-    is the share of the pixel that anything fills. `acc` is scratch: kinds with a weight by pixels.
+    is the share of the pixel that anything fills. `acc` is scratch: kinds with a weight by pixels, and two more.
     """
-    slot = np.zeros(len(weight), dtype=np.int64)
+    slot = np.full(len(weight), -1, dtype=np.int64)
     kind_of = np.zeros(acc.shape[0], dtype=np.uint8)
     num = 0
     for k in range(len(weight)):
@@ -76,51 +84,52 @@ def _draw(
             slot[k], kind_of[num] = num, k
             num += 1
     width = out.shape[1]
-    pixel = (t1 - t0) / width
     per_ns = width / (t1 - t0)  # multiplying is several times faster than dividing, and this is done for every span
-    to_level = np.float32(15.0 / pixel)
     best = np.zeros(width, dtype=np.float32)
     filled = np.zeros(width, dtype=np.float32)
     winner = np.zeros(width, dtype=np.uint8)
     for shown in range(out.shape[0]):
         if first_row[shown] < 0:
             continue
-        acc[:] = 0.0
-        drawn = False
+        drawn = 0  # a bit for each kind that this row has; only their pixels are cleared and looked at
         for row in range(first_row[shown], last_row[shown]):
             low, high = offset[row], offset[row + 1]
-            i = low + np.searchsorted(reach[low:high], t0, side="right")  # the first that ends after t0
-            while i < high and start[i] < t1:
-                k = kind[i]
-                if weight[k] > 0.0 and end[i] > t0:
-                    drawn = True
-                    begin, stop = max(start[i], t0) - t0, min(max(end[i], start[i] + 1), t1) - t0
-                    p0, p1 = int(begin * per_ns), int(stop * per_ns)
-                    if p0 >= width:
-                        p0 = width - 1
-                    if p1 >= width:
-                        p1 = width - 1
-                    if p0 == p1:
-                        acc[slot[k], p0] += stop - begin
-                    else:
-                        acc[slot[k], p0] += max(0.0, (p0 + 1) * pixel - begin)
-                        for p in range(p0 + 1, p1):
-                            acc[slot[k], p] += pixel
-                        acc[slot[k], p1] += max(0.0, stop - p1 * pixel)
-                i += 1
-        if not drawn:
+            low += np.searchsorted(reach[low:high], t0, side="right")  # the first that ends after t0
+            for i in range(low, low + np.searchsorted(start[low:high], t1)):
+                n = slot[kind[i]]
+                begin, rest = (start[i] - t0) * per_ns, (max(end[i], start[i] + 1) - t0) * per_ns
+                if n < 0 or rest <= 0.0:
+                    continue
+                if not (drawn >> n) & 1:
+                    drawn |= 1 << n
+                    acc[n, :] = 0.0
+                begin, rest = max(begin, 0.0), min(rest, float(width))
+                first = min(int(begin), width - 1)
+                # Most spans touch one pixel or two. Both are added to without asking which: a wrongly predicted
+                # branch takes longer than an addition of nothing.
+                acc[n, first] += np.float32(min(rest, first + 1.0) - begin)
+                rest -= first + 1.0
+                if rest < 1.0:
+                    acc[n, first + 1] += np.float32(max(rest, 0.0))
+                else:
+                    last = first + 1 + int(rest)
+                    for p in range(first + 1, last):
+                        acc[n, p] += np.float32(1.0)
+                    acc[n, last] += np.float32(rest - int(rest))
+        if drawn == 0:
             continue
         # One plain loop after the other over all pixels: the compiler turns each into vector instructions.
         best[:], filled[:], winner[:] = 0.0, 0.0, 0
         for n in range(num):
-            share, code = np.float32(weight[kind_of[n]]), kind_of[n]
-            for p in range(width):
-                value = acc[n, p]
-                filled[p] += value
-                if value * share > best[p]:
-                    best[p], winner[p] = value * share, code
+            if (drawn >> n) & 1:
+                share, code = np.float32(weight[kind_of[n]]), kind_of[n]
+                for p in range(width):
+                    value = acc[n, p]
+                    filled[p] += value
+                    if value * share > best[p]:
+                        best[p], winner[p] = value * share, code
         for p in range(width):
-            level = min(max(int(filled[p] * to_level + np.float32(0.9999)), 1), 15)
+            level = min(max(int(filled[p] * np.float32(15.0) + np.float32(0.9999)), 1), 15)
             out[shown, p] = winner[p] * 16 + level if best[p] > 0.0 else 0
 
 

@@ -1,20 +1,25 @@
-"""Answers as bytes, made once for each version of the folder and given to all who ask the same."""
+"""Answers as bytes, made once for each state of what is served and given to all who ask the same."""
 
 from __future__ import annotations
 
 import gzip
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
+from importlib.util import find_spec
 from os import cpu_count
-from typing import Any
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
 
 from anyio import CapacityLimiter, to_thread
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prism.errors import BadFileError
 from prism.serve.library import Library
@@ -22,27 +27,108 @@ from prism.serve.web.problems import answer_error
 
 _LEAST_PACKED_BYTES = 1_024
 _GZIP_LEVEL = 2  # windows of a timeline are packed for each zoom: level 6 takes three times as long for a tenth less
+_ZSTD_LEVEL = 1  # a fifth of the time of gzip at level 2, and smaller
+_KEPT_BYTES = 1_024  # that an answer takes besides its body
+Encoding = Literal["", "gzip", "zstd"]
+Key = tuple[Hashable, ...]
+M = TypeVar("M", bound=BaseModel)
+_has_zstd = find_spec("zstandard") is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A body, its tag, and the body packed where that is worth it."""
+    """A body with its tag, and the responses that hold it: as it is, packed, and for those who have it already."""
 
     body: bytes
+    media_type: str
     tag: str
-    packed: bytes | None
+    _made: dict[str, Response] = field(default_factory=dict)
+
+    def respond(self, scope: Scope) -> Response:
+        """The response to a request: packed as its client takes it, empty where the client has it."""
+        accepted = known = b""
+        for name, value in scope["headers"]:
+            if name == b"accept-encoding":
+                accepted = value
+            elif name == b"if-none-match":
+                known = value
+        is_known = known.decode("latin-1").removeprefix("W/") == self.tag
+        return self.make("known" if is_known else choose_encoding(accepted))
+
+    def make(self, form: Literal["", "gzip", "zstd", "known"]) -> Response:
+        """One of the responses, made when it is first asked for."""
+        response = self._made.get(form)
+        if response is None:
+            headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+            if form == "known":
+                response = Response(status_code=304, headers=headers)
+            elif form and len(self.body) >= _LEAST_PACKED_BYTES:
+                headers["Content-Encoding"] = form
+                response = Response(_pack(self.body, form), media_type=self.media_type, headers=headers)
+            else:
+                response = Response(self.body, media_type=self.media_type, headers=headers)
+            self._made[form] = response
+        return response
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it holds."""
+        return _KEPT_BYTES + len(self.body) + sum(len(response.body) for response in self._made.values())
+
+
+class Kept(NamedTuple):
+    """An answer, and the memory it held when it was first given."""
+
+    answer: Answer
+    num_bytes: int
 
 
 @dataclass(slots=True)
 class Answers:
-    """Keeps the newest answers; an answer is good until the folder changes."""
+    """Keeps the newest answers. An answer is known by its path and query, and good until what it depends on changes."""
 
     library: Library
+    depends: Mapping[str, Callable[[], Hashable]] = field(default_factory=dict)  # by path: on what besides the folder
     most_bytes: int = 24 << 20
-    _kept: OrderedDict[tuple[Any, ...], Answer] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[Key, Kept] = field(default_factory=OrderedDict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _limiter: CapacityLimiter | None = None
+
+    def find(self, scope: Scope) -> Response | None:
+        """The response to a request where the answer is kept."""
+        answer = self._find(self._key_of(scope))
+        return None if answer is None else answer.respond(scope)
+
+    async def give(
+        self,
+        request: Request,
+        build: Callable[[], object | None],
+        media_type: str = "application/json",
+        *,
+        at_once: bool = False,
+    ) -> Response:
+        """Answer from what is kept, or build it, in a thread unless that takes no time; None from `build` is 404."""
+        key = self._key_of(request.scope)
+        answer = self._find(key)
+        if answer is not None:
+            return answer.respond(request.scope)
+
+        def make() -> tuple[Answer, Response] | None:
+            document = build()
+            if document is None:
+                return None
+            made = make_answer(document, media_type)
+            return made, made.respond(request.scope)
+
+        try:
+            found = make() if at_once else await to_thread.run_sync(make, limiter=self._workers())
+        except BadFileError as error:
+            return answer_error(404, str(error))
+        if found is None:
+            return answer_error(404, "nothing of that key is in the folder; the folder may have changed")
+        self._keep(key, found[0])
+        return found[1]
 
     def _workers(self) -> CapacityLimiter:
         """No more threads than cores: more would only take turns with the one that answers everybody else."""
@@ -50,57 +136,86 @@ class Answers:
             self._limiter = CapacityLimiter(max(2, cpu_count() or 2))
         return self._limiter
 
-    async def give(
-        self,
-        request: Request,
-        key: tuple[Any, ...],
-        build: Callable[[], object | None],
-        media_type: str = "application/json",
-    ) -> Response:
-        """Answer from what is kept, or build it in a thread; None from `build` is 404, bytes are sent as they are."""
-        full = (self.library.snapshot.version, *key)
-        answer = self._find(full)
-        if answer is None:
-            try:
-                made = await to_thread.run_sync(lambda: _make(build()), limiter=self._workers())
-            except BadFileError as error:
-                return answer_error(404, str(error))
-            if made is None:
-                return answer_error(404, "nothing of that key is in the folder; the folder may have changed")
-            answer = self._keep(full, made)
-        headers = {"ETag": answer.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if request.headers.get("if-none-match") == answer.tag:
-            return Response(status_code=304, headers=headers)
-        if answer.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(answer.packed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
-        return Response(answer.body, media_type=media_type, headers=headers)
+    def _key_of(self, scope: Scope) -> Key:
+        """Everything that an answer depends on; never who asks, which the guard has looked at before."""
+        path = scope["path"]
+        also = self.depends.get(path)
+        return path, scope["query_string"], self.library.snapshot.version, also() if also is not None else None
 
-    def _find(self, key: tuple[Any, ...]) -> Answer | None:
+    def _find(self, key: Key) -> Answer | None:
         with self._lock:
-            answer = self._kept.get(key)
-            if answer is not None:
-                self._kept.move_to_end(key)
-            return answer
+            kept = self._kept.get(key)
+            if kept is None:
+                return None
+            self._kept.move_to_end(key)
+            return kept.answer
 
-    def _keep(self, key: tuple[Any, ...], answer: Answer) -> Answer:
+    def _keep(self, key: Key, answer: Answer) -> None:
+        kept = Kept(answer, answer.num_bytes)
         with self._lock:
             replaced = self._kept.pop(key, None)
-            self._kept[key] = answer
-            self._num_bytes += _size(answer) - (_size(replaced) if replaced else 0)
+            self._kept[key] = kept
+            self._num_bytes += kept.num_bytes - (replaced.num_bytes if replaced else 0)
             while self._num_bytes > self.most_bytes and self._kept:
                 _, old = self._kept.popitem(last=False)
-                self._num_bytes -= _size(old)
-        return answer
+                self._num_bytes -= old.num_bytes
 
 
-def _make(document: object | None) -> Answer | None:
-    """A document as bytes, plain and packed. Its tag is of the bytes alone: another version may say the same."""
-    if document is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class Direct(Generic[M]):
+    """A route that is answered without the framework, which takes longer for its parameters than a window to draw."""
+
+    parameters: type[M]
+    answer: Callable[[Request, M], Awaitable[Response]]
+
+    async def ask(self, scope: Scope) -> Response | None:
+        """The response; None where a parameter is wrong, which the framework words."""
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        try:
+            asked = self.parameters.model_validate(given)
+        except ValidationError:
+            return None
+        return await self.answer(Request(scope), asked)
+
+
+class Shortcut:
+    """Before the framework looks for a route: what is kept, and windows of timelines. Most of what pages ask for."""
+
+    def __init__(self, app: ASGIApp, answers: Answers, direct: Mapping[str, Direct[Any]]) -> None:
+        self.app, self.answers, self.direct = app, answers, direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        response = None
+        if scope["type"] == "http" and scope["method"] == "GET":
+            response = self.answers.find(scope)
+            if response is None and (direct := self.direct.get(scope["path"])):
+                response = await direct.ask(scope)
+        await (response or self.app)(scope, receive, send)
+
+
+def make_answer(document: object, media_type: str) -> Answer:
+    """A document as bytes. Its tag is of the bytes alone: another version may say the same."""
     body = document if isinstance(document, bytes) else to_json(document, inf_nan_mode="null")
-    packed = gzip.compress(body, _GZIP_LEVEL, mtime=0) if len(body) >= _LEAST_PACKED_BYTES else None
-    return Answer(body, f'"{sha256(body).hexdigest()[:20]}"', packed)
+    return Answer(body, media_type, f'"{sha256(body).hexdigest()[:20]}"')
 
 
-def _size(answer: Answer) -> int:
-    return len(answer.body) + len(answer.packed or b"")
+@lru_cache(maxsize=64)
+def choose_encoding(accepted: bytes) -> Encoding:
+    """How a client that sends such an Accept-Encoding is answered; "" for as it is."""
+    taken = set()
+    for part in accepted.decode("latin-1").lower().split(","):
+        name, _, weight = part.partition(";")
+        if weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
+            taken.add(name.strip())
+    if _has_zstd and "zstd" in taken:
+        return "zstd"
+    return "gzip" if "gzip" in taken else ""
+
+
+def _pack(body: bytes, encoding: Literal["gzip", "zstd"]) -> bytes:
+    if encoding == "gzip":
+        return gzip.compress(body, _GZIP_LEVEL, mtime=0)
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -23,12 +24,12 @@ from prism.serve.views.jobs import FindingRow, JobRow
 from prism.serve.views.looks import find_now
 from prism.serve.views.timeline import WindowRequest
 from prism.serve.views.trace import write_trace
-from prism.serve.web.answers import Answers
+from prism.serve.web.answers import Answers, Direct
 from prism.serve.web.problems import ErrorBody, answer_error
 
-Key = Annotated[str, Query(max_length=1_024, description="The key of a job, as in the list of jobs.")]
+Key = Annotated[str, Field(max_length=1_024, description="The key of a job, as in the list of jobs.")]
 Time = Annotated[
-    int | None, Query(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since the origin; without it, the end.")
+    int | None, Field(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since the origin; without it, the end.")
 ]
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Rows to pass over.")]
 Limit = Annotated[
@@ -100,15 +101,13 @@ def _add_lists(router: APIRouter, service: Service) -> None:
     async def version(request: Request) -> Response:
         """The version of the folder: ask again and again, and reload the rest when it grows."""
         now = Versions(version=service.version(), looked_ns=str(library.snapshot.looked_ns))
-        return await give(request, ("version", now), lambda: now)
+        return await give(request, lambda: now)
 
     @router.get("/overview", response_model=datacenter.OverviewDocument, tags=["folder"])
     async def overview(request: Request) -> Response:
         """What was found in the folder, and what could not be read."""
         name = library.folder.root.name or "/"
-        return await give(
-            request, ("overview",), lambda: datacenter.describe_overview(library.snapshot, name, service.price)
-        )
+        return await give(request, lambda: datacenter.describe_overview(library.snapshot, name, service.price))
 
     @router.get("/jobs", response_model=JobsDocument, tags=["cluster"])
     async def jobs(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
@@ -119,7 +118,7 @@ def _add_lists(router: APIRouter, service: Service) -> None:
             rows = (*now.jobs, *now.predictions)
             return JobsDocument(jobs=rows[offset : offset + limit], total=len(rows))
 
-        return await give(request, ("jobs", offset, limit), build)
+        return await give(request, build)
 
     @router.get("/findings", response_model=FindingsDocument, tags=["cluster"])
     async def findings(request: Request, offset: Offset = 0, limit: Limit = 1_000) -> Response:
@@ -129,37 +128,37 @@ def _add_lists(router: APIRouter, service: Service) -> None:
             rows = find_now(library.snapshot).findings
             return FindingsDocument(findings=rows[offset : offset + limit], total=len(rows))
 
-        return await give(request, ("findings", offset, limit), build)
+        return await give(request, build)
 
     @router.get("/cluster", response_model=cluster.ClusterDocument, tags=["cluster"])
     async def get_cluster(request: Request) -> Response:
         """Jobs, hosts, switches, hot links, and who shares them."""
-        return await give(request, ("cluster",), lambda: cluster.describe_cluster(library.snapshot))
+        return await give(request, lambda: cluster.describe_cluster(library.snapshot))
 
     @router.get("/live", response_model=live.LiveDocument, tags=["cluster"])
     async def get_live(request: Request) -> Response:
         """What happens now: jobs, the feed of findings, risks and queues."""
-        return await give(request, ("live",), lambda: live.describe_live(library.snapshot))
+        return await give(request, lambda: live.describe_live(library.snapshot))
 
     @router.get("/failures", response_model=failures.FailuresDocument, tags=["failures"])
     async def get_failures(request: Request) -> Response:
         """Verdicts, hosts with their history, and supervised runs."""
-        return await give(request, ("failures",), lambda: failures.describe_failures(library.snapshot))
+        return await give(request, lambda: failures.describe_failures(library.snapshot))
 
     @router.get("/evaluations", response_model=evaluation.EvaluationsDocument, tags=["evaluation"])
     async def evaluations(request: Request) -> Response:
         """All evaluations, the newest first."""
-        return await give(request, ("evaluations",), lambda: evaluation.describe_evaluations(library.snapshot))
+        return await give(request, lambda: evaluation.describe_evaluations(library.snapshot))
 
     @router.get("/datacenter", response_model=datacenter.DatacenterDocument, tags=["datacenter"])
     async def get_datacenter(request: Request) -> Response:
         """Reports of `prism characterize`."""
-        return await give(request, ("datacenter",), lambda: datacenter.describe_datacenters(library.snapshot))
+        return await give(request, lambda: datacenter.describe_datacenters(library.snapshot))
 
     @router.get("/reports", response_model=reports.ReportsDocument, tags=["reports"])
     async def get_reports(request: Request) -> Response:
         """What investigate, compare, predict and goodput printed, newest first."""
-        return await give(request, ("reports",), lambda: reports.describe_reports(library.snapshot))
+        return await give(request, lambda: reports.describe_reports(library.snapshot))
 
 
 def _add_details(router: APIRouter, service: Service) -> None:
@@ -168,84 +167,115 @@ def _add_details(router: APIRouter, service: Service) -> None:
     @router.get("/job", response_model=job.JobDocument, responses=_ERRORS, tags=["job"])
     async def get_job(request: Request, key: Key) -> Response:
         """Steps, findings, groups and stages of a job, and what can be laid over its timeline."""
-        return await give(request, ("job", key), lambda: job.describe_job(library.snapshot_of(key), key))
+        return await give(request, lambda: job.describe_job(library.snapshot_of(key), key))
 
     @router.get("/verdict", response_model=failures.VerdictDocument, responses=_ERRORS, tags=["failures"])
     async def verdict(request: Request, id: Key) -> Response:
         """A verdict with its evidence in context."""
-        return await give(
-            request, ("verdict", id), lambda: failures.describe_verdict(library.snapshot_of(id), library.folder, id)
-        )
+        return await give(request, lambda: failures.describe_verdict(library.snapshot_of(id), library.folder, id))
 
     @router.get("/run", response_model=runs.RunDocument, responses=_ERRORS, tags=["failures"])
     async def run(request: Request, key: Key) -> Response:
         """A supervised run: its story, its losses, and marks on them."""
-        return await give(request, ("run", key), lambda: runs.describe_run(library.snapshot_of(key), key))
+        return await give(request, lambda: runs.describe_run(library.snapshot_of(key), key))
 
     @router.get("/evaluation", response_model=evaluation.EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
     async def get_evaluation(request: Request, key: Key) -> Response:
         """An evaluation: its progress, its leaderboard, what its phases cost."""
-        return await give(
-            request, ("evaluation", key), lambda: evaluation.describe_evaluation(library.snapshot_of(key), key)
-        )
+        return await give(request, lambda: evaluation.describe_evaluation(library.snapshot_of(key), key))
 
     @router.get("/printed", response_model=reports.PrintedDocument, responses=_ERRORS, tags=["reports"])
     async def get_printed(request: Request, path: Key) -> Response:
         """One printed document, by its path in the list."""
-        return await give(request, ("printed", path), lambda: reports.describe_report(library.snapshot_of(path), path))
+        return await give(request, lambda: reports.describe_report(library.snapshot_of(path), path))
+
+
+class TimelineQuery(BaseModel):
+    """A window of a timeline, as it is asked for."""
+
+    key: Key
+    from_ns: Time = None
+    to_ns: Time = None
+    width: Annotated[int, Field(ge=16, le=4_096, description="Pixels.")] = 1_200
+    first_row: Annotated[int, Field(ge=0, le=10_000_000, description="Row to begin with, from 0.")] = 0
+    num_rows: Annotated[
+        int, Field(ge=1, le=1_024, description="Rows; fewer are sent where rows x width is more than 2^20.")
+    ] = 64
+    by: Annotated[Literal["rank", "lane"], Field(description="A row for each rank, or each lane.")] = "rank"
+    hide: Annotated[str, Field(max_length=200, description="Kinds to leave out, with commas between.")] = ""
+    expected: Annotated[str, Field(max_length=1_024, description="Key of a prediction to lay over.")] = ""
+
+    def to_window(self) -> WindowRequest:
+        """The same for the view."""
+        return WindowRequest(
+            key=self.key,
+            from_ns=self.from_ns,
+            to_ns=self.to_ns,
+            width=self.width,
+            first_row=self.first_row,
+            num_rows=min(self.num_rows, _MOST_PIXELS // self.width),
+            by=self.by,
+            hidden=frozenset(filter(None, self.hide.split(","))),
+            expected=self.expected or None,
+        )
+
+
+class SpansQuery(BaseModel):
+    """Spans of a rank in a short window, as they are asked for."""
+
+    key: Key
+    rank: Annotated[int, Field(ge=0, le=1 << 31, description="Global rank.")]
+    lane: Annotated[str, Field(max_length=200, description="One lane of it; without it, all.")] = ""
+    from_ns: Time = None
+    to_ns: Time = None
+    expected: Annotated[str, Field(max_length=1_024, description="Key of a prediction to look into too.")] = ""
+
+    def to_window(self) -> WindowRequest:
+        """The same for the view."""
+        return WindowRequest(key=self.key, from_ns=self.from_ns, to_ns=self.to_ns, expected=self.expected or None)
+
+
+def list_direct(service: Service) -> dict[str, Direct[Any]]:
+    """What a page asks for while somebody moves over a timeline: answered without the framework."""
+    timelines, give = service.timelines, service.answers.give
+
+    async def draw(request: Request, asked: TimelineQuery) -> Response:
+        window = asked.to_window()
+        return await give(
+            request,
+            lambda: timeline.describe_timeline(timelines, window),
+            at_once=timelines.is_quick(window.key) and not window.expected,
+        )
+
+    async def list_spans(request: Request, asked: SpansQuery) -> Response:
+        window, lane = asked.to_window(), asked.lane or None
+        return await give(
+            request,
+            lambda: timeline.describe_spans(timelines, window, asked.rank, lane),
+            at_once=timelines.is_quick(window.key) and not window.expected,
+        )
+
+    return {"/api/timeline": Direct(TimelineQuery, draw), "/api/spans": Direct(SpansQuery, list_spans)}
 
 
 def _add_timeline(router: APIRouter, service: Service) -> None:
-    timelines, give = service.timelines, service.answers.give
+    timelines, give, direct = service.timelines, service.answers.give, list_direct(service)
 
     @router.get("/timeline", response_model=timeline.TimelineDocument, responses=_ERRORS, tags=["job"])
-    async def get_timeline(
-        request: Request,
-        key: Key,
-        from_ns: Time = None,
-        to_ns: Time = None,
-        width: Annotated[int, Query(ge=16, le=4_096, description="Pixels.")] = 1_200,
-        first_row: Annotated[int, Query(ge=0, le=10_000_000, description="Row to begin with, from 0.")] = 0,
-        num_rows: Annotated[
-            int, Query(ge=1, le=1_024, description="Rows; fewer are sent where rows x width is more than 2^20.")
-        ] = 64,
-        by: Annotated[Literal["rank", "lane"], Query(description="A row for each rank, or each lane.")] = "rank",
-        hide: Annotated[str, Query(max_length=200, description="Kinds to leave out, with commas between.")] = "",
-        expected: Annotated[str, Query(max_length=1_024, description="Key of a prediction to lay over.")] = "",
-    ) -> Response:
+    async def get_timeline(request: Request, asked: Annotated[TimelineQuery, Query()]) -> Response:
         """A window of the timeline of a job, or of the trials of an evaluation, aggregated to the pixels shown."""
-        num_rows = min(num_rows, _MOST_PIXELS // width)
-        hidden = frozenset(filter(None, hide.split(",")))
-        asked = WindowRequest(
-            key=key, from_ns=from_ns, to_ns=to_ns, width=width, first_row=first_row, num_rows=num_rows, by=by,
-            hidden=hidden, expected=expected or None,
-        )  # fmt: skip
-        return await give(request, ("timeline", asked), lambda: timeline.describe_timeline(timelines, asked))
+        return await direct["/api/timeline"].answer(request, asked)
 
     @router.get("/spans", response_model=timeline.SpansDocument, responses=_ERRORS, tags=["job"])
-    async def spans(
-        request: Request,
-        key: Key,
-        rank: Annotated[int, Query(ge=0, le=1 << 31, description="Global rank.")],
-        lane: Annotated[str, Query(max_length=200, description="One lane of it; without it, all.")] = "",
-        from_ns: Time = None,
-        to_ns: Time = None,
-        expected: Annotated[str, Query(max_length=1_024, description="Key of a prediction to look into too.")] = "",
-    ) -> Response:
+    async def spans(request: Request, asked: Annotated[SpansQuery, Query()]) -> Response:
         """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
-        asked = WindowRequest(key=key, from_ns=from_ns, to_ns=to_ns, expected=expected or None)
-        return await give(
-            request,
-            ("spans", asked, rank, lane),
-            lambda: timeline.describe_spans(timelines, asked, rank, lane or None),
-        )
+        return await direct["/api/spans"].answer(request, asked)
 
     @router.get("/breakdown", response_model=timeline.BreakdownDocument, responses=_ERRORS, tags=["job"])
     async def breakdown(request: Request, key: Key, from_ns: Time = None, to_ns: Time = None) -> Response:
         """Where the time of each rank went in a window."""
         return await give(
             request,
-            ("breakdown", key, from_ns, to_ns),
             lambda: timeline.describe_breakdown(timelines, key, from_ns, to_ns),
         )
 

@@ -27,11 +27,11 @@ from prism.serve.timeline.raster import warm_up
 from prism.serve.timelines import Timelines
 from prism.serve.upkeep import Upkeep
 from prism.serve.views.datacenter import Price
-from prism.serve.web.answers import Answers
-from prism.serve.web.api import Service, build_api
+from prism.serve.web.answers import Answers, Shortcut
+from prism.serve.web.api import Service, build_api, list_direct
 from prism.serve.web.descriptions import describe_fields
 from prism.serve.web.guard import Guard, GuardConfig
-from prism.serve.web.history_api import HistoryService, build_history_api
+from prism.serve.web.history_api import HISTORY_PATHS, HistoryService, build_history_api
 from prism.serve.web.metrics import CONTENT_TYPE, render_metrics
 from prism.serve.web.pages import list_routes, load_static
 from prism.serve.web.problems import EVERYWHERE, answer_error
@@ -84,10 +84,13 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     """The application behind its guard."""
     backing = backing or keep_up(config)
     library = backing.library
+    answers = Answers(
+        library, {"/api/version": backing.version} | dict.fromkeys(HISTORY_PATHS, lambda: _state_of_history(backing))
+    )
     service = Service(
         library=library,
         timelines=Timelines(library),
-        answers=Answers(library),
+        answers=answers,
         version=backing.version,
         price=config.price,
     )
@@ -116,7 +119,7 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
         build_history_api(
             HistoryService(
                 library=library,
-                answers=service.answers,
+                answers=answers,
                 index=backing.index,
                 notes=backing.notes,
                 alerter=backing.alerter,
@@ -125,6 +128,7 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
         ),
         responses=EVERYWHERE,
     )
+    app.add_middleware(Shortcut, answers=answers, direct=list_direct(service))
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_parameter)
     app.add_exception_handler(Exception, _on_bug)
@@ -132,9 +136,7 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     @app.get("/metrics", response_class=PlainTextResponse, tags=["folder"])
     async def metrics(request: Request) -> Response:
         """Prometheus metrics of jobs, steps, findings, recoveries and evaluations."""
-        return await service.answers.give(
-            request, ("metrics",), lambda: render_metrics(library.snapshot).encode(), CONTENT_TYPE
-        )
+        return await answers.give(request, lambda: render_metrics(library.snapshot).encode(), CONTENT_TYPE)
 
     @app.get("/healthz", response_class=PlainTextResponse, tags=["folder"])
     async def healthz() -> Response:
@@ -145,6 +147,11 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     describe = app.openapi
     app.openapi = lambda: app.openapi_schema or describe_fields(describe())  # type: ignore[method-assign]
     return Guard(app, config.guard)
+
+
+def _state_of_history(backing: Backing) -> tuple[int, int, int]:
+    """Another one whenever a page of the history may say something else."""
+    return backing.index.version, backing.notes.catch_up(), backing.index.num_waiting
 
 
 def _prepare() -> None:

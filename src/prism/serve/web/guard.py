@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Literal
 from urllib.parse import parse_qs, quote, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,8 +37,9 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin-allow-popups",  # Perfetto's tab must be able to answer
+    "Cache-Control": "no-store",
 }
-
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 _WRITABLE = frozenset({"/api/annotations", "/api/silences", "/api/alerts/test"})
 WRITE_HEADER = "x-prism-write"  # a page elsewhere cannot send it without asking first, and is never told yes
@@ -95,12 +96,9 @@ class Guard:
                 message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    if name not in headers:
-                        headers[name] = value
-                if "cache-control" not in headers:
-                    headers["Cache-Control"] = "no-store"
+                given = {name for name, _ in message["headers"]}
+                own = [header for header in _RAW_HEADERS if header[0] not in given]
+                message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
         limit_s = self.config.most_trace_seconds if scope["path"] == "/api/trace" else self.config.most_seconds

@@ -140,6 +140,12 @@ class Written:
     id: str
 
 
+# What is asked of the index and of what people wrote: answers there change with these, beside the folder.
+HISTORY_PATHS = tuple(
+    f"/api/{name}" for name in ("history", "history/jobs", "difference", "search", "host", "annotations")
+)
+
+
 def build_history_api(service: HistoryService) -> APIRouter:
     """All of these routes."""
     router = APIRouter(prefix="/api")
@@ -169,23 +175,19 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
         asked = Asked(kind=kind, cluster=cluster, job=job, host=host, text=q, from_ns=from_ns, to_ns=to_ns,
                       offset=offset, limit=limit)  # fmt: skip
         return await give(
-            request, ("history", index.version, notes.catch_up(), index.num_waiting, asked),
-            lambda: history.describe_history(index, notes, asked),
+            request, lambda: history.describe_history(index, notes, asked),
         )  # fmt: skip
 
     @router.get("/history/jobs", response_model=history.HistoryJobsDocument, tags=["history"])
     async def jobs(request: Request, limit: Limit = 500) -> Response:
         """Every job that was ever seen, by its newest look or run."""
-        return await give(
-            request, ("history/jobs", index.version, limit), lambda: history.describe_history_jobs(index, limit)
-        )
+        return await give(request, lambda: history.describe_history_jobs(index, limit))
 
     @router.get("/difference", response_model=history.DifferenceDocument, responses=_ERRORS, tags=["history"])
     async def difference(request: Request, first: Ref, second: Ref) -> Response:
         """Two runs, looks or days side by side."""
         return await give(
-            request, ("difference", index.version, first, second),
-            lambda: history.describe_difference(index, first, second),
+            request, lambda: history.describe_difference(index, first, second),
         )  # fmt: skip
 
     @router.get("/search", response_model=history.SearchDocument, responses=_ERRORS, tags=["history"])
@@ -193,7 +195,7 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
         request: Request, q: Annotated[str, Query(min_length=1, max_length=400, description="Words, all of them.")]
     ) -> Response:
         """Jobs, hosts, runs, findings, verdicts and reports that hold every word."""
-        return await give(request, ("search", index.version, q), lambda: history.search(index, q))
+        return await give(request, lambda: history.search(index, q))
 
 
 def _add_reading(router: APIRouter, service: HistoryService) -> None:
@@ -208,16 +210,15 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
     ) -> Response:
         """Everything ever said of a host."""
         return await give(
-            request, ("host", index.version, notes.catch_up(), name, offset, limit),
+            request,
             lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
-        )  # fmt: skip
+        )
 
     @router.get("/feed", response_model=host.FeedDocument, tags=["cluster"])
     async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
         """Findings as watches told, updated and resolved them, newest first."""
         return await give(
-            request, ("feed", offset, limit),
-            lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit),
+            request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit),
         )  # fmt: skip
 
     @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])
@@ -228,7 +229,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
             rows = tuple(history.to_annotation_row(note) for note in notes.annotations(job, host))
             return AnnotationsDocument(annotations=rows, writable=service.writable)
 
-        return await give(request, ("annotations", notes.catch_up(), job, host), build)
+        return await give(request, build)
 
     @router.get("/alerts", response_model=AlertsDocument, tags=["alerts"])
     async def alerts(request: Request) -> Response:

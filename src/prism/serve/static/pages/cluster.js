@@ -50,17 +50,17 @@ function jobsCard(jobs, colours, leftOut) {
   const built = table("jobs", [
     { name: "job", get: (j) => j.id, cut: true, show: (j) => [h("span", { class: "sw", style: { background: colours.get(j.key) || "var(--faint)", marginRight: "8px" } }), jobLink(j)] },
     { name: "health", get: (j) => j.health, show: (j) => health(j.health, j.health_text) },
-    { name: "state", get: (j) => j.state, show: (j) => [j.state === "unknown" ? "–" : j.state, j.stale ? [" ", badge("stale", "warn", "not written to for long")] : null] },
-    { name: "as of", get: (j) => j.looked_until_ns, show: (j) => h("span", { title: clock(j.looked_until_ns, { date: true }) }, ago(j.looked_until_ns)) },
-    { name: "layout", get: (j) => j.layout, show: (j) => (j.layout ? h("span", { class: "mono", title: j.degrees.map((d) => `${d.name} ${d.value ?? "?"}: ${percent(d.confidence)} sure`).join("\n") }, j.layout) : "–") },
-    { name: "ranks", num: true, get: (j) => j.num_ranks, show: (j) => whole(j.num_ranks) },
-    { name: "hosts", num: true, get: (j) => j.num_hosts, show: (j) => whole(j.num_hosts) },
-    { name: "steps", num: true, get: (j) => j.num_steps, show: (j) => whole(j.num_steps) },
-    { name: "step time", num: true, get: (j) => j.step_s, show: (j) => seconds(j.step_s), title: "median" },
-    { name: "trend", show: (j) => sparkline(j.trend_s) },
+    { name: "state", fold: 7, get: (j) => j.state, show: (j) => [j.state === "unknown" ? "–" : j.state, j.stale ? [" ", badge("stale", "warn", "not written to for long")] : null] },
+    { name: "as of", fold: 9, tight: true, get: (j) => j.looked_until_ns, show: (j) => h("span", { title: clock(j.looked_until_ns, { date: true }) }, ago(j.looked_until_ns)) },
+    { name: "layout", fold: 4, get: (j) => j.layout, show: (j) => (j.layout ? h("span", { class: "mono", title: j.degrees.map((d) => `${d.name} ${d.value ?? "?"}: ${percent(d.confidence)} sure`).join("\n") }, j.layout) : "–") },
+    { name: "ranks", fold: 5, num: true, get: (j) => j.num_ranks, show: (j) => whole(j.num_ranks) },
+    { name: "hosts", fold: 2, num: true, get: (j) => j.num_hosts, show: (j) => whole(j.num_hosts) },
+    { name: "steps", fold: 3, num: true, get: (j) => j.num_steps, show: (j) => whole(j.num_steps) },
+    { name: "step time", fold: 8, num: true, get: (j) => j.step_s, show: (j) => seconds(j.step_s), title: "median" },
+    { name: "trend", fold: 6, show: (j) => sparkline(j.trend_s) },
     { name: "GPU s lost", num: true, get: (j) => j.lost_gpu_seconds, show: (j) => (j.num_findings ? whole(j.lost_gpu_seconds) : "–") },
     { name: "what is wrong", wide: true, get: (j) => j.health_text, show: (j) => (j.health === "ok" ? h("span", { class: "note" }, j.health_text) : words(j.health_text)) },
-    { name: "from", get: (j) => `${j.source} ${j.place}`, cut: true, show: (j) => [h("span", { class: "note" }, `${j.source} · ${j.place}`), j.run_key ? [" ", h("a", { href: link("/failures", { run: j.run_key }) }, "its run")] : null] },
+    { name: "from", fold: 1, get: (j) => `${j.source} ${j.place}`, cut: true, show: (j) => [h("span", { class: "note" }, `${j.source} · ${j.place}`), j.run_key ? [" ", h("a", { href: link("/failures", { run: j.run_key }) }, "its run")] : null] },
   ], jobs, { sort: ["GPU s lost", true], caption: "Jobs" });
   return card("Jobs", built.node, { tools: built.tools, about: leftOut ? `${whole(leftOut)} more are left out; /api/jobs pages through all` : "" });
 }
@@ -69,11 +69,11 @@ export function findingsCard(findings, go, { onchoose } = {}) {
   if (!findings.length) return card("Findings", empty("No finding is open", "Findings of diagnose and watch appear here, worst first."));
   const built = table("findings", [
     { name: "what", get: (f) => words(f.kind), show: (f) => badge(words(f.kind), f.kind === "hang" ? "bad" : "warn") },
-    { name: "job", get: (f) => f.job, cut: true, show: (f) => h("a", { href: findingLink(f) }, f.job) },
+    { name: "job", fold: 3, get: (f) => f.job, cut: true, show: (f) => h("a", { href: findingLink(f) }, f.job) },
     { name: "culprit", get: (f) => `${f.culprit_type} ${f.culprit}`, cut: true, show: (f) => [h("span", { class: "note" }, f.culprit_type), " ", f.culprit] },
     { name: "GPU s lost", num: true, get: (f) => f.lost_gpu_seconds, show: (f) => whole(f.lost_gpu_seconds) },
-    { name: "sure", num: true, get: (f) => f.score, show: (f) => percent(f.score) },
-    { name: "lasts", num: true, get: (f) => f.to_ns - f.from_ns, show: (f) => seconds((f.to_ns - f.from_ns) / 1e9) },
+    { name: "sure", fold: 1, num: true, get: (f) => f.score, show: (f) => percent(f.score) },
+    { name: "lasts", fold: 2, num: true, get: (f) => f.to_ns - f.from_ns, show: (f) => seconds((f.to_ns - f.from_ns) / 1e9) },
     { name: "evidence", wide: true, get: (f) => f.evidence },
   ], findings, { sort: ["GPU s lost", true], caption: "Findings", go: (f) => (event) => { if (event.target.closest("a")) return; if (onchoose) onchoose(f); else go("/job", findingQuery(f)); } });
   return card("Findings", built.node, { about: "worst first; choose one to see it on the timeline", tools: built.tools });
@@ -84,6 +84,8 @@ const findingQuery = (f) => {
   return { key: f.job_key, from: (BigInt(f.origin_ns) + BigInt(f.from_ns - margin)).toString(), to: (BigInt(f.origin_ns) + BigInt(f.to_ns + margin)).toString() };
 };
 const findingLink = (f) => link("/job", findingQuery(f));
+
+const byName = new Intl.Collator("en", { numeric: true }).compare; // node-2 before node-10
 
 function heat(value, top) {
   if (value === null || !top) return "var(--line-soft)";
@@ -103,7 +105,7 @@ function topologyCard(data, colours, go) {
   const switches = h("div", { class: "switches" }, data.switches.slice(0, 128).map((s) => h("div", { class: `switch ${s.blamed ? "bad" : ""}`, title: `${s.switch}: ${plural(s.num_nics, "NIC")}, tenants ${s.jobs.join(", ") || "none"}` },
     h("b", {}, s.switch), h("div", { class: "meter" }, h("i", { style: { width: `${most && s.mean_gbps ? (100 * s.mean_gbps) / most : 0}%` } })),
     h("small", {}, s.mean_gbps === null ? plural(s.num_nics, "NIC") : `${gbps(s.mean_gbps)} mean`), h("small", {}, plural(s.jobs.length, "tenant"), s.blamed ? ", blamed" : ""))));
-  const hosts = h("div", { class: "hosts" }, data.hosts.slice(0, 2048).map((host) => h("div", { class: `host ${host.state}`, title: describeHost(host), style: { borderLeftColor: colours.get(`${host.place}~${host.jobs[0]}`) || "var(--faint)" } },
+  const hosts = h("div", { class: "hosts" }, [...data.hosts].sort((a, b) => byName(a.host, b.host)).slice(0, 2048).map((host) => h("div", { class: `host ${host.state}`, title: describeHost(host), style: { borderLeftColor: colours.get(`${host.place}~${host.jobs[0]}`) || "var(--faint)" } },
     h("b", {}, host.host), host.nics.length ? h("span", { class: "nics" }, host.nics.slice(0, 16).map((nic) => h("i", { style: { background: heat(nic.peak_gbps, top) } }))) : null)));
   const suspects = data.hosts.filter((host) => host.state !== "ok");
   return card("Topology", h("div", {}, legend,

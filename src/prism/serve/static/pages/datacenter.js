@@ -1,6 +1,6 @@
 // Datacenter: the report of a characterization.
 import * as address from "../address.js";
-import { COLOURS, SERIES, chart, colour } from "../charts.js";
+import { COLOURS, SERIES, chart } from "../charts.js";
 import { load } from "../data.js";
 import { badge, card, clear, empty, h, tile } from "../dom.js";
 import { table } from "../table.js";
@@ -68,8 +68,8 @@ function arrivalsCard(c) {
   if (!found.length) return card("Arrivals", empty("Not in the trace", ""));
   const grid = DAYS.slice(1).map((_, d) => Array.from({ length: 24 }, (_, hour) => found.find((a) => a.weekday === d + 1 && a.hour === hour)?.jobs ?? 0));
   const make = () => ({
-    traces: [{ type: "heatmap", z: grid, x: Array.from({ length: 24 }, (_, i) => i), y: DAYS.slice(1), colorscale: [[0, colour("--line-soft")], [1, COLOURS.compute]], showscale: true, colorbar: { thickness: 9, outlinewidth: 0, tickfont: { size: 10 } }, hovertemplate: "%{y} %{x}:00, %{z} jobs<extra></extra>", xgap: 1, ygap: 1 }],
-    layout: { xaxis: { title: `hour, ${c.arrivals.clock}`, dtick: 3 }, yaxis: { autorange: "reversed" } },
+    traces: [{ type: "heatmap", z: grid, x: Array.from({ length: 24 }, (_, i) => i), y: DAYS.slice(1), hovertemplate: "%{y} %{x}:00, %{z} jobs<extra></extra>" }],
+    layout: { xaxis: { title: `hour, ${c.arrivals.clock}`, range: [-0.5, 23.5] }, yaxis: { autorange: "reversed" } },
   });
   return card("Arrivals", chart("Arrivals by weekday and hour", make), { about: "jobs submitted" });
 }

@@ -43,7 +43,7 @@ function daysCard(days, job, overview) {
     { name: "compare", show: (d) => compareLinks(day(d)) },
   ].filter(Boolean), days, { caption: "Days", most: 31, sort: ["day (UTC)", true] });
   return h("div", {}, h("div", { class: "tiles" }, tile(whole(days.length), "days"), tile(number(lost / 3600), "GPU-hours lost"), cost(1) ? tile(cost(lost), "cost of what was lost") : null,
-    tile(seconds(steps.at(-1) ?? null), "step time, last day"), h("div", { class: "tile" }, sparkline(steps), h("span", {}, "step time by day"))), card("Days", built.node, { tools: built.tools }));
+    tile(seconds(steps.at(-1) ?? null), "step time, last day"), h("div", { class: "tile" }, steps.length > 1 ? sparkline(steps) : h("b", {}, "–"), h("span", {}, "step time by day"))), card("Days", built.node, { tools: built.tools }));
 }
 
 const compareLinks = (ref) => {
@@ -67,7 +67,7 @@ async function hostsFound(q) {
 function entriesCard(found, job) {
   if (!found.entries.length) return card("Entries", empty("Nothing matches", ""));
   const built = table("history", [
-    { name: "until", get: (e) => Number(e.until_ns), show: (e) => clock(e.until_ns, { date: true }) }, { name: "what", get: (e) => words(e.kind), show: (e) => [badge(words(e.kind), "info"), e.gone ? [" ", badge("gone")] : null] },
+    { name: "until", tight: true, get: (e) => Number(e.until_ns), show: (e) => clock(e.until_ns, { date: true }) }, { name: "what", get: (e) => words(e.kind), show: (e) => [badge(words(e.kind), "info"), e.gone ? [" ", badge("gone")] : null] },
     { name: "job", cut: true, get: (e) => e.job, show: (e) => (e.job && e.job !== job ? h("a", { href: address.link("/history", { job: e.job }) }, e.job) : e.job || "–") },
     { name: "says", wide: true, get: (e) => e.text, show: (e) => (e.gone ? e.text || e.key : h("a", { href: address.at(e.page) }, e.text || e.key)) }, { name: "state", get: (e) => e.state },
     { name: "step time", num: true, get: (e) => e.step_s, show: (e) => seconds(e.step_s) }, { name: "goodput", num: true, get: (e) => e.goodput, show: (e) => percent(e.goodput, 1) }, { name: "compare", show: (e) => compareLinks(e.ref) },
