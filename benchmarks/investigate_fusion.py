@@ -24,7 +24,7 @@ import polars as pl
 from machine import describe_machine
 from prism.errors import PrismError
 from prism.investigate import investigate
-from prism.investigate.clues import read_findings
+from prism.investigate.slow_clues import read_findings
 from prism.records.findings import Culprit, Finding
 
 SOURCES = ("flows", "flight_recorder", "logs", "counters")
@@ -72,7 +72,7 @@ def ask(
     with tempfile.TemporaryDirectory() as folder:
         write_evidence(Path(folder), job, host_of, sources, rng if state == "degraded" else None)
         try:
-            verdict = investigate(Path(folder), read_findings(pick_findings(diagnosis, job))).fused
+            verdict = investigate(Path(folder), read_findings(pick_findings(diagnosis, job), host_of)).fused
         except PrismError as error:
             return False, str(error)
     hosts = {s.id for s in verdict.culprits if s.type == "host"}

@@ -17,7 +17,7 @@ import pytest
 from prism.cli.investigate import run_investigate
 from prism.errors import InputError
 from prism.investigate import collector
-from prism.investigate.clues import read_standings
+from prism.investigate.stop_clues import read_standings
 from prism.investigate.live import LiveJob, _list_commands, investigate_live
 from prism.traces.standing import read_stack
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prism.investigate.clues import read_log_ends, read_standings
+from prism.investigate.stop_clues import read_log_ends, read_standings
 from prism.recover.supervise.stacks import find_py_spy, take_stacks
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
