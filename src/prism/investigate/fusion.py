@@ -217,7 +217,7 @@ def _lead_with_the_closest(support: Sequence[Clue]) -> tuple[Clue, ...]:
 
 
 def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tuple[Suspect, ...]:
-    """Those of the lead who are as likely, and the hosts, GPUs and program lines that other clues or their place add."""
+    """Those of the lead who are as likely, and hosts, GPUs and program lines that other clues or their place add."""
     places = {host_of(c, vote.hosts) for c in tied} - {None}
     if not places and any(c.type == "rank" for c in tied):
         # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.

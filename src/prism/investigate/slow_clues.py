@@ -136,13 +136,14 @@ def read_waited_for(table: pl.DataFrame) -> list[Clue]:
     first = table.row(0, named=True)
     if first["last"] < 0.6 * first["calls"] or first["held_us"] < 2 * table.row(1, named=True)["held_us"]:
         return []
-    named = [Suspect(type="rank", id=str(first["rank"]))]
+    named = [] if first["rank"] is None else [Suspect(type="rank", id=str(first["rank"]))]
     named += [Suspect(type="host", id=first["host"])] if first["host"] else []
+    who = f"a process of {first['host']}" if first["rank"] is None else f"rank {first['rank']}"
     return [
         Clue(
             source="inspector",
             what="slow rank: the others wait for it",
-            text=f"rank {first['rank']} came last to {first['last']} of {first['calls']} collectives; the others "
+            text=f"{who} came last to {first['last']} of {first['calls']} collectives; the others "
             f"waited {first['held_us'] / 1e3:.1f} ms for it",
             suspects=tuple(named),
             since_ns=None,
