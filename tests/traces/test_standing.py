@@ -50,6 +50,16 @@ def steps(group: str, at_ms: int, num: int = 4) -> list[tuple[str, int, int, int
     return [call for number in range(1, num + 1) for call in step(group, number, at_ms)]
 
 
+def test_a_process_that_ended_because_it_lost_a_peer_is_not_to_blame() -> None:
+    waits = [read_stack(WAITS, rank=r, pid=r, state="S (sleeping)") for r in range(2)]
+    ended = read_stack("", rank=2, pid=2, state="Z (zombie)")
+    assert ended.where == "ended"
+    (died,) = read_standings([*waits, ended])
+    assert [s.id for s in died.suspects] == ["2"] and "ended" in died.what
+    (found,) = read_standings([*waits, ended], lost_peer={2})
+    assert not found.suspects
+
+
 def test_a_missing_rank_belongs_to_the_group_whose_distances_it_keeps() -> None:
     seen = {"0": {0, 2, 4, 5}, "a": {0, 2}, "b": {4, 5}}
     assert infer_members(seen, [1, 3]) == {"0": (0, 1, 2, 3, 4, 5), "a": (0, 1, 2), "b": (3, 4, 5)}

@@ -73,7 +73,7 @@ def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], No
         say(f"{count} files: {kind}")
     readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
         (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs), read_stacks(files.stacks))),
-        (files.stacks, lambda e, paths: e.clues.extend(stop_clues.read_standings(read_stacks(paths)))),
+        (files.stacks, lambda e, paths: _read_stacks(e, paths, read_rank_logs(files.logs))),
         (files.traces, _read_traces),
         (files.inspector, _read_inspector),
         (files.ras, _read_ras),
@@ -159,6 +159,11 @@ def _read_dumps(
     late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
     if late is not None:
         evidence.clues.append(slow_clues.read_late_rank(late))
+
+
+def _read_stacks(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
+    lost_peer = {log.rank for log in logs if log.lost_peer}
+    evidence.clues += stop_clues.read_standings(read_stacks(files), lost_peer=lost_peer)
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:

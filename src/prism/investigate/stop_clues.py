@@ -178,12 +178,17 @@ def read_log_ends(logs: Sequence[RankLog], alive: Collection[int] = ()) -> list[
     return []
 
 
-def read_standings(ranks: Sequence[Standing], hosts: Mapping[str, str] | None = None) -> list[Clue]:
-    """Who stands elsewhere than the ranks that wait in a collective or a message, or is stopped."""
-    stopped = [r for r in ranks if r.where == "stopped"]
-    if stopped:
-        told = f"is in state {stopped[0].state}"
-        return [_accuse_standing(stopped, "hang: a process is stopped", told, 0.95, hosts or {})]
+def read_standings(
+    ranks: Sequence[Standing], hosts: Mapping[str, str] | None = None, lost_peer: Collection[int] = ()
+) -> list[Clue]:
+    """Who stands elsewhere than the ranks that wait in a collective or a message, is stopped, or has ended.
+
+    `lost_peer` are ranks whose logs say that a peer was lost: they ended because another one had.
+    """
+    for where, what in (("stopped", "hang: a process is stopped"), ("ended", "hang: a process has ended")):
+        found = [r for r in ranks if r.where == where and not (where == "ended" and r.rank in lost_peer)]
+        if found:
+            return [_accuse_standing(found, what, f"is in state {found[0].state}", 0.95, hosts or {})]
     waiting = [r for r in ranks if r.where in ("collective", "message")]
     elsewhere = [r for r in ranks if r.where == "elsewhere" and r.line]
     if waiting and elsewhere and len(elsewhere) <= len(waiting):
