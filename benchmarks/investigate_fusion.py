@@ -75,8 +75,11 @@ def main() -> None:
         for num in range(1, len(SOURCES) + 1):
             first, told = ask(trial, SOURCES[:num])
             right[trial.state, num] += first
-            if given.verbose and not first:
-                print(f"  {trial.name} {trial.state} {'+'.join(SOURCES[:num])}: {told}", flush=True)
+            if given.verbose:
+                print(
+                    f"  {trial.name} {trial.state} {'+'.join(SOURCES[:num])}: {told if not first else 'first'}",
+                    flush=True,
+                )
     for state in total:
         for num in range(1, len(SOURCES) + 1):
             print(f"{state}: {' + '.join(SOURCES[:num])}: {right[state, num]} of {total[state]} first")
@@ -120,8 +123,8 @@ def _describe_job(truth: dict[str, Any], fault: dict[str, Any], host_of: dict[st
     ends = [e for e in truth["endpoints"] if e in ends or host_of.get(e) in ends]
     steps = [{"start_ns": s["start_ns"], "duration_ns": s["end_ns"] - s["start_ns"]} for s in truth["steps"]]
     culprit = {"kind": fault["kind"], "cause": fault["cause"], "type": who["type"], "id": who["id"], "endpoints": ends}
-    return {"name": truth["id"], "gpus": truth["gpus"], "endpoints": truth["endpoints"], "steps": steps,
-            "culprit": culprit}  # fmt: skip
+    kept = {name: truth[name] for name in ("gpus", "endpoints")}
+    return {"name": truth["id"], **kept, "steps": steps, "culprit": culprit}
 
 
 def ask(trial: Trial, sources: tuple[str, ...]) -> tuple[bool, str]:
