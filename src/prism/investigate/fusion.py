@@ -156,8 +156,9 @@ class _Vote:
             if about:
                 others = [c for c in own if c not in about and not _overlap(c, about)]
                 clue = max(about, key=self._odds_of)
-                odds *= self._odds_of(clue) / (1 + sum(self._odds_of(c) for c in _distinct(others)))
-                odds *= self._count(any(s.type == "rank" for s in clue.suspects)) * self.share(clue, candidate)
+                ratio = self._odds_of(clue) / (1 + sum(self._odds_of(c) for c in _distinct(others)))
+                ratio *= self._count(any(s.type == "rank" for s in clue.suspects)) * self.share(clue, candidate)
+                odds *= max(ratio, 1.0)  # To be named by a source that knows little speaks for nobody else.
         # What stops a job is often the program, of which counters show nothing.
         fine = effect == "slow" and host_of(candidate, self.hosts) in self.cleared
         return odds * (self.config.cleared if fine else 1.0)
@@ -218,7 +219,7 @@ def _lead_with_the_closest(support: Sequence[Clue]) -> tuple[Clue, ...]:
 
 def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tuple[Suspect, ...]:
     """Those of the lead who are as likely, and hosts, GPUs and program lines that other clues or their place add."""
-    places = {host_of(c, vote.hosts) for c in tied} - {None}
+    places = {h for c in tied if (h := host_of(c, vote.hosts))}
     if not places and any(c.type == "rank" for c in tied):
         # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.
         places = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
