@@ -21,7 +21,7 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("findings", type=Path, nargs="?")
     parser.add_argument("--captures-named", default="00,02,04,06,08,12,14")
     parser.add_argument("--seeds", help="random scenarios instead of captures: first and one past the last")
+    parser.add_argument("--draws", help="only all sources, degraded, with other losses: first and one past the last")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
     print(describe_machine())
@@ -68,6 +69,9 @@ def main() -> None:
         trials = draw_trials(range(*map(int, given.seeds.split(":"))))
     else:
         trials = read_trials(given.captures, given.findings, given.captures_named.split(","))
+    if given.draws:
+        score_draws(trials, range(*map(int, given.draws.split(":"))))
+        return
     right: Counter[tuple[str, int]] = Counter()
     total: Counter[str] = Counter()
     for trial in trials:
@@ -83,6 +87,22 @@ def main() -> None:
     for state in total:
         for num in range(1, len(SOURCES) + 1):
             print(f"{state}: {' + '.join(SOURCES[:num])}: {right[state, num]} of {total[state]} first")
+
+
+def score_draws(trials: Iterable[Trial], draws: range) -> None:
+    """Print how often all sources together name the culprit when other parts of dumps, logs and counters are lost."""
+    right, total = 0, 0
+    for trial in trials:
+        if trial.state != "degraded":
+            continue
+        found = [ask(trial, SOURCES, draw) for draw in draws]
+        right, total = right + sum(first for first, _ in found), total + len(draws)
+        wrong = dict.fromkeys(told for first, told in found if not first)
+        print(
+            f"  {trial.name}: {sum(first for first, _ in found)} of {len(draws)} first; {'; '.join(wrong)[:400]}",
+            flush=True,
+        )
+    print(f"degraded: {' + '.join(SOURCES)}: {right} of {total} first over {len(draws)} draws of what is lost")
 
 
 def read_trials(captures: Path, findings: Path, names: list[str]) -> Iterator[Trial]:
@@ -127,10 +147,10 @@ def _describe_job(truth: dict[str, Any], fault: dict[str, Any], host_of: dict[st
     return {"name": truth["id"], **kept, "steps": steps, "culprit": culprit}
 
 
-def ask(trial: Trial, sources: tuple[str, ...]) -> tuple[bool, str]:
+def ask(trial: Trial, sources: tuple[str, ...], draw: int = 0) -> tuple[bool, str]:
     """Whether the verdict of these sources names the culprit, and nobody else of its kind; and what it said."""
     job, host_of, state = trial.job, trial.host_of, trial.state
-    rng = random.Random(f"{trial.name} {state}")
+    rng = random.Random(f"{trial.name} {state}" + (f" {draw}" if draw else ""))
     with tempfile.TemporaryDirectory() as folder:
         write_evidence(Path(folder), job, host_of, sources, rng if state == "degraded" else None)
         try:

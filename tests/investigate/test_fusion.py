@@ -57,6 +57,12 @@ def test_an_error_that_ends_processes_is_not_why_a_running_job_is_slow() -> None
     assert hosts_of(fuse([error, clue("ras", 0.5, shows="stop")], HOSTS)) == {"node-6"}
 
 
+def test_an_error_on_one_of_four_that_cannot_be_why_the_job_is_slow_does_not_choose_it() -> None:
+    group = clue("flows", 0.93, "node-1", "node-2", shows="slow", causes=("slow",), one_of=True)
+    fused = fuse([group, clue("log", 0.9, "node-1", causes=("stop",))], HOSTS)
+    assert hosts_of(fused) == {"node-1", "node-2"}
+
+
 def test_one_of_four_is_told_apart_by_another_source_or_by_counters_that_are_fine() -> None:
     group = clue("flows", 0.9, "node-1", "node-2", "node-3", "node-4", causes=("slow",), one_of=True)
     assert hosts_of(fuse([group], HOSTS)) == {"node-1", "node-2", "node-3", "node-4"}

@@ -73,14 +73,16 @@ def fuse(
         num_ranks=max(num_ranks, len(hosts or {})),
         config=config or FusionConfig(),
     )
-    odds = vote.weigh()
+    weighed = vote.weigh()
+    odds = {candidate: weight for candidate, (weight, _) in weighed.items()}
     if not clues:
         return _NOBODY
     if not odds:
         said = max(clues, key=lambda c: c.confidence)
         return _conclude((said,), (), said.confidence, vote)
     best = max(odds, key=lambda c: odds[c])
-    support = _lead_with_the_closest([c for c in clues if vote.share(c, best)])
+    effect = weighed[best][1]
+    support = _lead_with_the_closest([c for c in clues if vote.share(c, best) and effect in c.causes])
     tied = [c for c in odds if vote.share(support[0], c) and odds[c] >= vote.config.tied * odds[best]]
     rest = max(1.0 - len(odds) / vote.num_candidates, 0.0)
     return _conclude(support, tied, sum(odds[c] for c in tied) / (sum(odds.values()) + rest), vote)
@@ -109,11 +111,13 @@ class _Vote:
         per_host = Counter(self.placed.values()).most_common(1)[0][1]
         return -(-(self.num_ranks - len(self.placed)) // per_host)
 
-    def weigh(self) -> dict[Suspect, float]:
+    def weigh(self) -> dict[Suspect, tuple[float, Effect]]:
         """The odds of every candidate against all that nobody names, by the effect that suits it best."""
-        candidates = self._list_candidates()
         effects = self._weigh_effects()
-        return {c: max(effects[e] * self._weigh(c, e) for e in effects) for c in candidates}
+        return {
+            candidate: max((weight * self._weigh(candidate, effect), effect) for effect, weight in effects.items())
+            for candidate in self._list_candidates()
+        }
 
     def share(self, clue: Clue, candidate: Suspect) -> float:
         """How likely it is that a clue is about a candidate: by itself, or by the host that a rank runs on."""
