@@ -113,11 +113,13 @@ class _Vote:
 
     def weigh(self) -> dict[Suspect, tuple[float, Effect]]:
         """The odds of every candidate against all that nobody names, by the effect that suits it best."""
-        effects = self._weigh_effects()
-        return {
-            candidate: max((weight * self._weigh(candidate, effect), effect) for effect, weight in effects.items())
-            for candidate in self._list_candidates()
-        }
+        return {candidate: self.weigh_one(candidate) for candidate in self._list_candidates()}
+
+    def weigh_one(self, candidate: Suspect) -> tuple[float, Effect]:
+        """The odds of one candidate by the effect that suits it best, and that effect."""
+        return max(
+            (weight * self._weigh(candidate, effect), effect) for effect, weight in self._weigh_effects().items()
+        )
 
     def share(self, clue: Clue, candidate: Suspect) -> float:
         """How likely it is that a clue is about a candidate: by itself, or by the host that a rank runs on."""
@@ -226,7 +228,9 @@ def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tupl
     places = {h for c in tied if (h := host_of(c, vote.hosts))}
     if not places and any(c.type == "rank" for c in tied):
         # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.
-        places = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
+        unplaced = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
+        odds = {h: vote.weigh_one(Suspect(type="host", id=h))[0] for h in unplaced}
+        places = {h for h in unplaced if odds[h] > vote.config.tied * max(odds.values())}
 
     def near(suspect: Suspect) -> bool:
         return suspect.type == "program" or host_of(suspect, vote.hosts) in places
