@@ -61,7 +61,7 @@ def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
 
 def test_sources_that_agree_make_it_surer_and_hosts_are_added() -> None:
     fused = fuse([clue("flight_recorder", 0.8, "7"), clue("log", 0.6, "7", "node-3", what="ECCError")])
-    assert fused.confidence == pytest.approx(1 - 0.2 * 0.4)
+    assert fused.confidence == pytest.approx(48 / (48 + 7 / 8))  # 4 to 1 times 1.5 to 1 times 8 ranks
     assert {s.id for s in fused.culprits} == {"7", "node-3"} and "ECCError" in fused.what
 
 

@@ -17,8 +17,8 @@ import pytest
 from prism.cli.investigate import run_investigate
 from prism.errors import InputError
 from prism.investigate import collector
-from prism.investigate.clues import read_standings
 from prism.investigate.live import LiveJob, _list_commands, investigate_live
+from prism.investigate.stop_clues import read_standings
 from prism.traces.standing import read_stack
 
 SLEEPER = "import time\ndef load_data():\n    print('ready', flush=True)\n    time.sleep(300)\nload_data()\n"

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from prism.observe.diagnose import diagnose
-from prism.observe.sampled import keep_certain
+from prism.observe.sampled import SampledConfig, keep_certain
 from prism.records.findings import Culprit, Finding
 from prism.records.flow_samples import put_together
 from prism.scenarios import load_scenario, make_scenario
@@ -57,6 +57,18 @@ def test_an_unknown_degree_says_what_would_make_it_known(made: ScenarioRun) -> N
     assert (
         "tp" in line and "not known from samples" in line and "sample 1 in " in line and "export flow records" in line
     )
+
+
+def test_degrees_stand_only_where_samples_lie_closer_than_groups_begin_apart(made: ScenarioRun) -> None:
+    """Tensor and data parallelism send the same totals over the same pairs: only moments tell them apart."""
+    found = diagnose(made.flows, made.topology)
+    took = (made.flows["end_ns"] - made.flows["start_ns"]).clip(1)
+    for apart_ns, stands in ((5_000, True), (80_000, False)):
+        samples = (took // apart_ns + 11).cast(pl.Int64)
+        records = made.flows.with_columns(packets=samples * 1000, sampling_rate=pl.lit(1000, pl.Int64))
+        kept = keep_certain(found, records, ("records are packet samples",), SampledConfig(confidence=0.0))
+        assert (kept.jobs[0].layout.tp.value is not None) is stands
+    assert any("us apart" in line for line in kept.notes)
 
 
 def test_records_that_are_no_samples_stay_as_they_are(made: ScenarioRun) -> None:

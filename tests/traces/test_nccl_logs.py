@@ -143,6 +143,75 @@ def test_inspector_files_name_the_rank_that_the_others_wait_for(tmp_path: Path) 
     assert found.row(0, named=True) == {"rank": 1, "host": "n1", "calls": 4, "last": 4, "held_us": 280.0}
 
 
+def _write_inspector(path: Path, lines: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _call(number: int, exec_us: int, timing: str = "kernel_gpu") -> dict[str, object]:
+    return {
+        "coll": "AllReduce", "coll_algo": "RING", "coll_proto": "SIMPLE", "coll_sn": number, "coll_msg_size_bytes": 8,
+        "coll_exec_time_us": exec_us, "coll_timing_source": timing, "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.5,
+    }  # fmt: skip
+
+
+def _context(rank: int, size: int, process: int, id_: str = "0x7") -> dict[str, object]:
+    return {
+        "header": {"id": id_, "rank": rank, "n_ranks": size, "nnodes": 2},
+        "metadata": {"inspector_output_format_version": "v4.3", "hostname": f"n{process // 2}", "pid": process},
+    }
+
+
+def test_lines_after_a_dump_marker_belong_to_it(tmp_path: Path) -> None:
+    """Format v4.3 writes who it is about once a dump."""
+    paths = []
+    for rank in range(3):
+        marker = {**_context(rank, 3, rank), "dump_stats": {"coll_records": 2, "p2p_records": 1}}
+        message = {"p2p_perf": {"p2p": "Send", "p2p_sn": 1, "p2p_peer": 0, "p2p_exec_time_us": 5}}
+        calls: list[dict[str, object]] = [{"coll_perf": _call(n, 20 if rank == 2 else 90)} for n in range(2)]
+        paths.append(_write_inspector(tmp_path / f"n-pid{rank}.log", [marker, message, *calls]))
+        assert looks_like_inspector(paths[-1])
+    read = read_inspector(paths)
+    assert read.height == 6 and read["size"].to_list() == [3] * 6
+    assert find_waited_for(read).row(0, named=True) == {
+        "rank": 2,
+        "host": "n1",
+        "calls": 2,
+        "last": 2,
+        "held_us": 140.0,
+    }
+
+
+def test_the_rank_of_a_small_communicator_is_not_the_rank_of_the_job(tmp_path: Path) -> None:
+    """Two pairs of four processes: rank 1 of the second pair is rank 3 of the job."""
+    paths = []
+    for process in range(4):
+        world = {**_context(process, 4, process), "coll_perf": _call(0, 50)}
+        late = {0: 90, 1: 90, 2: 90, 3: 20}[process]
+        pair = [
+            {**_context(process % 2, 2, process, f"0x{process // 2}"), "coll_perf": _call(n, late)} for n in range(5)
+        ]
+        paths.append(_write_inspector(tmp_path / f"{process}.log", [world, *pair]))
+    assert find_waited_for(read_inspector(paths)).row(0, named=True)["rank"] == 3
+
+
+def test_calls_that_few_ranks_wrote_or_that_other_clocks_timed_are_not_compared(tmp_path: Path) -> None:
+    """Format v4.0 writes only the last call before each dump, so that most calls are known of few ranks."""
+    paths = [
+        _write_inspector(tmp_path / f"{r}.log", [{**_context(r, 8, r), "coll_perf": _call(7, 90 - 60 * r)}])
+        for r in range(2)
+    ]
+    assert find_waited_for(read_inspector(paths)).is_empty()
+    paths = [
+        _write_inspector(
+            tmp_path / f"{r}.log",
+            [{**_context(r, 2, r), "coll_perf": _call(7, 90 - 60 * r, "kernel_gpu" if r else "collective_cpu")}],
+        )
+        for r in range(2)
+    ]
+    assert find_waited_for(read_inspector(paths)).is_empty()
+
+
 @pytest.mark.parametrize("name", ["v100_n1", "v100_n16"])
 def test_rings_trees_and_hosts_are_those_that_nccl_chose(shared_data: Path, name: str) -> None:
     truth = json.loads((shared_data / "nccl_logs" / "topology.json").read_text())[name]

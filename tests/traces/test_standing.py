@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prism.investigate.clues import read_log_ends, read_standings
+from prism.investigate.stop_clues import read_log_ends, read_standings
 from prism.recover.supervise.stacks import find_py_spy, take_stacks
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
@@ -48,6 +48,16 @@ def step(group: str, number: int, at_ms: int) -> list[tuple[str, int, int, int]]
 
 def steps(group: str, at_ms: int, num: int = 4) -> list[tuple[str, int, int, int]]:
     return [call for number in range(1, num + 1) for call in step(group, number, at_ms)]
+
+
+def test_a_process_that_ended_because_it_lost_a_peer_is_not_to_blame() -> None:
+    waits = [read_stack(WAITS, rank=r, pid=r, state="S (sleeping)") for r in range(2)]
+    ended = read_stack("", rank=2, pid=2, state="Z (zombie)")
+    assert ended.where == "ended"
+    (died,) = read_standings([*waits, ended])
+    assert [s.id for s in died.suspects] == ["2"] and "ended" in died.what
+    (found,) = read_standings([*waits, ended], lost_peer={2})
+    assert not found.suspects
 
 
 def test_a_missing_rank_belongs_to_the_group_whose_distances_it_keeps() -> None:

@@ -96,7 +96,7 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     if not flows:
         return []
     from prism.cli.flows import read_sources
-    from prism.investigate.clues import read_findings
+    from prism.investigate.slow_clues import read_findings
     from prism.observe import diagnose
     from prism.observe.sampled import keep_certain
     from prism.records import TOPOLOGY, FlowOptions, read_table
@@ -106,7 +106,8 @@ def _read_flows(flows: list[Path] | None, topology: Path | None) -> list[Clue]:
     found = keep_certain(diagnose(read.flows, known), read.flows, read.report.notes)
     for line in found.notes:
         note(line)
-    return read_findings(found.findings)
+    places = {} if known is None else dict(zip(known["address"], known["host"], strict=True))
+    return read_findings(found.findings, places)
 
 
 def _write(found: Investigation, output: Path, title: str) -> None:

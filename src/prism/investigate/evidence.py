@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import polars as pl
+
 from prism.errors import BadFileError, InputError
 from prism.explain import diagnose as explain_log
 from prism.explain import read_job
-from prism.investigate import clues as say_clues
+from prism.investigate import slow_clues, stop_clues
 from prism.investigate.clues import Clue
 from prism.traces.counters import find_anomalies, looks_like_counters, read_counter_csv
 from prism.traces.flight_recorder import Dump, looks_like_dump, read_dump
@@ -37,7 +39,9 @@ class Evidence:
     clues: list[Clue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hosts: dict[str, str] = field(default_factory=dict)  # by rank
+    num_ranks: int = 0  # as far as dumps and logs tell
     communicators: list[NcclCommunicator] = field(default_factory=list)
+    cleared: set[str] = field(default_factory=set)  # hosts whose counters were read and show nothing wrong
     profiles: ProfiledJob | None = None
     alive: frozenset[int] = frozenset()  # ranks that lived when others hung, by their dumps
     kinds: dict[str, int] = field(default_factory=dict)  # how many files of each kind there were
@@ -69,7 +73,7 @@ def gather(folder: Path, *, since_ns: int | None = None, say: Callable[[str], No
         say(f"{count} files: {kind}")
     readers: list[tuple[list[Path], Callable[[Evidence, list[Path]], None]]] = [
         (files.dumps, lambda e, paths: _read_dumps(e, paths, read_rank_logs(files.logs), read_stacks(files.stacks))),
-        (files.stacks, lambda e, paths: e.clues.extend(say_clues.read_standings(read_stacks(paths)))),
+        (files.stacks, lambda e, paths: _read_stacks(e, paths, read_rank_logs(files.logs))),
         (files.traces, _read_traces),
         (files.inspector, _read_inspector),
         (files.ras, _read_ras),
@@ -142,18 +146,24 @@ def _read_dumps(
         [dumps[r] for r in sorted(dumps)], world_size=world_size, stood_in=stood_in, ahead=find_ahead(logs)
     )
     evidence.alive = hang.alive
+    evidence.num_ranks = max(evidence.num_ranks, len(dumps) + len(hang.missing))
     if hang.missing:
         shown = ", ".join(str(r) for r in hang.missing[:10]) + (" ..." if len(hang.missing) > 10 else "")
         evidence.notes.append(f"{len(hang.missing)} ranks left no dump: {shown}")
     evidence.notes += hang.notes
-    clue = say_clues.read_hang(hang)
+    clue = stop_clues.read_hang(hang)
     if lost_peers and hang.what in ("absent", "missing_dump", "stuck"):
         # Ranks that fail dump after the fact, with their calls taken off the list: who waited is no longer sure.
         clue = replace(clue, confidence=clue.confidence * 0.4)
     evidence.clues.append(clue)
     late = find_late_rank([dumps[r] for r in sorted(dumps)]) if hang.what == "none" else None
     if late is not None:
-        evidence.clues.append(say_clues.read_late_rank(late))
+        evidence.clues.append(slow_clues.read_late_rank(late))
+
+
+def _read_stacks(evidence: Evidence, files: Sequence[Path], logs: Sequence[RankLog]) -> None:
+    lost_peer = {log.rank for log in logs if log.lost_peer}
+    evidence.clues += stop_clues.read_standings(read_stacks(files), lost_peer=lost_peer)
 
 
 def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
@@ -165,12 +175,12 @@ def _read_traces(evidence: Evidence, files: Sequence[Path]) -> None:
         evidence.notes.append(str(error))
         return
     evidence.notes += evidence.profiles.notes
-    evidence.clues += say_clues.read_profile_study(evidence.profiles)
+    evidence.clues += slow_clues.read_profile_study(evidence.profiles)
 
 
 def _read_inspector(evidence: Evidence, files: Sequence[Path]) -> None:
     try:
-        evidence.clues += say_clues.read_waited_for(find_waited_for(read_inspector(files)))
+        evidence.clues += slow_clues.read_waited_for(find_waited_for(read_inspector(files)))
     except InputError as error:
         evidence.notes.append(str(error))
 
@@ -178,7 +188,7 @@ def _read_inspector(evidence: Evidence, files: Sequence[Path]) -> None:
 def _read_ras(evidence: Evidence, files: Sequence[Path]) -> None:
     for path in files:
         try:
-            evidence.clues += say_clues.read_laggards(
+            evidence.clues += stop_clues.read_laggards(
                 find_laggards(parse_ras(path.read_text("utf-8", "replace"), str(path)))
             )
         except InputError as error:
@@ -194,7 +204,14 @@ def _read_counters(evidence: Evidence, files: Sequence[Path], since_ns: int | No
             continue
         if since_ns is not None:
             counters = counters.filter(counters["at_ns"] >= since_ns)
-        evidence.clues += say_clues.read_anomalies(find_anomalies(counters))
+        take_counters(evidence, counters)
+
+
+def take_counters(evidence: Evidence, counters: pl.DataFrame) -> None:
+    """What counters accuse, and the hosts of which they show nothing wrong."""
+    anomalies = find_anomalies(counters)
+    evidence.clues += slow_clues.read_anomalies(anomalies)
+    evidence.cleared |= set(counters["host"].unique()) - {a.host for a in anomalies}
 
 
 def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int | None) -> None:
@@ -202,12 +219,13 @@ def _read_system_logs(evidence: Evidence, files: Sequence[Path], since_ns: int |
     errors = read_gpu_errors(files)
     if since_ns is not None:
         errors = [e for e in errors if e.at_ns is None or e.at_ns >= since_ns]
-    evidence.clues += say_clues.read_gpu_errors(errors)
-    evidence.clues += say_clues.read_log_ends(read_rank_logs(files), evidence.alive)
+    evidence.clues += stop_clues.read_gpu_errors(errors)
+    evidence.clues += stop_clues.read_log_ends(read_rank_logs(files), evidence.alive)
     behind = find_behind(files)
     if behind is not None:
-        evidence.clues.append(say_clues.read_behind(behind))
+        evidence.clues.append(stop_clues.read_behind(behind))
     evidence.communicators = read_nccl_logs(files)
+    evidence.num_ranks = max([evidence.num_ranks, *(c.size for c in evidence.communicators)])
     evidence.hosts = {str(rank): host for rank, host in map_hosts(evidence.communicators).items()}
 
 
@@ -220,4 +238,4 @@ def _read_job_logs(evidence: Evidence, files: Sequence[Path], folder: Path) -> N
         evidence.notes.append(str(error))
         return
     if found.verdict.reason not in ("Unknown", "none"):
-        evidence.clues.append(say_clues.read_verdict(found.verdict))
+        evidence.clues.append(stop_clues.read_verdict(found.verdict))

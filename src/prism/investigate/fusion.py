@@ -1,11 +1,21 @@
-"""Clues of several sources made one verdict: those that name the same suspects add up, others lower confidence."""
+"""One verdict from the clues of all sources: every suspect is a candidate, and every source votes by its likelihood.
+
+A candidate is a rank, or a host, link or switch of which no rank is named, that stopped the job or made it slow. A clue
+that names it multiplies its odds by those that the clue is right, times the number of candidates that a wrong clue
+could have named: sources err independently, so two of them seldom name the same one of many by mistake. A source that
+names several suspects shares its vote among them. A clue about something that cannot have done what the job shows (an
+error that ends processes, where all ranks run on) is as weak as the evidence that the job did that after all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from prism.investigate.clues import Clue, Suspect, host_of
+from prism.investigate.clues import Clue, Effect, Suspect, host_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +31,17 @@ class Fused:
     advice: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionConfig:
+    """What is assumed where nothing was measured."""
+
+    candidates: int = 8  # ranks, and hosts, of a job whose size is unknown
+    most: float = 0.99  # that any clue is right
+    seen: float = 0.9  # that a source which saw the job stop, or run on, saw right
+    cleared: float = 0.4  # how often the counters of a culprit show nothing wrong
+    tied: float = 0.5  # of the best candidate's odds: another one that the same clue names is named too
+
+
 _NOBODY = Fused(
     what="nothing wrong was found",
     culprits=(),
@@ -32,72 +53,193 @@ _NOBODY = Fused(
 )
 
 
-def fuse(clues: Sequence[Clue], hosts: Mapping[str, str] | None = None) -> Fused:
+def fuse(
+    clues: Sequence[Clue],
+    hosts: Mapping[str, str] | None = None,
+    *,
+    cleared: Collection[str] = (),
+    num_ranks: int = 0,
+    config: FusionConfig | None = None,
+) -> Fused:
     """The suspects that the clues make most likely.
 
-    Sources err independently, so clues that share a suspect combine as 1 - (1 - a)(1 - b); a rank and the host that it
-    runs on are one suspect. A clue that names nobody says what happened and adds nothing to who did it.
+    `hosts` holds the host of every rank that is known, `cleared` the hosts whose counters were read and are fine.
     """
-    hosts = hosts or {}
-    best: tuple[float, tuple[Clue, ...]] = (-1.0, ())
-    for lead in clues:
-        support = tuple(c for c in clues if c is lead or _agree(lead, c, hosts))
-        # A clue that names someone is worth more to a person than one that names nobody.
-        score = _combine(support) + (0.001 if lead.suspects else -1.0)
-        if score > best[0] or not best[1]:
-            best = (score, (lead, *(c for c in support if c is not lead)))
-    if not best[1]:
+    vote = _Vote(
+        clues=tuple(clues),
+        placed=hosts or {},
+        hosts={**_place_by_clues(clues), **(hosts or {})},
+        cleared=frozenset(cleared),
+        num_ranks=max(num_ranks, len(hosts or {})),
+        config=config or FusionConfig(),
+    )
+    weighed = vote.weigh()
+    odds = {candidate: weight for candidate, (weight, _) in weighed.items()}
+    if not clues:
         return _NOBODY
-    support = _lead_with_the_closest(best[1])
-    culprits = _join(support, hosts)
-    others = [s for c in clues for s in (*c.suspects, *c.alternatives) if s not in culprits]
+    if not odds:
+        said = max(clues, key=lambda c: c.confidence)
+        return _conclude((said,), (), said.confidence, vote)
+    best = max(odds, key=lambda c: odds[c])
+    effect = weighed[best][1]
+    support = _lead_with_the_closest([c for c in clues if vote.share(c, best) and effect in c.causes])
+    tied = [c for c in odds if vote.share(support[0], c) and odds[c] >= vote.config.tied * odds[best]]
+    rest = max(1.0 - len(odds) / vote.num_candidates, 0.0)
+    return _conclude(support, tied, sum(odds[c] for c in tied) / (sum(odds.values()) + rest), vote)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vote:
+    """Clues about one job."""
+
+    clues: tuple[Clue, ...]
+    placed: Mapping[str, str]  # hosts by rank, as logs list them for all ranks of a host
+    hosts: Mapping[str, str]  # these, and those that a clue names with its rank
+    cleared: frozenset[str]
+    num_ranks: int
+    config: FusionConfig
+
+    @property
+    def num_candidates(self) -> int:
+        return self.num_ranks or self.config.candidates
+
+    @property
+    def unplaced_hosts(self) -> int:
+        """Hosts whose ranks are not known, where those of others are: as many as the ranks that are left would fill."""
+        if not self.placed:
+            return 0
+        per_host = Counter(self.placed.values()).most_common(1)[0][1]
+        return -(-(self.num_ranks - len(self.placed)) // per_host)
+
+    def weigh(self) -> dict[Suspect, tuple[float, Effect]]:
+        """The odds of every candidate against all that nobody names, by the effect that suits it best."""
+        return {candidate: self.weigh_one(candidate) for candidate in self._list_candidates()}
+
+    def weigh_one(self, candidate: Suspect) -> tuple[float, Effect]:
+        """The odds of one candidate by the effect that suits it best, and that effect."""
+        return max(
+            (weight * self._weigh(candidate, effect), effect) for effect, weight in self._weigh_effects().items()
+        )
+
+    def share(self, clue: Clue, candidate: Suspect) -> float:
+        """How likely it is that a clue is about a candidate: by itself, or by the host that a rank runs on."""
+        if candidate in clue.suspects:
+            return 1.0
+        if any(s.type == "rank" for s in clue.suspects) and candidate.type == "rank":
+            return 0.0  # Two different ranks of one host are two suspects.
+        place = host_of(candidate, self.hosts)
+        named = {host_of(s, self.hosts) for s in clue.suspects} - {None}
+        if place is None and candidate.type == "rank" and named - set(self.hosts.values()):
+            return 1 / max(self.unplaced_hosts, 1) if self.unplaced_hosts else 0.0
+        return float(place in named)
+
+    def _list_candidates(self) -> list[Suspect]:
+        """Ranks that are named; hosts and links of which no rank is."""
+        named = dict.fromkeys(s for c in self.clues for s in c.suspects)
+        ranks = [s for s in named if s.type == "rank"]
+        taken = {host_of(r, self.hosts) for r in ranks}
+        places = dict.fromkeys(host_of(s, self.hosts) for s in named if s.type in ("host", "gpu"))
+        hosts = [Suspect(type="host", id=p) for p in places if p is not None and p not in taken]
+        programs = [s for c in self.clues for s in c.suspects if {x.type for x in c.suspects} == {"program"}]
+        return [*ranks, *hosts, *(s for s in named if s.type == "link"), *dict.fromkeys(programs)]
+
+    def _weigh_effects(self) -> dict[Effect, float]:
+        """How likely the job stopped, and ran on, beside the likelier of both."""
+        log = dict.fromkeys(get_args(Effect), 0.0)
+        seen = self.config.seen
+        for effect in log:
+            showed = {c.source for c in self.clues if c.shows == effect}
+            log[effect] = len(showed) * math.log(seen / (1 - seen))
+        most = max(log.values())
+        return {effect: math.exp(value - most) for effect, value in log.items()}
+
+    def _weigh(self, candidate: Suspect, effect: Effect) -> float:
+        """Prior times the likelihood ratios of all sources."""
+        odds = 1.0 / self._count(candidate.type == "rank")
+        for source in dict.fromkeys(c.source for c in self.clues):
+            own = [c for c in self.clues if c.source == source and c.suspects and effect in c.causes]
+            about = [c for c in own if self.share(c, candidate)]
+            if about:
+                others = [c for c in own if c not in about and not _overlap(c, about)]
+                clue = max(about, key=self._odds_of)
+                ratio = self._odds_of(clue) / (1 + sum(self._odds_of(c) for c in _distinct(others)))
+                ratio *= self._count(any(s.type == "rank" for s in clue.suspects)) * self.share(clue, candidate)
+                odds *= max(ratio, 1.0)  # To be named by a source that knows little speaks for nobody else.
+        # What stops a job is often the program, of which counters show nothing.
+        fine = effect == "slow" and host_of(candidate, self.hosts) in self.cleared
+        return odds * (self.config.cleared if fine else 1.0)
+
+    def _odds_of(self, clue: Clue) -> float:
+        """That the clue is right, for each of those that it may mean."""
+        sure = min(clue.confidence, self.config.most)
+        return sure / (1 - sure) / (len(clue.suspects) if clue.one_of else 1)
+
+    def _count(self, ranks: bool) -> int:
+        """How many ranks, or hosts, could have been named."""
+        if not self.placed:
+            return self.num_candidates if ranks else self.config.candidates
+        return self.num_ranks if ranks else len(set(self.placed.values())) + self.unplaced_hosts
+
+
+def _place_by_clues(clues: Iterable[Clue]) -> dict[str, str]:
+    """Hosts of ranks that a clue names alone with their host."""
+    pairs = [([s.id for s in c.suspects if s.type == kind] for kind in ("rank", "host")) for c in clues]
+    return {ranks[0]: hosts[0] for ranks, hosts in pairs if len(ranks) == len(hosts) == 1}
+
+
+def _overlap(clue: Clue, others: Iterable[Clue]) -> bool:
+    return any(set(clue.suspects) & set(other.suspects) for other in others)
+
+
+def _distinct(clues: Sequence[Clue]) -> list[Clue]:
+    """The surest clue of each set of suspects."""
+    kept: list[Clue] = []
+    for clue in sorted(clues, key=lambda c: -c.confidence):
+        if not _overlap(clue, kept):
+            kept.append(clue)
+    return kept
+
+
+def _conclude(support: Sequence[Clue], tied: Sequence[Suspect], confidence: float, vote: _Vote) -> Fused:
+    culprits = _join(support, tied, vote)
+    others = [s for c in vote.clues for s in (*c.suspects, *c.alternatives) if s not in culprits]
     since = [c.since_ns for c in support if c.since_ns is not None]
-    against = [c.text for c in clues if c.suspects and c not in support and c.confidence >= 0.3]
+    against = [c.text for c in vote.clues if c.suspects and c not in support and c.confidence >= 0.3]
     return Fused(
         what=_describe(support),
         culprits=culprits,
         since_ns=min(since) if since else None,
-        confidence=_combine(support),
+        confidence=confidence,
         alternatives=tuple(dict.fromkeys(others))[:50],
         against=tuple(against[:5]),
         advice=next((c.advice for c in support if c.advice), ""),
     )
 
 
-def _combine(support: Sequence[Clue]) -> float:
-    """How likely it is that not all are wrong; a source that says the same in several clues counts once."""
-    by_source: dict[str, float] = {}
-    for clue in support:
-        by_source[clue.source] = max(by_source.get(clue.source, 0.0), min(clue.confidence, 0.99))
-    all_wrong = 1.0
-    for confidence in by_source.values():
-        all_wrong *= 1.0 - confidence
-    return 1.0 - all_wrong
-
-
-def _agree(one: Clue, other: Clue, hosts: Mapping[str, str]) -> bool:
-    if set(one.suspects) & set(other.suspects):
-        return True
-    places = [{h for s in clue.suspects if (h := host_of(s, hosts))} for clue in (one, other)]
-    # Two different ranks of one host are two suspects; a rank and its host, or its host's GPU, are one.
-    ranks = [any(s.type == "rank" for s in clue.suspects) for clue in (one, other)]
-    return bool(places[0] & places[1]) and not all(ranks)
-
-
 def _lead_with_the_closest(support: Sequence[Clue]) -> tuple[Clue, ...]:
-    """The clue that names fewest ranks comes first: it says most exactly who it was."""
+    """The clue that names fewest ranks comes first, else the one that names fewest: it says most exactly who it was."""
     ranked = [c for c in support if any(s.type == "rank" for s in c.suspects)]
-    lead = min(ranked, key=lambda c: (len(c.suspects), -c.confidence)) if ranked else support[0]
+    lead = min(ranked or support, key=lambda c: (len(c.suspects), -c.confidence))
     return (lead, *(c for c in support if c is not lead))
 
 
-def _join(support: Sequence[Clue], hosts: Mapping[str, str]) -> tuple[Suspect, ...]:
-    """The lead's suspects, and the hosts, GPUs and program lines that other clues or the rank's place add."""
-    joined = dict.fromkeys(support[0].suspects)
+def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tuple[Suspect, ...]:
+    """Those of the lead who are as likely, and hosts, GPUs and program lines that other clues or their place add."""
+    places = {h for c in tied if (h := host_of(c, vote.hosts))}
+    if not places and any(c.type == "rank" for c in tied):
+        # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.
+        unplaced = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
+        odds = {h: vote.weigh_one(Suspect(type="host", id=h))[0] for h in unplaced}
+        places = {h for h in unplaced if odds[h] > vote.config.tied * max(odds.values())}
+
+    def near(suspect: Suspect) -> bool:
+        return suspect.type == "program" or host_of(suspect, vote.hosts) in places
+
+    joined = dict.fromkeys(s for s in support[0].suspects if s in tied or (s.type != "rank" and near(s)))
     for clue in support[1:]:
-        joined.update(dict.fromkeys(s for s in clue.suspects if s.type in ("host", "gpu", "program")))
+        joined.update(dict.fromkeys(s for s in clue.suspects if s.type in ("host", "gpu", "program") and near(s)))
     for suspect in tuple(joined):
-        host = host_of(suspect, hosts)
+        host = host_of(suspect, vote.hosts)
         if host is not None:
             joined.setdefault(Suspect(type="host", id=host))
     return tuple(joined)

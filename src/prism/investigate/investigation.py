@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 
 from prism.errors import BadFileError
-from prism.investigate.clues import Clue, Suspect, host_of, read_anomalies
-from prism.investigate.evidence import LOG_ENDINGS, Evidence, gather
+from prism.investigate.clues import Clue, Suspect, host_of
+from prism.investigate.evidence import LOG_ENDINGS, Evidence, gather, take_counters
 from prism.investigate.fusion import Fused, fuse
-from prism.traces.counters import PrometheusSilentError, find_anomalies, read_prometheus
+from prism.traces.counters import PrometheusSilentError, read_prometheus
 from prism.traces.profiled_ranks import ProfiledJob
 
 _MINUTE_NS = 60 * 10**9
@@ -93,9 +93,9 @@ def conclude(evidence: Evidence) -> Investigation:
         )
     if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
         notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
-    clues = _weigh_fatal(_weigh_unplaced(evidence.clues, evidence.hosts))
+    clues = _weigh_unplaced(evidence.clues, evidence.hosts)
     return Investigation(
-        fused=fuse(clues, evidence.hosts),
+        fused=fuse(clues, evidence.hosts, cleared=evidence.cleared, num_ranks=evidence.num_ranks),
         clues=tuple(clues),
         notes=tuple(dict.fromkeys(notes)),
         profiles=evidence.profiles,
@@ -125,18 +125,6 @@ def _weigh_unplaced(clues: Sequence[Clue], hosts: Mapping[str, str]) -> list[Clu
     return weighed
 
 
-def _weigh_fatal(clues: Sequence[Clue]) -> list[Clue]:
-    """Errors that end processes do not make a job slow: where its ranks go on and one is late, they weigh less."""
-    slow = [c.confidence for c in clues if c.what.startswith("slow rank")]
-    if not slow or any(c.source == "flight_recorder" and c.what.startswith("hang") for c in clues):
-        return list(clues)
-    limit = 0.7 * max(slow)
-    return [
-        replace(c, confidence=min(c.confidence, limit)) if c.source == "log" and not _names_a_rank(c) else c
-        for c in clues
-    ]
-
-
 def _names_a_rank(clue: Clue) -> bool:
     return any(s.type == "rank" for s in clue.suspects)
 
@@ -161,7 +149,7 @@ def _ask_prometheus(request: Request, evidence: Evidence) -> None:
         return
     if counters.is_empty():
         evidence.notes.append(f"{request.prometheus}: has no counters of DCGM or node exporter for that time")
-    evidence.clues += read_anomalies(find_anomalies(counters))
+    take_counters(evidence, counters)
 
 
 def _tell_profiles(job: ProfiledJob) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from prism.errors import BadConfigError, InputError
 from prism.investigate import collector
-from prism.investigate.clues import read_hang, read_laggards, read_standings
 from prism.investigate.evidence import Evidence
 from prism.investigate.investigation import Investigation, conclude
+from prism.investigate.stop_clues import read_hang, read_laggards, read_standings
 from prism.traces.flight_recorder import Dump, parse_dump
 from prism.traces.hang import find_hang
 from prism.traces.plain_pickle import read_plain_pickle

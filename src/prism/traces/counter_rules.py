@@ -15,23 +15,60 @@ class Rule:
     words: str
     confidence: float
     bits: int = 0
+    causes: tuple[Literal["stop", "slow"], ...] = ("stop", "slow")  # what such a device does to a job
     least: float = 0.0  # growth that an outlier needs at least, beside ten times its peers'
 
 
+_STOP: tuple[Literal["stop", "slow"], ...] = ("stop",)
+_SLOW: tuple[Literal["stop", "slow"], ...] = ("slow",)
 # Bits 3, 5, 6 and 7 of the throttle reasons: hardware slowdown, software and hardware thermal, power brake (nvml.h).
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 RULES = (
-    Rule(metric="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", how="grows", words="uncorrectable memory errors", confidence=0.85),
-    Rule(metric="DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", how="grows", words="uncorrectable memory errors", confidence=0.85),
-    Rule(metric="DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", how="grows", words="memory rows remapped", confidence=0.7),
-    Rule(metric="DCGM_FI_DEV_ROW_REMAP_FAILURE", how="set", words="a memory row cannot be remapped", confidence=0.8),
     Rule(
-        metric="DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", how="bits", words="clocks held down", confidence=0.75, bits=_SLOWED
+        metric="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        how="grows",
+        words="uncorrectable memory errors",
+        confidence=0.85,
+        causes=_STOP,
     ),
     Rule(
-        metric="DCGM_FI_DEV_CLOCKS_EVENT_REASONS", how="bits", words="clocks held down", confidence=0.75, bits=_SLOWED
+        metric="DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+        how="grows",
+        words="uncorrectable memory errors",
+        confidence=0.85,
+        causes=_STOP,
     ),
-    Rule(metric="DCGM_FI_DEV_SM_CLOCK", how="low", words="its clock is below its peers'", confidence=0.7),
+    Rule(
+        metric="DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        how="grows",
+        words="memory rows remapped",
+        confidence=0.7,
+        causes=_STOP,
+    ),
+    Rule(
+        metric="DCGM_FI_DEV_ROW_REMAP_FAILURE",
+        how="set",
+        words="a memory row cannot be remapped",
+        confidence=0.8,
+        causes=_STOP,
+    ),
+    Rule(
+        metric="DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
+        how="bits",
+        words="clocks held down",
+        confidence=0.75,
+        bits=_SLOWED,
+        causes=_SLOW,
+    ),
+    Rule(
+        metric="DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        how="bits",
+        words="clocks held down",
+        confidence=0.75,
+        bits=_SLOWED,
+        causes=_SLOW,
+    ),
+    Rule(metric="DCGM_FI_DEV_SM_CLOCK", how="low", words="its clock is below its peers'", confidence=0.7, causes=_SLOW),
     Rule(
         metric="DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         how="outlier",

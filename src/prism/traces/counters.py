@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -39,6 +39,7 @@ class Anomaly:
     since_ns: int
     value: float
     confidence: float
+    causes: tuple[Literal["stop", "slow"], ...] = ("stop", "slow")  # what such a device does to a job
 
 
 class PrometheusSilentError(PrismError):
@@ -169,8 +170,9 @@ def _apply(rule: Rule, own: pl.DataFrame) -> list[Anomaly]:
         masked=masked.max(),
         masked_ns=pl.col("at_ns").filter(masked > 0).min(),
     )
-    peers = float(devices["grown"].median() or 0.0)  # type: ignore[arg-type]
-    usual = float(devices["typical"].median() or 0.0)  # type: ignore[arg-type]
+    # Of two devices one is the other's only peer, so the middle of an even number is that of the healthier half.
+    peers = float(devices["grown"].quantile(0.5, "lower") or 0.0)
+    usual = float(devices["typical"].quantile(0.5, "higher") or 0.0)
     chosen, value, since = {
         "grows": (pl.col("grown") > 0, "grown", "grew_ns"),
         "set": (pl.col("highest") > 0, "highest", "set_ns"),
@@ -187,6 +189,7 @@ def _apply(rule: Rule, own: pl.DataFrame) -> list[Anomaly]:
             since_ns=at,
             value=number,
             confidence=rule.confidence,
+            causes=rule.causes,
         )
         for host, device, number, at in devices.filter(chosen).select("host", "device", value, since).iter_rows()
     ]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from prism.traces.aligned_dumps import find_clock_offsets, move_clock, reopen
 from prism.traces.flight_recorder import Call, Dump
 from prism.traces.unlisted import Told, find_root, list_alive
+from prism.traces.waits import Waits, find_ring, find_waits
 
 # In these, members may pass different sizes and still be right.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "allgather_coalesced")
-_CLOCK_OFF_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +36,6 @@ class Hang:
     alive: frozenset[int] = frozenset()  # ranks whose processes lived when the others hung
 
 
-@dataclass(slots=True)
-class _Waits:
-    """Who waits for whom, and since when."""
-
-    edges: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    unseen: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # for ranks without a dump
-    since_ns: dict[int, int] = field(default_factory=dict)
-    stuck: list[tuple[str, Call, tuple[int, ...]]] = field(default_factory=list)  # all entered, none left
-
-
 def find_hang(
     dumps: Sequence[Dump],
     *,
@@ -59,9 +50,9 @@ def find_hang(
     list of pending ones although it never completed. `ahead` are ranks whose logs name a later step than the others'.
     """
     offsets = find_clock_offsets(dumps)
-    aligned = [_move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
+    aligned = [move_clock(d, offsets[d.rank]) if d.rank in offsets else d for d in dumps]
     stood_in = stood_in or {}
-    aligned = _reopen(aligned, stood_in)
+    aligned = reopen(aligned, stood_in)
     told = Told(in_message=frozenset(r for r, w in stood_in.items() if w == "message"), ahead=frozenset(ahead))
     hang = _find_hang(aligned, world_size, told)
     if not offsets:
@@ -70,56 +61,6 @@ def find_hang(
     such = f"rank {first} by {offsets[first] / 1e9:.0f} s"
     note = f"clocks of {len(offsets)} ranks are off, such as {such}; aligned by their calls"
     return replace(hang, notes=(*hang.notes, note))
-
-
-def find_clock_offsets(dumps: Sequence[Dump]) -> dict[int, int]:
-    """By how much ranks' clocks differ from the median rank's, where it is over a minute.
-
-    Ranks enter the same collective within seconds of each other, so what differs in most of their calls is the clock.
-    """
-    entered: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for dump in dumps:
-        for call in dump.calls:
-            if not call.is_message and call.created_ns > 0 and not call.pending:
-                entered[call.group, call.seq].append((dump.rank, call.created_ns))
-    apart: dict[int, list[int]] = defaultdict(list)
-    for members in entered.values():
-        if len(members) > 1:
-            middle = sorted(ns for _, ns in members)[len(members) // 2]
-            for rank, ns in members:
-                apart[rank].append(ns - middle)
-    offsets = {rank: sorted(all_)[len(all_) // 2] for rank, all_ in apart.items()}
-    return {rank: ns for rank, ns in offsets.items() if abs(ns) > _CLOCK_OFF_NS}
-
-
-def _move_clock(dump: Dump, offset_ns: int) -> Dump:
-    return replace(dump, calls=tuple(replace(c, created_ns=c.created_ns - offset_ns) for c in dump.calls))
-
-
-def _reopen(dumps: Sequence[Dump], stood_in: Mapping[int, str]) -> list[Dump]:
-    """Calls that were retired without completing are pending.
-
-    Gloo retires a call when its own part is done or fails. A rank's last call is pending where the rank is known to
-    have failed in a collective, or where a member of its group has not entered it or shows it as pending itself.
-    """
-    reached: dict[str, dict[int, int]] = defaultdict(dict)
-    open_calls = {(c.group, c.seq) for d in dumps for c in d.calls if c.pending}
-    if not open_calls and "collective" not in stood_in.values():
-        return list(dumps)  # nothing hangs; ranks that run are never at the same call
-    for dump in dumps:
-        for group, seq in dump.enqueued.items():
-            reached[group][dump.rank] = seq
-    opened = []
-    for dump in dumps:
-        last = max((c for c in dump.calls if not c.is_message), key=lambda c: c.created_ns, default=None)
-        if last is not None and last.retired and not last.pending:
-            behind = any(seq < last.seq for seq in reached[last.group].values())
-            told = stood_in.get(dump.rank)
-            if told == "collective" or (told is None and (behind or (last.group, last.seq) in open_calls)):
-                calls = tuple(replace(c, pending=True) if c is last else c for c in dump.calls)
-                dump = replace(dump, calls=calls)
-        opened.append(dump)
-    return opened
 
 
 def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Hang:
@@ -154,7 +95,7 @@ def _find_hang(dumps: Sequence[Dump], world_size: int | None, told: Told) -> Han
             )
     found = _find_mismatch(by_rank, members, missing)
     if found is None:
-        waits = _find_waits(by_rank, members)
+        waits = find_waits(by_rank, members)
         found = (
             _find_absent(by_rank, waits, missing)
             or _find_deadlock(by_rank, waits, missing)
@@ -228,62 +169,7 @@ def _signature(call: Call) -> tuple[str, str]:
     return call.kind, "" if uneven else call.sizes
 
 
-def _find_waits(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]]) -> _Waits:
-    waits = _Waits()
-    seen: dict[tuple[str, int], tuple[frozenset[int], frozenset[int]]] = {}  # who is late, and who left no dump
-    for rank, dump in by_rank.items():
-        for call in dump.calls:
-            if not call.pending:
-                continue
-            if call.is_message:
-                _wait_for_peer(waits, by_rank, members, rank, call)
-                continue
-            key = (call.group, call.seq)
-            if key not in seen:
-                seen[key] = _split_members(by_rank, members.get(call.group, ()), call)
-            late, unseen = seen[key][0] - {rank}, seen[key][1] - {rank}
-            waits.edges[rank] |= late
-            if not late:
-                waits.unseen[rank] |= unseen
-            for r in late or unseen:
-                waits.since_ns[r] = min(waits.since_ns.get(r, call.created_ns), call.created_ns)
-            if not late and not unseen:
-                waits.stuck.append((call.group, call, tuple(members.get(call.group, ()))))
-    return waits
-
-
-def _split_members(
-    by_rank: Mapping[int, Dump], members: Sequence[int], call: Call
-) -> tuple[frozenset[int], frozenset[int]]:
-    """Members that have not entered a call, and those of which nothing is known."""
-    late = frozenset(r for r in members if r in by_rank and by_rank[r].enqueued.get(call.group, -1) < call.seq)
-    return late, frozenset(r for r in members if r not in by_rank)
-
-
-def _wait_for_peer(
-    waits: _Waits, by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], rank: int, call: Call
-) -> None:
-    """A message waits for its other end unless that end waits in the opposite call."""
-    group = members.get(call.group, ())
-    if call.peer is None or call.peer >= len(group):
-        return
-    peer = group[call.peer]
-    since = min(waits.since_ns.get(peer, call.created_ns), call.created_ns)
-    if peer not in by_rank:
-        waits.unseen[rank].add(peer)
-        waits.since_ns[peer] = since
-        return
-    opposite = "recv" if call.kind == "send" else "send"
-    own = group.index(rank) if rank in group else -1
-    met = any(c.pending and c.kind == opposite and c.group == call.group and c.peer == own for c in by_rank[peer].calls)
-    if met:
-        waits.stuck.append((call.group, call, (rank, peer)))
-    else:
-        waits.edges[rank].add(peer)
-        waits.since_ns[peer] = since
-
-
-def _find_absent(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[int, ...]) -> Hang | None:
+def _find_absent(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int, ...]) -> Hang | None:
     """Ranks that others wait for and that wait for nobody."""
     awaited = set().union(*waits.edges.values()) if waits.edges else set()
     roots = sorted(r for r in awaited if not waits.edges.get(r) and not waits.unseen.get(r))
@@ -321,10 +207,10 @@ def _find_absent(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[int,
     )
 
 
-def _find_deadlock(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[int, ...]) -> Hang | None:
+def _find_deadlock(by_rank: Mapping[int, Dump], waits: Waits, missing: tuple[int, ...]) -> Hang | None:
     """Ranks that wait for each other in different groups."""
     for start in sorted(waits.edges):
-        ring = _find_ring(waits.edges, start)
+        ring = find_ring(waits.edges, start)
         if ring:
             at = [next(c for c in by_rank[r].calls if c.pending) for r in ring]
             told = "; ".join(
@@ -343,22 +229,7 @@ def _find_deadlock(by_rank: Mapping[int, Dump], waits: _Waits, missing: tuple[in
     return None
 
 
-def _find_ring(edges: Mapping[int, set[int]], start: int) -> list[int]:
-    """A shortest ring through a rank, if there is one."""
-    paths = [[start]]
-    seen = {start}
-    while paths:
-        path = paths.pop(0)
-        for after in sorted(edges.get(path[-1], ())):
-            if after == start:
-                return path
-            if after not in seen:
-                seen.add(after)
-                paths.append([*path, after])
-    return []
-
-
-def _describe_stuck(waits: _Waits, missing: tuple[int, ...]) -> Hang:
+def _describe_stuck(waits: Waits, missing: tuple[int, ...]) -> Hang:
     """All members entered and none left: the dumps cannot tell a link from a GPU."""
     if not waits.stuck:
         return Hang(

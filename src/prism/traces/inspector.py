@@ -1,4 +1,10 @@
-"""NCCL Inspector files: one JSON object a line for each collective of each rank, with its time and bandwidth."""
+"""NCCL Inspector files: one JSON object a line for each collective of each rank, with its time and bandwidth.
+
+Checked against the sources of `ext-profiler/inspector` of NVIDIA/nccl, output formats v4.0 to v4.3. Up to v4.2 every
+line holds `header`, `metadata` and `coll_perf` or `p2p_perf`; v4.0 writes only the last collective before each dump. In
+v4.3 a line with `dump_stats` holds `header` and `metadata` for all lines that follow. The rank in a header is that of
+the communicator, not of the job.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +22,12 @@ INSPECTED = columns(
         "rank": pl.Int64,
         "size": pl.Int64,
         "host": pl.String,
+        "pid": pl.Int64,
         "collective": pl.String,
         "number": pl.Int64,
         "bytes": pl.Int64,
         "exec_us": pl.Float64,
+        "timing": pl.String,
         "bus_gbps": pl.Float64,
     }
 )
@@ -29,13 +37,14 @@ WAITED_FOR = pl.Schema(
 _LINE = columns(
     {
         "header": pl.Struct({"id": pl.String, "rank": pl.Int64, "n_ranks": pl.Int64}),
-        "metadata": pl.Struct({"hostname": pl.String}),
+        "metadata": pl.Struct({"hostname": pl.String, "pid": pl.Int64}),
         "coll_perf": pl.Struct(
             {
                 "coll": pl.String,
                 "coll_sn": pl.Int64,
                 "coll_msg_size_bytes": pl.Int64,
                 "coll_exec_time_us": pl.Float64,
+                "coll_timing_source": pl.String,
                 "coll_busbw_gbs": pl.Float64,
             }
         ),
@@ -49,7 +58,7 @@ def looks_like_inspector(path: Path) -> bool:
         return False
     with path.open("rb") as handle:
         head = handle.read(4096)
-    return head.lstrip()[:1] == b"{" and b'"coll_perf"' in head
+    return head.lstrip()[:1] == b"{" and (b'"coll_perf"' in head or b'"inspector_output_format_version"' in head)
 
 
 def read_inspector(paths: Iterable[Path]) -> pl.DataFrame:
@@ -61,17 +70,19 @@ def read_inspector(paths: Iterable[Path]) -> pl.DataFrame:
             lines = pl.read_ndjson(data[: data.rfind(b"\n") + 1], schema=_LINE, ignore_errors=True)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise BadFileError(f"{path}: cannot be read as JSON lines ({str(error)[:80]})") from None
-        header, perf = pl.col("header").struct, pl.col("coll_perf").struct
+        header, place, perf = (pl.col(c).struct for c in ("header", "metadata", "coll_perf"))
         frames.append(
             lines.select(
-                communicator=header.field("id"),
-                rank=header.field("rank"),
-                size=header.field("n_ranks"),
-                host=pl.col("metadata").struct.field("hostname"),
+                communicator=header.field("id").forward_fill(),
+                rank=header.field("rank").forward_fill(),
+                size=header.field("n_ranks").forward_fill(),
+                host=place.field("hostname").forward_fill(),
+                pid=place.field("pid").forward_fill(),
                 collective=perf.field("coll"),
                 number=perf.field("coll_sn"),
                 bytes=perf.field("coll_msg_size_bytes"),
                 exec_us=perf.field("coll_exec_time_us"),
+                timing=perf.field("coll_timing_source").fill_null("unknown"),
                 bus_gbps=perf.field("coll_busbw_gbs"),
             ).drop_nulls(["communicator", "rank", "number", "exec_us"])
         )
@@ -79,17 +90,28 @@ def read_inspector(paths: Iterable[Path]) -> pl.DataFrame:
 
 
 def find_waited_for(inspected: pl.DataFrame) -> pl.DataFrame:
-    """WAITED_FOR: how often a rank waited least in its communicator's calls, and how long its peers waited for it."""
-    call = ("communicator", "number", "collective")
-    full = inspected.filter(pl.col("rank").n_unique().over(*call) > 1)
+    """WAITED_FOR: how often a process waited least in its communicators' calls, and how long its peers waited for it.
+
+    Its rank is that of the largest communicator, and null where it has none there.
+    """
+    # Times of different clocks do not compare: a kernel's begins on the GPU, a collective's with the host's call.
+    call = ("communicator", "number", "collective", "timing")
+    present = pl.col("rank").n_unique().over(*call)
+    full = inspected.filter((present > 1) & (2 * present >= pl.col("size")))
     if full.is_empty():
         return pl.DataFrame(schema=WAITED_FOR)
+    process = ("host", "pid")
+    in_world = inspected.filter(pl.col("size") == pl.col("size").max())
+    world = in_world.group_by(*process).agg(pl.col("rank").first(), pl.col("rank").n_unique().alias("ranks"))
+    world = world.filter(pl.col("ranks") == 1).drop("ranks")  # One process may hold several ranks of a host.
     shortest = pl.col("exec_us").min().over(*call)
     others = pl.col("exec_us").median().over(*call)
     return (
         full.with_columns(is_last=pl.col("exec_us") == shortest, held=others - shortest)
-        .group_by("rank", "host")
+        .group_by(*process)
         .agg(calls=pl.len(), last=pl.col("is_last").sum(), held_us=pl.col("held").filter("is_last").sum())
+        .join(world, on=process, how="left", nulls_equal=True)
         .sort("held_us", descending=True)
+        .select(*WAITED_FOR)
         .cast(dict(WAITED_FOR))  # type: ignore[arg-type]
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Where = Literal["collective", "message", "elsewhere", "stopped", "unknown"]
+Where = Literal["collective", "message", "elsewhere", "stopped", "ended", "unknown"]
 
 _FRAME = re.compile(r"^\s{4}(\S.{0,200}?) \(([^()]{1,500}?):(\d{1,7})\)$", re.MULTILINE)
 _TRACED = re.compile(r'^\s*File "([^"\n]{1,500})", line (\d{1,7}), in ([\w<>.]{1,200})', re.MULTILINE)
@@ -72,8 +72,10 @@ def read_stack(text: str, *, rank: int, pid: int, state: str) -> Standing:
     main = next((t for t in threads if '"MainThread"' in t[:200]), threads[0] if threads else text)
     frames = [(name, file, int(line)) for name, file, line in _FRAME.findall(main)]
     where: Where = classify_frames([(name, file) for name, file, _ in frames])
-    if state[:1] in ("T", "t", "Z") or state == "gone":
+    if state[:1] in ("T", "t"):
         where = "stopped"
+    elif state[:1] in ("Z", "X") or state == "gone":
+        where = "ended"
     return Standing(
         rank=rank, pid=pid, where=where, state=state, line=_own_line(frames), holds_lock="+gil)" in main[:200]
     )
