@@ -36,6 +36,7 @@ class Standstill:
     stuck: pl.DataFrame  # src dst start_ns: transfers that were begun and got nowhere
     turn: frozenset[int]  # endpoints to which something came after they last sent
     last_sent: dict[int, float]  # by endpoint, when that was
+    last_to: dict[tuple[int, int], float]  # the same by sender and receiver
     until_ns: int  # when the last message was sent
 
 
@@ -93,7 +94,8 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
         return None
     out, into = (dict(sent.group_by(e).agg(pl.col("offset").max()).iter_rows()) for e in ("src", "dst"))
     turn = frozenset(e for e, at in into.items() if at > out.get(e, -1.0))
-    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, until - start_ns)
+    last_to = {(s, d): at for s, d, at in sent.group_by("src", "dst").agg(pl.col("offset").max()).iter_rows()}
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, last_to, until - start_ns)
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
@@ -220,7 +222,8 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     """The endpoints at both ends of the first message that never came, where either end may have stopped; else none.
 
     A message between two stages begins once both are ready for it, so it is missing whichever of them stopped. A third
-    host that misses something at the same moment, or an end that sent later, tells the two apart.
+    host that misses something at the same moment, or an end that went on with others, tells the two apart. What the two
+    exchange in the same call does not: it passes while the call waits for the message.
     """
     owed = stands.due.filter("owed").sort("due")
     hosts = np.array(case.hosts, dtype=str)
@@ -236,8 +239,12 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
         sorted({e for e in (*own["src"], *own["dst"]) if case.hosts[e] == host}) for host in (case.hosts[head], other)
     )
     stage = [case.stages.stage.get(int(e)) for e in (here[0], there[0])]
-    alive = any(stands.last_sent.get(int(e), -1.0) >= first - margin_ns for e in there)
-    return [] if alive or None in stage or stage[0] == stage[1] else [here, there]
+    went_on = any(
+        at > first + margin_ns
+        for (s, d), at in stands.last_to.items()
+        if case.hosts[s] == other and case.hosts[d] != case.hosts[head]
+    )
+    return [] if went_on or None in stage or stage[0] == stage[1] else [here, there]
 
 
 def _find_ends_of_hop(case: Case, stands: Standstill, head: int, margin_ns: float) -> list[list[int]]:
