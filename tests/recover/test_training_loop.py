@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from prism.recover import Catalog  # noqa: E402
-from prism.recover.checkpoint import CheckpointConfig  # noqa: E402
-from prism.recover.checkpoint.loop import TrainingLoop  # noqa: E402
+from prism.recover.checkpoint import CheckpointConfig, TrainingLoop  # noqa: E402
 
 
 def train(folder: Path, total: int, cut_at: int | None = None) -> tuple[list[int], torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from prism.recover.checkpoint.checkpointer import CheckpointConfig, Checkpointer
 from prism.recover.checkpoint.corruption import Corruption, CorruptionConfig, CorruptionGuard
+from prism.recover.checkpoint.loop import TrainingLoop
 from prism.recover.checkpoint.restore import Restored
 from prism.recover.checkpoint.train_state import TrainState
 from prism.recover.manifest import Health
@@ -15,4 +16,5 @@ __all__ = [
     "Health",
     "Restored",
     "TrainState",
+    "TrainingLoop",
 ]
