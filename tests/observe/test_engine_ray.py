@@ -9,7 +9,7 @@ import pytest
 from prism.errors import BadConfigError
 from prism.observe import diagnose
 from prism.observe.diagnose import study_jobs
-from prism.observe.engine_ray import diagnose_on_ray, part_of
+from prism.observe.engine_ray import _start, diagnose_on_ray, part_of
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
 from prism.scenarios import ScenarioRun, load_scenario, make_scenario
@@ -56,3 +56,28 @@ def test_a_ray_that_is_not_there_is_one_line() -> None:
     pytest.importorskip("ray")
     with pytest.raises(BadConfigError, match="--ray-address"):
         diagnose_on_ray(pl.DataFrame(), address="127.0.0.1:1")
+
+
+class SlowRay:
+    """Stands in for Ray on a machine so busy that its node does not start in time."""
+
+    def __init__(self, slow_starts: int, error: str = "The current node timed out during startup.") -> None:
+        self.slow_starts, self.error, self.starts = slow_starts, error, 0
+
+    def init(self, **settings: object) -> None:
+        self.starts += 1
+        if self.starts <= self.slow_starts:
+            raise Exception(self.error)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_a_node_that_does_not_start_in_time_is_started_once_more_and_then_told_in_one_line() -> None:
+    ray = SlowRay(1)
+    _start(ray, {}, "this machine")
+    assert ray.starts == 2
+    for slow, starts in ((SlowRay(9), 2), (SlowRay(9, "no space left"), 1)):
+        with pytest.raises(BadConfigError, match=r"Ray at this machine: (The current node timed out|no space left)"):
+            _start(slow, {}, "this machine")
+        assert slow.starts == starts

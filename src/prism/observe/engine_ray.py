@@ -77,15 +77,24 @@ def _connect(address: str | None) -> Iterator[Any]:
     else:
         _knock(address)
         settings |= {"address": address}
-    try:
-        ray.init(**settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        where = address or "this machine"
-        raise BadConfigError(f"Ray at {where}: {error}; check --ray-address or RAY_ADDRESS") from None
+    _start(ray, settings, address or "this machine")
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, settings: dict[str, Any], where: str, tries: int = 2) -> None:
+    """Join or start Ray; it gives a node of its own 30 s, which on a busy machine is too short for a first start."""
+    try:
+        ray.init(**settings)
+    except Exception as error:
+        if tries > 1 and "timed out during startup" in str(error):
+            ray.shutdown()
+            return _start(ray, settings, where, tries - 1)
+        if isinstance(error, ConnectionError | ValueError | RuntimeError) or type(error) is Exception:
+            raise BadConfigError(f"Ray at {where}: {error}; check --ray-address or RAY_ADDRESS") from None
+        raise
 
 
 def _knock(address: str) -> None:
