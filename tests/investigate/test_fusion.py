@@ -63,6 +63,12 @@ def test_an_error_on_one_of_four_that_cannot_be_why_the_job_is_slow_does_not_cho
     assert hosts_of(fused) == {"node-1", "node-2"}
 
 
+def test_where_nothing_explains_a_job_that_runs_on_slowly_nobody_is_named() -> None:
+    error = clue("log", 0.9, "node-6", causes=("stop",))
+    fused = fuse([error, clue("flight_recorder", 0.5, shows="slow", causes=("stop",))], HOSTS)
+    assert not fused.culprits and "node-6" in {s.id for s in fused.alternatives} and "runs on" in fused.what
+
+
 def test_one_of_four_is_told_apart_by_another_source_or_by_counters_that_are_fine() -> None:
     group = clue("flows", 0.9, "node-1", "node-2", "node-3", "node-4", causes=("slow",), one_of=True)
     assert hosts_of(fuse([group], HOSTS)) == {"node-1", "node-2", "node-3", "node-4"}
@@ -98,6 +104,8 @@ def test_a_finding_that_costs_little_is_not_what_makes_the_job_slow() -> None:
     assert dear.confidence > 0.9 and cheap.confidence < 0.5
 
 
-def test_of_two_hosts_the_one_with_errors_is_the_odd_one() -> None:
-    rows = [(h, "", "node_network_receive_errs_total", t, float(100 * t * (h == "b"))) for h in "ab" for t in range(5)]
+@pytest.mark.parametrize("hosts", ["ab", "b"])
+def test_of_two_hosts_or_of_one_alone_the_one_with_errors_is_found(hosts: str) -> None:
+    name = "node_network_receive_errs_total"
+    rows = [(h, "", name, t, float(100 * t * (h == "b"))) for h in hosts for t in range(5)]
     assert [a.host for a in find_anomalies(pl.DataFrame(rows, schema=COUNTERS, orient="row"))] == ["b"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from prism.investigate.clues import Clue, Effect, Suspect, host_of
@@ -39,6 +39,7 @@ class FusionConfig:
     most: float = 0.99  # that any clue is right
     seen: float = 0.9  # that a source which saw the job stop, or run on, saw right
     cleared: float = 0.4  # how often the counters of a culprit show nothing wrong
+    doubted: float = 0.6  # confidence below which nobody is named for something that the job does not show
     tied: float = 0.5  # of the best candidate's odds: another one that the same clue names is named too
 
 
@@ -85,7 +86,13 @@ def fuse(
     support = _lead_with_the_closest([c for c in clues if vote.share(c, best) and effect in c.causes])
     tied = [c for c in odds if vote.share(support[0], c) and odds[c] >= vote.config.tied * odds[best]]
     rest = max(1.0 - len(odds) / vote.num_candidates, 0.0)
-    return _conclude(support, tied, sum(odds[c] for c in tied) / (sum(odds.values()) + rest), vote)
+    confidence = sum(odds[c] for c in tied) / (sum(odds.values()) + rest)
+    if effect not in vote.list_shown_effects() and confidence < vote.config.doubted:
+        runs = "the job runs on" if effect == "stop" else "the job stopped"
+        nobody = _conclude(support, (), 1 - confidence, vote)
+        what = f"{runs}, and what was found ({nobody.what}) does not explain that"
+        return replace(nobody, what=what, culprits=(), advice="")
+    return _conclude(support, tied, confidence, vote)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +149,10 @@ class _Vote:
         hosts = [Suspect(type="host", id=p) for p in places if p is not None and p not in taken]
         programs = [s for c in self.clues for s in c.suspects if {x.type for x in c.suspects} == {"program"}]
         return [*ranks, *hosts, *(s for s in named if s.type == "link"), *dict.fromkeys(programs)]
+
+    def list_shown_effects(self) -> set[Effect]:
+        """What most sources that saw the job itself say of it; both where they are even."""
+        return {effect for effect, weight in self._weigh_effects().items() if weight == 1.0}
 
     def _weigh_effects(self) -> dict[Effect, float]:
         """How likely the job stopped, and ran on, beside the likelier of both."""
@@ -230,7 +241,7 @@ def _join(support: Sequence[Clue], tied: Sequence[Suspect], vote: _Vote) -> tupl
         # Nothing says where the rank runs: on the host that the other sources name, if no other ranks run there.
         unplaced = {h for c in support for s in c.suspects if (h := host_of(s, vote.hosts))} - set(vote.hosts.values())
         odds = {h: vote.weigh_one(Suspect(type="host", id=h))[0] for h in unplaced}
-        places = {h for h in unplaced if odds[h] > vote.config.tied * max(odds.values())}
+        places = {h for h in unplaced if odds[h] > max(1.0, vote.config.tied * max(odds.values()))}
 
     def near(suspect: Suspect) -> bool:
         return suspect.type == "program" or host_of(suspect, vote.hosts) in places

@@ -93,7 +93,9 @@ def conclude(evidence: Evidence) -> Investigation:
         )
     if not evidence.hosts and any(s.type == "rank" for c in evidence.clues for s in c.suspects):
         notes.append("which host a rank ran on is unknown: keep NCCL_DEBUG=INFO logs, and the host is named too")
-    clues = _weigh_unplaced(evidence.clues, evidence.hosts)
+    # Where logs place some ranks and not others, a host without ranks may be that of the others: the vote weighs that.
+    partly = 0 < len(evidence.hosts) < evidence.num_ranks
+    clues = evidence.clues if partly else _weigh_unplaced(evidence.clues, evidence.hosts)
     return Investigation(
         fused=fuse(clues, evidence.hosts, cleared=evidence.cleared, num_ranks=evidence.num_ranks),
         clues=tuple(clues),

@@ -77,6 +77,7 @@ def read_verdict(verdict: Verdict) -> Clue:
     """A log's verdict as a clue; a symptom names what happened to everybody, so it accuses nobody."""
     lines = "; ".join(e.text for e in verdict.evidence[:2])
     symptom = verdict.reason in _SYMPTOMS or (verdict.category == "infrastructure" and is_loss_of_peer(lines))
+    by_kernel = all("Xid" in e.text for e in verdict.evidence)  # The kernel's log does not say what the job did.
     suspects: tuple[Suspect, ...] = ()
     if not symptom:
         suspects = tuple(Suspect(type="host", id=h) for h in verdict.hosts)
@@ -90,7 +91,7 @@ def read_verdict(verdict: Verdict) -> Clue:
         since_ns=None,
         # The confidence of a verdict is that of its reason; that this host did it is another question.
         confidence=verdict.confidence * 0.3 if symptom else min(verdict.confidence, 0.9),
-        shows="stop" if symptom else None,
+        shows=None if by_kernel else "stop",
         causes=("stop",),
         advice=verdict.mitigation,
     )

@@ -170,8 +170,9 @@ def _apply(rule: Rule, own: pl.DataFrame) -> list[Anomaly]:
         masked=masked.max(),
         masked_ns=pl.col("at_ns").filter(masked > 0).min(),
     )
-    # Of two devices one is the other's only peer, so the middle of an even number is that of the healthier half.
-    peers = float(devices["grown"].quantile(0.5, "lower") or 0.0)
+    # Of two devices one is the other's only peer, so the middle of an even number is that of the healthier half. One
+    # alone has no peers, and is taken for what it shows.
+    peers = float(devices["grown"].quantile(0.5, "lower") or 0.0) if devices.height > 1 else 0.0
     usual = float(devices["typical"].quantile(0.5, "higher") or 0.0)
     chosen, value, since = {
         "grows": (pl.col("grown") > 0, "grown", "grew_ns"),
