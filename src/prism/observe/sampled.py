@@ -27,8 +27,8 @@ class SampledConfig:
 
     message: float = 10.0  # samples of a message; with fewer, degrees were mostly wrong
     few: float = 0.25  # share of the messages that may show fewer
-    # Between two samples. Groups of a host begin some 100 us apart: with gaps of 80 us (1 in 1,000 packets of 4 KiB at
-    # 400 Gbit/s) two of eight layouts were right, with 800 us one of five. Gaps below 20 us are an assumption.
+    # Between two samples: only moments tell tensor from data parallelism. One in 1,000 packets of 4 KiB at 400 Gbit/s
+    # lie 80 us apart, and layouts from these were mostly wrong. That 20 us are close enough is an assumption.
     gap_ns: float = 20_000.0
     pair: float = 400.0  # samples of a pair whose total is compared with others: known to 5 %
     confidence: float = 0.7  # of a layout; those below were often wrong with many samples, too

@@ -1,9 +1,9 @@
 """NCCL Inspector files: one JSON object a line for each collective of each rank, with its time and bandwidth.
 
-Checked against the sources of `ext-profiler/inspector` of NVIDIA/nccl, output formats v4.0 to v4.3. Up to v4.2 every
-line holds `header`, `metadata` and `coll_perf` or `p2p_perf`; v4.0 writes only the last collective before each dump. In
-v4.3 a line with `dump_stats` holds `header` and `metadata` for all lines that follow. The rank in a header is that of
-the communicator, not of the job.
+Written from the sources of `ext-profiler/inspector`: format v4.0 of NVIDIA/nccl, and a file of v4.3 whose repository is
+not known; v4.1 and v4.2 were not seen. Up to v4.2 every line holds `header`, `metadata` and `coll_perf` or `p2p_perf`;
+v4.0 writes only the last collective before each dump. In v4.3 a line with `dump_stats` holds `header` and `metadata`
+for all lines that follow. The rank in a header is that of the communicator, not of the job.
 """
 
 from __future__ import annotations
