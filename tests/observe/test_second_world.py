@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from benchmarks.world.captures import Capture, Made, make_capture
 from benchmarks.world.fabric import RAIL, TREE, FabricConfig
 from benchmarks.world.life import Program
 from benchmarks.world.site import Site
-
 from prism.observe import Diagnosis, diagnose
 
 RAILS_4 = FabricConfig(kind=RAIL, num_hosts=4, hosts_per_leaf=4)
