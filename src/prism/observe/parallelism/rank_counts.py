@@ -23,7 +23,7 @@ _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with on
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
 _QUICKEST = levels.LISTED  # transfers that show it
 # How sure a count is: of 108 layouts of benchmarks/world (even captures, whole and with a tenth of their records lost,
-# and 46 small ones) 103 were right, whichever way ranks were counted.
+# and 46 small ones) 105 were right, whichever way ranks were counted.
 _SURE = 0.95
 
 
