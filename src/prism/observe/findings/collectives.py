@@ -7,14 +7,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe import levels
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 POINT_TO_POINT = ("pp", "cp")
 """Kinds whose messages run at their own pace; those of collectives end together."""
 
-_LIKE = 0.03  # sizes that differ by less, as a share, are alike
-_SKEW = 0.1  # of a message: hops of one call end within this much of each other
+_LIKE = levels.LITTLE  # sizes that differ by less, as a share, are alike
+_SKEW = levels.FEW  # of a message: hops of one call end within this much of each other
 
 
 def number_sizes(sizes: Floats) -> Ints:
