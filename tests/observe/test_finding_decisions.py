@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,12 +11,13 @@ import pytest
 
 from prism.observe.findings import ranking
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.cost import JobModel, _compare
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
 from prism.observe.findings.load import find_load_imbalance
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
-from prism.observe.findings.suspects import Scene, points_at_one, rank_suspects
+from prism.observe.findings.suspects import Ranked, Scene, points_at_one, rank_suspects, weigh_first
 from prism.observe.findings.transfers import SlowPair
 from prism.observe.findings.verdicts import decide, weigh
 from prism.observe.findings.windows import Window, find_window, quantile_rows, spread_of
@@ -453,3 +455,29 @@ def test_a_healthy_job_has_no_findings_and_a_slow_stretch_of_unknown_cause_is_to
     # All compute longer: every transfer takes as long as ever.
     rows = [(h, int(end) - 100 * MS, int(end) - MS, i) for i, end in enumerate(ends) for h in range(HOSTS)]
     assert name(ranking.find_all([make_case(lengths, make_messages(rows))])) == [("slow_step", "job-1")]
+
+
+# How sure: against other places, and by solving the job
+
+
+def rank(name: str, units: set[int], score: float) -> Ranked:
+    return Ranked(("nic", name), frozenset(units), score, 0, 1.0)
+
+
+def test_a_place_is_as_sure_as_it_is_ahead_of_its_rivals() -> None:
+    best, close, far = rank("1", {1, 2, 3, 4}, 4.0), rank("2", {1, 2, 3}, 3.0), rank("3", {1}, 1.0)
+    assert weigh_first([best], [best.suspect]) == 1.0
+    assert weigh_first([best, far], [best.suspect]) > 0.9 > weigh_first([best, close], [best.suspect]) > 0.5
+    even = rank("4", {5, 6, 7, 8}, 4.0)
+    assert weigh_first([best, even], [best.suspect]) == 0.5
+    assert weigh_first([best, even], [best.suspect, even.suspect]) == 1.0
+
+
+def test_a_slow_stage_is_as_sure_as_the_solved_job_reproduces_the_steps() -> None:
+    work = np.full((2, 1), 1e8)
+    healthy = JobModel(work, 2 * work, np.zeros((2, 1)), np.zeros(2), 4)
+    slow = replace(healthy, forward=work * [[1.0], [1.4]], backward=2 * work * [[1.0], [1.4]])
+    usual, longer = healthy.step_ns() / 1e9, slow.step_ns() / 1e9
+    window = Window(8, 15, 0.4, 1.0)
+    assert _compare(make_case([usual] * 8 + [longer] * 8), window, slow, healthy).margin > 0.9
+    assert _compare(make_case([usual] * 16), window, slow, healthy).margin < 0.1

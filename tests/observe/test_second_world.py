@@ -41,10 +41,19 @@ def mics(site: Site) -> Program:
         (TWO_NICS_4, mics),
         (RAILS_4, lambda site: site.experts(layers=4)),
         (TWO_NICS_4, lambda site: site.experts(layers=4)),
+        (ONE_NIC_8, lambda site: site.experts(ep_hosts=4)),
         (TWO_NICS_8, lambda site: site.pipeline(4)),
         (ONE_NIC_8, lambda site: site.pipeline(8)),
     ],
-    ids=["mics-rails", "mics-two-nics", "experts-rails", "experts-two-nics", "pipeline-dp2", "pipeline-dp1"],
+    ids=[
+        "mics-rails",
+        "mics-two-nics",
+        "experts-rails",
+        "experts-two-nics",
+        "experts-one-nic",
+        "pipeline-dp2",
+        "pipeline-dp1",
+    ],
 )
 def test_the_degrees_are_those_of_the_program(config: FabricConfig, program: Callable[[Site], Program]) -> None:
     made = run_alone(config, program)

@@ -66,7 +66,7 @@ def test_messages_that_wait_long_are_not_together_with_all_that_ends_meanwhile()
     end = np.arange(1, 21) * 100 * _MS
     waiting = end - np.where(np.arange(20) % 4 == 0, 1, 80) * _MS
     twins = end + np.where(np.arange(20) % 5 == 0, 20, 0) * _MS
-    assert _share_together(waiting, end, twins, 0.0) == 0.8
+    assert _share_together(waiting, end, twins, 0.0) == (0.8, 1)
 
 
 def test_replicas_that_run_free_within_steps_are_of_one_job() -> None:

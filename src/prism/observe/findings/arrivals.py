@@ -19,7 +19,6 @@ _MOST_PLACES = 48  # of one stream in a step that are looked at
 _TOGETHER = ("dp", "ep", "embedding")
 _EARLY = 0.25  # share of those that come together before the others
 _ENOUGH = levels.MAJORITY  # of the collectives that an endpoint is usually seen in
-_WITH = levels.SOME  # of the time between collectives: messages that end so close together are of one
 _USUAL = levels.SOME  # of the steps count as undisturbed
 
 
@@ -45,7 +44,7 @@ def measure_arrivals(case: Case) -> Arrivals:
     every = -(-pl.col("num") // _MOST_PLACES)
     like = (pl.col("bytes").log1p().median().over("stream") * 20).round().cast(pl.Int32).alias("like")
     known = known.with_columns(pl.Series("stage", stage[known["src"].to_numpy()]), like, every.alias("every"))
-    known = _place_by_ends(known).filter(pl.col("place") % pl.col("every") == 0)
+    known = known.filter(pl.col("place") % pl.col("every") == 0)
     alike = ["kind", "stage", "like", "place", "step"]
     first = known.group_by("src", *alike, "every").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     after = (pl.col("start_ns") - pl.col("start_ns").quantile(_EARLY, "lower").over(alike)).clip(
@@ -61,19 +60,3 @@ def measure_arrivals(case: Case) -> Arrivals:
     )
     late[np.searchsorted(endpoints, total["src"].to_numpy()), total["step"].to_numpy()] = total["after"].to_numpy()
     return Arrivals(endpoints, late - quantile_rows(late, _USUAL, axis=1)[:, None])
-
-
-def _place_by_ends(known: pl.DataFrame) -> pl.DataFrame:
-    """Messages with the place of the collective that they end with: a lost record shifts those after it."""
-    like = ["kind", "stage", "like", "step"]
-    whole = pl.col("num") == pl.col("num").max().over(like)
-    known = known.with_columns(whole.alias("whole"))
-    if known["whole"].all():
-        return known
-    ends = known.filter("whole").group_by(*like, "place").agg(pl.col("end_ns").median().cast(pl.Int64).alias("over"))
-    apart = (pl.col("over").max() - pl.col("over").min()).over(like) / pl.len().over(like)
-    ends = ends.with_columns(apart.alias("apart")).sort("over")
-    placed = known.drop("place").sort("end_ns").join_asof(
-        ends, left_on="end_ns", right_on="over", by=like, strategy="nearest", check_sortedness=False
-    )  # fmt: skip
-    return placed.filter((pl.col("end_ns") - pl.col("over")).abs() <= _WITH * pl.col("apart"))

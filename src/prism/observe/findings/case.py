@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.findings.collectives import place_calls
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.work import measure_work
@@ -187,6 +188,7 @@ def make_case(
             pl.Series("num", num.astype(np.int32)),
         ]
     )
+    known = place_calls(known, streams, row[messages["stream"].to_numpy()], steps.height)
     return Case(
         job=job,
         layout=layout,

@@ -159,9 +159,9 @@ def _blame(case: Case, table: WorkTable, group: list[Suspect]) -> Finding:
     mean = float(np.median([s.window.mean for s in group]))
     members = [int(table.endpoints[s.row]) for s in group]
     num_hosts = len({case.host(e) for e in members})
-    score = 1 - np.exp(-head.sure / 10)
     window = Window(first, last, mean, head.window.share)
     cost = price_slow_work(case, table, members, window, by_design=False)
+    score = min(1 - np.exp(-head.sure / 10), cost.margin)
     if num_hosts > 1:
         on_all = f"on all its {len(members)} endpoints"
         evidence = f"stage {stage} works {100 * mean:.1f} % longer than before, {on_all}; {cost.words}"

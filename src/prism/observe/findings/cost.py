@@ -24,6 +24,7 @@ _MOST_REPLICAS = levels.MANY  # of a stage that are solved; more of the same cha
 _MOST_MICROBATCHES = 256
 _TRUSTED = levels.SOME  # a solved cost that differs by more from a measured one gives way to it
 _BYTES = 1 << 20  # of every message; their durations are given
+_REPRODUCES = 0.05  # of a step: a solved step is usually off by so much
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,15 @@ def _reducing(case: Case, stages: int) -> Floats:
 
 @dataclass(frozen=True)
 class Cost:
-    """What each GPU lost in seconds, and how that is known."""
+    """What each GPU lost in seconds, and how that is known.
+
+    `margin` is the probability of the job with the culprit against the job without it, by how well each of the two
+    reproduces the length of the observed steps; 1 where that does not tell.
+    """
 
     lost_s: float
     words: str
+    margin: float = 1.0
 
 
 def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Window, *, by_design: bool) -> Cost:
@@ -166,7 +172,7 @@ def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Wi
         changed.forward[s, r] *= factor
         changed.backward[s, r] *= factor
     slow, healthy = (model, changed) if by_design else (changed, model)
-    return settle(case, window, _saved_ns(slow, healthy))
+    return _compare(case, window, slow, healthy, by_design=by_design)
 
 
 def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Window, extra_s: float) -> Cost:
@@ -184,7 +190,7 @@ def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Wind
             slow.passing[min(cell[src][0], cell[dst][0]), cell[src][1]] = model.passing[0, 0] * (1 + window.mean)
         elif src in cell:
             slow.reducing[cell[src][0]] = model.reducing[cell[src][0]] * (1 + window.mean)
-    return settle(case, window, _saved_ns(slow, model))
+    return _compare(case, window, slow, model)
 
 
 def price_uneven_work(case: Case, table: WorkTable, relative: Floats, window: Window) -> Cost:
@@ -199,7 +205,7 @@ def price_uneven_work(case: Case, table: WorkTable, relative: Floats, window: Wi
     mean = float(relative[:, usual].mean())
     slow = replace(model, forward=model.forward * amounts, backward=model.backward * amounts)
     even = replace(model, forward=model.forward * mean, backward=model.backward * mean)
-    return settle(case, window, _saved_ns(slow, even))
+    return _compare(case, window, slow, even)
 
 
 def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job solved again") -> Cost:
@@ -218,5 +224,20 @@ def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job s
     return Cost(share * total, f"without it steps may be up to {100 * share:.1f} % shorter (a bound, not solved)")
 
 
-def _saved_ns(slow: JobModel, healthy: JobModel) -> float:
-    return max(0.0, slow.step_ns() - healthy.step_ns())
+def _compare(case: Case, window: Window, slow: JobModel, healthy: JobModel, *, by_design: bool = False) -> Cost:
+    """The cost of a culprit, and how much better the job with it reproduces the steps of the window than without it.
+
+    Steps outside the window show what the model is off by anyway. There are none where the work is so `by_design`, and
+    where a culprit is there all the time the two cannot be told apart by the length of steps.
+    """
+    with_it, without = slow.step_ns(), healthy.step_ns()
+    cost = settle(case, window, max(0.0, with_it - without))
+    observed = float(np.median(case.length_s[window.first : window.last + 1])) * 1e9
+    longer = case.slower_by(window.first, window.last)
+    if longer is None and not by_design:
+        return cost
+    usual = without if longer is None else observed / (1 + longer)
+    off = [abs(observed - usual - (solved - without)) / observed for solved in (with_it, without)]
+    if min(off) > _TRUSTED:
+        return cost  # The model reproduces these steps neither way.
+    return replace(cost, margin=1 / (1 + float(np.exp(np.clip((off[0] - off[1]) / _REPRODUCES, -50.0, 50.0)))))

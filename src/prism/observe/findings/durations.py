@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
 
-POINT_TO_POINT = ("pp", "cp")
-"""Kinds whose messages run at their own pace; those of collectives end together."""
-
-_LIKE = 0.03  # sizes that differ by less, as a share, are alike
 _USUAL = 0.25  # of like pairs this share is surely not slow
 _UNHINDERED = levels.FEW  # share of a pair's messages of a step that surely wait for nobody
 
@@ -51,7 +48,7 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
     first = np.zeros(len(found), np.int64)
     first[stream[::-1]] = np.arange(len(stream) - 1, -1, -1)
     streams = known.select("pair", "src", "dst", "kind")[first].with_columns(
-        pl.Series("like_size", _number_sizes(sizes))
+        pl.Series("like_size", number_sizes(sizes))
     )
     number, found = number_again(stream * case.steps.height + known["step"].to_numpy(), len(found) * case.steps.height)
     # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
@@ -93,15 +90,7 @@ def list_rows(cells: Cells) -> tuple[pl.DataFrame, Ints]:
     rows = cells.streams.select("pair", "src", "dst", "kind")[present[first]]
     row = np.zeros(cells.streams.height, np.int64)
     row[present] = number
-    return rows.with_columns(pl.Series("unit", _units(rows))), row
-
-
-def _number_sizes(sizes: Floats) -> Ints:
-    """By stream a number that those with messages of nearly equal size share, over all pairs."""
-    order = np.argsort(sizes, kind="stable")
-    like = np.empty(len(sizes), np.int64)
-    like[order] = np.cumsum(np.diff(np.log(sizes[order] + 1), prepend=np.inf) > _LIKE)
-    return like
+    return rows.with_columns(pl.Series("unit", number_units(rows))), row
 
 
 def _leave_waiting_out(known: pl.DataFrame, stream: Ints, streams: pl.DataFrame) -> tuple[Floats, Floats]:
@@ -115,32 +104,9 @@ def _leave_waiting_out(known: pl.DataFrame, stream: Ints, streams: pl.DataFrame)
     start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
     begin, final = start.copy(), end.copy()
     # A group uses several connections that share no NIC: what is under way at the same time is taken to be one.
-    for group in (_units(streams), kind):
+    for group in (number_units(streams), kind):
         sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
         sized[apart] = -1
         call, count = number_calls(sized, stream, step, place, num)
         begin_together(call, count, start, end, begin, final)
     return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
-
-
-def _units(rows: pl.DataFrame) -> Ints:
-    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives."""
-    parent: dict[tuple[str, int], tuple[str, int]] = {}
-
-    def root(x: tuple[str, int]) -> tuple[str, int]:
-        while parent.setdefault(x, x) != x:
-            parent[x] = parent[parent[x]]
-            x = parent[x]
-        return x
-
-    keys: list[tuple[str, int]] = []
-    for pair, src, dst, kind in rows.select("pair", "src", "dst", "kind").iter_rows():
-        if kind in POINT_TO_POINT:
-            keys.append((f"{kind} alone", pair))
-            continue
-        a, b = root((kind, src)), root((kind, dst))
-        parent[max(a, b)] = min(a, b)
-        keys.append((kind, src))
-    roots = [root(k) if k[0] in ("dp", "ep", "tp", "embedding") else k for k in keys]
-    number = {r: i for i, r in enumerate(dict.fromkeys(roots))}
-    return np.array([number[r] for r in roots], np.int64)

@@ -103,7 +103,7 @@ def _judge(case: Case, table: WorkTable, block: Floats, most: float = np.inf) ->
         f"different one in most steps (the same one in at most {100 * top:.0f} %); "
         f"{cost.words}"
     )
-    score = 0.9 * (1 - np.exp(-window.length / 4))
+    score = min(0.9 * (1 - np.exp(-window.length / 4)), cost.margin)
     return case.finding("load_imbalance", culprit("job", case.job.id), window.first, window.last, lost_s=cost.lost_s,
                         score=score, evidence=evidence)  # fmt: skip
 

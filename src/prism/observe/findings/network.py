@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_pairs
-from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene
+from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene, weigh_first
 from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.observe.findings.windows import Window
 from prism.records.findings import Culprit, Finding
@@ -82,7 +83,8 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Finding]
             break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
-        found.append(_to_finding(case, scene, best, [scene.slow[r] for r in chosen], same))
+        told = _to_finding(case, scene, best, [scene.slow[r] for r in chosen], same)
+        found.append(replace(told, score=round(min(told.score, weigh_first(ranked, same)), 3)))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
 
@@ -118,7 +120,7 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
     )
     return case.finding(
         "slow_switch" if who.type == "switch" else "slow_link", who, first, last,
-        lost_s=cost.lost_s * (1 if steady else share), score=1 - np.exp(-sure / 10),
+        lost_s=cost.lost_s * (1 if steady else share), score=min(1 - np.exp(-sure / 10), cost.margin),
         evidence=f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
         f"{where}{moved}; {cost.words}",
     )  # fmt: skip

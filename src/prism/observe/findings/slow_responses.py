@@ -138,7 +138,7 @@ def _tell_late(case: Case, table: WorkTable, answers: Answers, late: list[Suspec
     window = Window(head.window.first, head.window.last, mean, head.window.share)
     members = [int(answers.endpoints[s.row]) for s in late]
     cost = price_slow_work(case, table, members, window, by_design=False)
-    score = 1 - np.exp(-head.sure / 10)
+    score = min(1 - np.exp(-head.sure / 10), cost.margin)
     steps = f"in {window.length} of {case.steps.height} steps"
     if stage is not None:
         evidence = f"stage {stage} answers {100 * mean:.1f} % later than before {steps}; {cost.words}"

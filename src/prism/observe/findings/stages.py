@@ -42,7 +42,7 @@ def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
         )
         found.append(
             case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1, lost_s=cost.lost_s,
-                         score=min(0.95, 0.5 + more), evidence=evidence)
+                         score=min(0.95, 0.5 + more, cost.margin), evidence=evidence)
         )  # fmt: skip
     return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
 

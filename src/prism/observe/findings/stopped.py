@@ -240,7 +240,7 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     )
     stage = [case.stages.stage.get(int(e)) for e in (here[0], there[0])]
     went_on = any(
-        at > first + margin_ns
+        at >= first - margin_ns
         for (s, d), at in stands.last_to.items()
         if case.hosts[s] == other and case.hosts[d] != case.hosts[head]
     )

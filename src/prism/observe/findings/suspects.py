@@ -6,6 +6,7 @@ share one fate, for a ring is as slow as its slowest hop, and then only those th
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case
-from prism.observe.findings.durations import POINT_TO_POINT
+from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.routes import links_of
 from prism.observe.findings.transfers import SlowPair, Transfers
 
@@ -165,6 +166,16 @@ def _count_for(
     """What another job tells of a suspect: one that touches little of what is slow there is not the cause of it."""
     touched = len(hits.get(suspect, ()))
     return (touched if touched >= _MOSTLY * num_slow else 0) - _MISS * len(misses.get(suspect, ()))
+
+
+def weigh_first(ranked: Sequence[Ranked], same: Sequence[Suspect]) -> float:
+    """The probability that one of the suspects `same` is the cause, against all the others that are slow somewhere.
+
+    Each transfer that a suspect accounts for, or should have made slow and did not, counts as one; suspects that touch
+    the very same transfers are one rival.
+    """
+    rivals = {r.units: r.score for r in reversed(ranked) if r.suspect not in same}
+    return 1 / (1 + sum(math.exp(min(score - ranked[0].score, 0.0)) for score in rivals.values()))
 
 
 def points_at_one(scene: Scene) -> bool:

@@ -24,6 +24,8 @@ class SmallMessageConfig:
     even: float = levels.MOST  # share of the intervals in which every stream sends exactly as many messages as is usual
     same_gap: float = 0.2  # of the logarithm of the time between two messages
     repeats: float = 0.02  # share of the time between messages that may differ more, where a part of a step repeats
+    lost: float = levels.FEW  # share of the records that may be missing
+    pooled: int = 64  # messages of one size between two marks that show a step in spite of that
 
 
 def time_small_messages(
@@ -40,12 +42,33 @@ def time_small_messages(
         if len(marks) >= config.least_marks and _cut_alike(marks, heavy, config):
             found.append(marks)
     if not found or not heavy:
-        return None
+        return _time_with_losses(small, heavy, config)
     marks = max(found, key=len)
     length = float(take_median(np.diff(marks)))
     most = max(heavy, key=lambda stream: len(stream.times)).times
     count = int(take_median(np.diff(np.searchsorted(most, marks))))
     return length / _count_repeats(most, count, config)
+
+
+def _time_with_losses(small: list[StreamStarts], heavy: list[StreamStarts], config: SmallMessageConfig) -> float | None:
+    """The same where records are lost: what one rank's record does not show, those of the others do.
+
+    All small messages together mark every step, and all heavy streams of one size together send as many messages in
+    each as lost records allow.
+    """
+    if not small or not heavy:
+        return None
+    marks = _begin_bursts(np.sort(np.concatenate([stream.times for stream in small])))
+    if len(marks) < config.least_marks:
+        return None
+    shares = []
+    for klass in {stream.klass for stream in heavy}:
+        pooled = np.sort(np.concatenate([stream.times for stream in heavy if stream.klass == klass]))
+        sent = np.diff(np.searchsorted(pooled, marks)).astype(np.float64)
+        usual = float(take_median(sent))
+        if usual >= config.pooled:
+            shares.append(float(np.mean(np.abs(sent - usual) <= levels.CHANCE * np.sqrt(config.lost * usual))))
+    return float(take_median(np.diff(marks))) if min(shares, default=0.0) >= config.even else None
 
 
 def _begin_bursts(times: Times) -> Times:

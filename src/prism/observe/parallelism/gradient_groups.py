@@ -124,7 +124,8 @@ def waits_for_senders_alone(traffic: Traffic, streams: pl.DataFrame) -> bool:
         return False
     ends = first.end[np.searchsorted(first.start, first.fresh)]
     waits = np.array([_wait(connection, ends, shortest) for connection in group])
-    each, least = float(np.mean(waits)), float(np.mean(waits.min(axis=0)))
+    waits = waits[:, ~np.isnan(waits).all(axis=0)]
+    each, least = float(np.nanmean(waits)), float(np.mean(np.nanmin(waits, axis=0)))
     return each >= _WAITS and least <= _UNSEEN_WAIT * each
 
 
@@ -135,12 +136,15 @@ def _are_bound(a: Connection, b: Connection) -> bool:
 
 
 def _wait(connection: Connection, ends: Ints, shortest: float) -> Floats:
-    """How long a connection's message waited that ended at each of some moments, in units of the shortest length."""
+    """How long a connection's message waited that ended at each of some moments, in units of the shortest length.
+
+    nan where none did: its record is lost.
+    """
     order = np.argsort(connection.end, kind="stable")
     at = order[nearest(connection.end[order], ends)]
     length = (connection.end - connection.start)[at] / shortest
     together = np.abs(connection.end[at] - ends) < min(SKEW_NS, 0.4 * shortest)
-    waited: Floats = np.where(together, np.clip(length - _TRANSFER, 0.0, _LONGEST_WAIT), _LONGEST_WAIT)
+    waited: Floats = np.where(together, np.clip(length - _TRANSFER, 0.0, _LONGEST_WAIT), np.nan)
     return waited
 
 

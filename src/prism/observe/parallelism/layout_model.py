@@ -27,7 +27,10 @@ class LayoutConfig:
     tensor: float = 0.5  # share of jobs with a pipeline that split tensors
     tensor_alone: float = 0.2  # the same of other jobs
     shared_host: float = 0.3  # share of pipelines with several stages on a host
-    close: float = 0.05  # share of the best layout's probability at which another one is listed
+    close: float = 0.05  # share of the best layout's likelihood at which another one is listed
+    # Counts are right far more often than the numbers above say one by one: of 50 layouts that were said with 0.2 to
+    # 0.9 (even captures of benchmarks/world, whole and with a tenth of the records lost) 46 were right.
+    sharpness: float = 3.0  # power of the likelihood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +93,13 @@ def rank_layouts(
         for d in list_layouts(ranks)
     ]
     best = max(score for score, _ in scored)
-    total = sum(math.exp(score - best) for score, _ in scored)
-    ranked = sorted(((math.exp(score - best) / total, d) for score, d in scored), key=lambda r: (-r[0], r[1].tp))
-    return [RankedLayout(degrees=d, probability=p) for p, d in ranked if p >= config.close * ranked[0][0]]
+    total = sum(math.exp(config.sharpness * (score - best)) for score, _ in scored)
+    ranked = sorted(((score - best, d) for score, d in scored), key=lambda r: (-r[0], r[1].tp))
+    return [
+        RankedLayout(degrees=d, probability=math.exp(config.sharpness * behind) / total)
+        for behind, d in ranked
+        if behind >= math.log(config.close)
+    ]
 
 
 def confidence_of(ranked: Sequence[RankedLayout], name: str) -> float:

@@ -27,6 +27,8 @@ _LIVES = (
     levels.MOST,
 )  # of the steps that a connection lasts, at least and at most, where a job was started again
 _AS_OFTEN = levels.MOST  # of a stream's messages that come back
+_COUNTED = levels.FEW_MESSAGES  # messages of a stream whose number tells how many are missing
+_MOST_LOST = levels.SOME  # share of the records; more is a difference by design
 _CHANCE = levels.CHANCE  # deviations by which an estimated spread may exceed that of sampling
 
 
@@ -46,10 +48,28 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
             (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
         ).rank("dense")
     )
-    answers = _find_answers(traffic, frame)
+    answers = _find_answers(traffic, frame, estimate_loss(frame))
     unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
     return frame.join(answers, on="family", how="left", maintain_order="left")
+
+
+def estimate_loss(streams: pl.DataFrame) -> float:
+    """The share of a job's records that are missing, by how much the counts of like streams scatter.
+
+    Ranks do alike and send equally many messages. Of records that are lost at random, the variance of what is left over
+    its mean is the share that is lost. Streams that differ by design scatter by far more.
+    """
+    often = streams.filter(pl.col("num") >= _COUNTED)
+    num = pl.col("num").cast(pl.Float64)
+    scatter = 1.4826 * (num - num.median()).abs().median()
+    alike = (
+        often.group_by("family")
+        .agg((scatter**2 / num.median()).alias("lost"), pl.len())
+        .filter(pl.col("len") >= levels.MANY)
+    )
+    lost = alike.filter(pl.col("lost") < _MOST_LOST).sort("len", "family")["lost"].tail(1)
+    return float(lost[0]) if len(lost) and lost[0] > levels.LITTLE else 0.0
 
 
 def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -142,8 +162,8 @@ def _count_steps(start: Ints, begin: Ints, origin: int, period: float) -> tuple[
     return busy.sum(), own, alive, gap
 
 
-def _find_answers(traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame:
-    """For each family, whether it is answered and how often at the same time."""
+def _find_answers(traffic: Traffic, streams: pl.DataFrame, lost: float) -> pl.DataFrame:
+    """For each family, whether it is answered and how often at the same time; `lost` is the share of records."""
     start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
     columns = ("stream", "src", "dst", "src_host", "dst_host", "bytes", "family", "spread", "num")
     table = {c: streams[c].to_numpy() for c in columns}
@@ -168,7 +188,9 @@ def _find_answers(traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame:
             times = np.sort(end[twins])
             ratio = len(twins) / len(own)
             noise = traffic.sample_bytes / max(float(table["bytes"][i]), 1.0)
-            shares.append((_share_together(start[own], end[own], times, noise), float(ratio >= 0.5)))
+            # Where the records of all its answers are lost, a message seems to have none.
+            together, at_once = _share_together(start[own], end[own], times, noise)
+            shares.append((min(together / (1 - lost**at_once), 1.0), float(ratio >= 0.5)))
         together, answered = np.median(np.array(shares), axis=0).tolist()
         found.append((family, together, answered))
     return pl.DataFrame(
@@ -202,8 +224,10 @@ def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
 
 
 @numba.njit(cache=True, nogil=True)
-def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
+def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> tuple[float, int]:
     """The share of messages with a twin that ends with them, once the clocks of two exporters are set right.
+
+    And how many such twins a message usually has: each rank behind a NIC has one of its own.
 
     A collective ends on all its hops at once, though each begins when its own sender comes, and turns of a ring end
     within the time of a transfer; messages of a pipeline may wait for much longer than that. `noise` is the share of a
@@ -224,4 +248,6 @@ def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> float:
         shift = 0.0
     usual = take_median(length)
     near = max(interpolate_quantile(length, _UNHURRIED), _FLOOR_NS) + 2 * noise * usual
-    return float(np.mean(np.abs(distance - shift) <= near))
+    first = np.searchsorted(twins, ends + shift - near, side="left")
+    beside = np.searchsorted(twins, ends + shift + near, side="right") - first
+    return float(np.mean(np.abs(distance - shift) <= near)), max(1, int(np.median(beside)))
