@@ -86,7 +86,8 @@ def _check(script: Script, name: str, stage: Stage, victim: str) -> Outcome:
     # With risks that are right the job never holds the host that is about to fail.
     avoided = RISK in os.environ and state.attempt == 1
     out = () if avoided else (victim,)
-    require(state.book.cordoned() == out, f"{out} out of use, not {state.book.cordoned()}")
+    told = (stage.run_dir / "decisions.log").read_text()[-1_000:]
+    require(state.book.cordoned() == out, f"{out} out of use, not {state.book.cordoned()}:\n{told}")
     require(victim not in state.hosts, f"{victim} not in the last attempt")
     expected = script.reference(stage.job, ranks=2 * _RANKS_PER_HOST)
     outcome = measure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from drills.__main__ import DRILLS, why_not
 from drills.process_drills import Script
 from drills.slurm_cluster import why_no_slurm
 from drills.slurm_drill import lose_slurm_node
+from drills.soak_faults import FAULTS, STEPS_PER_FAULT, draw
 from drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
 
 EVERYDAY = ("kill-tree", "nan")  # a bug of the program is tested without torch in test_supervised_runs.py
@@ -47,6 +49,14 @@ def test_a_job_on_slurm_goes_on_without_the_node_it_lost(tmp_path: Path):
     if reason is not None:
         pytest.skip(reason)
     lose_slurm_node(tmp_path)
+
+
+def test_the_soak_of_200_faults_draws_every_kind_and_the_same_again():
+    drawn = [fault for seed in range(20) for fault in draw(10, seed)]
+    assert drawn == [fault for seed in range(20) for fault in draw(10, seed)]
+    counts = Counter(fault.name for fault in drawn)
+    assert set(counts) == set(FAULTS) and min(counts.values()) >= 10
+    assert all(1 <= fault.ahead < STEPS_PER_FAULT for fault in drawn)  # so that a run has steps for all its faults
 
 
 def test_a_soak_goes_on_from_its_ledger_and_tells_which_code_was_under_test(tmp_path: Path):

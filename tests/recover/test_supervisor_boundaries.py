@@ -202,7 +202,7 @@ def test_after_a_clean_test_a_slow_run_takes_its_speed_as_usual_and_other_runs_k
     job, _ = slow(("n1", "n2", "n3"))
     job.handle(events.Exited(now_s=200.0, code=0))
     done = job.handle(events.Examined(now_s=210.0, condemned=(), num_tests=7))
-    assert "0 hosts left in 7 tests" in done[0].text and job.pace.baseline_s == 10.0
+    assert "7 tests of the hosts, no hosts taken out" in done[0].text and job.pace.baseline_s == 10.0
     other = running(replace(SuperviseConfig(), hosts=FLEET))
     fail(other, 31.0, verdict("NVLinkError", "isolate_and_restart", confidence=0.5))
     assert other.phase is Phase.EXAMINING

@@ -488,8 +488,9 @@ def test_a_slow_run_that_has_nowhere_to_go_is_left_alone_and_told_once():
     assert slow_down(job, 3.0) == []
 
 
-def test_a_run_whose_hosts_are_all_good_is_not_stopped_twice_for_the_same_slowness():
-    job = running(SuperviseConfig(hosts=FLEET))
+@pytest.mark.parametrize("slow_steps", [30, 5])
+def test_a_run_whose_hosts_are_all_good_is_not_stopped_twice_for_the_same_slowness(slow_steps: int):
+    job = running(SuperviseConfig(hosts=FLEET, pace=PacePolicy(slow_steps=slow_steps)))
     slow_down(job, 3.0)
     job.handle(events.Exited(now_s=200.0, code=0))
     assert launches(job.handle(events.Examined(now_s=210.0, condemned=())))

@@ -143,8 +143,9 @@ def on_examined(job: JobRecord, event: events.Examined) -> list[Action]:
             actions += leave_out(job, event.now_s, second, f"bad link to {first}")
     num_out = len(job.book.cordoned()) - len(out_before)
     if not num_out and was_slow:
-        job.pace.accept()
-    found = f"{num_out} hosts left in {event.num_tests} tests" if not event.error else event.error
+        job.pace.accept(job.config.pace)
+    number = str(num_out) if num_out else "no"
+    found = event.error or f"{event.num_tests} tests of the hosts, {number} host{'s' * (num_out != 1)} taken out"
     return actions + wait_or_launch(job, event.now_s, found)
 
 

@@ -76,6 +76,6 @@ class Pace:
             return False
         return min(self.recent[-policy.slow_steps :]) > policy.slow_factor * self.baseline_s
 
-    def accept(self) -> None:
-        """Take the present speed as the new baseline."""
-        self.baseline_s = statistics.median(self.recent) if self.recent else None
+    def accept(self, policy: PacePolicy) -> None:
+        """Take the present speed as the new baseline: that of the steps that were found slow, not of those before."""
+        self.baseline_s = statistics.median(self.recent[-policy.slow_steps :]) if self.recent else None

@@ -117,7 +117,7 @@ def _on_slow(job: JobRecord) -> list[Action]:
     baseline, present = job.pace.baseline_s or 0.0, min(job.pace.recent[-job.config.pace.slow_steps :])
     text = f"steps take {present:.3g} s or more, {baseline:.3g} s is usual"
     if not can_examine(job):
-        job.pace.accept()
+        job.pace.accept(job.config.pace)
         return [Notify(level="warning", text=f"{text}; there is no other host to move to")]
     job.phase, job.cause = Phase.STOPPING, Cause.SLOW
     grace = job.config.launch.grace_s
