@@ -99,10 +99,7 @@ kubernetes-drill: $(READY)  ## harm to jobs on a real Kubernetes API server (dri
 drills: $(READY)  ## do harm to real training jobs in every way we know, and check that they recover
 	$(BIN)/python -m drills
 
-soak: $(READY)  ## 200 random faults on one run
-	$(BIN)/python -m drills.soak
-
-soak-hf: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts
+soak: $(READY)  ## 200 random faults on an unchanged Hugging Face script, beside torchrun --max-restarts (root)
 	$(BIN)/python -m drills.hf_soak --peer --ledger $(OUT)/soak.jsonl
 
 slurm-drill: $(READY)  ## lose a node of a real Slurm on this machine (root, slurm-wlm, munge)
