@@ -8,7 +8,7 @@ DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 
-.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak soak-hf slurm-drill cluster-drill kubernetes-drill lab clean
+.PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak slurm-drill cluster-drill kubernetes-drill lab clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
