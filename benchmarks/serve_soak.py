@@ -291,6 +291,12 @@ def report(checked: Checked, served: Path) -> None:
         print("wrong:", line)
 
 
+def end_all(*_: object) -> None:
+    """End the commands and the tabs too, once, however often it is asked for."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def main() -> None:
     """Run it."""
     import tempfile
@@ -302,7 +308,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="kept; a run that was stopped goes on in it")
     options = parser.parse_args()
     print(f"machine: {describe_machine()}; {options.clients} programs, {options.tabs} tabs", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # commands and tabs are ended too
+    signal.signal(signal.SIGTERM, end_all)
     with tempfile.TemporaryDirectory() as name:
         work = (options.folder or Path(name)).resolve()
         checked = soak(work, options.minutes, options.clients, options.tabs)

@@ -16,6 +16,16 @@ from pathlib import Path
 import polars as pl
 
 PRISM = (sys.executable, "-m", "prism.cli.main")
+# Small, because looks at it share the cores with all else; the finding comes and goes in every turn.
+SCENARIO = """
+about: One GPU of a small job computes at half of its speed for a while.
+cluster: {preset: dgx-h100, num_hosts: 2}
+duration_s: 240
+jobs:
+  - {id: job-1, model: gpt-1.3b, dp: 16, microbatches: 4, micro_batch: 4}
+faults:
+  - {kind: slow_gpu, job: job-1, rank: 5, start_s: 60, end_s: 150, speed: 0.5}
+"""
 TRAINER = """
 import random, sys, time
 from prism.recover.progress import Progress, RunOrders
@@ -118,7 +128,9 @@ def run_writers(
 ) -> Iterator[list[Writer]]:
     """The commands and their flows, from the moment on that all have written something."""
     if not (work / "scenario/flows.parquet").exists():
-        subprocess.run([*PRISM, "scenario", "slow-gpu-64", "--output", str(work / "scenario")], check=True)
+        (work / "scenario.yaml").write_text(SCENARIO)
+        made = [*PRISM, "scenario", str(work / "scenario.yaml"), "--output", str(work / "scenario")]
+        subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
     writers = list_writers(work, served)
     helpers = [threading.Thread(target=replay, args=(work / "scenario", work / "flows", stop)),
                threading.Thread(target=break_and_mend, args=(served, stop))]  # fmt: skip

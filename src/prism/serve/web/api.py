@@ -8,10 +8,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -22,20 +21,11 @@ from prism.serve.timelines import Timelines
 from prism.serve.views import cluster, datacenter, evaluation, failures, job, live, reports, runs, timeline
 from prism.serve.views.jobs import FindingRow, JobRow
 from prism.serve.views.looks import find_now
-from prism.serve.views.timeline import WindowRequest
 from prism.serve.views.trace import write_trace
 from prism.serve.web.answers import Answers, Direct
+from prism.serve.web.parameters import Key, Limit, Offset, SpansQuery, Time, TimelineQuery
 from prism.serve.web.problems import ErrorBody, answer_error
 
-Key = Annotated[str, Field(max_length=1_024, description="The key of a job, as in the list of jobs.")]
-Time = Annotated[
-    int | None, Field(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since the origin; without it, the end.")
-]
-Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Rows to pass over.")]
-Limit = Annotated[
-    int, Query(ge=1, le=10_000, description="Rows to answer with at most; `total` says how many there are.")
-]
-_MOST_PIXELS = 1 << 20
 _EVENTS_S = 20.0  # less than the limit on an answer; longer streams would hold connections of closed laptops
 _EVENTS_LOOK_S = 0.1
 _EVENTS_RETRY_MS = 500
@@ -188,51 +178,6 @@ def _add_details(router: APIRouter, service: Service) -> None:
     async def get_printed(request: Request, path: Key) -> Response:
         """One printed document, by its path in the list."""
         return await give(request, lambda: reports.describe_report(library.snapshot_of(path), path))
-
-
-class TimelineQuery(BaseModel):
-    """A window of a timeline, as it is asked for."""
-
-    key: Key
-    from_ns: Time = None
-    to_ns: Time = None
-    width: Annotated[int, Field(ge=16, le=4_096, description="Pixels.")] = 1_200
-    first_row: Annotated[int, Field(ge=0, le=10_000_000, description="Row to begin with, from 0.")] = 0
-    num_rows: Annotated[
-        int, Field(ge=1, le=1_024, description="Rows; fewer are sent where rows x width is more than 2^20.")
-    ] = 64
-    by: Annotated[Literal["rank", "lane"], Field(description="A row for each rank, or each lane.")] = "rank"
-    hide: Annotated[str, Field(max_length=200, description="Kinds to leave out, with commas between.")] = ""
-    expected: Annotated[str, Field(max_length=1_024, description="Key of a prediction to lay over.")] = ""
-
-    def to_window(self) -> WindowRequest:
-        """The same for the view."""
-        return WindowRequest(
-            key=self.key,
-            from_ns=self.from_ns,
-            to_ns=self.to_ns,
-            width=self.width,
-            first_row=self.first_row,
-            num_rows=min(self.num_rows, _MOST_PIXELS // self.width),
-            by=self.by,
-            hidden=frozenset(filter(None, self.hide.split(","))),
-            expected=self.expected or None,
-        )
-
-
-class SpansQuery(BaseModel):
-    """Spans of a rank in a short window, as they are asked for."""
-
-    key: Key
-    rank: Annotated[int, Field(ge=0, le=1 << 31, description="Global rank.")]
-    lane: Annotated[str, Field(max_length=200, description="One lane of it; without it, all.")] = ""
-    from_ns: Time = None
-    to_ns: Time = None
-    expected: Annotated[str, Field(max_length=1_024, description="Key of a prediction to look into too.")] = ""
-
-    def to_window(self) -> WindowRequest:
-        """The same for the view."""
-        return WindowRequest(key=self.key, from_ns=self.from_ns, to_ns=self.to_ns, expected=self.expected or None)
 
 
 def list_direct(service: Service) -> dict[str, Direct[Any]]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -84,9 +84,9 @@ def create_app(config: AppConfig, backing: Backing | None = None) -> ASGIApp:
     """The application behind its guard."""
     backing = backing or keep_up(config)
     library = backing.library
-    answers = Answers(
-        library, {"/api/version": backing.version} | dict.fromkeys(HISTORY_PATHS, lambda: _state_of_history(backing))
-    )
+    depends: dict[str, Callable[[], Hashable]] = dict.fromkeys(HISTORY_PATHS, lambda: _state_of_history(backing))
+    depends["/api/version"] = backing.version
+    answers = Answers(library, depends)
     service = Service(
         library=library,
         timelines=Timelines(library),

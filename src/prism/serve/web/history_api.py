@@ -19,16 +19,13 @@ from prism.serve.history.queries import Asked
 from prism.serve.library import Library
 from prism.serve.views import history, host
 from prism.serve.web.answers import Answers
+from prism.serve.web.parameters import Limit, Offset
 from prism.serve.web.problems import ErrorBody, answer_error
 
 T = TypeVar("T", bound=BaseModel)
 Name = Annotated[str, Query(max_length=1_024, description="Leave out for all.")]
 Moment = Annotated[
     int | None, Query(ge=-(1 << 62), le=1 << 62, description="Nanoseconds since 1970; without it, no limit.")
-]
-Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Rows to pass over.")]
-Limit = Annotated[
-    int, Query(ge=1, le=10_000, description="Rows to answer with at most; `total` says how many there are.")
 ]
 Ref = Annotated[
     str, Query(max_length=2_048, description="`ref` of an entry, or a day as day:2026-01-31, or day:2026-01-31:JOB.")
