@@ -281,3 +281,12 @@ def test_a_survey_of_the_first_iteration_alone_does_not_shorten_a_pipeline() -> 
     captures = {r: stage(r, 5) for r in (0, 2)}
     stitched = stitch(captures, CONFIG, survey={r: stage(r, 1) for r in range(4)})
     assert stitched.num_iterations == 4
+
+
+def test_what_a_player_sends_after_its_learner_was_stopped_belongs_to_no_iteration_of_both() -> None:
+    receive = [entry("recv", group="0", bytes=8, op=0, peer=1), entry("step")]
+    learner = replace(capture(0, 2, [], times=0), entries=tuple(receive * 4))
+    player = replace(capture(1, 2, [], times=0), entries=(entry("send", group="0", bytes=8, op=0, peer=0),) * 5)
+    stitched = stitch({0: learner, 1: player}, CONFIG)
+    assert stitched.num_iterations == 3
+    solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
