@@ -251,8 +251,12 @@ def test_asynchronous_ops_overlap_only_where_cores_are_spare(overlap: bool) -> N
     assert solution.step_ns[-1] == (2500 if overlap else 3500)
 
 
-@pytest.mark.parametrize("distances", [(1, 2, 4), (1, 2, 4, 8, 16, 32, 64)])
-def test_partners_that_change_from_step_to_step_are_those_of_the_survey(distances: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("num_distances", "surveyed", "kept"), [(3, 5, 10), (7, 5, 7), (3, 2, 4)])
+def test_partners_that_change_from_step_to_step_are_those_of_the_survey(
+    num_distances: int, surveyed: int, kept: int
+) -> None:
+    distances = (1, 2, 4, 8, 16, 32, 64)[:num_distances]
+
     def gossip(rank: int, steps: int) -> Capture:
         calls = []
         for step in range(steps):
@@ -261,8 +265,28 @@ def test_partners_that_change_from_step_to_step_are_those_of_the_survey(distance
             calls.append(entry("step"))
         return replace(capture(rank, 128, [], times=0), entries=tuple(calls))
 
-    everyone = {r: gossip(r, 5) for r in range(128)}
+    everyone = {r: gossip(r, surveyed) for r in range(128)}
     stitched = stitch({r: gossip(r, 11) for r in (0, 127)}, CONFIG, survey=everyone)
     # Iterations whose partners nobody else has shown are left out.
-    assert stitched.num_iterations == (10 if len(distances) == 3 else 4)
+    assert stitched.num_iterations == kept
+    solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
+
+
+def test_a_survey_of_the_first_iteration_alone_does_not_shorten_a_pipeline() -> None:
+    def stage(rank: int, steps: int) -> Capture:
+        first = [entry("send" if rank < 2 else "recv", group="0", bytes=4, op=0, peer=(rank + 2) % 4), entry("step")]
+        plain = [replace(first[0], bytes=8), entry("step")]
+        return replace(capture(rank, 4, [], times=0), entries=(*first, *plain * (steps - 1)))
+
+    captures = {r: stage(r, 5) for r in (0, 2)}
+    stitched = stitch(captures, CONFIG, survey={r: stage(r, 1) for r in range(4)})
+    assert stitched.num_iterations == 4
+
+
+def test_what_a_player_sends_after_its_learner_was_stopped_belongs_to_no_iteration_of_both() -> None:
+    receive = [entry("recv", group="0", bytes=8, op=0, peer=1), entry("step")]
+    learner = replace(capture(0, 2, [], times=0), entries=tuple(receive * 4))
+    player = replace(capture(1, 2, [], times=0), entries=(entry("send", group="0", bytes=8, op=0, peer=0),) * 5)
+    stitched = stitch({0: learner, 1: player}, CONFIG)
+    assert stitched.num_iterations == 3
     solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))

@@ -127,7 +127,8 @@ def cut_all(captures: Mapping[int, Capture]) -> dict[int, Iterations]:
         return {rank: _cut_by_period(capture) for rank, capture in captures.items()}
     known = _note_iterations(captures, cut)
     count = min(len(parts) for parts in cut.values() if parts)
-    return {rank: parts or _cut_by_others(captures[rank], known, count) for rank, parts in cut.items()}
+    stepping = frozenset(rank for rank, parts in cut.items() if parts)
+    return {rank: parts or _cut_by_others(captures[rank], known, count, stepping) for rank, parts in cut.items()}
 
 
 def _nothing_to_emulate(capture: Capture) -> PrismError:
@@ -189,12 +190,15 @@ def _note_iterations(captures: Mapping[int, Capture], cut: Mapping[int, Iteratio
     return known
 
 
-def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int], count: int) -> Iterations:
+def _cut_by_others(capture: Capture, known: Mapping[_Meeting, int], count: int, stepping: frozenset[int]) -> Iterations:
     """A rank without an optimizer: an evaluator, or a server of parameters. Its calls are in its peers' iterations."""
     parts: dict[int, list[CapturedEntry]] = {}
     at, begun = 0, 0
     for i, meeting in _meetings(capture):
-        at = max(at, known.get(meeting, at))
+        # A message that is not in its peer's log came after that one was stopped.
+        late = meeting not in known and not stepping.isdisjoint(set(meeting[1:3]) - {capture.rank})
+        is_message = capture.entries[i].what in ("send", "recv")
+        at = max(at, count if late and is_message else known.get(meeting, at))
         parts.setdefault(at, []).extend(capture.entries[begun : i + 1])
         begun = i + 1
     parts.setdefault(at, []).extend(capture.entries[begun:])

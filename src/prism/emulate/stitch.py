@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -67,9 +67,8 @@ def stitch(
     world = next(iter(captures.values())).world_size
     cut = cut_all(captures)
     seen = cut_all(survey) if survey else cut
-    first, count = _choose_window(cut, config.warmup)
-    count = _count_shown(cut, seen, first, count)
-    measured = {rank: parts[first : first + count] for rank, parts in cut.items()}
+    window = _choose_window(cut, seen, config.warmup)
+    measured = {rank: [parts[i] for i in window] for rank, parts in cut.items()}
     streams = {rank: [e for part in (parts[1:] or parts) for e in part] for rank, parts in seen.items()}
     classes = find_classes(streams, families, world, config.gpus_per_node)
     asymmetry: tuple[str, ...]
@@ -80,7 +79,7 @@ def stitch(
     else:
         asymmetry = ()
     lone_core = next(iter(captures.values())).device == "cpu" and not config.overlap
-    writing = _Writing(measured, seen, first, families, classes, lone_core, config)
+    writing = _Writing(measured, seen, window, families, classes, lone_core, config)
     builder = GraphBuilder(name)
     orders = tuple(writing.write(builder.program(), class_id) for class_id in range(len(classes.captured)))
     _place_ranks(builder, classes, world, config.gpus_per_node)
@@ -89,7 +88,7 @@ def stitch(
         graph=builder.build(),
         families=families,
         classes=classes,
-        num_iterations=count,
+        num_iterations=len(window),
         compute_spread_pct=_measure_spread(classes, measured, plain),
         asymmetry=asymmetry,
         issue_order=orders,
@@ -98,21 +97,28 @@ def stitch(
     )
 
 
-def _choose_window(cut: Mapping[int, Iterations], warmup: int) -> tuple[int, int]:
-    """The iterations that count: after warm-up, as many as every rank has; the first only where there is no other."""
+def _choose_window(cut: Mapping[int, Iterations], seen: Mapping[int, Iterations], warmup: int) -> list[int]:
+    """The iterations that count: after warm-up, as many as every rank has; the first only where there is no other.
+
+    Where partners change in turn, those of which the survey shows the partners of ranks that were not captured.
+    """
     shortest = min(len(parts) for parts in cut.values())
-    first = min(warmup, shortest - 1)
-    return first, shortest - first
+    window = list(range(min(warmup, shortest - 1), shortest))
+    for rank, parts in cut.items():
+        calls = {i: _messages(parts[i]) for i in window}
+        if rank in seen and _change_partners(calls.values()):
+            shown = seen[rank][1:] or seen[rank]  # as classes are told apart
+            known = [i for i in window if not calls[i] or i < len(seen[rank]) or _find_like(calls[i], shown)]
+            window = known or window
+    return window
 
 
-def _count_shown(cut: Mapping[int, Iterations], seen: Mapping[int, Iterations], first: int, count: int) -> int:
-    """Of these iterations those whose messages were surveyed: of others the peers of uncaptured ranks are unknown."""
-    for number in range(first, first + count):
-        for rank, parts in cut.items():
-            calls = _messages(parts[number])
-            if calls and rank in seen and number >= len(seen[rank]) and not _find_like(calls, seen[rank]):
-                return max(number - first, 1)
-    return count
+def _change_partners(window: Iterable[Sequence[CapturedEntry]]) -> bool:
+    """Whether iterations that send alike send to others."""
+    peers: dict[object, set[object]] = defaultdict(set)
+    for calls in window:
+        peers[tuple((e.what, e.compared_bytes) for e in calls)].add(tuple((e.group, e.peer) for e in calls))
+    return any(len(found) > 1 for found in peers.values())
 
 
 def _tell_iterations(measured: Mapping[int, Iterations], families: Families) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -179,12 +185,12 @@ class _Writing:
     """Writes the programs of all classes from the measured ranks and, for peers, from the surveyed ones."""
 
     def __init__(
-        self, measured: Mapping[int, Iterations], seen: Mapping[int, Iterations], first: int, families: Families,
+        self, measured: Mapping[int, Iterations], seen: Mapping[int, Iterations], window: list[int], families: Families,
         classes: Classes, lone_core: bool, config: StitchConfig,
     ) -> None:  # fmt: skip
         self._measured = measured
         self._seen = seen
-        self._first = first
+        self._window = window
         self._families = families
         self._classes = classes
         self._writer = SerialWriter if lone_core else StreamWriter
@@ -234,7 +240,7 @@ class _Writing:
             return iteration
         own = [_messages(part) for part in self._seen[head]]
         # Beyond the survey it is the iteration in which the captured rank had these peers; they may change in turn.
-        order = [self._first + number, *_find_like(calls, self._seen.get(rank, ())), *range(len(own) - 1, -1, -1)]
+        order = [self._window[number], *_find_like(calls, self._seen.get(rank, ())), *range(len(own) - 1, -1, -1)]
         found = next((own[i] for i in order if i < len(own) and _match(own[i], calls)), None)
         if found is None:
             return iteration

@@ -75,6 +75,7 @@ class Surveyor:
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
         self._roots: set[int] = set()  # ranks that others need more of than was recorded
+        self._sample_steps = 2
         self._batch = _BATCH  # ranks of a sample that run together, with those that they need
 
     def run(self) -> Survey:
@@ -95,6 +96,10 @@ class Surveyor:
             if found is not None:
                 return found
         note(f"running a sample of the {world} ranks")
+        if not self._on_gpu:
+            # Partners may change from step to step, so that cheap iterations are worth a look.
+            cheap = int(_CHEAP_S * self._cores / (self._config.max_live * measure_step(probe)))
+            self._sample_steps = max(2, min(self._config.steps, cheap))
         # A rank that came to its end alone needs no second run.
         return self._sample({0: probe} if probe.status == "done" else {}, recording)
 
@@ -123,12 +128,10 @@ class Surveyor:
             return 0
         if probe.private_bytes * world > _SPARE_MEMORY * _free_bytes():
             return 0
-        ends = [i for i, entry in enumerate(probe.entries) if entry.what == "step"]
-        second = probe.entries[ends[0] + 1 : ends[1] + 1] if len(ends) > 1 else ()
-        step_s = sum(entry.gap_ns for entry in second) / 1e9 + _CALL_S * len(second) if second else 0.05
+        step_s = measure_step(probe)
         start_s = max(probe.cpu_s - step_s, 0.02)
         left_s = config.budget_s * self._cores - world * start_s
-        all_ranks_s = world * max(step_s, 1e-4)
+        all_ranks_s = world * step_s
         usual = config.steps if world <= _SMALL_WORLD else min(config.steps, _LARGE_WORLD_STEPS)
         # Ranks that drift apart, or whose data end sooner, meet in vain only at the end of an epoch or of the script.
         cheap = min(_MOST_STEPS, int(_CHEAP_S * self._cores / all_ranks_s))
@@ -233,7 +236,7 @@ class Surveyor:
         return {**captures, **found}
 
     def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
-        steps = 1 if self._on_gpu else 2
+        steps = 1 if self._on_gpu else self._sample_steps
         plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
         limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live)
         return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
@@ -244,6 +247,13 @@ def say_calls(deadlock: str) -> str:
     parts = deadlock.removeprefix("deadlock: ").split("; ")
     calls = [part for part in parts if not re.fullmatch(r"rank \d+ stream \d+ waits for event \d+", part)]
     return "; ".join(calls) if any(" waits in " in part for part in calls) else deadlock
+
+
+def measure_step(probe: Capture) -> float:
+    """Seconds of processor time of a rank's second iteration, and of what its calls cost here."""
+    ends = [i for i, entry in enumerate(probe.entries) if entry.what == "step"]
+    second = probe.entries[ends[0] + 1 : ends[1] + 1] if len(ends) > 1 else ()
+    return max(sum(entry.gap_ns for entry in second) / 1e9 + _CALL_S * len(second), 1e-4) if second else 0.05
 
 
 def count_at_once(probe: Capture) -> int:
