@@ -30,7 +30,7 @@ from prism.serve.views.evaluation import describe_evaluation
 from prism.serve.views.failures import describe_failures, describe_verdict, list_verdicts
 from prism.serve.views.job import describe_job
 from prism.serve.views.jobs import list_jobs
-from prism.serve.views.looks import list_findings
+from prism.serve.views.looks import find_now
 from prism.serve.views.runs import describe_run
 
 
@@ -97,7 +97,7 @@ def test_switches_used_by_two_tenants_are_shared(tmp_path: Path) -> None:
 
 
 def test_a_watch_shows_the_evidence_that_it_printed(library: Library) -> None:
-    [finding] = [row for row in list_findings(library.snapshot) if row.place == "watch"]
+    [finding] = [row for row in find_now(library.snapshot).findings if row.place == "watch"]
     assert finding.evidence.startswith("half as fast")
     [job] = [row for row in list_jobs(library.snapshot) if row.source == "watched"]
     assert (job.step_s, job.health) == (1.5, "degraded")

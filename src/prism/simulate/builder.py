@@ -123,14 +123,6 @@ class ProgramBuilder:
         """Make stream `waiter` wait for all that stream `on` was given so far."""
         self.wait(self.record(stream=on), stream=waiter)
 
-    def alloc(self, size_bytes: int, *, name: str = "alloc", stream: int = 0) -> None:
-        """Mark memory taken."""
-        self._append("alloc", name, stream, bytes=size_bytes)
-
-    def free(self, size_bytes: int, *, name: str = "free", stream: int = 0) -> None:
-        """Mark memory given back."""
-        self._append("free", name, stream, bytes=size_bytes)
-
     def to_frame(self) -> pl.DataFrame:
         """The program as OPS rows."""
         schema = {name: dtype for name, dtype in OPS.required.items() if name in self._columns}

@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -194,8 +193,3 @@ def _apply(rule: Rule, own: pl.DataFrame) -> list[Anomaly]:
         )
         for host, device, number, at in devices.filter(chosen).select("host", "device", value, since).iter_rows()
     ]
-
-
-def describe_anomalies(anomalies: Sequence[Anomaly]) -> str:
-    """One line for people."""
-    return "; ".join(f"{a.host} {a.device}: {a.words} ({a.metric} {a.value:g})" for a in anomalies[:3])

@@ -37,10 +37,6 @@ class Intervals:
         """How much of each window they cover."""
         return self._before(stop) - self._before(begin)
 
-    def shared_with(self, other: Intervals) -> int:
-        """How long both cover."""
-        return int(self.within(other.start, other.end).sum()) if len(other.start) else 0
-
     def join(self, other: Intervals) -> Intervals:
         """The moments that either covers."""
         return Intervals.union(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))

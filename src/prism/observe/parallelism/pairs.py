@@ -26,8 +26,6 @@ _ALIKE = 0.03  # of the logarithm of bytes or messages of two connections
 _LITTLE = 0.05  # of the bytes of the heaviest collective
 _NUMBERS_BYTES = levels.NUMBERS_BYTES  # what is smaller carries a few numbers, such as the norm of gradients
 
-LABELS = pl.Schema({"pair": pl.UInt32, "kind": pl.String, "confidence": pl.Float64})
-
 
 def label_pairs(streams: pl.DataFrame) -> pl.DataFrame:
     """Add `role` and `kind` to each stream; embedding ties and dp are told apart by stages later.

@@ -61,11 +61,6 @@ class LogFormats:
     _last: int = -1
     _bar: tuple[bytes, int] | None = None  # description and total of the training's bar
 
-    @property
-    def recognised(self) -> bool:
-        """Whether the log was seen to report steps."""
-        return self._chosen is not None
-
     def read(self, line: bytes) -> list[LoggedStep]:
         """The steps that this line proves; mostly none or one."""
         text = _COLORS.sub(b"", line[:_MAX_LINE])

@@ -46,11 +46,6 @@ def find_now(snapshot: Snapshot) -> Now:
     return snapshot.once("now", lambda: _find_now(snapshot))
 
 
-def list_findings(snapshot: Snapshot) -> tuple[FindingRow, ...]:
-    """Open findings of the newest looks, costliest first."""
-    return find_now(snapshot).findings
-
-
 def findings_of_job(snapshot: Snapshot, key: str) -> list[FindingRow]:
     """Every finding of one look at a job, also of an earlier one."""
     return [row for row in _all_findings(snapshot) if row.job_key == key]
