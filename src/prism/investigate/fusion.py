@@ -83,7 +83,8 @@ def fuse(
         return _conclude((said,), (), said.confidence, vote)
     best = max(odds, key=lambda c: odds[c])
     effect = weighed[best][1]
-    support = _lead_with_the_closest([c for c in clues if vote.share(c, best) and effect in c.causes])
+    about = [c for c in clues if vote.share(c, best)]
+    support = _lead_with_the_closest([c for c in about if effect in c.causes] or about)
     tied = [c for c in odds if vote.share(support[0], c) and odds[c] >= vote.config.tied * odds[best]]
     rest = max(1.0 - len(odds) / vote.num_candidates, 0.0)
     confidence = sum(odds[c] for c in tied) / (sum(odds.values()) + rest)
@@ -123,10 +124,10 @@ class _Vote:
         return {candidate: self.weigh_one(candidate) for candidate in self._list_candidates()}
 
     def weigh_one(self, candidate: Suspect) -> tuple[float, Effect]:
-        """The odds of one candidate by the effect that suits it best, and that effect."""
-        return max(
-            (weight * self._weigh(candidate, effect), effect) for effect, weight in self._weigh_effects().items()
-        )
+        """The odds of one candidate, and the effect that suits it best of those that a clue blames it for."""
+        weights = self._weigh_effects()
+        blamed = {effect for c in self.clues if self.share(c, candidate) for effect in c.causes}
+        return max((weights[effect] * self._weigh(candidate, effect), effect) for effect in blamed or weights)
 
     def share(self, clue: Clue, candidate: Suspect) -> float:
         """How likely it is that a clue is about a candidate: by itself, or by the host that a rank runs on."""
