@@ -14,7 +14,9 @@ from prism.observe.parallelism.volumes import VolumeLayout, lay_out_volumes
 PP, DP, TIE = 80_000, 30_000, 9_000
 
 
-def look(pp: int, dp: int, tp: int, *, noise: float = 0.02, tied: bool = True) -> VolumeLayout | None:
+def look(
+    pp: int, dp: int, tp: int, *, noise: float = 0.02, tied: bool = True, missed: tuple[tuple[int, int], ...] = ()
+) -> VolumeLayout | None:
     """The layout of a job in which rank (stage, replica, inner) sends along stages, replicas and ties."""
     rng = np.random.default_rng(3)
     rank = {(s, r, i): (s * dp + r) * tp + i for s in range(pp) for r in range(dp) for i in range(tp)}
@@ -31,7 +33,7 @@ def look(pp: int, dp: int, tp: int, *, noise: float = 0.02, tied: bool = True) -
         if tied and pp > 2 and s in (0, pp - 1):
             add(own, rank[pp - 1 - s, r, i], TIE)
     pairs = pl.DataFrame(
-        [(k, s, d, int(b)) for k, ((s, d), b) in enumerate(sent.items())],
+        [(k, s, d, int(b)) for k, ((s, d), b) in enumerate((e, b) for e, b in sent.items() if e not in missed)],
         schema={"pair": pl.UInt32, "src": pl.UInt32, "dst": pl.UInt32, "bytes": pl.Int64},
         orient="row",
     )
@@ -54,3 +56,7 @@ def test_two_stages_of_two_replicas_may_be_either_so_nothing_is_said() -> None:
 
 def test_volumes_that_differ_by_chance_as_much_as_by_kind_say_nothing() -> None:
     assert look(4, 2, 8, noise=0.6) is None
+
+
+def test_a_ring_of_which_one_pair_was_missed_is_no_pipeline() -> None:
+    assert look(1, 6, 1, missed=((5, 0),)) is None

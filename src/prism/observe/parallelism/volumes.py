@@ -45,8 +45,9 @@ def lay_out_volumes(traffic: Traffic, job: ObservedJob, config: VolumeConfig | N
     config = config or VolumeConfig()
     load = _sum_pairs(traffic, job, config)
     ranks = len(job.endpoints)
-    classes = [_part(edges, ranks_of(job)) for edges in _class_edges(load, config)]
-    paths = [c for c in classes if c.shape == "path" and c.size >= 3 and c.even >= config.alike]
+    classes = [_part(edges, ranks_of(job), both) for both, edges in _class_edges(load, config)]
+    # What goes one way is no pipeline: a ring of which samples missed a pair is a path, too.
+    paths = [c for c in classes if c.both and c.shape == "path" and c.size >= 3 and c.even >= config.alike]
     if len(paths) != 1 or sum(c.shape == "path" and c.size >= 3 for c in classes) != 1:
         return None
     (pipeline,) = paths
@@ -89,7 +90,7 @@ def _sum_pairs(traffic: Traffic, job: ObservedJob, config: VolumeConfig) -> pl.D
     return own.filter(pl.col("bytes") >= config.light * pl.col("bytes").max())
 
 
-def _class_edges(load: pl.DataFrame, config: VolumeConfig) -> list[list[Edge]]:
+def _class_edges(load: pl.DataFrame, config: VolumeConfig) -> list[tuple[bool, list[Edge]]]:
     """Pairs without their direction, in classes of one volume; what goes one way is apart from what goes both ways."""
     sent = {(s, d): float(b) for s, d, b in load.select("src", "dst", "bytes").iter_rows()}
     found: dict[bool, dict[Edge, float]] = {True: {}, False: {}}
@@ -97,13 +98,13 @@ def _class_edges(load: pl.DataFrame, config: VolumeConfig) -> list[list[Edge]]:
         back = sent.get((d, s), 0.0)
         both = min(size, back) >= config.both_ways * max(size, back)
         found[both][_edge(s, d)] = max(size, back)
-    classes: list[list[Edge]] = []
-    for edges in found.values():
+    classes: list[tuple[bool, list[Edge]]] = []
+    for both, edges in found.items():
         ordered = sorted(edges, key=lambda e: edges[e])
         for i, edge in enumerate(ordered):
             if i == 0 or np.log(edges[edge] / edges[ordered[i - 1]]) > config.other_class:
-                classes.append([])
-            classes[-1].append(edge)
+                classes.append((both, []))
+            classes[-1][1].append(edge)
     return classes
 
 
@@ -112,6 +113,7 @@ class EdgeClass:
     """Edges of one volume: the shape of the parts they form, the usual size of these, and how many have it."""
 
     edges: list[Edge]
+    both: bool  # whether each carries as much in either direction
     shape: str  # path, ring or other
     size: int
     even: float
@@ -132,7 +134,7 @@ class EdgeClass:
         return found
 
 
-def _part(edges: list[Edge], num: int) -> EdgeClass:
+def _part(edges: list[Edge], num: int, both: bool) -> EdgeClass:
     """The parts that edges form, and what most of them look like."""
     ends = np.array(edges, np.int64)
     labels = connect(num, ends[:, 0], ends[:, 1])
@@ -145,7 +147,7 @@ def _part(edges: list[Edge], num: int) -> EdgeClass:
     sizes = Counter(len(part) for part in parts.values())
     size, most = sizes.most_common(1)[0]
     shape = shapes.most_common(1)[0][0] if len(shapes) == 1 else "other"
-    return EdgeClass(edges=edges, shape=shape, size=size, even=most / len(parts), parts=list(parts.values()))
+    return EdgeClass(edges=edges, both=both, shape=shape, size=size, even=most / len(parts), parts=list(parts.values()))
 
 
 def _shape_of(part: list[int], edges: int, degree: Counter[int]) -> str:
