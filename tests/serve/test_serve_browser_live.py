@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for
 from service import RunningService, run_service
 from small_folder import make_small_folder
+from test_serve_truth import write_watch
 
 from prism.recover.progress import attempt_dir
 
@@ -202,3 +204,23 @@ def test_nothing_sticks_out_on_a_phone(browser: Any, service: RunningService, pa
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
     finally:
         set_screen(browser, WIDTH, HEIGHT)
+
+
+def test_a_ninth_window_of_one_browser_opens_and_is_told_of_a_change(service: RunningService, folder: Path) -> None:
+    """A browser keeps six connections to a service, so that windows which all listened would lock a seventh out."""
+    with open_browser() as many:
+        for number in range(8):
+            if number:
+                many.switch_to.new_window("window")
+            open_page(many, f"{service.address}/")
+        time.sleep(15.0)  # windows listen from their tenth second on
+        many.switch_to.new_window("window")
+        open_page(many, f"{service.address}/history")
+        before = many.execute_script("return Number(document.getElementById('page').dataset.version)")
+        write_watch(folder / "later", {"job-9": ["10.9.0.1", "10.9.0.2"]}, findings=[])
+        for handle in many.window_handles:
+            many.switch_to.window(handle)
+            wait_for(
+                "the change",
+                lambda: many.execute_script("return Number(document.getElementById('page').dataset.version)") > before,
+            )

@@ -39,7 +39,8 @@ def run_prometheus(folder: Path, target: RunningService) -> Iterator[Query]:
                f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
 
     def query(expression: str) -> list[dict[str, Any]]:
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression}, timeout=60).json()
+        asked = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression}, timeout=60)
+        answer = asked.raise_for_status().json()  # 503 while it starts
         assert answer["status"] == "success", answer
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found

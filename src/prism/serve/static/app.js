@@ -140,18 +140,31 @@ let stream = null;
 function listen() {
   stream?.close();
   stream = new EventSource(address.at("/api/events"));
-  stream.onmessage = (event) => { told = Date.now(); heed(Number(event.data)); };
+  stream.onmessage = (event) => { told = Date.now(); tell(Number(event.data)); heed(Number(event.data)); };
 }
+
+// A browser keeps six connections to a service: of all its windows one listens and tells the others.
+const own = Math.random();
+const windows = "BroadcastChannel" in window ? new BroadcastChannel(`prism ${address.at("/api/events")}`) : null;
+function tell(seen) { windows?.postMessage({ from: own, seen }); }
+if (windows) windows.onmessage = ({ data }) => {
+  told = Date.now();
+  if (stream && data.from < own) { stream.close(); stream = null; }
+  heed(data.seen);
+};
 
 // A short visit asks instead of holding a connection; browsers that print or picture a page wait for streams to end.
 let settling = 0;
 function settle() {
   clearTimeout(settling);
-  settling = setTimeout(() => { if (!document.hidden) listen(); }, SETTLE_MS);
+  settling = setTimeout(() => { if (!document.hidden && Date.now() - told > STREAM_MS) listen(); }, SETTLE_MS);
 }
 
 async function poll() {
-  if (!document.hidden && Date.now() - told > STREAM_MS) try { await heed((await load("version")).version); } catch { drawStatus(false); }
+  if (!document.hidden && Date.now() - told > STREAM_MS) {
+    if (told && !stream) { told = 0; settle(); } // the window that listened is gone
+    try { await heed((await load("version")).version); } catch { drawStatus(false); }
+  }
   setTimeout(poll, POLL_MS);
 }
 
