@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -316,6 +317,35 @@ def test_public_tables_are_read_as_characterize_reads_them(
     path.write_text(f"{header}\n{row}\n")
     jobs, seconds = read_jobs(path)
     assert (jobs[0].gpus, seconds[0], jobs[0].submit_s) == job
+
+
+@pytest.mark.parametrize("name", ["jobs.csv", "jobs.parquet"])
+def test_a_table_without_jobs_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+    header = pl.DataFrame({column: [] for column in ("submit", "seconds", "gpus", "cluster")})
+    header.write_csv(tmp_path / "jobs.csv")
+    header.write_parquet(tmp_path / "jobs.parquet")
+    with pytest.raises(InputError, match=f"{name}: has a header but no jobs"):
+        read_jobs(tmp_path / name)
+
+
+@given(st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_a_damaged_table_gives_jobs_or_one_clear_line(tmp_path: Path, data: st.DataObject) -> None:
+    """As sacct writes it, with bytes changed, cut off or doubled."""
+    whole = b"JobID|User|Submit|ElapsedRaw|AllocTRES|State|Cluster\n" + b"".join(
+        b"%d|ann|2026-01-01T00:00:%02d|60|billing=8,gres/gpu=8,node=1|COMPLETED|a\n" % (n, n) for n in range(6)
+    )
+    at = data.draw(st.integers(0, len(whole) - 1))
+    put = data.draw(st.binary(max_size=6))
+    gone = data.draw(st.integers(0, 40))
+    path = tmp_path / "jobs.txt"
+    path.write_bytes(whole[:at] + put + whole[at + gone :])
+    try:
+        jobs, seconds = read_jobs(path, clusters=["a"])
+    except InputError as error:
+        assert str(path) in str(error) and "\n" not in str(error)
+    else:
+        assert len(jobs) == len(seconds) and all(job.gpus > 0 for job in jobs)
 
 
 def test_a_jobs_own_cluster_is_one_of_those_named_and_not_its_partition_or_the_seconds_it_waited(

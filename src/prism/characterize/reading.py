@@ -51,11 +51,12 @@ def read_jobs(path: Path, opening: OpenOptions, taking: IntakeOptions) -> tuple[
     """JOBS of a whole table, with the caller's own fields as text, and remarks on units that were not as named."""
     trace = _open(path, opening)
     try:
-        rows = pl.concat(list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows)))
+        batches = list(read_batches(trace, skip_bad_rows=taking.skip_bad_rows))
     except NotUtf8Error:
-        rows = pl.concat(list(read_batches(replace(trace, lossy=True), skip_bad_rows=taking.skip_bad_rows)))
-    if rows.is_empty():
+        batches = list(read_batches(replace(trace, lossy=True), skip_bad_rows=taking.skip_bad_rows))
+    if not any(batch.height for batch in batches):
         raise BadFileError(_explain_empty(trace, Intake(), taking))
+    rows = pl.concat(batches)
     trace, notes = _settle_units(rows.head(_PROBED_ROWS), trace, taking)
     return take_in(rows, trace, taking, 0)[0], notes
 
