@@ -103,6 +103,11 @@ def open_page(browser: Any, url: str) -> None:
     wait_for("the timeline", lambda: browser.execute_script(_TIMELINE_READY))
 
 
+def text_of(browser: Any, selector: str = "#page") -> str:
+    """What a person reads there."""
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+
 def wait_for_charts(browser: Any) -> None:
     """Wait until every chart of a page that is wholly in sight is drawn."""
     wait_for("the charts", lambda: browser.execute_script(_CHARTS_READY))

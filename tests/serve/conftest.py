@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +28,12 @@ def client(served: Path) -> Iterator[TestClient]:
     """The application without a socket."""
     with TestClient(create_app(AppConfig(folder=served)), base_url="http://127.0.0.1") as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium for the tests of one file."""
+    from browser import open_browser
+
+    with open_browser() as opened:
+        yield opened

@@ -48,12 +48,6 @@ def service(folder: Path) -> Iterator[RunningService]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
-
-
 @pytest.fixture(autouse=True)
 def no_console_errors(browser: Any) -> Iterator[None]:
     """No test may leave an error or a warning on the console."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for_charts
+from browser import HEIGHT, WIDTH, find_chromium, open_page, set_screen, wait_for_charts
 from printed_files import CHOICE, print_documents
 from service import RunningService, run_service
 from small_folder import make_small_folder
@@ -49,12 +49,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     state = tmp_path_factory.mktemp("state")
     with run_service(folder, "--state", str(state), "--alerts", str(alerts)) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
 
 
 def run_axe(browser: Any) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for
+from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, text_of, wait_for
 from service import RunningService, run_service
 from small_folder import make_small_folder
 from test_serve_truth import write_watch
@@ -68,16 +68,6 @@ def service(
     )
     with run_service(folder, "--state", str(aside), "--alerts", str(aside / "alerts.yaml")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
-
-
-def text_of(browser: Any, selector: str = "#page") -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 def click(browser: Any, text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import find_chromium, open_browser, open_page, wait_for_charts
+from browser import find_chromium, open_page, wait_for_charts
 from printed_files import CHOICE, print_documents
 from service import RunningService, run_service
 from test_serve_truth import PRINTED, finding, job_document, write_diagnosis
@@ -35,12 +35,6 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(printed: Path) -> Iterator[RunningService]:
     with run_service(printed, "--price", "2.5", "--currency", "€") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
 
 
 def read_page(browser: Any, service: RunningService, path: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import HEIGHT, WIDTH, find_chromium, open_browser, open_page, set_screen, wait_for
+from browser import HEIGHT, WIDTH, find_chromium, open_page, set_screen, text_of, wait_for
 from served_folder import make_run
 from service import RunningService, run_service
 from test_serve_truth import finding, job_document, known, write_diagnosis, write_evaluation, write_watch
@@ -48,16 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[RunningService]:
     with run_service(folder) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
-
-
-def text_of(browser: Any, selector: str = "#page") -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 def tiles_of(browser: Any) -> dict[str, str]:

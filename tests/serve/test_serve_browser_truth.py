@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from browser import find_chromium, open_browser, open_page, wait_for
+from browser import find_chromium, open_page, text_of, wait_for
 from service import RunningService, run_service
 from test_serve_truth import (
     EPOCH_NS,
@@ -56,16 +56,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[RunningService]:
     with run_service(folder) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
-
-
-def text_of(browser: Any, selector: str = "#page") -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 def test_a_watch_alone_is_not_told_as_nothing_shared_and_no_step(browser: Any, service: RunningService) -> None:
