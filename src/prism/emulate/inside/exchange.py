@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+import torch
+
 from prism.emulate.inside.plan import RunPlan
+
+_SHORT_WAIT_S = 0.5  # after it an unmeasured rank lets others have the memory that it does not use
 
 
 class ExchangeError(RuntimeError):
@@ -68,6 +72,8 @@ class Exchange:
         """One request; an answer that says why it cannot be met is raised."""
         connection = self._connect()
         connection.send((verb, *values))
+        if self._plan.steps and not connection.poll(_SHORT_WAIT_S):
+            give_back_memory()
         status, value = connection.recv()
         if status == "error":
             raise ExchangeError(value)
@@ -85,3 +91,9 @@ class Exchange:
             connection.recv()
             self._local.connection = connection
         return connection
+
+
+def give_back_memory() -> None:
+    """Return to the GPU what torch keeps of freed tensors: stages of a pipeline wait while the others are built."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
