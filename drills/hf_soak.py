@@ -3,8 +3,9 @@
     python -m drills.hf_soak [--faults 200] [--chunk 10] [--seed 0] [--ranks 1] [--peer] [--ledger soak.jsonl]
 
 The faults are spread over runs of `--chunk` faults; the seed of a run is `--seed` plus its number. With a ledger, runs
-that are in it are not made again, so that a soak can be stopped at any time and taken up later. Prints the seeds, every
-fault, what it cost, and whether the weights at the end equal those of an undisturbed run.
+that are in it are not made again, so that a soak can be stopped at any time and taken up later. Several soaks with
+seeds of their own may run at once. The logs of a run that went wrong are kept beside the ledger. Prints the seeds,
+every fault, what it cost, and whether the weights at the end equal those of an undisturbed run.
 """
 
 # ruff: noqa: T201 (a program of its own)
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from drills import soak_peer
 from drills.plain_stage import TORCHRUN, TRAINERS, PlainStage
-from drills.soak_faults import STEPS_PER_FAULT, Fault, draw, harm, small_disk
+from drills.soak_faults import FAULTS, STEPS_PER_FAULT, Fault, draw, harm, small_disk
 from drills.soak_ledger import FaultNote, Ledger, Tally, fingerprint, summarize
 from drills.soak_truth import Sampler
 from drills.stage import DrillError
@@ -60,7 +61,7 @@ class Reference:
 
 def undisturbed(folder: Path, training: Training) -> Reference:
     """The weights and the time of a run that nothing is done to, at the same pace."""
-    command = training.command("--master-port", "29671")
+    command = training.command("--standalone")  # a free port, since other soaks may run beside this one
     started = time.time()
     done = subprocess.run(
         [*command, str(folder / "reference"), str(training.steps)],
@@ -86,7 +87,7 @@ def soak_prism(folder: Path, seed: int, faults: list[Fault], training: Training)
     )
     tally, started, sampler = Tally(program="prism", seed=seed, code=fingerprint()), time.time(), Sampler(stage)
     try:
-        with small_disk(stage.run_dir / "checkpoints"):
+        with small_disk(stage.run_dir / "checkpoints", faults):
             stage.start()
             sampler.start()
             over_s = sum(_disturb(stage, tally, fault, training.steps) for fault in faults)
@@ -155,9 +156,8 @@ def soak_torchrun(folder: Path, seed: int, faults: list[Fault], training: Traini
     variables = {"STEP_S": _STEP_S, "SAVE_STEPS": str(_SAVE_STEPS), "OMP_NUM_THREADS": "1"}
     tally, started = Tally(program="torchrun", seed=seed), time.time()
     command = training.command("--standalone", "--max-restarts", "1000")
-    log = soak_peer.soak_torchrun(
-        folder, tally, faults, [*command, str(folder / "peer"), str(training.steps)], variables
-    )
+    command = (*command, str(folder / "peer"), str(training.steps))
+    log = soak_peer.soak_torchrun(folder, tally, faults, list(command), variables)
     tally.wall_s = time.time() - started
     found = _WEIGHTS.search(log)
     tally.finished, tally.weights = found is not None, found[1] if found else "none"
@@ -176,12 +176,21 @@ def soak(options: argparse.Namespace, ledger: Ledger, folder: Path) -> None:
                 continue
             reference = reference or undisturbed(folder, training)
             print(f"seed {seed}: {options.chunk} faults on {training.steps} steps under {name}", flush=True)
-            tally = program(folder / str(seed), seed, draw(options.chunk, seed), training)
+            tally = program(folder / str(seed), seed, draw(options.chunk, seed, options.without), training)
             tally.equal = tally.weights == reference.weights
             tally.lost_s = tally.wall_s - reference.wall_s
             ledger.add(tally)
             print(f"seed {seed}: {tally}", flush=True)
+            if name == "prism" and not (tally.finished and tally.equal):
+                _keep(folder / str(seed) / name, ledger, seed)
         shutil.rmtree(folder / str(seed), ignore_errors=True)
+
+
+def _keep(run: Path, ledger: Ledger, seed: int) -> None:
+    """Save the logs and the state of a run that went wrong; its checkpoints would be too much."""
+    if ledger.path is not None:
+        kept = ledger.path.with_name(f"{ledger.path.stem}-failed-{seed}")
+        shutil.copytree(run, kept, ignore=shutil.ignore_patterns("checkpoints"), dirs_exist_ok=True)
 
 
 def main() -> int:
@@ -193,6 +202,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--peer", action="store_true", help="the same faults under torchrun --max-restarts as well")
     parser.add_argument("--ledger", type=Path, help="file of results; runs that are in it are not made again")
+    parser.add_argument("--without", nargs="*", default=[], choices=FAULTS, help="faults that cannot be done here")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))  # jobs end with it
     ledger = Ledger(options.ledger)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,16 +44,19 @@ class Fault:
     ahead: int
 
 
-def draw(count: int, seed: int) -> list[Fault]:
+def draw(count: int, seed: int, without: Collection[str] = ()) -> list[Fault]:
     """The faults of a seed."""
-    lot = random.Random(seed)
-    return [Fault(name=lot.choice(FAULTS), ahead=lot.randint(3, STEPS_PER_FAULT - 4)) for _ in range(count)]
+    lot, names = random.Random(seed), [name for name in FAULTS if name not in without]
+    return [Fault(name=lot.choice(names), ahead=lot.randint(3, STEPS_PER_FAULT - 4)) for _ in range(count)]
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of its own under a folder, which a fault can fill."""
+def small_disk(folder: Path, faults: list[Fault]) -> Iterator[None]:
+    """A disk of its own under a folder, if one of the faults is to fill it."""
     folder.mkdir(parents=True)
+    if all(fault.name != "fill the disk" for fault in faults):
+        yield
+        return
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "prism-soak", str(folder)], check=True)
     try:
         yield

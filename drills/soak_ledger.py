@@ -63,7 +63,7 @@ class Ledger:
     """Runs that were made, by program and seed."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self.path = path
         self.tallies: list[Tally] = []
         if path is not None and path.exists():
             self.tallies = [_read_tally(line) for line in path.read_text().splitlines()]
@@ -75,8 +75,8 @@ class Ledger:
     def add(self, tally: Tally) -> None:
         """Keep a run, on disk before the next begins."""
         self.tallies.append(tally)
-        if self._path is not None:
-            with self._path.open("a") as handle:
+        if self.path is not None:
+            with self.path.open("a") as handle:
                 handle.write(json.dumps(asdict(tally)) + "\n")
 
 

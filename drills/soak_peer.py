@@ -13,7 +13,7 @@ from drills.soak_faults import Fault, damage, fill, find_loaders, small_disk
 from drills.soak_ledger import Tally
 from prism.recover.supervise.launchers.node import find_ranks, find_tree
 
-_PATIENCE_S = 300.0  # without a step; then it hangs
+_PATIENCE_S = 120.0  # without a step, twice as long as Prism is given; then it hangs
 
 
 class Peer:
@@ -40,6 +40,17 @@ class Peer:
                 return True
             time.sleep(0.2)
         return False
+
+    def wait_end(self) -> bool:
+        """Wait until it has ended; False if it printed nothing for long."""
+        written, deadline = -1, 0.0
+        while self.job.poll() is None:
+            if (now := self.log.stat().st_size) > written:
+                written, deadline = now, time.monotonic() + _PATIENCE_S
+            elif time.monotonic() > deadline:
+                return False
+            time.sleep(0.2)
+        return True
 
     def harm(self, fault: Fault) -> None:
         """Do it; a stop that a user asks for is followed by a start, as under Prism."""
@@ -87,7 +98,7 @@ def soak_torchrun(
 ) -> str:
     """The run under faults, until it ends or hangs; its log."""
     folder.mkdir(parents=True, exist_ok=True)
-    with small_disk(folder / "peer"):
+    with small_disk(folder / "peer", faults):
         peer = Peer(folder, command, variables)
         try:
             for fault in faults:
@@ -101,7 +112,7 @@ def soak_torchrun(
                 tally.faults += 1
                 time.sleep(2.0)
             else:
-                peer.job.wait(600.0)
+                tally.why = "" if peer.wait_end() else "it hung"
         except subprocess.TimeoutExpired:
             tally.why = "it hung"
         finally:

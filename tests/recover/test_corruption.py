@@ -424,18 +424,34 @@ def test_three_ranks_of_ddp_find_a_flipped_weight_and_a_wrong_forward_pass(tmp_p
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_the_norm_of_gradients_that_are_averaged_in_place_is_that_before_the_average(tmp_path):
-    """With one rank the average changes nothing, so that both can be compared, in every step and with many buckets."""
+@pytest.mark.parametrize("operation", ["SUM", "AVG"])
+def test_on_a_gpu_the_norm_of_gradients_that_are_averaged_in_place_is_that_before_the_average(
+    tmp_path, monkeypatch, operation
+):
+    """With one rank the average changes nothing, so that both can be compared, in every step and with many buckets.
+
+    A group of one would not divide; it is told that it is one of two, so that NCCL does. That shows that NCCL takes the
+    operation in DDP's hook and gives back the gradients, not that it divides by the number of ranks of a larger group.
+    """
     import torch.distributed as dist
 
     from prism.recover.checkpoint.corruption.measuring import gradients_of, norm_of
     from prism.recover.checkpoint.corruption.own_norm import own_norm_of
 
+    plain, operations = dist.all_reduce, set()
+
+    def noted(*args, op, **options):
+        operations.add(op)
+        return plain(*args, op=op, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", noted)
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(24))).cuda()
         ddp = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
         own = own_norm_of(ddp)
+        if operation == "AVG":
+            own._share = 0.5
         found, expected = [], []
         for step in range(30):
             net.zero_grad()
@@ -443,6 +459,7 @@ def test_on_a_gpu_the_norm_of_gradients_that_are_averaged_in_place_is_that_befor
             found.append(own.take())
             expected.append(norm_of(gradients_of(net)))
         torch.testing.assert_close(torch.stack(found), torch.stack(expected))
+        assert operations == {getattr(dist.ReduceOp, operation)}
     finally:
         dist.destroy_process_group()
 
