@@ -90,7 +90,7 @@ def soak_prism(folder: Path, seed: int, faults: list[Fault], training: Training)
         with small_disk(stage.run_dir / "checkpoints", faults):
             stage.start()
             sampler.start()
-            # A fault may do no harm (a loader that had sent all it had to), and a quick training be over before the next.
+            # A fault may do no harm (a loader that had sent all), and a quick training be over before the next.
             over_s = sum(_disturb(stage, tally, one, training.steps) for one in faults if not stage.state().over)
             state = stage.wait_end()
             tally.wall_s = time.time() - started - over_s
