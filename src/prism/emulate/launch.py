@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +65,7 @@ class RunLimits:
     extra_s: float = 60.0  # for iterations beyond those asked for, to see the repeating unit
     most_live: int = 0  # ranks that others need are started too, up to this many in all; 0: they are not
     lone: bool = False  # a rank that needs another is told so, and ends
+    alike: Callable[[str], str | None] = lambda channel: None  # whose recorded messages answer for a rank not run
 
 
 class Launcher:
@@ -99,7 +100,13 @@ class Launcher:
             base.warmup, base.iterations, self._limits.most_iterations or 4 * base.iterations, self._limits.extra_s
         )
         self._server = ExchangeServer(
-            Mailbox(together, recording, lone=self._limits.lone, grows=self._limits.most_live > 0),
+            Mailbox(
+                together,
+                recording,
+                lone=self._limits.lone,
+                grows=self._limits.most_live > 0,
+                alike=self._limits.alike,
+            ),
             lambda: not self._waiting,
             peers=peers,
             steps=steps,

@@ -53,13 +53,20 @@ class Mailbox:
     """The shared state of one run. `together` are the ranks that run at the same time; others are answered for."""
 
     def __init__(
-        self, together: Iterable[int], recording: Recording | None = None, *, lone: bool = False, grows: bool = False
+        self,
+        together: Iterable[int],
+        recording: Recording | None = None,
+        *,
+        lone: bool = False,
+        grows: bool = False,
+        alike: Callable[[str], str | None] = lambda channel: None,
     ) -> None:
         self.together = set(together)
         self.recording = Recording()
         self._earlier = recording or Recording()
         self._lone = lone  # a rank that needs another is told so, and ends
         self._grows = grows  # a rank that another needs is started too
+        self._alike = alike  # a recorded channel that may answer for one of which nothing was recorded
         self._running: set[int] = set()
         self._over: dict[int, str] = {}  # how a rank ended
         self._waiting: dict[_Key, list[Waiting]] = {}  # by what they wait for, so that one event looks at few of them
@@ -283,6 +290,7 @@ class Mailbox:
     def _recorded_post(self, waiting: Waiting) -> bytes | None:
         """The recorded message, or the last one of its channel: later iterations say what earlier ones said."""
         said = self._earlier.posts.get(waiting.channel) or self.recording.posts.get(waiting.channel)
+        said = said or self._earlier.posts.get(self._alike(waiting.channel) or "")
         return said.get(waiting.number, said[max(said)]) if said else None
 
     def _describe(self, waiting: Waiting) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from prism.emulate.alike import find_alike
 from prism.emulate.booting import Boot
 from prism.emulate.capture import Capture, cut_all
 from prism.emulate.classes import Classes, find_classes
@@ -76,6 +77,7 @@ class Surveyor:
         self._measured: dict[int, Capture] = {}
         self._roots: set[int] = set()  # ranks that others need more of than was recorded
         self._sample_steps = 2
+        self._alike: Callable[[str], str | None] = lambda channel: None
         self._batch = _BATCH  # ranks of a sample that run together, with those that they need
 
     def run(self) -> Survey:
@@ -164,6 +166,8 @@ class Surveyor:
         self._on_gpu = captures[0].device != "cpu"
         most = _GPU_PROBES if self._on_gpu else self._config.max_live
         families = find_families(captures.values())
+        if self._on_gpu:
+            self._alike = find_alike(recording, families)
         captures = self.extend(captures, recording, choose_probes(families, world, per_node, list(captures), most))
         for _ in range(_ROUNDS):
             classes = classify(captures, world, per_node)
@@ -238,7 +242,7 @@ class Surveyor:
     def _launcher(self, ranks: list[int], recording: Recording, *, recorded: bool) -> Launcher:
         steps = 1 if self._on_gpu else self._sample_steps
         plan = replace(self._base, live_ranks=tuple(ranks), steps=steps, recorded=recorded)
-        limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live)
+        limits = RunLimits(at_once=self._at_once, most_live=self._config.max_live, alike=self._alike)
         return Launcher(self._boot, self._launch, plan, self._folder, recording=recording, limits=limits)
 
 
