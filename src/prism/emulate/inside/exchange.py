@@ -95,5 +95,5 @@ class Exchange:
 
 def give_back_memory() -> None:
     """Return to the GPU what torch keeps of freed tensors: stages of a pipeline wait while the others are built."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
