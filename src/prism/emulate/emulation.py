@@ -12,6 +12,7 @@ from pathlib import Path
 from prism.emulate.capture import Capture
 from prism.emulate.capturing import CaptureConfig, capture_job
 from prism.emulate.families import find_families
+from prism.emulate.launch import LaunchConfig
 from prism.emulate.mailbox import Recording
 from prism.emulate.predict import Prediction, choose_costs, predict
 from prism.emulate.stitch import ClockName, StitchConfig, Stitched, stitch
@@ -90,8 +91,13 @@ def predict_captures(
     stitched = stitch(captures, _stitch_config(config, costs.cluster.backend), name=Path(script).stem, survey=survey)
     for line in stitched.asymmetry:
         note(f"not alike: {line}")
+    guessed = not config.cluster and config.overlap is None  # hosts are taken to be like this one
+    crowded = costs.cluster.backend == "gloo" and guessed and not _has_spare_cores(launch)
+    if crowded:
+        local = min(launch.gpus_per_node, launch.world_size)
+        note(f"{local} ranks of a host share its cores with their own threads, as here: the time is a rough one")
     # Solving is verifying: a graph that would hang on the cluster is an error that names ranks and lines.
-    return stitched, predict(stitched, captures, costs, gpu_memory_bytes=config.gpu_memory_bytes)
+    return stitched, predict(stitched, captures, costs, gpu_memory_bytes=config.gpu_memory_bytes, crowded=crowded)
 
 
 def _calibrate_host(
@@ -108,13 +114,16 @@ def _calibrate_host(
 def _stitch_config(config: EmulateConfig, backend: str) -> StitchConfig:
     """On an nccl cluster communication has its own engine; gloo needs a core of its own to run beside compute."""
     launch = config.capture.launch
-    local = min(launch.gpus_per_node, launch.world_size)
-    cores = len(os.sched_getaffinity(0))
-    spare = backend == "nccl" or (cores >= 2 * local and not launch.pin)
+    spare = backend == "nccl" or (_has_spare_cores(launch) and not launch.pin)
     return StitchConfig(
         warmup=config.capture.warmup,
         gpus_per_node=launch.gpus_per_node,
         overlap=spare if config.overlap is None else config.overlap,
         compute_scale=config.compute_scale,
-        clock=config.clock or ("wall" if launch.pin and local <= cores else "work"),
+        clock=config.clock or ("wall" if launch.pin and _has_spare_cores(launch, each=1) else "work"),
     )
+
+
+def _has_spare_cores(launch: LaunchConfig, each: int = 2) -> bool:
+    """Whether a host like this one has so many cores for each of its ranks."""
+    return len(os.sched_getaffinity(0)) >= each * min(launch.gpus_per_node, launch.world_size)
