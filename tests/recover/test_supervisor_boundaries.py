@@ -219,6 +219,13 @@ def test_an_error_of_the_host_test_is_what_people_are_told() -> None:
     assert "no agent answers" in done[0].text and "condemned" not in done[0].text
 
 
+def test_a_host_test_that_could_not_judge_busy_hosts_says_so() -> None:
+    job, _ = slow(("n1", "n2", "n3"))
+    job.handle(events.Exited(now_s=200.0, code=0))
+    done = job.handle(events.Examined(now_s=210.0, condemned=(), num_tests=7, note="at other work: n1, n2"))
+    assert "7 tests of the hosts, no hosts taken out (at other work: n1, n2)" in done[0].text
+
+
 def test_a_save_that_works_again_is_told_only_after_one_that_failed() -> None:
     job = running()
     assert job.handle(events.Saved(now_s=31.0, step=31)) == []
