@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from fake_launcher import FakeLauncher
 from typer.testing import CliRunner
 
 from prism.cli import isolate as isolate_command
@@ -26,7 +27,6 @@ from prism.recover.supervise import SuperviseConfig, read_status
 from prism.recover.supervise.actions import Launch
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.journal import Journal, Snapshot, read_snapshot
-from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase
 
