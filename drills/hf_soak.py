@@ -35,6 +35,7 @@ from prism.recover.supervise.goodput import HANG, LOST, RESTART, read_goodput, t
 _SAVE_STEPS = 5
 _SILENCE_S = 60.0  # that is a hang
 _STEP_S = "0.1"
+_BATCHES_AHEAD = 10  # more than loaders fetch ahead of the trainer
 _SCRIPT = str(TRAINERS / "hf_trainer.py")
 _WEIGHTS = re.compile(r"weights (\S+)")
 
@@ -124,9 +125,13 @@ def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float
     done = harm(stage, fault, tally)
     restored = done.kept
     if fault.name != "fill the disk":  # which is no reason to begin again
-        stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
-        again = stage.reports(stage.state().attempt)
-        restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
+        stage.wait_for(
+            f"recovery from {fault.name}",
+            lambda: _stepped(stage, attempt + 1) or _unharmed(stage, fault, attempt, tally.reached),
+        )
+        if stage.state().attempt > attempt:
+            again = stage.reports(stage.state().attempt)
+            restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
     took_s = time.time() - hurt_s - done.over_s
     note = FaultNote(name=fault.name, step=tally.reached, kept=done.kept, restored=restored, seconds=round(took_s, 1))
     tally.notes.append(note)
@@ -136,9 +141,18 @@ def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float
 
 def _stepped(stage: PlainStage, attempt: int) -> bool:
     now = stage.state()
-    if now.over:
+    if now.over and now.outcome != "done":
         raise DrillError(f"a wrong stop: {now.outcome_text}")
     return now.attempt >= attempt and any(r["kind"] == "step" for r in stage.reports(now.attempt))
+
+
+def _unharmed(stage: PlainStage, fault: Fault, attempt: int, hurt_step: int) -> bool:
+    """Whether a loader was killed that had no batch left to bring in this epoch: training never misses it."""
+    now = stage.state()
+    if fault.name != "kill a loader" or now.attempt != attempt:
+        return False
+    steps = [int(r["step"]) for r in stage.reports(attempt) if r["kind"] == "step"]
+    return now.over or (bool(steps) and steps[-1] > hurt_step + _BATCHES_AHEAD)
 
 
 def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:
