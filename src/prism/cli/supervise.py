@@ -62,7 +62,8 @@ def run(
         bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Continue a run that failed, once its cause is mended.")
+        bool,
+        typer.Option("--again", help="Continue a run that failed, once its cause is mended, or with another command."),
     ] = False,
     output: Annotated[
         bool | None,
