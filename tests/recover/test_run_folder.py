@@ -52,6 +52,18 @@ def test_a_state_survives_being_written_and_read(tmp_path: Path):
     journal.close()
 
 
+def test_a_state_of_an_older_or_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path):
+    job = busy_state()
+    journal = Journal(tmp_path)
+    journal.commit(Snapshot(state=job, pending=[], clock=RunClock().mark(), read_bytes=7))
+    document = json.loads((tmp_path / STATE_FILE).read_text())
+    del document["state"]["command"], document["state"]["losses"]["levels"]
+    document["state"]["added"] = document["state"]["losses"]["added"] = {"later": 1}
+    (tmp_path / STATE_FILE).write_text(json.dumps(document))
+    assert journal.load(job.config).state == job
+    journal.close()
+
+
 def test_a_second_supervisor_of_one_run_is_refused(tmp_path: Path):
     first = Journal(tmp_path)
     with pytest.raises(RunBusyError, match="already supervised by process"):
