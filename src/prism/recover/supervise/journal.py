@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any) -> Any:
-    """Build dataclasses, enumerations and containers back by their declared types; what a newer version added is left."""
+    """Build values back by their declared types; what a newer version added is left out."""
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = typing.get_type_hints(hint)
         return typing.cast(Any, hint)(**{k: _from_json(hints[k], v) for k, v in value.items() if k in hints})
