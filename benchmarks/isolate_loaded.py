@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -25,15 +25,17 @@ from prism.recover.isolate.agents import Agents, Measured, ProbeConfig
 from prism.recover.isolate.examine import examine_with
 from prism.recover.isolate.grading import Grader
 
+Test = tuple[bool, float, float, bool, float]  # the fields of Measured
+
 
 class RecordingAgents(Agents):
     """Probes whose tests are kept, by the number of members."""
 
-    record: dict[int, list[tuple[bool, float, float, bool]]]
+    record: dict[int, list[Test]]
 
     def measure(self, rows: list[list[int]]) -> Measured:
         found = super().measure(rows)
-        columns = (found.alive.tolist(), found.bandwidth.tolist(), found.latency_s.tolist(), found.busy.tolist())
+        columns = [getattr(found, column.name).tolist() for column in fields(Measured)]
         for row, values in zip(rows, zip(*columns, strict=True), strict=True):
             self.record.setdefault(len(row), []).append(values)
         return found
@@ -47,13 +49,13 @@ class BlindAgents(RecordingAgents):
 
     def measure(self, rows: list[list[int]]) -> Measured:
         found = super().measure(rows)
-        return replace(found, busy=np.zeros(len(rows), dtype=np.bool_))
+        return replace(found, busy=np.zeros(len(rows), dtype=np.bool_), most_bandwidth=found.bandwidth)
 
 
 class ReplayedAgents(RecordingAgents):
     """Tests drawn from a record: neighbours in time stay together, as a busy moment hits all tests of a round."""
 
-    def __init__(self, hosts: list[str], record: dict[int, list[tuple[bool, float, float, bool]]], seed: int) -> None:
+    def __init__(self, hosts: list[str], record: dict[int, list[Test]], seed: int) -> None:
         self.config, self.busy, self.errors, self._agents = ProbeConfig(), Counter(), {}, hosts  # type: ignore[assignment]
         self._past, self._random = record, np.random.default_rng(seed)
 
@@ -64,8 +66,8 @@ class ReplayedAgents(RecordingAgents):
             size = min(self._past, key=lambda known: abs(known - len(row)))
             drawn.append(self._past[size][starts[size] % len(self._past[size])])
             starts[size] += 1
-        columns = [np.array(column) for column in zip(*drawn, strict=True)]
-        return Measured(alive=columns[0], bandwidth=columns[1], latency_s=columns[2], busy=columns[3])
+        columns = (np.array(column) for column in zip(*drawn, strict=True))
+        return Measured(**dict(zip((column.name for column in fields(Measured)), columns, strict=True)))
 
 
 @dataclass(slots=True)
@@ -124,18 +126,19 @@ def main() -> None:
             process.wait()
     print(f"real     {real}; load {os.getloadavg()[0]:.0f}, {time.monotonic() - start:.0f} s", flush=True)
     tests = [value for past in RecordingAgents.record.values() for value in past]
-    speeds = np.array([bandwidth for alive, bandwidth, _, _ in tests if alive])
+    speeds = np.array([bandwidth for alive, bandwidth, *_ in tests if alive])
     spread = np.percentile(speeds, [1, 50, 99]) / 1e6
-    print(
-        f"         {len(tests)} tests, {np.mean([busy for *_, busy in tests]):.0%} with a host at other work; ", end=""
-    )
+    busy = np.mean([busy for *_, busy, _ in tests])
+    print(f"         {len(tests)} tests, {busy:.0%} with a host at other work; ", end="")
     print(f"MB/s: 1 % below {spread[0]:.0f}, half below {spread[1]:.0f}, 99 % below {spread[2]:.0f}")
     again = Count()
     for seed in range(options.runs):
         again.run(ReplayedAgents(hosts, RecordingAgents.record, seed), hosts)
     print(f"replayed {again}")
     # Without the probes' own word that a host was at other work, the decision has only the repeats.
-    blind = {size: [(*values[:3], False) for values in past] for size, past in RecordingAgents.record.items()}
+    blind = {
+        size: [(*values[:3], False, values[1]) for values in past] for size, past in RecordingAgents.record.items()
+    }
     unaware = Count()
     for seed in range(options.runs):
         unaware.run(ReplayedAgents(hosts, blind, seed), hosts)

@@ -35,6 +35,7 @@ from prism.recover.supervise.goodput import HANG, LOST, RESTART, read_goodput, t
 _SAVE_STEPS = 5
 _SILENCE_S = 60.0  # that is a hang
 _STEP_S = "0.1"
+_BATCHES_AHEAD = 10  # more than loaders fetch ahead of the trainer
 _SCRIPT = str(TRAINERS / "hf_trainer.py")
 _WEIGHTS = re.compile(r"weights (\S+)")
 
@@ -90,8 +91,7 @@ def soak_prism(folder: Path, seed: int, faults: list[Fault], training: Training)
         with small_disk(stage.run_dir / "checkpoints", faults):
             stage.start()
             sampler.start()
-            # A fault may do no harm (a loader that had sent all), and a quick training be over before the next.
-            over_s = sum(_disturb(stage, tally, one, training.steps) for one in faults if not stage.state().over)
+            over_s = sum(_disturb(stage, tally, fault, training.steps) for fault in faults)
             state = stage.wait_end()
             tally.wall_s = time.time() - started - over_s
             tally.finished = state.outcome == "done"
@@ -125,7 +125,10 @@ def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float
     done = harm(stage, fault, tally)
     restored = done.kept
     if fault.name != "fill the disk":  # which is no reason to begin again
-        stage.wait_for(f"recovery from {fault.name}", lambda: _stepped(stage, attempt + 1))
+        stage.wait_for(
+            f"recovery from {fault.name}",
+            lambda: _stepped(stage, attempt + 1) or _unharmed(stage, fault, attempt, tally.reached),
+        )
         if stage.state().attempt > attempt:
             again = stage.reports(stage.state().attempt)
             restored = next((int(r["step"]) for r in again if r["kind"] == "restored"), 0)
@@ -138,11 +141,18 @@ def _disturb(stage: PlainStage, tally: Tally, fault: Fault, steps: int) -> float
 
 def _stepped(stage: PlainStage, attempt: int) -> bool:
     now = stage.state()
-    if now.over and now.outcome == "done":
-        return True
-    if now.over:
+    if now.over and now.outcome != "done":
         raise DrillError(f"a wrong stop: {now.outcome_text}")
     return now.attempt >= attempt and any(r["kind"] == "step" for r in stage.reports(now.attempt))
+
+
+def _unharmed(stage: PlainStage, fault: Fault, attempt: int, hurt_step: int) -> bool:
+    """Whether a loader was killed that had no batch left to bring in this epoch: training never misses it."""
+    now = stage.state()
+    if fault.name != "kill a loader" or now.attempt != attempt:
+        return False
+    steps = [int(r["step"]) for r in stage.reports(attempt) if r["kind"] == "step"]
+    return now.over or (bool(steps) and steps[-1] > hurt_step + _BATCHES_AHEAD)
 
 
 def _print_goodput(stage: PlainStage, tally: Tally, truth_s: float) -> None:

@@ -84,9 +84,9 @@ def kubernetes_place(cluster: KubeCluster) -> Place:
         (stage.folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
         own = {"kubernetes": {"run_dir": str(stage.run_dir.resolve()), "node_lost_s": 3.0}, "python": sys.executable}
         stage.settings = merge(stage.settings, {"launch": own})
-        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
         return ["--manifest", str(stage.folder / "manifest.yaml")]
 
+    os.environ["KUBECONFIG"] = str(cluster.kubeconfig)  # of every supervisor that is started from here
     return Place(launcher="kubernetes", settings={"poll_s": 0.5}, prepare=prepare)
 
 

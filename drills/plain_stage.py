@@ -145,10 +145,10 @@ class PlainStage:
         return find_ranks(self.processes(attempt))
 
     def launcher(self, attempt: int) -> int:
-        """The process of torchrun."""
-        mark = b"torch.distributed.run"
-        pids = self.processes(attempt)
-        return next(p for p in pids if mark in Path(f"/proc/{p}/cmdline").read_bytes().split(b"\0"))
+        """The process of torchrun itself, not of a container whose words end with it."""
+        mark = [word.encode() for word in TORCHRUN[1:]]
+        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in self.processes(attempt)}
+        return next(pid for pid, found in words.items() if found[1:3] == mark)
 
     def ask_to_stop(self) -> None:
         """What Ctrl-C, an init system or a scheduler does to the supervisor."""

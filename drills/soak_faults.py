@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def small_disk(folder: Path, faults: list[Fault]) -> Iterator[None]:
 def fill(folder: Path) -> Path:
     """Leave no room for a checkpoint; the file that takes it."""
     ballast = folder / _BALLAST
-    with ballast.open("wb") as handle:
+    with ballast.open("wb", buffering=0) as handle, suppress(OSError):  # a save under way may be quicker
         handle.write(b"\0" * max(0, shutil.disk_usage(folder).free - 8_192))
     return ballast
 

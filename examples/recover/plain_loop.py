@@ -45,7 +45,7 @@ def main() -> None:
 
         progress.step(step, loss=float(loss), grad_norm=float(norm), batch=batch)
         reason = checkpointer.should_save(step)
-        if reason:
+        if reason or step == TOTAL_STEPS:
             checkpointer.save(step, state, Health(loss=float(loss), grad_norm=float(norm)))
         if reason == "preemption":
             break

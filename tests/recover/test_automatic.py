@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from prism.recover.catalog import Catalog
 from prism.recover.progress import AUTO_FOLDER
 from prism.recover.supervise.config import AutomaticCheckpoints, SuperviseConfig, read_config
 
@@ -98,6 +99,22 @@ if __name__ == "__main__":
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True [0, 1, 2, 3, 4, 5]\n", done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "script"), [("transformers", "hf_trainer.py"), ("lightning", "lightning_fit.py")])
+@pytest.mark.parametrize("steps", [12, 32, 40])  # within the first epoch, at the end of one, after it
+def test_a_script_that_fails_after_its_last_step_does_not_train_for_it_again(
+    tmp_path: Path, package: str, script: str, steps: int
+):
+    pytest.importorskip(package)
+    program = Path(__file__).parents[2] / "drills" / "trainers" / script
+    variables = {**os.environ, **AutomaticCheckpoints(enabled=True).variables(tmp_path), "WORKERS": "0"}
+    words = [sys.executable, str(program), str(tmp_path / "out"), str(steps)]
+    first, again = (subprocess.run(words, env=variables, capture_output=True, text=True, check=True) for _ in range(2))
+    assert Catalog(tmp_path / "checkpoints").entries()[-1].step == steps
+    assert first.stdout.rsplit("weights", 1)[1] == again.stdout.rsplit("weights", 1)[1]
+    assert "'loss'" not in again.stdout  # which the Trainer prints after every step
 
 
 @pytest.mark.parametrize("through", ["megatron.core", "megatron.training"])

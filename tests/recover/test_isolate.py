@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.errors import BadConfigError
-from prism.recover.isolate.agents import Measured, ProbeConfig
+from prism.recover.isolate.agents import Agents, Measured, ProbeConfig
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
 from prism.recover.isolate.examine import isolate_hosts, start_search
 from prism.recover.isolate.few import plan_pairs
@@ -269,6 +270,12 @@ def test_nccl_gathers_over_the_gpus_of_this_host():
 # -- proof of slowness
 
 
+def measured(bandwidth: np.ndarray, latency_s: np.ndarray) -> Measured:
+    """Tests that all went well, on hosts without other work."""
+    yes = np.ones(len(bandwidth), dtype=np.bool_)
+    return Measured(alive=yes, bandwidth=bandwidth, latency_s=latency_s, busy=~yes, most_bandwidth=bandwidth)
+
+
 class Noisy:
     """Measured pairs on hosts of known speed, under the noise of a busy machine."""
 
@@ -279,7 +286,7 @@ class Noisy:
         chance = np.exp(self.random.normal(0.0, self.noise, len(rows)))
         bandwidth = np.array([self.speed[row].min() for row in rows]) * chance
         flat = np.ones(len(rows))
-        return Measured(alive=flat > 0, bandwidth=bandwidth, latency_s=flat, busy=flat < 0)
+        return measured(bandwidth, flat)
 
 
 FIRST = Trial(part=(0,), others=(1, 2, 3), num_tried=4)
@@ -310,8 +317,7 @@ def test_noise_in_speed_and_in_latency_together_accuse_nobody():
 
         def measure(rows: list[list[int]], chance: np.random.Generator = chance) -> Measured:
             values = np.exp(chance.normal(0.0, 20.0, (2, len(rows))))
-            flat = np.ones(len(rows))
-            return Measured(alive=flat > 0, bandwidth=values[0], latency_s=values[1], busy=flat < 0)
+            return measured(values[0], values[1])
 
         wrong += prove_slow(FIRST, measure, ProofConfig(), np.random.default_rng(seed)).answer == "slow"
     assert wrong == 0
@@ -333,19 +339,66 @@ def test_whoever_is_timed_first_in_a_comparison_of_three_hosts_has_no_advantage(
     def measure(rows: list[list[int]]) -> Measured:
         flat = np.ones(len(rows))
         speed = 0.5 if next(calls) % 2 else 1.0
-        return Measured(alive=flat > 0, bandwidth=speed * flat, latency_s=flat, busy=flat < 0)
+        return measured(speed * flat, flat)
 
     trial = Trial(part=(0,), others=(1, 2), num_tried=3)
     for seed in range(200):
         assert prove_slow(trial, measure, ProofConfig(), np.random.default_rng(seed)).answer == "not slow"
 
 
-def test_a_host_at_other_work_is_not_called_slow():
-    def busy(rows: list[list[int]]) -> Measured:
-        found = Noisy(np.array([0.1, 1.0, 1.0, 1.0]), 0.1, 0)(rows)
-        return replace(found, busy=np.ones(len(rows), dtype=np.bool_))
+class Busy:
+    """The same pairs, on hosts at other work; how much of its speed that takes from a test is drawn anew each time."""
 
-    assert prove_slow(FIRST, busy, ProofConfig(), np.random.default_rng(0)).answer == "not slow"
+    def __init__(self, speed: np.ndarray, work: np.ndarray, seed: int, *, known: bool = True) -> None:
+        self.speed, self.work, self.known, self.random = speed, work, known, np.random.default_rng(seed)
+
+    def __call__(self, rows: list[list[int]]) -> Measured:
+        reached = np.array([self.speed[row].min() for row in rows])
+        slowed = 1.0 + self.random.exponential(np.array([self.work[row].max() for row in rows]))
+        most = reached if self.known else np.full(len(rows), np.inf)
+        found = measured(reached / slowed, 30.0 * slowed)
+        return replace(found, busy=np.ones(len(rows), dtype=np.bool_), most_bandwidth=most)
+
+
+def test_a_host_at_other_work_is_not_called_slow():
+    everywhere, here = np.full(4, 3.0), np.array([30.0, 0.0, 0.0, 0.0])
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        for work in (everywhere, here):
+            assert prove_slow(FIRST, Busy(np.ones(4), work, seed), ProofConfig(), random).answer == "not slow"
+        unknown = Busy(np.array([0.1, 1.0, 1.0, 1.0]), everywhere, seed, known=False)
+        assert prove_slow(FIRST, unknown, ProofConfig(), random).answer == "not slow"
+
+
+def test_a_host_that_is_far_slower_than_its_other_work_explains_is_proven_slow():
+    slow = np.array([0.02, 1.0, 1.0, 1.0])
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        found = prove_slow(FIRST, Busy(slow, np.full(4, 1.0), seed), ProofConfig(), random)
+        assert found.answer == "slow"
+        sound = Trial(part=(1,), others=(2, 3), num_tried=4)
+        assert prove_slow(sound, Busy(slow, np.full(4, 1.0), seed), ProofConfig(), random).answer == "not slow"
+
+
+def test_what_the_probes_waited_for_a_core_is_taken_off_and_all_of_it_where_that_is_not_known():
+    class Answered(Agents):
+        def __init__(self, answers: list[list[dict[str, Any]]]) -> None:
+            self.config, self._answers = ProbeConfig(num_bytes=1_000), iter(answers)
+
+        def _order(self, row: list[int]) -> int:
+            return 0
+
+        def _collect(self, row: list[int], number: int, deadline: float) -> list[dict[str, Any]]:
+            return next(self._answers)
+
+    free = {"ok": True, "seconds": 1.0, "latency_s": 0.1, "busy": False, "queued_s": 0.1}
+    busy = {"ok": True, "seconds": 1.0, "latency_s": 0.1, "busy": True, "queued_s": 0.3}
+    throttled = {"ok": True, "seconds": 1.0, "latency_s": 0.1, "busy": True}
+    failed = {"ok": False, "error": "gone"}
+    found = Answered([[free, free], [busy, free], [throttled, free], [busy, failed]]).measure([[0, 1]] * 4)
+    assert found.bandwidth.tolist() == [1e3, 1e3, 1e3, 0.0] and found.alive.tolist() == [True, True, True, False]
+    assert found.most_bandwidth[0] == 1e3 and found.most_bandwidth[1] == pytest.approx(1e3 / 0.6)
+    assert found.most_bandwidth[2] > 1e9
 
 
 def test_the_probe_needs_no_file_on_the_host_and_what_ssh_says_is_shown(tmp_path: Path):

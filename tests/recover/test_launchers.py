@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fake_launcher import FakeLauncher
 
 from drills.kube_cluster import KubeCluster, why_no_kubernetes
 from drills.kube_stage import workload
@@ -20,7 +21,6 @@ from prism.errors import BadConfigError
 from prism.recover.progress import RunOrders, attempt_dir
 from prism.recover.supervise.config import LaunchSettings
 from prism.recover.supervise.launchers import Launcher, LaunchPlan
-from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.launchers.kubernetes.launcher import KubernetesLauncher
 from prism.recover.supervise.launchers.kubernetes.settings import KubernetesSettings
 from prism.recover.supervise.launchers.local import LocalLauncher

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from fake_launcher import FakeLauncher
 from typer.testing import CliRunner
 
 from prism.cli import isolate as isolate_command
@@ -26,7 +27,6 @@ from prism.recover.supervise import SuperviseConfig, read_status
 from prism.recover.supervise.actions import Launch
 from prism.recover.supervise.clock import RunClock
 from prism.recover.supervise.journal import Journal, Snapshot, read_snapshot
-from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase
 
@@ -104,6 +104,20 @@ def test_a_run_that_failed_is_continued_only_when_asked_to(tmp_path: Path):
     assert run_command(tmp_path, *trainer(tmp_path, "pass"), options=("--again",)).exit_code == 0
     status = read_status(tmp_path / "run")
     assert status.outcome == "done" and status.attempt == 2 and status.num_failures == 0
+
+
+def test_another_command_does_not_take_over_a_stopped_run_and_its_checkpoints(tmp_path: Path):
+    first = trainer(tmp_path, "pass")
+    assert run_command(tmp_path, *first).exit_code == 0
+    saved = tmp_path / "run" / "state.json"
+    document = json.loads(saved.read_text())
+    document["state"]["outcome"] = "stopped"
+    saved.write_text(json.dumps(document))
+    refused = run_command(tmp_path, "true")
+    assert isinstance(refused.exception, PrismError) and "train.py" in str(refused.exception)
+    assert read_status(tmp_path / "run").outcome == "stopped"
+    assert run_command(tmp_path, *first).exit_code == 0
+    assert read_status(tmp_path / "run").attempt == 2
 
 
 def test_the_status_of_a_run_reads_as_a_page(tmp_path: Path):

@@ -138,6 +138,19 @@ def test_without_a_checkpoint_a_spike_is_told_once_and_the_level_is_taken_as_usu
     assert job.phase is Phase.RUNNING
 
 
+def test_a_raised_loss_is_never_left_for_a_checkpoint_with_a_higher_one() -> None:
+    job = running(steps=0)
+    for step, loss in [*((i, 9.0) for i in range(1, 31)), *((i, 1.0) for i in range(31, 131))]:
+        job.handle(events.StepDone(now_s=float(step), step=step, loss=loss, batch=step))
+        if step == 20:
+            job.handle(events.Saved(now_s=20.0, step=20))
+    raised = [job.handle(events.StepDone(now_s=s, step=int(s), loss=5.0, batch=int(s))) for s in (131.0, 132.0, 133.0)]
+    assert [kinds(actions) for actions in raised] == [[], [], [Notify]] and job.phase is Phase.RUNNING
+    assert "no better checkpoint" in raised[2][0].text
+    job.handle(events.StepDone(now_s=134.0, step=134, loss=math.nan, batch=134))
+    assert job.resume_step == 20  # from no number at all, any is better
+
+
 def test_a_run_whose_steps_come_from_its_log_is_never_rolled_back() -> None:
     job = spiking()
     told = job.handle(events.StepDone(now_s=31.0, step=31, loss=math.nan, logged=True))
@@ -217,6 +230,13 @@ def test_an_error_of_the_host_test_is_what_people_are_told() -> None:
     job.handle(events.Exited(now_s=200.0, code=0))
     done = job.handle(events.Examined(now_s=210.0, condemned=(), num_tests=7, error="no agent answers"))
     assert "no agent answers" in done[0].text and "condemned" not in done[0].text
+
+
+def test_a_host_test_that_could_not_judge_busy_hosts_says_so() -> None:
+    job, _ = slow(("n1", "n2", "n3"))
+    job.handle(events.Exited(now_s=200.0, code=0))
+    done = job.handle(events.Examined(now_s=210.0, condemned=(), num_tests=7, note="at other work: n1, n2"))
+    assert "7 tests of the hosts, no hosts taken out (at other work: n1, n2)" in done[0].text
 
 
 def test_a_save_that_works_again_is_told_only_after_one_that_failed() -> None:

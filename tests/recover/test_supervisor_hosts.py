@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_launcher import FakeLauncher
 from test_supervisor_decisions import FLEET, fail, kinds, launches, running, verdict
 
 from prism.recover.supervise import events
@@ -13,7 +14,6 @@ from prism.recover.supervise.actions import Finish, Kill, Launch, Notify
 from prism.recover.supervise.config import ExamineSettings, SuperviseConfig
 from prism.recover.supervise.hosts import HostPolicy
 from prism.recover.supervise.launchers import Look, first_to_fail
-from prism.recover.supervise.launchers.fake import FakeLauncher
 from prism.recover.supervise.restarts import Budgets, RestartPolicy
 from prism.recover.supervise.runner import Supervisor, Tools
 from prism.recover.supervise.state import JobState, Phase

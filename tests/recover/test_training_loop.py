@@ -42,3 +42,11 @@ def test_a_loop_that_was_cut_off_goes_on_where_it_was_saved(tmp_path: Path):
     again, weights = train(tmp_path / "cut", 17)
     assert whole == list(range(17)) and first == list(range(13)) and again == list(range(10, 17))
     assert torch.equal(weights, expected)
+
+
+def test_a_loop_that_came_to_its_end_is_not_trained_again(tmp_path: Path):
+    (tmp_path / "memory").mkdir()
+    _, expected = train(tmp_path / "whole", 17)
+    assert [entry.step for entry in Catalog(tmp_path / "whole").entries()][-1] == 17
+    again, weights = train(tmp_path / "whole", 17)
+    assert again == [] and torch.equal(weights, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -46,7 +48,9 @@ def run(
     run_dir: RunDir = Path("prism-run"),
     checkpoint: Annotated[
         Literal["auto", "own"],
-        typer.Option(help="auto: asynchronous checkpoints and exact resume for Hugging Face Trainer and Lightning."),
+        typer.Option(
+            help="auto: asynchronous checkpoints and resume for Hugging Face, Lightning, DeepSpeed, torchtitan."
+        ),
     ] = "own",
     risk: Annotated[
         Path | None,
@@ -58,8 +62,13 @@ def run(
         bool, typer.Option("--only-restart", help="Restart when it dies; judge neither silence, speed nor loss.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Continue a run that failed, once its cause is mended.")
+        bool,
+        typer.Option("--again", help="Continue a run that failed, once its cause is mended, or with another command."),
     ] = False,
+    output: Annotated[
+        bool | None,
+        typer.Option("--output/--no-output", help="Show what the command prints. [default: if stdout is a terminal]"),
+    ] = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
     quiet: QuietFlag = False,
@@ -67,6 +76,7 @@ def run(
     """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
     from prism.recover.risks import read_risks
     from prism.recover.supervise import SuperviseConfig, read_config, read_status
+    from prism.recover.supervise.echo import Echo
     from prism.recover.supervise.start import supervise
 
     settings = read_config(config) if config is not None else SuperviseConfig()
@@ -80,7 +90,9 @@ def run(
     if manifest is not None:
         cluster = replace(settings.launch.kubernetes, manifest=str(manifest))
         settings = replace(settings, launch=replace(settings.launch, kubernetes=cluster))
-    state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
+    shown = not json and (sys.stdout.isatty() if output is None else output)
+    with Echo(run_dir, sys.stdout.buffer) if shown else nullcontext():
+        state = supervise(run_dir, tuple(command or ()), settings, launcher=launcher, again=again, say=note)
     if json:
         show_json(read_status(run_dir).to_json())
     if state.outcome != "done":

@@ -55,7 +55,7 @@ class TrainingLoop:
             yield step
             self.progress.step(step, loss=self._loss, grad_norm=self._norm, batch=self.batch)
             reason = self.checkpointer.should_save(step)
-            if reason:
+            if reason or step == total:
                 self.checkpointer.save(step, self.state, Health(loss=self._loss, grad_norm=self._norm))
             if reason == "preemption":
                 break

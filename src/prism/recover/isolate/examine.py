@@ -67,7 +67,7 @@ def examine_with(
     notes = dict(report.evidence)
     often = [host for host in hosts if 4 * agents.busy[host] > state.num_tests]
     if often:
-        busy = f"at other work during the tests, so that their speed was not judged: {', '.join(often)}"
+        busy = f"at other work, so that they are called slow only for what that cannot explain: {', '.join(often)}"
         report = replace(report, advice="; ".join(filter(None, (report.advice, busy))))
     for host, text in (*agents.errors.items(), *counters.items()):
         if host not in report.trusted or host in counters:

@@ -31,8 +31,17 @@ class Grader:
         self._latencies = np.concatenate([self._latencies, latency_s[alive]])[-_MEMORY:]
         if len(self._bandwidths) < MIN_PEERS:
             return outcomes
-        share = 0.1 if num_hosts <= FEW_HOSTS else 0.5
-        slow = bandwidth < self.slow_ratio * np.quantile(self._bandwidths, 1.0 - share)
-        late = latency_s > self.late_ratio * np.quantile(self._latencies, share)
-        outcomes[alive & (slow | late)] = SLOW
+        late = latency_s > self.late_ratio * np.quantile(self._latencies, _best_share(num_hosts))
+        outcomes[alive & (late | ~self.is_usual(bandwidth, num_hosts))] = SLOW
         return outcomes
+
+    def is_usual(self, bandwidth: NDArray[np.float64], num_hosts: int) -> NDArray[np.bool_]:
+        """Which of these are not slow against all tests so far."""
+        if len(self._bandwidths) < MIN_PEERS:
+            return np.ones(len(bandwidth), dtype=np.bool_)
+        return bandwidth >= self.slow_ratio * np.quantile(self._bandwidths, 1.0 - _best_share(num_hosts))
+
+
+def _best_share(num_hosts: int) -> float:
+    """Which share of the tests, the best ones, shows what is usual."""
+    return 0.1 if num_hosts <= FEW_HOSTS else 0.5

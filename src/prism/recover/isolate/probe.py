@@ -2,7 +2,8 @@
 
 An order names the members of a ring and this host's place in it. The members all-gather a block each over plain TCP:
 every host sends what it holds to the next and takes from the one before, until everyone has all blocks. The bytes are
-checked, the time is bandwidth, and a few small rounds give latency. A host that was at other work meanwhile says so.
+checked, the time is bandwidth, and a few small rounds give latency. A host that was at other work meanwhile says so,
+and for how long its probe had to wait for a core.
 The source is sent over stdin, so that a host needs nothing but Python.
 """
 
@@ -48,14 +49,19 @@ def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
     try:
         after, before = _join_ring(order, listener, deadline)
         with after, before:
-            share = cpu_share()
+            spins = [spin()]
             waited_s, start = read_queue_wait_s(), time.monotonic()
-            gather_s = _all_gather(order, after, before)
+            gathered = _all_gather(order, after, before)
             latency_s = _ping(order, after, before)
             queued = (read_queue_wait_s() - waited_s) / max(1e-9, time.monotonic() - start)
-            share = min(share, cpu_share())
-        busy = share < _FREE_CPU or queued > 1.0 - _FREE_CPU
-        return {"ok": True, "seconds": gather_s, "latency_s": latency_s, "busy": busy}
+            spins.append(spin())
+        busy = min(spins)[0] < _FREE_CPU or queued > 1.0 - _FREE_CPU
+        answer = {"ok": True, "latency_s": latency_s, "busy": busy, **gathered}
+        if any(share + waited < _FREE_CPU for share, waited in spins):
+            del answer[
+                "queued_s"
+            ]  # throttled, or on a core that the machine below lent to others: nobody knows how long
+        return answer
     except (OSError, ValueError) as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
@@ -77,18 +83,19 @@ def _join_ring(order: dict[str, Any], listener: socket.socket, deadline: float) 
     return after, before
 
 
-def _all_gather(order: dict[str, Any], after: socket.socket, before: socket.socket) -> float:
+def _all_gather(order: dict[str, Any], after: socket.socket, before: socket.socket) -> dict[str, float]:
+    """How long it took, and for how long of it a thread of this probe was ready to run and waited for a core."""
     size, count, place = order["num_bytes"], len(order["members"]), order["place"]
     blocks = [bytes([index % 251]) * size for index in range(count)]
-    start = time.monotonic()
+    start, waits = time.monotonic(), [-read_queue_wait_s()]
     for turn in range(count - 1):
-        sender = threading.Thread(target=_send, args=(after, blocks[(place - turn) % count]), daemon=True)
+        sender = threading.Thread(target=_send, args=(after, blocks[(place - turn) % count], waits), daemon=True)
         sender.start()
         received = _receive(before, size)
         if received != blocks[(place - turn - 1) % count]:
             raise ValueError("the bytes that arrived are not the bytes that were sent")
         sender.join()
-    return time.monotonic() - start
+    return {"seconds": time.monotonic() - start, "queued_s": sum(waits, read_queue_wait_s())}
 
 
 def _ping(order: dict[str, Any], after: socket.socket, before: socket.socket) -> float:
@@ -106,28 +113,31 @@ def _ping(order: dict[str, Any], after: socket.socket, before: socket.socket) ->
     return best
 
 
-def cpu_share() -> float:
-    """How much of a core this process gets when it asks for one: other work, throttling and stolen time show here."""
-    start, used = time.monotonic(), time.thread_time()
+def spin() -> tuple[float, float]:
+    """Which share of a core this thread gets when it asks for one, and which share of the time it waits for one."""
+    start, used, waited = time.monotonic(), time.thread_time(), read_queue_wait_s()
     while time.monotonic() - start < _SPIN_S:
         pass
-    return (time.thread_time() - used) / (time.monotonic() - start)
+    used, waited = time.thread_time() - used, read_queue_wait_s() - waited
+    elapsed = time.monotonic() - start
+    return used / elapsed, waited / elapsed
 
 
 def read_queue_wait_s() -> float:
-    """Time that this process, ready to run, has waited for a core; 0 where the kernel does not tell."""
+    """Time that this thread, ready to run, has waited for a core; 0 where the kernel does not tell."""
     try:
-        threads = [path / "schedstat" for path in Path("/proc/self/task").iterdir()]
-        return sum(int(path.read_text().split()[1]) for path in threads) / 1e9
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 
 
-def _send(connection: socket.socket, block: bytes) -> None:
+def _send(connection: socket.socket, block: bytes, waits: list[float]) -> None:
     try:
         connection.sendall(block)
     except OSError:
         return  # the other end notices that bytes are missing, and says so
+    finally:
+        waits.append(read_queue_wait_s())  # all of it is of this test: the thread lives no longer
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

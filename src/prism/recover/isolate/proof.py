@@ -7,6 +7,9 @@ whole slows both; else one runs after the other, in an order by lot.
 A comparison is lost when the suspect is behind and in nothing ahead. A healthy host is ahead as often as it is behind,
 however noisy the fleet is, so it loses at most every second comparison; Wald's sequential test of that against a host
 that loses most of them bounds the chance of a wrong accusation by `error`, whenever it stops.
+
+Where a host is at other work, the time that its probes waited for a core is taken off whoever is behind, and only what
+is behind or ahead even so is counted; latency is not.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class ProofConfig:
     missed: float = 0.01  # chance that a slow host is not
     lost_by_slow: float = 0.9  # of comparisons, by a host worth accusing
     most: int = 80  # comparisons
-    most_unclear: int = 12  # in which a host failed or was at other work
+    most_unclear: int = 12  # in which a host failed, or was at other work that may explain what was measured
 
     def accuse_at(self, num_tried: int) -> float:
         """The evidence that is enough when so many hosts are tried."""
@@ -73,10 +76,11 @@ def prove_slow(trial: Trial, measure: Measure, config: ProofConfig, random: np.r
     ratios: list[float] = []
     while len(lost) < config.most and unclear < config.most_unclear and math.log(config.missed) < evidence < enough:
         found = measure_both(*_draw(trial.part, trial.others, random), measure, random)
-        if not found.alive.all() or found.busy.any():
+        behind, ahead = _is_behind(found, config), _is_behind(_swap(found), config)
+        if not found.alive.all() or (found.busy.any() and behind == ahead):
             unclear += 1  # a failure is not slowness, the search weighs those; and a host at other work is not slow
             continue
-        lost.append(_is_behind(found, config) and not _is_behind(_swap(found), config))
+        lost.append(behind and not ahead)
         ratios.append(float(found.bandwidth[0] / found.bandwidth[1]))
         evidence += gain if lost[-1] else loss
     median = float(np.median(ratios)) if ratios else float("nan")
@@ -100,6 +104,7 @@ def _join(test: Measured, control: Measured) -> Measured:
         bandwidth=np.concatenate([test.bandwidth, control.bandwidth]),
         latency_s=np.concatenate([test.latency_s, control.latency_s]),
         busy=np.concatenate([test.busy, control.busy]),
+        most_bandwidth=np.concatenate([test.most_bandwidth, control.most_bandwidth]),
     )
 
 
@@ -110,13 +115,14 @@ def _swap(found: Measured) -> Measured:
         bandwidth=found.bandwidth[::-1],
         latency_s=found.latency_s[::-1],
         busy=found.busy[::-1],
+        most_bandwidth=found.most_bandwidth[::-1],
     )
 
 
 def _is_behind(found: Measured, config: ProofConfig) -> bool:
-    slow = found.bandwidth[0] < config.slow_ratio * found.bandwidth[1]
+    slow = found.most_bandwidth[0] < config.slow_ratio * found.bandwidth[1]
     late = found.latency_s[0] > config.late_ratio * found.latency_s[1]
-    return bool(slow or late)
+    return bool(slow or (late and not found.busy.any()))
 
 
 def _draw(part: Sequence[int], others: Sequence[int], random: np.random.Generator) -> tuple[list[int], list[int]]:

@@ -146,6 +146,7 @@ def on_examined(job: JobRecord, event: events.Examined) -> list[Action]:
         job.pace.accept(job.config.pace)
     number = str(num_out) if num_out else "no"
     found = event.error or f"{event.num_tests} tests of the hosts, {number} host{'s' * (num_out != 1)} taken out"
+    found += f" ({event.note})" if event.note else ""
     return actions + wait_or_launch(job, event.now_s, found)
 
 

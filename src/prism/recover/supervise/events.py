@@ -153,6 +153,7 @@ class Examined(Event):
     bad_links: tuple[tuple[str, str], ...] = ()
     num_tests: int = 0
     error: str = ""
+    note: str = ""  # what a person should know about the tests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ class JobRecord:
     """Everything that must survive the supervisor's own death, but for the settings."""
 
     config: SuperviseConfig = field(default_factory=SuperviseConfig)
+    command: list[str] = field(default_factory=list)  # empty: the manifest's
     phase: Phase = Phase.NEW
     cause: Cause | None = None
     attempt: int = 0

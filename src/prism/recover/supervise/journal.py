@@ -163,10 +163,10 @@ def _plain(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any) -> Any:
-    """Build dataclasses, enumerations and containers back by their declared types."""
+    """Build values back by their declared types; what a newer version added is left out."""
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = typing.get_type_hints(hint)
-        return typing.cast(Any, hint)(**{k: _from_json(hints[k], v) for k, v in value.items()})
+        return typing.cast(Any, hint)(**{k: _from_json(hints[k], v) for k, v in value.items() if k in hints})
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)

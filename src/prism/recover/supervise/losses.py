@@ -6,6 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
+_MOST = 700.0  # the logarithm of almost the largest number there is
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPolicy:
@@ -31,11 +33,20 @@ class Spike:
     loss: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedLevel:
+    """The usual loss when a checkpoint was committed."""
+
+    step: int
+    loss: float
+
+
 @dataclass(slots=True, kw_only=True)
 class LossWatch:
     """The last losses and the bad ones at their end."""
 
     recent: list[float] = field(default_factory=list)
+    levels: list[SavedLevel] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
     bad_batches: list[int] = field(default_factory=list)
     left_alone: bool = False  # people were told in this attempt that nothing can be done
@@ -62,11 +73,32 @@ class LossWatch:
         """Take the present level as usual: what is known is learnt anew."""
         self.recent, self.bad_steps, self.bad_batches = [], [], []
 
+    def saved(self, step: int, in_use: list[int]) -> None:
+        """Note the level of a checkpoint, and forget those that are no longer in use."""
+        kept = [level for level in self.levels if level.step in in_use and level.step != step]
+        new = [SavedLevel(step=step, loss=statistics.median(self.recent))] if self.recent else []
+        self.levels = [*kept, *new]
+
+    def better_than(self, loss: float, saved_steps: list[int]) -> list[int]:
+        """The checkpoints that were not taken at a higher loss than this one: to go back to others gains nothing."""
+        higher = {level.step for level in self.levels if level.loss >= loss}
+        return [step for step in saved_steps if step not in higher]
+
     def limit(self, policy: LossPolicy) -> float | None:
         """The loss above which a step is bad; None while too little is known."""
         if len(self.recent) < policy.min_history:
             return None
-        median = statistics.median(self.recent)
-        # 1.4826 makes the median absolute deviation a standard deviation for normal noise.
-        spread = 1.4826 * statistics.median(abs(loss - median) for loss in self.recent)
-        return median + max(policy.deviations * spread, policy.min_rise * abs(median))
+        median, spread = _middle(self.recent)
+        limit = median + max(policy.deviations * spread, policy.min_rise * abs(median))
+        if min(self.recent) <= 0.0:
+            return limit
+        # The losses of a run that has converged differ by factors, not by amounts: there a large one is no spike.
+        middle, spread = _middle([math.log(loss) for loss in self.recent])
+        return max(limit, math.exp(min(_MOST, middle + policy.deviations * spread)))
+
+
+def _middle(values: list[float]) -> tuple[float, float]:
+    """Median and robust standard deviation."""
+    median = statistics.median(values)
+    # 1.4826 makes the median absolute deviation a standard deviation for normal noise.
+    return median, 1.4826 * statistics.median(abs(value - median) for value in values)

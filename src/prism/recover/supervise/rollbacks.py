@@ -34,7 +34,7 @@ def answer_spike(spike: Spike, saved_steps: list[int], past: RollbackHistory, po
     again = past.count > 0 and spike.first_step <= past.first_step + policy.patience + policy.lead_batches
     if not saved_steps:
         return Answer(
-            kind="leave alone", text=f"{name}; there is no checkpoint to go back to, so the job is left alone"
+            kind="leave alone", text=f"{name}; there is no better checkpoint to go back to, so the job is left alone"
         )
     if again and math.isfinite(spike.loss):
         # Data that was left out cannot cause it again: the schedule or the data changed on purpose.

@@ -272,6 +272,7 @@ class Supervisor:
             slow=report.slow,
             bad_links=tuple((link.first, link.second) for link in report.bad_links),
             num_tests=report.num_tests,
+            note=report.advice,
         )
 
     def _notify(self, level: str, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prism.recover.progress import BatchRange
 from prism.recover.risks import Risks
 from prism.recover.supervise import events
@@ -86,6 +88,8 @@ def on_step(job: JobRecord, event: events.StepDone) -> list[Action]:
 def _on_spike(job: JobRecord, spike: Spike) -> list[Action]:
     # Without reports there is no checkpointer of ours, and so nothing that a restart could be sent back to.
     saved = job.saved_steps if job.pace.reports and job.folder else []
+    if math.isfinite(spike.loss):
+        saved = job.losses.better_than(spike.loss, saved)
     answer = answer_spike(spike, saved, job.rollbacks, job.config.losses)
     if answer.kind == "leave alone":
         told_of, job.losses.left_alone = job.losses.left_alone, True
@@ -160,6 +164,7 @@ def on_checkpoint(job: JobRecord, event: events.Event) -> list[Action]:
             recovered, job.save_trouble = job.save_trouble, False
             if event.healthy:
                 job.saved_steps = [*(s for s in job.saved_steps if s != event.step), event.step][-_MAX_SAVED:]
+                job.losses.saved(event.step, job.saved_steps)
             if recovered:
                 return [Notify(level="info", text=f"saves work again: step {event.step} is committed")]
             return _leave_risky(job, event) if event.healthy else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def supervise(
 ) -> JobState:
     """Supervise a command to its end; continues where an earlier supervisor of the same folder was.
 
-    So does a run that was stopped; `again`: also one that was given up.
+    So does a run that was stopped; `again`: also one that was given up, and with another command than before.
     """
     if launcher != "kubernetes":  # there the command is the manifest's, and lies in an image
         check_command(command)
@@ -51,20 +52,26 @@ def supervise(
         say=say,
     )
     supervisor = Supervisor(run_dir, command, config, tools)
+    if (why := _why_not(supervisor.state, command, again)) is not None:
+        supervisor.journal.close()
+        raise BadConfigError(f"{run_dir}: {why} name another --run-dir for a new run")
+    supervisor.state.command = list(command)
     if supervisor.state.over:
-        if (why := _why_over(supervisor.state, again)) is not None:
-            supervisor.journal.close()
-            raise BadConfigError(f"{run_dir}: {why} name another --run-dir for a new run")
         supervisor.take_up()
     return supervisor.run()
 
 
-def _why_over(state: JobState, again: bool) -> str | None:
+def _why_not(state: JobState, command: tuple[str, ...], again: bool) -> str | None:
     """Why a run is not taken up; an init system must not start one for ever that fails for ever."""
     if state.outcome == "done":
         return "this run is done;"
-    if state.outcome == "failed" and not again:
+    if again:
+        return None
+    if state.outcome == "failed":
         return f"this run failed ({state.outcome_text}); mend that and continue it with --again, or"
+    if state.command and command and state.command != list(command):
+        # Its checkpoints would be restored into another program.
+        return f"this run is of another command ({shlex.join(state.command)}); continue it with --again, or"
     return None
 
 

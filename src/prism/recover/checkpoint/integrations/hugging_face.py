@@ -88,12 +88,12 @@ class Session:
         self.epoch, self.skipped = divmod(self.restored_step, steps_per_epoch)
 
     def step_end(self, control: Any) -> None:
-        """After every optimizer step: report, save when it pays, leave when told to go."""
+        """After every optimizer step: report, save when it pays and after the last one, leave when told to go."""
         assert self.checkpointer is not None
         step = self.trainer.state.global_step
         self.progress.step(step)
         reason = self.checkpointer.should_save(step)
-        if reason:
+        if reason or step >= self.trainer.state.max_steps:
             self.checkpointer.save(step, self.state, Health(loss=self.loss, grad_norm=self.norm))
         if reason == "preemption":
             control.should_training_stop = True
@@ -209,7 +209,7 @@ def _wrap_epoch(run_epoch: Any, callback_class: Any) -> Any:
         session = getattr(self, "prism_session", None)
         if session is None or not session.restored_step or options["epoch"] > session.epoch:
             return run_epoch(self, **options)
-        if options["epoch"] < session.epoch:
+        if options["epoch"] < session.epoch or session.restored_step >= self.state.max_steps:
             return None
         skipped = session.skipped * self.args.gradient_accumulation_steps
         options |= {"epochs_trained": session.epoch, "resume_from_checkpoint": _MARK}

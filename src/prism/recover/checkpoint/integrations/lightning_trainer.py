@@ -67,7 +67,8 @@ class Saving:
         self.folder = folder  # None: as the supervisor's flags ask
         self.interval_steps = interval_steps
         self.checkpointer: Checkpointer | None = None
-        self.last_step = -1
+        self.last_step = self.saved_step = -1
+        self.loss: float | None = None
         self.resumed = False
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -82,7 +83,7 @@ class Saving:
         self.loop = LoopState(trainer)
         self.state = {"train": TrainState(pl_module, optimizers), "trainer": self.loop}
         self.resumed = self.checkpointer.restore(self.state) is not None
-        self.last_step = trainer.global_step
+        self.last_step = self.saved_step = trainer.global_step
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The loader was started: bring it to where it was. Then take the signals back from Lightning's handlers."""
@@ -120,15 +121,24 @@ class Saving:
             return
         self.last_step = step
         found = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        loss = None if found is None else float(found.detach() if hasattr(found, "detach") else found)
-        self.progress.step(step, loss=loss, batch=batch_idx)
+        self.loss = None if found is None else float(found.detach() if hasattr(found, "detach") else found)
+        self.progress.step(step, loss=self.loss, batch=batch_idx)
         reason = self.checkpointer.should_save(step)
         if reason:
-            self.checkpointer.save(step, self.state, Health(loss=loss))
+            self._save(self.checkpointer)
         if reason == "preemption":
             self._close()
             sys.stdout.flush()
             sys.exit(0)  # what follows a training in the script is not for half of one
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The last step is saved, too: what the script does next may fail, and is then not trained for again."""
+        if self.checkpointer is not None and self.saved_step != self.last_step:
+            self._save(self.checkpointer)
+
+    def _save(self, checkpointer: Checkpointer) -> None:
+        checkpointer.save(self.last_step, self.state, Health(loss=self.loss))
+        self.saved_step = self.last_step
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """No steps for a while."""

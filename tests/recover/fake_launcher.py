@@ -1,4 +1,4 @@
-"""A launcher without processes, for tests: it remembers what it was asked and shows what it is told to show."""
+"""A launcher without processes: it remembers what it was asked and shows what it is told to show."""
 
 from __future__ import annotations
 
