@@ -32,6 +32,7 @@ EAGER_BYTES = 1 << 50
 _AUDITED = 8
 _SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are dear, and few differ from the first ones
 _MOST_STEPS, _CHEAP_S = 32, 6.0  # more iterations where all ranks take no longer than this for them
+_PROBE_STEPS = 2
 _GPU_PROBES = 6
 _GPU_AT_ONCE = 8  # unmeasured ranks on one GPU, where its memory allows
 _CONTEXT_BYTES = 1 << 30  # of CUDA and its libraries, per process
@@ -75,7 +76,7 @@ class Surveyor:
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
         self._roots: set[int] = set()  # ranks that others need more of than was recorded
-        self._sample_steps = 2
+        self._sample_steps = _PROBE_STEPS
         self._batch = _BATCH  # ranks of a sample that run together, with those that they need
 
     def run(self) -> Survey:
@@ -99,14 +100,15 @@ class Surveyor:
         if not self._on_gpu:
             # Partners may change from step to step, so that cheap iterations are worth a look.
             cheap = int(_CHEAP_S * self._cores / (self._config.max_live * measure_step(probe)))
-            self._sample_steps = max(2, min(self._config.steps, cheap))
-        # A rank that came to its end alone needs no second run.
-        return self._sample({0: probe} if probe.status == "done" else {}, recording)
+            self._sample_steps = max(_PROBE_STEPS, min(self._config.steps, cheap))
+        # A rank that came to its end alone needs no second run, unless the others run longer.
+        reusable = probe.status == "done" and (self._on_gpu or self._sample_steps <= _PROBE_STEPS)
+        return self._sample({0: probe} if reusable else {}, recording)
 
     def _probe(self, recording: Recording) -> Capture:
         """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
         measure = self._boot.has_gpu()
-        base = self._base if measure else replace(self._base, steps=2)
+        base = self._base if measure else replace(self._base, steps=_PROBE_STEPS)
         plan = replace(base, live_ranks=(0,))
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=RunLimits(lone=True))
         captures = launcher.run([0])
