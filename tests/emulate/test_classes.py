@@ -149,6 +149,18 @@ def test_ranks_that_differ_in_their_peers_alone_share_their_times() -> None:
     solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
 
 
+def test_some_ranks_of_a_butterfly_tell_the_peers_of_all() -> None:
+    def exchange(rank: int) -> Capture:
+        peers = [rank ^ bit for bit in (1, 2, 4, 8)]
+        return capture(
+            rank, 16, [entry(what, group="0", bytes=8, op=0, peer=p) for p in peers for what in ("send", "recv")]
+        )
+
+    stitched = stitch({0: exchange(0)}, CONFIG, survey={r: exchange(r) for r in (0, 5, 15)})
+    assert len(stitched.classes.kinds()) == 1 and not stitched.classes.unproved
+    solve(stitched.graph, LinearCosts(latency_ns=10), SolveConfig(eager_bytes=1 << 40))
+
+
 def test_a_message_named_by_position_at_one_end_and_by_distance_at_the_other_arrives() -> None:
     def stage(rank: int) -> object:
         receive = [entry("recv", group="0", bytes=8, op=0, peer=rank - 1)] if rank > 0 else []

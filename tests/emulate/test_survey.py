@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from prism.emulate.inside.plan import RunPlan
 from prism.emulate.launch import LaunchConfig
 from prism.emulate.mailbox import Recording
 from prism.emulate.survey import SurveyConfig, Surveyor, say_calls
-from prism.errors import BadConfigError
+from prism.errors import BadConfigError, GraphError
 
 
 def _steps(world: int, step_ms: float, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -40,6 +41,7 @@ def test_long_iterations_are_run_as_often_as_they_are_measured(monkeypatch: pyte
 def test_many_ranks_run_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _steps(256, 20.0, monkeypatch) == 5
     assert _steps(1024, 300.0, monkeypatch) == 0
+    assert _steps(256, 8.0, monkeypatch) > 12  # iterations that cost less than starting all ranks
 
 
 def test_a_deadlock_is_told_in_the_calls_of_the_program() -> None:
@@ -99,3 +101,34 @@ def test_ranks_that_need_many_others_run_in_smaller_batches(monkeypatch: pytest.
     assert _Pipelines.most_needed <= 20
     with pytest.raises(BadConfigError, match="more than 7 live ranks"):
         Surveyor(None, tmp_path, launch, base, SurveyConfig(max_live=7)).extend({}, Recording(), [0, 1])  # type: ignore[arg-type]
+
+
+class _Ring:
+    """A launcher of ranks that all send to the next one before they receive from the one before."""
+
+    def __init__(self, boot: object, launch: LaunchConfig, plan: RunPlan, *unused: object, **settings: Any) -> None:
+        self.recording, self.refused, self.gave_up, self.started = Recording(), None, False, {}
+        self._plan = plan
+
+    def run(self, ranks: Sequence[int]) -> dict[int, Capture]:
+        world = self._plan.world_size
+        out = {}
+        for rank in ranks:
+            send = entry("send", group="0", bytes=8, op=0, peer=(rank + 1) % world)
+            take = entry("recv", group="0", bytes=8, op=1, peer=(rank - 1) % world)
+            out[rank] = capture(rank, world, [send, take])
+        return out
+
+    def fork_of(self, rank: int) -> str:
+        return ""
+
+
+def test_a_circle_that_a_sample_suggests_is_proved_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "Launcher", _Ring)
+    monkeypatch.setattr(Surveyor, "_affordable_steps", lambda self, probe: 0)
+    launch = LaunchConfig(script=(__file__,), world_size=64)
+    base = RunPlan(rank=0, world_size=64, gpus_per_node=8, output="")
+    boot = SimpleNamespace(has_gpu=lambda: False)
+    surveyor = Surveyor(boot, Path(), launch, base, SurveyConfig(max_live=16))  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="rank 0 waits in send of 8 bytes to rank 1 .* each waits for the next"):
+        surveyor.run()

@@ -25,6 +25,7 @@ class Classes:
     alike: tuple[int, ...] = ()  # per class a number; classes of one number differ in their peers only
     by_peer: tuple[frozenset[str], ...] = ()  # per class the slots whose messages name a fixed position
     unproved: tuple[int, ...] = ()  # ranks to run next: nothing that ran has their memberships
+    mirrored: frozenset[int] = frozenset()  # ranks whose positions differ from their peers' in the same bits
 
     def twins(self, live: Sequence[int]) -> tuple[int, ...]:
         """For each rank the live rank that stands for it: itself, or the first live one that is alike."""
@@ -61,14 +62,55 @@ def find_classes(
     captured: list[tuple[int, ...]] = []
     alike: list[int] = []
     by_peer: list[frozenset[str]] = []
+    folded: set[int] = set()
     for kind, ranks in enumerate(kinds.values()):
-        for slots, members in _split_by_peers(ranks, streams, families):
+        found = _split_by_peers(ranks, streams, families)
+        if len(found) > 1 and _is_butterfly(ranks, streams, families):
+            folded.add(len(captured))
+            found = [(frozenset(_message_slots(streams[ranks[0]], families)), list(ranks))]
+        for slots, members in found:
             captured.append(tuple(members))
             alike.append(kind)
             by_peer.append(slots)
     own = {rank: c for c, members in enumerate(captured) for rank in members}
     placed = assign_others(own, families, world_size, per_node)
-    return Classes(placed.of_rank, tuple(captured), tuple(alike), tuple(by_peer), placed.unproved)
+    classes = Classes(placed.of_rank, tuple(captured), tuple(alike), tuple(by_peer), placed.unproved)
+    return _unfold(classes, folded) if folded else classes
+
+
+def _message_slots(entries: Sequence[CapturedEntry], families: Families) -> set[str]:
+    return {families.by_name[e.group].slot for e in entries if e.what in _MESSAGES}
+
+
+def _is_butterfly(ranks: Sequence[int], streams: Mapping[int, Sequence[CapturedEntry]], families: Families) -> bool:
+    """Whether all of these ranks reach their peers by flipping the same bits of their own position."""
+
+    def flipped(rank: int) -> list[int]:
+        messages = [e for e in streams[rank] if e.what in _MESSAGES]
+        return [entry.peer ^ families.by_name[entry.group].position(rank) for entry in messages]
+
+    first = flipped(ranks[0])
+    return all(flipped(rank) == first for rank in ranks[1:])
+
+
+def _unfold(classes: Classes, folded: set[int]) -> Classes:
+    """A graph names peers by position or distance, so every rank of a butterfly is written as a class of its own."""
+    numbers: dict[tuple[int, int], int] = {}
+    mirrored = frozenset(rank for rank, c in enumerate(classes.of_rank) if c in folded)
+    keys = [(c, rank if rank in mirrored else -1) for rank, c in enumerate(classes.of_rank)]
+    of_rank = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+    captured = []
+    for class_id, rank in numbers:
+        ran = classes.captured[class_id]
+        captured.append((rank, *(r for r in ran if r != rank)) if rank in ran else ran)
+    return Classes(
+        of_rank,
+        tuple(captured),
+        tuple(classes.alike[c] for c, _ in numbers),
+        tuple(classes.by_peer[c] for c, _ in numbers),
+        classes.unproved,
+        mirrored,
+    )
 
 
 def sign_of(
@@ -96,7 +138,7 @@ def _split_by_peers(
     ranks: Sequence[int], streams: Mapping[int, Sequence[CapturedEntry]], families: Families
 ) -> list[tuple[frozenset[str], list[int]]]:
     """Classes of ranks that are alike but for their peers, with the naming of peers that needs fewest."""
-    slots = sorted({families.by_name[e.group].slot for e in streams[ranks[0]] if e.what in _MESSAGES})
+    slots = sorted(_message_slots(streams[ranks[0]], families))
     if not slots:
         return [(frozenset(), list(ranks))]
     best: tuple[int, frozenset[str], dict[Hashable, list[int]]] | None = None

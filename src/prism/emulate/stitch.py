@@ -178,7 +178,8 @@ def _choose_times(
         by_peer.append(classes.by_peer[class_id])
         alike.append(kind)
     told = tuple(line for found in clusters.values() for line in describe_unlike(found, work))
-    return Classes(tuple(of_rank), tuple(captured), tuple(alike), tuple(by_peer), classes.unproved), told
+    chosen = Classes(tuple(of_rank), tuple(captured), tuple(alike), tuple(by_peer), classes.unproved, classes.mirrored)
+    return chosen, told
 
 
 class _Writing:
@@ -236,6 +237,8 @@ class _Writing:
     ) -> Sequence[CapturedEntry]:
         """The calls of `rank` with the peers of `head`, which was surveyed and not captured."""
         calls = _messages(iteration)
+        if rank != head and head in self._classes.mirrored:
+            return [self._mirror(entry, rank, head) for entry in iteration]
         if rank == head or not calls or head not in self._seen:
             return iteration
         own = [_messages(part) for part in self._seen[head]]
@@ -253,6 +256,12 @@ class _Writing:
             else:
                 out.append(entry)
         return out
+
+    def _mirror(self, entry: CapturedEntry, rank: int, head: int) -> CapturedEntry:
+        if entry.what not in _MESSAGES:
+            return entry
+        family = self._families.by_name[entry.group]
+        return replace(entry, peer=entry.peer ^ family.position(rank) ^ family.position(head))
 
     def _list_slots(self) -> dict[str, set[int]]:
         """Slots that somebody uses, and the tags in each: a framework makes many groups that it never calls."""

@@ -32,7 +32,10 @@ _ROUNDS = 6
 EAGER_BYTES = 1 << 50
 _AUDITED = 8
 _SMALL_WORLD, _LARGE_WORLD_STEPS = 32, 5  # iterations of many ranks are dear, and few differ from the first ones
-_MOST_STEPS, _CHEAP_S = 32, 6.0  # more iterations where all ranks take no longer than this for them
+# More iterations where all ranks take no longer than this for them; starting many ranks takes longer anyway.
+_MOST_STEPS, _CHEAP_S, _CHEAP_IN_LARGE_WORLD_S = 32, 6.0, 15.0
+_PROBE_STEPS = 2
+_CALLS_OF_A_CIRCLE = 64
 _GPU_PROBES = 6
 _GPU_AT_ONCE = 8  # unmeasured ranks on one GPU, where its memory allows
 _CONTEXT_BYTES = 1 << 30  # of CUDA and its libraries, per process
@@ -76,7 +79,7 @@ class Surveyor:
         self._at_once = 2 * self._cores
         self._measured: dict[int, Capture] = {}
         self._roots: set[int] = set()  # ranks that others need more of than was recorded
-        self._sample_steps = 2
+        self._sample_steps = _PROBE_STEPS
         self._alike: Callable[[str], str | None] = lambda channel: None
         self._batch = _BATCH  # ranks of a sample that run together, with those that they need
 
@@ -101,14 +104,19 @@ class Surveyor:
         if not self._on_gpu:
             # Partners may change from step to step, so that cheap iterations are worth a look.
             cheap = int(_CHEAP_S * self._cores / (self._config.max_live * measure_step(probe)))
-            self._sample_steps = max(2, min(self._config.steps, cheap))
-        # A rank that came to its end alone needs no second run.
-        return self._sample({0: probe} if probe.status == "done" else {}, recording)
+            self._sample_steps = max(_PROBE_STEPS, min(self._config.steps, cheap))
+        # A rank that came to its end alone needs no second run, unless the others run longer.
+        reusable = probe.status == "done" and (self._on_gpu or self._sample_steps <= _PROBE_STEPS)
+        sampled = self._sample({0: probe} if reusable else {}, recording)
+        if self._all_fit(probe) and self._may_wait_in_circle(sampled.captures):
+            note(f"ranks may wait for each other in a circle: running all {world} for {_CALLS_OF_A_CIRCLE} calls")
+            check_order(self._launch_all(1, most_calls=_CALLS_OF_A_CIRCLE).run(range(world)))
+        return sampled
 
     def _probe(self, recording: Recording) -> Capture:
         """Rank 0 alone, as far as it gets: what a rank costs. A GPU is idle now, so there it is measured at once."""
         measure = self._boot.has_gpu()
-        base = self._base if measure else replace(self._base, steps=2)
+        base = self._base if measure else replace(self._base, steps=_PROBE_STEPS)
         plan = replace(base, live_ranks=(0,))
         launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=RunLimits(lone=True))
         captures = launcher.run([0])
@@ -126,9 +134,7 @@ class Surveyor:
     def _affordable_steps(self, probe: Capture) -> int:
         """Iterations that all ranks can run in the time and memory there is; 0 where not even one."""
         config, world = self._config, self._launch.world_size
-        if world > config.most_ranks or probe.device != "cpu":
-            return 0
-        if probe.private_bytes * world > _SPARE_MEMORY * _free_bytes():
+        if not self._all_fit(probe):
             return 0
         step_s = measure_step(probe)
         start_s = max(probe.cpu_s - step_s, 0.02)
@@ -136,17 +142,28 @@ class Surveyor:
         all_ranks_s = world * step_s
         usual = config.steps if world <= _SMALL_WORLD else min(config.steps, _LARGE_WORLD_STEPS)
         # Ranks that drift apart, or whose data end sooner, meet in vain only at the end of an epoch or of the script.
-        cheap = min(_MOST_STEPS, int(_CHEAP_S * self._cores / all_ranks_s))
+        cheap_s = _CHEAP_S if world <= _SMALL_WORLD else _CHEAP_IN_LARGE_WORLD_S
+        cheap = min(_MOST_STEPS, int(cheap_s * self._cores / all_ranks_s))
         return min(max(usual, cheap), int(left_s / all_ranks_s))
 
-    def _run_all(self, steps: int) -> Survey | None:
+    def _all_fit(self, probe: Capture) -> bool:
+        """Whether this machine can hold all ranks at once."""
         world = self._launch.world_size
-        plan = replace(self._base, live_ranks=tuple(range(world)), steps=steps)
+        if world > self._config.most_ranks or probe.device != "cpu":
+            return False
+        return probe.private_bytes * world <= _SPARE_MEMORY * _free_bytes()
+
+    def _launch_all(self, steps: int, most_calls: int = 0) -> Launcher:
+        everyone = tuple(range(self._launch.world_size))
+        plan = replace(self._base, live_ranks=everyone, steps=steps, most_calls=most_calls)
         budget = self._config.budget_s
         cpu_s = _MOST_OVER_ESTIMATE * budget * self._cores
         limits = RunLimits(at_once=2 * self._cores, cpu_s=cpu_s, budget_s=_MOST_OVER_CLOCK * budget)
-        launcher = Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
-        captures = launcher.run(range(world))
+        return Launcher(self._boot, self._launch, plan, self._folder, limits=limits)
+
+    def _run_all(self, steps: int) -> Survey | None:
+        launcher = self._launch_all(steps)
+        captures = launcher.run(range(self._launch.world_size))
         if launcher.gave_up:
             return None
         if not any(c.status in ("crashed", "exited", "unsupported") for c in captures.values()):
@@ -201,6 +218,18 @@ class Surveyor:
             f"the ranks of this program could not be sorted into classes by running {len(captures)} of them; name "
             "representatives with --ranks, or raise --lint-ranks to run all"
         )
+
+    def _may_wait_in_circle(self, captures: dict[int, Capture]) -> bool:
+        """Whether ranks would wait for each other if those that did not run are like those that did.
+
+        A suspicion only: of a message that crosses iterations, an iteration holds one end.
+        """
+        config = StitchConfig(warmup=1, gpus_per_node=self._launch.gpus_per_node, own_times=False)
+        try:
+            verify(stitch(captures, config).graph, eager_bytes=-1)
+        except GraphError:
+            return True
+        return False
 
     def extend(self, captures: dict[int, Capture], recording: Recording, ranks: list[int]) -> dict[int, Capture]:
         """Run more ranks, and those that they need; earlier ones are answered for from the recording."""

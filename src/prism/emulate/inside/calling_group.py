@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from prism.emulate.inside import contents
+from prism.emulate.inside.exchange import CaptureDone
 from prism.emulate.inside.named_group import NamedGroup
 from prism.emulate.inside.pacing import PacedCall
 from prism.emulate.inside.peers import Peers
@@ -108,6 +109,8 @@ class CallingGroup(NamedGroup):
         )
         session.recorder.num_ops += 1
         session.recorder.entries.append(entry)
+        if session.recorder.num_ops == session.plan.most_calls:
+            raise CaptureDone
         if session.exchange is not None and session.step == 0 and entry.op % _ASK_EVERY == _ASK_EVERY - 1:
             session.exchange.ask("still", entry.op)  # a rank without an optimizer ends when the others have
         self._calls += 1

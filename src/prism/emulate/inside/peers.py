@@ -171,7 +171,7 @@ class Peers:
             raw = self._last_sent.get(contents.size_of(tensor))
             return partial(_load, tensor, raw) if raw is not None else None
         channel = self._channel(source, self._position, tag)
-        number = self._session.number(channel)
+        number = self._session.number(f"received of {channel}")  # a rank may send to itself
         return partial(self._fetch, channel, number, self._ranks[source], find_source(), tensor)
 
     def _channel(self, source: int, target: int, tag: int) -> str:

@@ -193,18 +193,25 @@ class VirtualGroup(CallingGroup):
 
     def send(self, tensors: list[Tensor], target: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the receiver may read them."""
+        self._check_peer(target)
         tag = self._tag(tag)
         meet = (lambda: self._peers.send(tensors[0], target, tag)) if self._passes(tensors[0]) else None
         return self._run("send", tensors, size_of(tensors[0]), None, peer=target, meet=meet, tag=tag)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> VirtualWork:
         """Real bytes where the program may read them; else a pattern of finite values."""
+        self._check_peer(source)
         tensor, tag = tensors[0], self._tag(tag)
         meet = (lambda: self._peers.receive(tensor, source, tag)) if self._passes(tensor) else None
         apply = None if is_control(tensor) else lambda: contents.fill_pattern(tensor)
         work = self._run("recv", tensors, size_of(tensor), None, apply=apply, meet=meet, peer=source, tag=tag)
         work.source = source
         return work
+
+    def _check_peer(self, peer: int) -> None:
+        """NCCL copies what a rank sends to itself; gloo fails."""
+        if peer == self._position and self._backend_name == "gloo":
+            raise RuntimeError(f"gloo has no connection from a rank to itself ({find_source()})")
 
     def _passes(self, tensor: Tensor) -> bool:
         """Whether a message goes through the exchange: its bytes, or on CPUs that it was sent, to keep ranks in order.
