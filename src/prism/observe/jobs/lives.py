@@ -25,14 +25,14 @@ Floats = NDArray[np.float64]
 class SuccessionConfig:
     """Which silences may lie between two jobs, and how alike two stretches of one job are."""
 
-    most_silences: int = 6  # of a pair; more of them are how the job works
+    most_silences: int = levels.ENOUGH  # of a pair; more of them are how the job works
     longer: float = levels.FAR  # times the next shorter gaps of the pair
     frequent: float = levels.FEW  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    least_messages: int = 6  # of a stream in a stretch, to measure its rate
+    least_messages: int = levels.ENOUGH  # of a stream in a stretch, to measure its rate
     same_hosts: float = levels.HALF  # share of all endpoints that both stretches have
     same_members: float = levels.MOST  # the same: with fewer in common a job has grown or shrunk
-    same_sizes: float = 0.7  # share of the messages whose sizes both stretches have
-    same_rate: float = 0.04  # relative difference
+    same_sizes: float = levels.MOST  # share of the messages whose sizes both stretches have
+    same_rate: float = levels.LITTLE  # relative difference
 
 
 @dataclass(frozen=True, kw_only=True)

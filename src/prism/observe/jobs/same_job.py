@@ -21,24 +21,24 @@ _NUMBERS = math.log(levels.NUMBERS_BYTES)
 _LONG_GAP = levels.FAR  # times the usual one
 _SCATTERED = levels.MAJORITY  # of what two strangers' distances would be
 _OVERLAP = levels.SOME  # of the shorter one's time in which both must be there
-_MANY = 200  # messages
+_MANY = levels.MOST_SIZES  # messages
 _IN_PHASE = levels.FEW  # of the time between messages; strangers are a quarter off
-_TOGETHER = 0.9  # share of the messages
-_AT_ONCE = 0.005  # of the time between messages: what strangers come to by chance once in a hundred times
+_TOGETHER = levels.ALMOST_ALL  # share of the messages
+_AT_ONCE = levels.TRACE  # of the time between messages: what strangers come to by chance once in a hundred times
 _LOCKED = levels.TRACE  # of a step: the distance of two stages of one job varies less
-_APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
+_APART = levels.FEW  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = levels.SAME_SIZE
-_STEADY = 0.02  # of the usual number of messages of a stream
+_STEADY = levels.LITTLE  # of the usual number of messages of a stream
 _FREE = 0.7  # times the jitter of the time between messages
 _FREE_FOR_LONG = levels.HALF  # times the jitter of the time that many messages take
 _PARTS = (6, 4, 3)  # of all messages that are many
 _LATER = levels.MANY  # steps
 _UNMOVED = levels.SOME  # share of the steps that a fault does not move
 _WALK = levels.LONGER  # times what a distance changes from step to step; a random walk strays by the root of the steps
-_MIN_DRIFT = 16  # steps that show a drift
+_MIN_DRIFT = levels.SAMPLE  # steps that show a drift
 _FEW_SAMPLES = 10.0  # of a message, below which its times are chance
 _ERRORS = levels.CHANCE  # standard errors by which totals of samples may differ
-_LEAST_ERROR = 0.02  # of a total: checkpoints and the like
+_LEAST_ERROR = levels.LITTLE  # of a total: checkpoints and the like
 
 
 def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:

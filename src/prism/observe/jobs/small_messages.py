@@ -22,8 +22,10 @@ class SmallMessageConfig:
 
     least_marks: int = levels.ENOUGH
     even: float = levels.MOST  # share of the intervals in which every stream sends exactly as many messages as is usual
-    same_gap: float = 0.2  # of the logarithm of the time between two messages
-    repeats: float = 0.02  # share of the time between messages that may differ more, where a part of a step repeats
+    same_gap: float = levels.SOME  # of the logarithm of the time between two messages
+    repeats: float = (
+        levels.LITTLE
+    )  # share of the time between messages that may differ more, where a part of a step repeats
     lost: float = levels.FEW  # share of the records that may be missing
     pooled: int = 64  # messages of one size between two marks that show a step in spite of that
 

@@ -22,23 +22,23 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _MOST_EVENTS = levels.FEW_MESSAGES  # beginnings that are compared
-_MOST_ENDS = 1500
-_MOST_SHIFTS = 16  # differences of clocks that are tried
+_MOST_ENDS = levels.MOST_MESSAGES
+_MOST_SHIFTS = levels.SAMPLE  # differences of clocks that are tried
 _MOST_SKEW = levels.LEAST  # times the usual skew of two clocks
 _SAME_SHIFT_NS = levels.CLOCK_NS  # apart: messages that go side by side lead to the same
 _FLOOR_NS = 3_000.0
 _AS_SHARP = levels.FAR  # times the scatter along a ring
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
-_CHANCE = 0.7  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
+_CHANCE = levels.MOST  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
 _SURE = levels.CHANCE  # deviations by which an estimate of it may be off
-_OFTEN = 1.6  # times the usual move: what still is chance where two collectives would differ by more
+_OFTEN = levels.LONGER  # times the usual move: what still is chance where two collectives would differ by more
 _OTHER_END = 0.012  # of a transfer's length
 _UNDELAYED = levels.FEW  # of the messages
 _FRESH = levels.SOME  # of the longest silences: a message after a shorter one waited for the one before it
 _BLURRED = levels.FAR  # times the least move
 _ENOUGH = levels.MANY  # messages
-_AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
-_PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
+_AT_ONCE = levels.SOME  # share of the messages of ranks that are bound to each other; the rest waits for other things
+_PEAK = levels.HALF  # of those in a window eight times as wide, of which chance puts one eighth there
 _LEAST = levels.LEAST  # messages that tell anything
 
 

@@ -24,18 +24,19 @@ from prism.observe.parallelism.shared_sequences import count_in_step
 from prism.observe.traffic.period import nearest
 from prism.observe.traffic.table import Traffic
 
-_OTHER_SIZE = 0.15  # of the logarithm of bytes
+_OTHER_SIZE = levels.FEW  # of the logarithm of bytes
 _PLACES = levels.SAMPLE  # hosts that are looked at
 _MAIN = levels.SOME  # of what a connection sends most of: messages that come once a step tell little
-_UNEVEN = 4  # times more connections to one host than to another
-_OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
+_UNEVEN = levels.ENOUGH  # times more connections to one host than to another
+_OTHER_LOAD = levels.LITTLE  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 _IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
-_FEW_HOSTS = 4  # of a group; among many, one that is seen is always close behind the last
+_FEW_HOSTS = levels.ENOUGH  # of a group; among many, one that is seen is always close behind the last
 _TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
-_LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
-_WAITS = 0.07  # of the shortest length that connections wait for each other on average, to tell anything
-_UNSEEN_WAIT = 0.35  # of what each connection waits: less is left where the last to come is always one that sends
+_LONGEST_WAIT = levels.FAR  # times the shortest length that counts: a hang would outweigh all else
+_WAITS = levels.FEW  # of the shortest length that connections wait for each other on average, to tell anything
+# Of what each connection waits: less is left where the last to come is always one that sends.
+_UNSEEN_WAIT = levels.SOME
 _STEADY = levels.LITTLE  # of the shortest length by which sampling may move an end
 
 

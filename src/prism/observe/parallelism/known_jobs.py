@@ -18,8 +18,8 @@ Ints = NDArray[np.int64]
 
 _SAME_SIZE = levels.SAME_SIZE  # of the logarithm of bytes
 _SOME = levels.LEAST  # steps
-_UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
-_NEW = 0.02  # share of the bytes in streams that were not seen before: the job does something else now
+_UNLIKE = levels.TRACE  # of a usual step: mending what costs less is not worth telling
+_NEW = levels.LITTLE  # share of the bytes in streams that were not seen before: the job does something else now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

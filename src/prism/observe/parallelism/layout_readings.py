@@ -22,7 +22,7 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 
 _LAYERS = levels.SAMPLE  # messages of one size per step that are one of each layer rather than buckets of gradients
-_ONCE = 1.4  # per step
+_ONCE = levels.LONGER  # per step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
 
 _PLACES = levels.SAMPLE  # pairs of hosts that are looked at
-_MOST_CONNECTIONS = 32  # of two hosts that are compared
-_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
-_ASKED = 4  # connections of a host that are compared with another host's
+_MOST_CONNECTIONS = levels.LISTED  # of two hosts that are compared
+_AS_OFTEN = levels.MOST  # of the messages of the busiest connection between two hosts
+_ASKED = levels.ENOUGH  # connections of a host that are compared with another host's
 _FAR_CLOSER = levels.FEW  # of how far connections of one host scatter at most, some of which may be bound too
 _CLOSER = levels.SOME  # of how far strangers scatter
 _LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do

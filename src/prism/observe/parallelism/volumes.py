@@ -24,9 +24,9 @@ Edge = tuple[int, int]
 class VolumeConfig:
     """How volumes are compared."""
 
-    light: float = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
-    both_ways: float = 0.7  # of the larger direction that the other one carries, where both carry the same
-    other_class: float = 0.15  # of the logarithm of bytes
+    light: float = levels.LITTLE  # of the heaviest pair: pairs that send less carry norms and the like
+    both_ways: float = levels.MOST  # of the larger direction that the other one carries, where both carry the same
+    other_class: float = levels.FEW  # of the logarithm of bytes
     alike: float = levels.ALMOST_ALL  # share of the parts of a class that have the usual size
 
 

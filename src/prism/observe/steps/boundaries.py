@@ -18,16 +18,16 @@ from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
 
-_MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
+_MISSING = levels.FEW  # of a step's messages that may be lost at either end of what was observed
 _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = levels.SAMPLE
-_AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
+_AS_STEADY = (levels.FAR, 8e-3)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.TRACE
-_ONE_MARK = 0.2  # of a step: marks that are closer are one
+_ONE_MARK = levels.SOME  # of a step: marks that are closer are one
 _QUIET = levels.MOST  # of the longest silence
-_SAME_COUNT = 0.15  # of the messages of a step
+_SAME_COUNT = levels.FEW  # of the messages of a step
 _PAUSE = levels.FEW  # of a step
 _MOST_PAUSES = levels.MOST  # of those after another clock
 _NEAR = levels.HUNDREDTH  # of the messages of a step

@@ -11,9 +11,9 @@ from prism.observe import levels
 from prism.observe.traffic.period import Floats, Times
 
 _LAYERS = levels.MANY  # bursts of a step: as many layers, or more
-_BUCKETS = 2.7  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
+_BUCKETS = levels.TWICE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.LONGER  # messages of gradients in a step
-_ALONE = 0.7  # share of them that nothing comes just before
+_ALONE = levels.MAJORITY  # share of them that nothing comes just before
 _APART = levels.THOUSANDTH  # of a period: silence that sets bursts apart
 
 

@@ -28,14 +28,14 @@ class LifeConfig:
     silent_steps: float = levels.LEAST  # usual steps without a message before the observation ends
     regular: float = levels.MAJORITY  # messages for each step that a stream needs to be counted
     missing: float = levels.LITTLE  # share of a step's messages that may be missing in a whole one
-    templates: int = 9  # steps before a silence that tell what a step sends
-    hiding: float = 0.2  # of a step: silences inside records that last longer are not seen
-    odd_length: float = 0.2  # of a usual step by which one may differ
-    odd_steps: float = 0.08  # share of the steps that may differ by more, where steps are cut right
-    restful: float = 0.4  # of a step's longest silence: a step may end in any silence that is usually as long
-    disagreeing: float = 0.15  # share of the streams, at least, that have sent more or less than others like them
+    templates: int = levels.MANY  # steps before a silence that tell what a step sends
+    hiding: float = levels.SOME  # of a step: silences inside records that last longer are not seen
+    odd_length: float = levels.SOME  # of a usual step by which one may differ
+    odd_steps: float = levels.FEW  # share of the steps that may differ by more, where steps are cut right
+    restful: float = levels.HALF  # of a step's longest silence: a step may end in any silence that is usually as long
+    disagreeing: float = levels.FEW  # share of the streams, at least, that have sent more or less than others like them
     deviations: float = levels.CHANCE  # by which ranks must disagree more than lost records make them
-    gone: float = 0.2  # share of the observation without a message, where steps are not seen
+    gone: float = levels.SOME  # share of the observation without a message, where steps are not seen
     as_before: float = levels.LONGER  # times the longest earlier pause: a silence that is no longer is a pause
 
 

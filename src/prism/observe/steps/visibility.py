@@ -12,13 +12,13 @@ from prism.observe.steps.gradient_overlap import size_up
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import Degree, Layout
 
-_LIKE_TIMEOUT = 0.15  # relative difference
+_LIKE_TIMEOUT = levels.FEW  # relative difference
 _COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
-_TICKS = 20  # of a clock that a step lasts at least
-_LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
+_TICKS = levels.LISTED  # of a clock that a step lasts at least
+_LIGHT = levels.LITTLE  # of the heaviest pair: pairs that send less carry norms and the like
 _SOME = levels.SOME  # of the bytes of a pair
-_QUICK = 0.2  # of a record that lasts long
+_QUICK = levels.SOME  # of a record that lasts long
 _UNSEEN = levels.MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
 
 
@@ -26,11 +26,11 @@ _UNSEEN = levels.MAJORITY  # confidence of a degree that follows from what is us
 class VisibilityConfig:
     """When records are too coarse to time single transfers."""
 
-    cut: float = 0.05  # share of the bytes in records that an active timeout cut
-    coarse: float = 0.02  # of a step: times that are rounded to more do not show who is late
+    cut: float = levels.LITTLE  # share of the bytes in records that an active timeout cut
+    coarse: float = levels.LITTLE  # of a step: times that are rounded to more do not show who is late
     packets: float = levels.FAR  # of a message that are seen where packets are sampled
-    long: float = 0.25  # of a step: records that mostly last longer hold several messages
-    merged: float = 0.2  # share of the pairs that send such records
+    long: float = levels.SOME  # of a step: records that mostly last longer hold several messages
+    merged: float = levels.SOME  # share of the pairs that send such records
     scattered: float = levels.SOME  # of a step by which a half of them differ: cut records do not show such steps
     even: float = levels.FEW  # by which pairs of a ring may differ in bytes
 

@@ -22,7 +22,7 @@ _BETWEEN_TWO = ("pp", "cp")  # kinds of messages that one rank sends to one othe
 _ENOUGH = levels.SEVERAL  # messages of a stream in a step: one of them found its receiver waiting
 _AT_ONCE_NS = 1_000  # ends so close are one moment
 _VERBS = ("", "send", "receive", "exchange")  # a bit for each direction
-_WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
+_WAITED = levels.FEW  # a pause longer than the rank's quick ones by this share holds a wait
 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:

@@ -19,13 +19,13 @@ Flags = NDArray[np.bool_]
 class ExportConfig:
     """When many records end at one length because an active timeout cut them."""
 
-    near: float = 0.93  # of the longest record
-    share: float = 0.15  # of all bytes that are in records of about that length
+    near: float = levels.ALMOST_ALL  # of the longest record
+    share: float = levels.FEW  # of all bytes that are in records of about that length
     least: int = levels.MANY  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter
     most_of_all: float = levels.SOME  # of the observation
-    at_once: float = 0.15  # of the timeout: the next record of a connection follows so soon where traffic goes on
-    cut_share: float = 0.15  # of the bytes of a connection that are in such records
+    at_once: float = levels.FEW  # of the timeout: the next record of a connection follows so soon where traffic goes on
+    cut_share: float = levels.FEW  # of the bytes of a connection that are in such records
 
 
 def find_active_timeout(

@@ -24,9 +24,9 @@ class MergedConfig:
 
     sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
     most_sizes: int = levels.MOST_SIZES
-    frequent: float = 0.002  # share of the records of one size
+    frequent: float = levels.TRACE  # share of the records of one size
     same_size: float = levels.THOUSANDTH  # relative difference from a whole number of messages
-    most_messages: int = 32
+    most_messages: int = levels.LISTED
     longer: float = levels.TWICE  # times what its messages take one after the other
 
 

@@ -12,8 +12,8 @@ Ints = NDArray[np.int64]
 
 _MOST_CLASSES = levels.LISTED  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
-_MOST_SLOTS = 16  # ranks behind one NIC
-_AS_OFTEN = 0.7  # of the messages of the first slot
+_MOST_SLOTS = levels.SAMPLE  # ranks behind one NIC
+_AS_OFTEN = levels.MOST  # of the messages of the first slot
 
 
 @numba.njit(cache=True, nogil=True)

@@ -21,22 +21,22 @@ Floats = NDArray[np.float64]
 _TOLERANCES = (
     levels.HUNDREDTH,
     levels.LITTLE,
-    0.08,
-    0.15,
+    levels.FEW,
+    levels.FEW,
 )  # of a period: how far steps may differ; the wider ones only where nothing else fits
-_SURE = 0.75  # clarity that outweighs what groups of messages say
+_SURE = levels.MOST  # clarity that outweighs what groups of messages say
 _CLEAR = levels.HALF  # score at which a narrower tolerance is enough
 _NEAR_BEST = levels.MAJORITY  # of the best score: a pause after every third step leaves two in three
 _WHOLE = levels.MOST  # share of the streams that must repeat
 _PAUSE_MATCH = levels.FEW  # difference between the share of steps before a pause and that of messages not repeated
 _GROUP_WEIGHT = levels.MAJORITY  # of a stream of group starts beside one of messages
 _COMPLETE = levels.MAJORITY  # of a stream's own best score that it needs at the period
-_MOST_EVENTS = 4000  # of one stream
-_MIN_REPEATS = 2.5
-_JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
+_MOST_EVENTS = levels.MOST_MESSAGES  # of one stream
+_MIN_REPEATS = levels.TWICE
+_JUMP = levels.LONGER  # times the next shorter gap: longer ones set groups of messages apart
 _EQUAL = levels.HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
-_LONG_GAP = 1.8  # times the usual gap
-_LEVELS = 4  # of messages and groups of them
+_LONG_GAP = levels.TWICE  # times the usual gap
+_LEVELS = levels.ENOUGH  # of messages and groups of them
 _AGREE = levels.MAJORITY  # share of the streams whose groups are as far apart as is usual
 _MIN_GROUPS = levels.ENOUGH  # fewer long gaps may be pauses between steps
 

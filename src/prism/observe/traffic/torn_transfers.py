@@ -25,7 +25,7 @@ class TornConfig:
 
     sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
     most_sizes: int = levels.MOST_SIZES
-    frequent: float = 0.002  # share of the records of one size
+    frequent: float = levels.TRACE  # share of the records of one size
     same_size: float = levels.THOUSANDTH  # relative difference
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
     agreeing: float = levels.MAJORITY  # share of the pairs of records that end with a whole hop
