@@ -22,7 +22,7 @@ class SmallMessageConfig:
 
     least_marks: int = levels.ENOUGH
     even: float = levels.MOST  # share of the intervals in which every stream sends exactly as many messages as is usual
-    same_gap: float = levels.SOME  # of the logarithm of the time between two messages
+    same_gap: float = levels.FEW  # of the logarithm of the time between two messages
     repeats: float = (
         levels.LITTLE
     )  # share of the time between messages that may differ more, where a part of a step repeats

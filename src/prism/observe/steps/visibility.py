@@ -19,7 +19,7 @@ _TICKS = levels.LISTED  # of a clock that a step lasts at least
 _LIGHT = levels.LITTLE  # of the heaviest pair: pairs that send less carry norms and the like
 _SOME = levels.SOME  # of the bytes of a pair
 _QUICK = levels.SOME  # of a record that lasts long
-_UNSEEN = levels.MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
+_UNSEEN = levels.MOST  # confidence of a degree that follows from what is usual, not from what was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
