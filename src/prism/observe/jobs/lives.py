@@ -25,14 +25,14 @@ Floats = NDArray[np.float64]
 class SuccessionConfig:
     """Which silences may lie between two jobs, and how alike two stretches of one job are."""
 
-    most_silences: int = levels.ENOUGH  # of a pair; more of them are how the job works
-    longer: float = levels.FAR  # times the next shorter gaps of the pair
-    frequent: float = levels.FEW  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    least_messages: int = levels.ENOUGH  # of a stream in a stretch, to measure its rate
-    same_hosts: float = levels.HALF  # share of all endpoints that both stretches have
-    same_members: float = levels.MOST  # the same: with fewer in common a job has grown or shrunk
-    same_sizes: float = levels.MOST  # share of the messages whose sizes both stretches have
-    same_rate: float = levels.LITTLE  # relative difference
+    most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
+    longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair
+    frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
+    least_messages: int = levels.MIN_EVENTS  # of a stream in a stretch, to measure its rate
+    same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
+    same_members: float = levels.SHARE_LARGE  # the same: with fewer in common a job has grown or shrunk
+    same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
+    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,23 +21,26 @@ from prism.observe.traffic.period import (
     usual_spacing,
 )
 
-_LEAST_STEPS = levels.ENOUGH
-_MOST_MARKS = levels.MOST_MESSAGES
-_ALIKE = levels.FEW  # of the usual count; at least exactly equal
-_REGULAR = levels.MAJORITY  # share of the intervals with the usual count that a stream of marks needs
-_NEARLY = levels.MOST  # of the most regular marks
-_FEW = levels.MANY  # of a period that a capture holds
+_LEAST_STEPS = levels.MIN_EVENTS
+_MOST_MARKS = levels.MAX_MESSAGES
+_ALIKE = levels.SHARE_SMALL  # of the usual count; at least exactly equal
+_REGULAR = levels.SHARE_MAJORITY  # share of the intervals with the usual count that a stream of marks needs
+_NEARLY = levels.SHARE_LARGE  # of the most regular marks
+_FEW = levels.MIN_STATISTICS  # of a period that a capture holds
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
-_CLEARER = levels.SOME  # than that of the whole
-_HALF_CLEAR = levels.MOST  # clarity of a rhythm of one half, and of one that counting may contradict
+_CLEARER = levels.SHARE_MINOR  # than that of the whole
+_HALF_CLEAR = levels.SHARE_LARGE  # clarity of a rhythm of one half, and of one that counting may contradict
 _SAME_LENGTH = 1.12  # times: two estimates of one length
 _SIMILAR_LENGTH = 1.4  # times: steps differ in length, so two such estimates may both be right
-_MOST_LONGER = levels.TWICE  # times: what a fault makes of a step while it still is one
-_OTHER_LENGTH = levels.SAME_SIZE  # of a step: steps that differ by more are of another length
-_MOST_CHANGES = levels.LEAST  # of length: when a fault begins and ends
-_MOST_OF = levels.MOST  # of the messages that the groups between rests hold
-_ODD = levels.FEW  # of the time between rests that they may be off
-_OPTIMIZER = (levels.LITTLE, levels.SOME)  # of a micro-batch: by how much one that ends a step is longer
+_MOST_LONGER = levels.RATIO_DOUBLE  # times: what a fault makes of a step while it still is one
+_OTHER_LENGTH = levels.SIZE_DIFFERENCE  # of a step: steps that differ by more are of another length
+_MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
+_MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
+_ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
+_OPTIMIZER = (
+    levels.SHARE_NEGLIGIBLE,
+    levels.SHARE_MINOR,
+)  # of a micro-batch: by how much one that ends a step is longer
 
 
 def _are_same(one: float, other: float) -> bool:

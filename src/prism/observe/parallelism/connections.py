@@ -21,25 +21,27 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MOST_EVENTS = levels.FEW_MESSAGES  # beginnings that are compared
-_MOST_ENDS = levels.MOST_MESSAGES
-_MOST_SHIFTS = levels.SAMPLE  # differences of clocks that are tried
-_MOST_SKEW = levels.LEAST  # times the usual skew of two clocks
-_SAME_SHIFT_NS = levels.CLOCK_NS  # apart: messages that go side by side lead to the same
+_MOST_EVENTS = levels.SAMPLED_MESSAGES  # beginnings that are compared
+_MOST_ENDS = levels.MAX_MESSAGES
+_MOST_SHIFTS = levels.SAMPLED_GROUPS  # differences of clocks that are tried
+_MOST_SKEW = levels.MIN_SAMPLES  # times the usual skew of two clocks
+_SAME_SHIFT_NS = levels.CLOCK_TOLERANCE_NS  # apart: messages that go side by side lead to the same
 _FLOOR_NS = 3_000.0
-_AS_SHARP = levels.FAR  # times the scatter along a ring
+_AS_SHARP = levels.RATIO_FAR  # times the scatter along a ring
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
-_CHANCE = levels.MOST  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
-_SURE = levels.CHANCE  # deviations by which an estimate of it may be off
-_OFTEN = levels.LONGER  # times the usual move: what still is chance where two collectives would differ by more
+# Median distance of two moments that sampling moves, in units of the usual move: Laplace's law.
+_CHANCE = levels.SHARE_LARGE
+_SURE = levels.SIGMAS_UNLIKELY  # deviations by which an estimate of it may be off
+_OFTEN = levels.RATIO_LONGER  # times the usual move: what still is chance where two collectives would differ by more
 _OTHER_END = 0.012  # of a transfer's length
-_UNDELAYED = levels.FEW  # of the messages
-_FRESH = levels.SOME  # of the longest silences: a message after a shorter one waited for the one before it
-_BLURRED = levels.FAR  # times the least move
-_ENOUGH = levels.MANY  # messages
-_AT_ONCE = levels.SOME  # share of the messages of ranks that are bound to each other; the rest waits for other things
-_PEAK = levels.HALF  # of those in a window eight times as wide, of which chance puts one eighth there
-_LEAST = levels.LEAST  # messages that tell anything
+_UNDELAYED = levels.SHARE_SMALL  # of the messages
+_FRESH = levels.SHARE_MINOR  # of the longest silences: a message after a shorter one waited for the one before it
+_BLURRED = levels.RATIO_FAR  # times the least move
+_ENOUGH = levels.MIN_STATISTICS  # messages
+# Share of the messages of ranks that are bound to each other; the rest waits for other things.
+_AT_ONCE = levels.SHARE_MINOR
+_PEAK = levels.SHARE_HALF  # of those in a window eight times as wide, of which chance puts one eighth there
+_LEAST = levels.MIN_SAMPLES  # messages that tell anything
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,20 +24,20 @@ from prism.observe.parallelism.shared_sequences import count_in_step
 from prism.observe.traffic.period import nearest
 from prism.observe.traffic.table import Traffic
 
-_OTHER_SIZE = levels.FEW  # of the logarithm of bytes
-_PLACES = levels.SAMPLE  # hosts that are looked at
-_MAIN = levels.SOME  # of what a connection sends most of: messages that come once a step tell little
-_UNEVEN = levels.ENOUGH  # times more connections to one host than to another
-_OTHER_LOAD = levels.LITTLE  # of the logarithm of what a group sends in all
+_OTHER_SIZE = levels.SHARE_SMALL  # of the logarithm of bytes
+_PLACES = levels.SAMPLED_GROUPS  # hosts that are looked at
+_MAIN = levels.SHARE_MINOR  # of what a connection sends most of: messages that come once a step tell little
+_UNEVEN = levels.MIN_EVENTS  # times more connections to one host than to another
+_OTHER_LOAD = levels.SHARE_NEGLIGIBLE  # of the logarithm of what a group sends in all
 _OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 _IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
-_FEW_HOSTS = levels.ENOUGH  # of a group; among many, one that is seen is always close behind the last
+_FEW_HOSTS = levels.MIN_EVENTS  # of a group; among many, one that is seen is always close behind the last
 _TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
-_LONGEST_WAIT = levels.FAR  # times the shortest length that counts: a hang would outweigh all else
-_WAITS = levels.FEW  # of the shortest length that connections wait for each other on average, to tell anything
+_LONGEST_WAIT = levels.RATIO_FAR  # times the shortest length that counts: a hang would outweigh all else
+_WAITS = levels.SHARE_SMALL  # of the shortest length that connections wait for each other on average, to tell anything
 # Of what each connection waits: less is left where the last to come is always one that sends.
-_UNSEEN_WAIT = levels.SOME
-_STEADY = levels.LITTLE  # of the shortest length by which sampling may move an end
+_UNSEEN_WAIT = levels.SHARE_MINOR
+_STEADY = levels.SHARE_NEGLIGIBLE  # of the shortest length by which sampling may move an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
 
-_LAYERS = levels.SAMPLE  # messages of one size per step that are one of each layer rather than buckets of gradients
-_ONCE = levels.LONGER  # per step
+# Messages of one size per step that are one of each layer rather than buckets of gradients.
+_LAYERS = levels.SAMPLED_GROUPS
+_ONCE = levels.RATIO_LONGER  # per step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ from prism.observe.parallelism.connections import Connection, begin_as_one, keep
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
 
-_PLACES = levels.SAMPLE  # pairs of hosts that are looked at
-_MOST_CONNECTIONS = levels.LISTED  # of two hosts that are compared
-_AS_OFTEN = levels.MOST  # of the messages of the busiest connection between two hosts
-_ASKED = levels.ENOUGH  # connections of a host that are compared with another host's
-_FAR_CLOSER = levels.FEW  # of how far connections of one host scatter at most, some of which may be bound too
-_CLOSER = levels.SOME  # of how far strangers scatter
+_PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are looked at
+_MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
+_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the busiest connection between two hosts
+_ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
+_FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too
+_CLOSER = levels.SHARE_MINOR  # of how far strangers scatter
 _LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
 _TIGHT = 1.5e-4  # of the silence: measured 1e-5 to 5e-5 for ranks in lockstep, 5e-4 to 9e-4 for replicas of one host
 _BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom

@@ -17,19 +17,20 @@ from prism.observe.traffic.table import Traffic
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SAME_SIZE = levels.SAME_SIZE  # relative difference up to which the two directions of a pair carry the same tensor
-_ASKED = levels.SAMPLE  # streams of a family whose answers are looked at
-_UNHURRIED = levels.FEW  # of a stream's messages take no longer than the transfer itself
-_FLOOR_NS = levels.CLOCK_NS
+# Relative difference up to which the two directions of a pair carry the same tensor.
+_SAME_SIZE = levels.SIZE_DIFFERENCE
+_ASKED = levels.SAMPLED_GROUPS  # streams of a family whose answers are looked at
+_UNHURRIED = levels.SHARE_SMALL  # of a stream's messages take no longer than the transfer itself
+_FLOOR_NS = levels.CLOCK_TOLERANCE_NS
 _ASKED_MESSAGES = 400  # of each
 _LIVES = (
-    levels.FEW,
-    levels.MOST,
+    levels.SHARE_SMALL,
+    levels.SHARE_LARGE,
 )  # of the steps that a connection lasts, at least and at most, where a job was started again
-_AS_OFTEN = levels.MOST  # of a stream's messages that come back
-_COUNTED = levels.FEW_MESSAGES  # messages of a stream whose number tells how many are missing
-_MOST_LOST = levels.SOME  # share of the records; more is a difference by design
-_CHANCE = levels.CHANCE  # deviations by which an estimated spread may exceed that of sampling
+_AS_OFTEN = levels.SHARE_LARGE  # of a stream's messages that come back
+_COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells how many are missing
+_MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
+_CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
 
 
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -66,10 +67,10 @@ def estimate_loss(streams: pl.DataFrame) -> float:
     alike = (
         often.group_by("family")
         .agg((scatter**2 / num.median()).alias("lost"), pl.len())
-        .filter(pl.col("len") >= levels.MANY)
+        .filter(pl.col("len") >= levels.MIN_STATISTICS)
     )
     lost = alike.filter(pl.col("lost") < _MOST_LOST).sort("len", "family")["lost"].tail(1)
-    return float(lost[0]) if len(lost) and lost[0] > levels.LITTLE else 0.0
+    return float(lost[0]) if len(lost) and lost[0] > levels.SHARE_NEGLIGIBLE else 0.0
 
 
 def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:

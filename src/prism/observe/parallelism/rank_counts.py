@@ -21,7 +21,7 @@ _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind on
 _FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
-_QUICKEST = levels.LISTED  # transfers that show it
+_QUICKEST = levels.SAMPLED_STREAMS  # transfers that show it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

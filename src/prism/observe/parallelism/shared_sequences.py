@@ -9,14 +9,14 @@ import numpy as np
 from prism.observe import levels
 from prism.observe.parallelism.connections import Connection, ends_as_one, measure_bond
 
-_BOUND = levels.HALF  # of how far ranks of other hosts scatter, which share nothing with them
-_SILENT = levels.SOME  # of a step before gradients: what is sent layer by layer does not tell when its rank came
-_LOOSE = levels.THOUSANDTH  # of the silence: those who share a sequence come closer together whatever the others do
-_ALIKE = levels.FAR  # times the scatter of those who surely share one
-_FLOOR_NS = levels.CLOCK_NS
+_BOUND = levels.SHARE_HALF  # of how far ranks of other hosts scatter, which share nothing with them
+_SILENT = levels.SHARE_MINOR  # of a step before gradients: what is sent layer by layer does not tell when its rank came
+_LOOSE = levels.ONE_PER_MILLE  # of the silence: those who share a sequence come closer together whatever the others do
+_ALIKE = levels.RATIO_FAR  # times the scatter of those who surely share one
+_FLOOR_NS = levels.CLOCK_TOLERANCE_NS
 _EXACT = 1e-4  # of the silence: replicas never come this close together
-_MOST_CONNECTIONS = levels.ENOUGH  # of a group and host that are compared with another host's
-_BLURRED = levels.THOUSANDTH  # of the silence: sampling that moves starts by more hides who is bound to whom
+_MOST_CONNECTIONS = levels.MIN_EVENTS  # of a group and host that are compared with another host's
+_BLURRED = levels.ONE_PER_MILLE  # of the silence: sampling that moves starts by more hides who is bound to whom
 
 Groups = list[list[Connection]]
 

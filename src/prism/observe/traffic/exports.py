@@ -19,13 +19,14 @@ Flags = NDArray[np.bool_]
 class ExportConfig:
     """When many records end at one length because an active timeout cut them."""
 
-    near: float = levels.ALMOST_ALL  # of the longest record
-    share: float = levels.FEW  # of all bytes that are in records of about that length
-    least: int = levels.MANY  # such records
+    near: float = levels.SHARE_NEARLY_ALL  # of the longest record
+    share: float = levels.SHARE_SMALL  # of all bytes that are in records of about that length
+    least: int = levels.MIN_STATISTICS  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter
-    most_of_all: float = levels.SOME  # of the observation
-    at_once: float = levels.FEW  # of the timeout: the next record of a connection follows so soon where traffic goes on
-    cut_share: float = levels.FEW  # of the bytes of a connection that are in such records
+    most_of_all: float = levels.SHARE_MINOR  # of the observation
+    # Of the timeout: the next record of a connection follows so soon where traffic goes on.
+    at_once: float = levels.SHARE_SMALL
+    cut_share: float = levels.SHARE_SMALL  # of the bytes of a connection that are in such records
 
 
 def find_active_timeout(

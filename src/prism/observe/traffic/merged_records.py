@@ -22,12 +22,12 @@ Ints = NDArray[np.int64]
 class MergedConfig:
     """Which records may hold several messages."""
 
-    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
-    most_sizes: int = levels.MOST_SIZES
-    frequent: float = levels.TRACE  # share of the records of one size
-    same_size: float = levels.THOUSANDTH  # relative difference from a whole number of messages
-    most_messages: int = levels.LISTED
-    longer: float = levels.TWICE  # times what its messages take one after the other
+    sampled: int = levels.MAX_RECORDS  # records that sizes are listed from
+    most_sizes: int = levels.SAMPLED_SIZES
+    frequent: float = levels.THREE_PER_MILLE  # share of the records of one size
+    same_size: float = levels.ONE_PER_MILLE  # relative difference from a whole number of messages
+    most_messages: int = levels.SAMPLED_STREAMS
+    longer: float = levels.RATIO_DOUBLE  # times what its messages take one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

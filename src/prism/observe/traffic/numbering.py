@@ -10,10 +10,10 @@ from prism.observe import levels
 
 Ints = NDArray[np.int64]
 
-_MOST_CLASSES = levels.LISTED  # sizes of one connection that are told apart; more are tokens routed at random
+_MOST_CLASSES = levels.SAMPLED_STREAMS  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
-_MOST_SLOTS = levels.SAMPLE  # ranks behind one NIC
-_AS_OFTEN = levels.MOST  # of the messages of the first slot
+_MOST_SLOTS = levels.SAMPLED_GROUPS  # ranks behind one NIC
+_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the first slot
 
 
 @numba.njit(cache=True, nogil=True)

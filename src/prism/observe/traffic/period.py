@@ -19,26 +19,27 @@ Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _TOLERANCES = (
-    levels.HUNDREDTH,
-    levels.LITTLE,
-    levels.FEW,
-    levels.FEW,
+    levels.ONE_PERCENT,
+    levels.SHARE_NEGLIGIBLE,
+    levels.SHARE_SMALL,
+    levels.SHARE_SMALL,
 )  # of a period: how far steps may differ; the wider ones only where nothing else fits
-_SURE = levels.MOST  # clarity that outweighs what groups of messages say
-_CLEAR = levels.HALF  # score at which a narrower tolerance is enough
-_NEAR_BEST = levels.MAJORITY  # of the best score: a pause after every third step leaves two in three
-_WHOLE = levels.MOST  # share of the streams that must repeat
-_PAUSE_MATCH = levels.FEW  # difference between the share of steps before a pause and that of messages not repeated
-_GROUP_WEIGHT = levels.MAJORITY  # of a stream of group starts beside one of messages
-_COMPLETE = levels.MAJORITY  # of a stream's own best score that it needs at the period
-_MOST_EVENTS = levels.MOST_MESSAGES  # of one stream
-_MIN_REPEATS = levels.TWICE
-_JUMP = levels.LONGER  # times the next shorter gap: longer ones set groups of messages apart
-_EQUAL = levels.HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
-_LONG_GAP = levels.TWICE  # times the usual gap
-_LEVELS = levels.ENOUGH  # of messages and groups of them
-_AGREE = levels.MAJORITY  # share of the streams whose groups are as far apart as is usual
-_MIN_GROUPS = levels.ENOUGH  # fewer long gaps may be pauses between steps
+_SURE = levels.SHARE_LARGE  # clarity that outweighs what groups of messages say
+_CLEAR = levels.SHARE_HALF  # score at which a narrower tolerance is enough
+_NEAR_BEST = levels.SHARE_MAJORITY  # of the best score: a pause after every third step leaves two in three
+_WHOLE = levels.SHARE_LARGE  # share of the streams that must repeat
+# Difference between the share of steps before a pause and that of messages not repeated.
+_PAUSE_MATCH = levels.SHARE_SMALL
+_GROUP_WEIGHT = levels.SHARE_MAJORITY  # of a stream of group starts beside one of messages
+_COMPLETE = levels.SHARE_MAJORITY  # of a stream's own best score that it needs at the period
+_MOST_EVENTS = levels.MAX_MESSAGES  # of one stream
+_MIN_REPEATS = levels.RATIO_DOUBLE
+_JUMP = levels.RATIO_LONGER  # times the next shorter gap: longer ones set groups of messages apart
+_EQUAL = levels.SHARE_HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
+_LONG_GAP = levels.RATIO_DOUBLE  # times the usual gap
+_LEVELS = levels.MIN_EVENTS  # of messages and groups of them
+_AGREE = levels.SHARE_MAJORITY  # share of the streams whose groups are as far apart as is usual
+_MIN_GROUPS = levels.MIN_EVENTS  # fewer long gaps may be pauses between steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
 
-_MANY_SIZES = levels.MANY  # that chance makes of one
-_CHANCE = levels.CHANCE  # deviations
+_MANY_SIZES = levels.MIN_STATISTICS  # that chance makes of one
+_CHANCE = levels.SIGMAS_UNLIKELY  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
 _MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
-_MIN_PER_CONNECTION = levels.LEAST
+_MIN_PER_CONNECTION = levels.MIN_SAMPLES
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 

@@ -23,12 +23,12 @@ Ints = NDArray[np.int64]
 class TornConfig:
     """Which records may be parts of one transfer."""
 
-    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
-    most_sizes: int = levels.MOST_SIZES
-    frequent: float = levels.TRACE  # share of the records of one size
-    same_size: float = levels.THOUSANDTH  # relative difference
+    sampled: int = levels.MAX_RECORDS  # records that sizes are listed from
+    most_sizes: int = levels.SAMPLED_SIZES
+    frequent: float = levels.THREE_PER_MILLE  # share of the records of one size
+    same_size: float = levels.ONE_PER_MILLE  # relative difference
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
-    agreeing: float = levels.MAJORITY  # share of the pairs of records that end with a whole hop
+    agreeing: float = levels.SHARE_MAJORITY  # share of the pairs of records that end with a whole hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
