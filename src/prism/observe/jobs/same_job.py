@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.step_counts import find_rest_ends
 from prism.observe.traffic.medians import scatter, take_median
-from prism.observe.traffic.period import Times, find_group_starts, nearest
+from prism.observe.traffic.numbering import nearest
+from prism.observe.traffic.period import Times, find_group_starts
 from prism.observe.traffic.table import Traffic
 
 _LISTENED = levels.SAMPLED_STREAMS  # pairs of a cluster
@@ -30,8 +31,7 @@ _LOCKED = levels.THREE_PER_MILLE  # of a step: the distance of two stages of one
 _APART = levels.SHARE_SMALL  # of a step: channels of one collective and ranks of one stage are closer
 _SAME_SIZE = levels.SIZE_DIFFERENCE
 _STEADY = levels.SHARE_NEGLIGIBLE  # of the usual number of messages of a stream
-_FREE = 0.7  # times the jitter of the time between messages
-_FREE_FOR_LONG = levels.SHARE_HALF  # times the jitter of the time that many messages take
+_FREE = levels.SHARE_HALF  # times the jitter of the time that one or many messages take
 _PARTS = (6, 4, 3)  # of all messages that are many
 _LATER = levels.MIN_STATISTICS  # steps
 _UNMOVED = levels.SHARE_MINOR  # share of the steps that a fault does not move
@@ -140,8 +140,7 @@ def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
     for later in {1, *(len(few) // part for part in _PARTS)} - {0}:
         passed = own[later:] - own[:-later]
         jitter = float(scatter(passed))
-        limit = _FREE if later == 1 else _FREE_FOR_LONG
-        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
+        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= _FREE * jitter:
             return False
     return True
 

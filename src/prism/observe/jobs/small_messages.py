@@ -27,7 +27,7 @@ class SmallMessageConfig:
     # Share of the time between messages that may differ more, where a part of a step repeats.
     repeats: float = levels.SHARE_NEGLIGIBLE
     lost: float = levels.SHARE_SMALL  # share of the records that may be missing
-    pooled: int = 64  # messages of one size between two marks that show a step in spite of that
+    pooled: int = levels.SAMPLED_SIZES  # messages of one size between two marks that show a step in spite of that
 
 
 def time_small_messages(

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from prism.observe import levels
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutConfig:
@@ -18,15 +20,15 @@ class LayoutConfig:
 
     stages: float = 0.98  # stages that messages pass
     senders: float = 0.9  # ranks that send to the next stage; a rank may send through the NIC of another
-    groups: float = 0.95  # groups that sum gradients on a host
-    one_group: float = 0.5  # a single one: groups that wait for the same late rank end as one
+    groups: float = levels.SHARE_NEARLY_ALL  # groups that sum gradients on a host
+    one_group: float = levels.SHARE_HALF  # a single one: groups that wait for the same late rank end as one
     lockstep: float = 0.85  # ranks that begin as one
     unseen: float = 0.9  # what follows from messages that are not there
-    context: float = 0.1  # share of jobs that split sequences
+    context: float = levels.SHARE_SMALL  # share of jobs that split sequences
     experts: float = 0.2  # share of jobs that spread experts
-    tensor: float = 0.5  # share of jobs with a pipeline that split tensors
+    tensor: float = levels.SHARE_HALF  # share of jobs with a pipeline that split tensors
     tensor_alone: float = 0.2  # the same of other jobs
-    shared_host: float = 0.3  # share of pipelines with several stages on a host
+    shared_host: float = levels.SHARE_MINOR  # share of pipelines with several stages on a host
     close: float = 0.05  # share of the best layout's likelihood at which another one is listed
     # Counts are right far more often than the numbers above say one by one: of 94 layouts of benchmarks/world that no
     # other one came near to (even captures and 72 small ones of other seeds) 92 were right in every degree.

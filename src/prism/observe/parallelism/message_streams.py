@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, ObservedJob
 from prism.observe.traffic.medians import interpolate_quantile, take_median
+from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
@@ -22,7 +23,7 @@ _SAME_SIZE = levels.SIZE_DIFFERENCE
 _ASKED = levels.SAMPLED_GROUPS  # streams of a family whose answers are looked at
 _UNHURRIED = levels.SHARE_SMALL  # of a stream's messages take no longer than the transfer itself
 _FLOOR_NS = levels.CLOCK_TOLERANCE_NS
-_ASKED_MESSAGES = 400  # of each
+_ASKED_MESSAGES = levels.SAMPLED_MESSAGES  # of each
 _LIVES = (
     levels.SHARE_SMALL,
     levels.SHARE_LARGE,
@@ -236,14 +237,7 @@ def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> tuple[
     """
     length = (end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]).astype(np.float64)
     ends = np.sort(end[:_ASKED_MESSAGES])
-    distance = np.empty(len(ends))
-    right = 0
-    for k in range(len(ends)):
-        while right < len(twins) - 1 and twins[right] < ends[k]:
-            right += 1
-        left = max(right - 1, 0)
-        closer = abs(ends[k] - twins[left]) <= abs(twins[right] - ends[k])
-        distance[k] = twins[left if closer else right] - ends[k]
+    distance = (twins[nearest(twins, ends)] - ends).astype(np.float64)
     shift = take_median(distance)
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0

@@ -18,7 +18,7 @@ from prism.records.layout import Layout
 Ints = NDArray[np.int64]
 
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
-_FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
+_FEW_NICS = 2  # at most, of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
 _QUICKEST = levels.SAMPLED_STREAMS  # transfers that show it
@@ -59,7 +59,7 @@ def list_rank_counts(
         return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
     each = Ranks(total=count, per_host=nics, shared=False)
     known = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
-    if piped or odd or behind == 1 or known != {round(nics)} or round(nics) in _FEW_NICS:
+    if piped or odd or behind == 1 or known != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
     # A host with four NICs may have four GPUs or eight, and nothing that the network carries tells.
     return [Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True), each]
@@ -68,7 +68,7 @@ def list_rank_counts(
 def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:
     """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC."""
     hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints]).tolist()
-    if all(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+    if all(not 0 < traffic.nics_of_host.get(int(h), 0) <= _FEW_NICS for h in hosts):
         return len(job.endpoints)
     ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
     return ranks if ranks == len(hosts) * _USUAL_GPUS else None
@@ -79,7 +79,7 @@ def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, *, piped: bool
 
     NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
     """
-    if any(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+    if any(not 0 < traffic.nics_of_host.get(int(h), 0) <= _FEW_NICS for h in hosts):
         return False
     sender = traffic.pairs["src"].to_numpy()[job.pairs]
     busiest = np.bincount(sender, traffic.pairs["bytes"].to_numpy()[job.pairs]).argmax()

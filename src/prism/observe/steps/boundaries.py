@@ -22,7 +22,7 @@ _MISSING = levels.SHARE_SMALL  # of a step's messages that may be lost at either
 _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = levels.SAMPLED_GROUPS
-_AS_STEADY = (levels.RATIO_FAR, 8e-3)  # times the steadiest clock's jitter, and a share of a step
+_AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.THREE_PER_MILLE
 _ONE_MARK = levels.SHARE_MINOR  # of a step: marks that are closer are one

@@ -15,11 +15,10 @@ from prism.records.layout import Degree, Layout
 _LIKE_TIMEOUT = levels.SHARE_SMALL  # relative difference
 _COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
-_TICKS = levels.SAMPLED_STREAMS  # of a clock that a step lasts at least
 _LIGHT = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
 _SOME = levels.SHARE_MINOR  # of the bytes of a pair
 _QUICK = levels.SHARE_MINOR  # of a record that lasts long
-_UNSEEN = levels.SHARE_LARGE  # confidence of a degree that follows from what is usual, not from what was seen
+_UNSEEN = levels.SHARE_MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,6 @@ def judge_visibility(
     cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
     steps = drop_timeouts(traffic, steps, cut >= config.cut, config)
     usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
-    steps = steps if usual >= _TICKS * traffic.resolution_ns else steps.clear()
     reasons = []
     if cut >= config.cut:
         reasons.append(f"records are cut after {traffic.active_ns / 1e9:.3g} s of traffic (active timeout)")

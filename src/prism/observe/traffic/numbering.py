@@ -111,6 +111,17 @@ def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) 
 
 
 @numba.njit(cache=True, nogil=True)
+def nearest(times: Ints, wanted: Ints) -> Ints:
+    """Where in `times`, which are in order, the one nearest to each wanted time lies; of two as near the earlier."""
+    at = np.searchsorted(times, wanted)
+    for k in range(len(wanted)):
+        right = min(at[k], len(times) - 1)
+        left = max(right - 1, 0)
+        at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
 def bound_groups(number: Ints, count: int, values: Ints) -> tuple[Ints, Ints]:
     """The least and the greatest value of each group."""
     least, most = np.full(count, 2**62, np.int64), np.full(count, -(2**62), np.int64)

@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.traffic.medians import take_median
+from prism.observe.traffic.numbering import nearest
 
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_TOLERANCES = (
-    levels.ONE_PERCENT,
-    levels.SHARE_NEGLIGIBLE,
-    levels.SHARE_SMALL,
-    levels.SHARE_SMALL,
-)  # of a period: how far steps may differ; the wider ones only where nothing else fits
+# Of a period: how far steps may differ; the wider ones only where nothing else fits.
+_TOLERANCES = (levels.ONE_PERCENT, levels.SHARE_NEGLIGIBLE, levels.SHARE_SMALL)
 _SURE = levels.SHARE_LARGE  # clarity that outweighs what groups of messages say
 _CLEAR = levels.SHARE_HALF  # score at which a narrower tolerance is enough
 _NEAR_BEST = levels.SHARE_MAJORITY  # of the best score: a pause after every third step leaves two in three
@@ -272,11 +269,3 @@ def refine_period(streams: PackedStarts, period: float, tolerance: float, slack_
         distances.append(distance[np.abs(distance - period) <= reach])
     joined = np.concatenate(distances) if distances else np.zeros(0)
     return float(take_median(joined)) if len(joined) else period
-
-
-def nearest(sorted_times: Times, wanted: Times) -> NDArray[np.int64]:
-    """Where in `sorted_times` the time nearest to each wanted one lies."""
-    right = np.clip(np.searchsorted(sorted_times, wanted), 0, len(sorted_times) - 1)
-    left = np.maximum(right - 1, 0)
-    closer = np.abs(wanted - sorted_times[left]) <= np.abs(sorted_times[right] - wanted)
-    return np.where(closer, left, right)
