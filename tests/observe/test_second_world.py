@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.world.captures import Capture, Made, make_capture
-from benchmarks.world.fabric import RAIL, TREE, FabricConfig
+from benchmarks.world.fabric import DUAL_TOR, RAIL, TREE, FabricConfig
 from benchmarks.world.life import Program
 from benchmarks.world.site import Site
 from prism.observe import Diagnosis, diagnose
@@ -16,6 +16,8 @@ from prism.observe import Diagnosis, diagnose
 RAILS_4 = FabricConfig(kind=RAIL, num_hosts=4, hosts_per_leaf=4)
 TWO_NICS_4 = FabricConfig(kind=TREE, num_hosts=4, nics_per_host=2, hosts_per_leaf=4)
 TWO_NICS_8 = FabricConfig(kind=TREE, num_hosts=8, nics_per_host=2, hosts_per_leaf=8)
+ONE_NIC_4 = FabricConfig(kind=TREE, num_hosts=4, nics_per_host=1, nic_gbit=200, hosts_per_leaf=4)
+FOUR_NICS_4 = FabricConfig(kind=DUAL_TOR, num_hosts=4, nics_per_host=4, hosts_per_leaf=4)
 ONE_NIC_8 = FabricConfig(kind=TREE, num_hosts=8, nics_per_host=1, hosts_per_leaf=8)
 
 
@@ -39,6 +41,9 @@ def mics(site: Site) -> Program:
     [
         (RAILS_4, mics),
         (TWO_NICS_4, mics),
+        (ONE_NIC_4, lambda site: site.fsdp(shard_hosts=2, layers=12, layer_mb=64.0, forward=0.009)),
+        (RAILS_4, lambda site: site.ring_attention(4)),
+        (TWO_NICS_4, lambda site: site.ring_attention(4)),
         (RAILS_4, lambda site: site.experts(layers=4)),
         (TWO_NICS_4, lambda site: site.experts(layers=4)),
         (ONE_NIC_8, lambda site: site.experts(ep_hosts=4)),
@@ -48,6 +53,9 @@ def mics(site: Site) -> Program:
     ids=[
         "mics-rails",
         "mics-two-nics",
+        "mics-one-nic",
+        "rings-rails",
+        "rings-two-nics",
         "experts-rails",
         "experts-two-nics",
         "experts-one-nic",
@@ -62,6 +70,16 @@ def test_the_degrees_are_those_of_the_program(config: FabricConfig, program: Cal
     found, names = job.layout, ("dp", "pp", "tp", "cp", "ep")
     assert {d: getattr(found, d).value for d in names} == {d: truth[d] for d in names}
     assert found.dp.value * found.pp.value * found.tp.value * found.cp.value == truth["gpus"]
+
+
+def test_where_four_nics_may_stand_for_four_gpus_or_eight_both_layouts_are_said() -> None:
+    (job,) = look(run_alone(FOUR_NICS_4, lambda site: site.fsdp(layers=12))).jobs
+    said = {
+        job.layout.dp.value: job.layout.joint,
+        **{a.dp: a.probability for a in job.layout.alternatives if a.tp == 1},
+    }
+    assert said.keys() == {16, 32}
+    assert max(said.values()) < 0.5
 
 
 @pytest.mark.parametrize(("stage", "replica"), [(0, 0), (1, 1), (2, 0)])

@@ -20,7 +20,8 @@ from prism.records.findings import Finding
 from prism.testbed.lab import LabConfig, LabRun, Phase, Tenant, run_lab
 
 _BURSTS = BurstConfig(gap_ns=20_000_000)  # Processes that share cores pause for longer in a message than machines do.
-_STEP_TOLERANCE = levels.LITTLE  # of the mean step; the program's own clock is read before its first packet leaves
+# Of the mean step; the program's own clock is read before its first packet leaves.
+_STEP_TOLERANCE = levels.SHARE_NEGLIGIBLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,45 +1,78 @@
-"""Numbers that several stages ask for: how many are most of them, what is about the same, how much is enough.
+"""Numbers that several stages share: one question has one answer.
 
-A stage names what it asks in its own constant and takes the answer from here, so that one question has one answer.
+A stage names what it asks in its own constant and takes the answer from here. Beside each number is what moving it by
+20 % did to 17 captures and scenarios (benchmarks/observe_sensitivity.py, docs/observe-thresholds.md).
 """
 
 from __future__ import annotations
 
 # Shares of a set, of a step, of a size.
-ALMOST_ALL = 0.95
-MOST = 0.8
-MAJORITY = 0.6
-HALF = 0.5
-SOME = 0.3
-FEW = 0.1
-LITTLE = 0.03
-HUNDREDTH = 0.01
-TRACE = 0.003
-THOUSANDTH = 0.001
+SHARE_NEARLY_ALL = 0.95  # 0.76 moves nothing, 1.14 is no share
+SHARE_LARGE = 0.8  # 0.64 moves nothing, 0.96 moves 2 of 17
+SHARE_MAJORITY = 0.6  # 0.48 to 0.72 move nothing
+SHARE_HALF = 0.5  # 0.4 moves nothing, 0.6 moves 1 of 17
+SHARE_MINOR = 0.3  # 0.24 moves 2 of 17, 0.36 moves 1 of 17
+SHARE_SMALL = 0.1  # 0.08 moves nothing, 0.12 moves 1 of 17
+SHARE_NEGLIGIBLE = 0.03  # 0.024 to 0.036 move nothing
+ONE_PERCENT = 0.01  # 0.008 to 0.012 move nothing
+THREE_PER_MILLE = 0.003  # 0.0024 to 0.0036 move nothing
+ONE_PER_MILLE = 0.001  # 0.0008 to 0.0012 move nothing
 
-SAME_SIZE = 0.05  # by which share two messages differ that carry the same
-NUMBERS_BYTES = 4096  # what is smaller carries a few numbers, such as the norm of gradients, or nothing
+SIZE_DIFFERENCE = 0.05  # by which share two messages differ that carry the same; 0.04 to 0.06 move nothing
+SMALL_MESSAGE_BYTES = 4096  # less carries a few numbers, such as a norm, or nothing; 3277 to 4915 move nothing
 
-# Times as much.
-LONGER = 1.5
-TWICE = 2.0
-FAR = 4.0
+# Times as long, as many, as large.
+RATIO_LONGER = 1.5  # 1.2 moves 1 of 17, 1.8 moves nothing
+RATIO_DOUBLE = 2.0  # 1.6 moves 1 of 17, 2.4 moves nothing
+RATIO_FAR = 4.0  # 3.2 to 4.8 move nothing
 
 # Standard deviations: what chance does not reach often, and what it never reaches.
-CHANCE = 3.0
-SURELY = 6.0
+SIGMAS_UNLIKELY = 3.0  # 2.4 to 3.6 move nothing
+SIGMAS_CERTAIN = 6.0  # 4.8 to 7.2 move nothing
 
-# Counts: of what a comparison needs, and of what is looked at where looking at all takes too long.
-SEVERAL = 2
-LEAST = 3
-ENOUGH = 5
-MANY = 8
-SAMPLE = 12
-LISTED = 24
-MOST_SIZES = 96
-FEW_MESSAGES = 300
-MOST_MESSAGES = 2_000
-MOST_RECORDS = 20_000
+# How many a comparison needs at least.
+MIN_TWO = 2  # 1 to 3 move nothing
+MIN_SAMPLES = 3  # 2 moves 1 of 17, 4 moves 1 of 17
+MIN_EVENTS = 5  # 4 moves 1 of 17, 6 moves nothing
+MIN_STATISTICS = 8  # 6 to 10 move nothing
 
-MILLISECOND_NS = 1_000_000
-CLOCK_NS = 20_000  # by which clocks that are kept in step differ; shorter times mean nothing
+# How many are looked at, where looking at all takes too long.
+SAMPLED_GROUPS = 12  # 10 to 14 move nothing
+SAMPLED_STREAMS = 24  # 19 moves 1 of 17, 29 moves 1 of 17
+SAMPLED_SIZES = 96  # 77 to 115 move nothing
+SAMPLED_MESSAGES = 300  # 240 to 360 move nothing
+MAX_MESSAGES = 2_000  # 1600 to 2400 move nothing
+MAX_RECORDS = 20_000  # 16000 to 24000 move nothing
+
+MILLISECOND_NS = 1_000_000  # 800000 to 1200000 move nothing
+CLOCK_TOLERANCE_NS = 20_000  # by which clocks that are kept in step differ; 16000 to 24000 move nothing
+
+# Names that findings/ uses until it takes the ones above.
+ALMOST_ALL = SHARE_NEARLY_ALL
+MOST = SHARE_LARGE
+MAJORITY = SHARE_MAJORITY
+HALF = SHARE_HALF
+SOME = SHARE_MINOR
+FEW = SHARE_SMALL
+LITTLE = SHARE_NEGLIGIBLE
+HUNDREDTH = ONE_PERCENT
+TRACE = THREE_PER_MILLE
+THOUSANDTH = ONE_PER_MILLE
+SAME_SIZE = SIZE_DIFFERENCE
+NUMBERS_BYTES = SMALL_MESSAGE_BYTES
+LONGER = RATIO_LONGER
+TWICE = RATIO_DOUBLE
+FAR = RATIO_FAR
+CHANCE = SIGMAS_UNLIKELY
+SURELY = SIGMAS_CERTAIN
+SEVERAL = MIN_TWO
+LEAST = MIN_SAMPLES
+ENOUGH = MIN_EVENTS
+MANY = MIN_STATISTICS
+SAMPLE = SAMPLED_GROUPS
+LISTED = SAMPLED_STREAMS
+MOST_SIZES = SAMPLED_SIZES
+FEW_MESSAGES = SAMPLED_MESSAGES
+MOST_MESSAGES = MAX_MESSAGES
+MOST_RECORDS = MAX_RECORDS
+CLOCK_NS = CLOCK_TOLERANCE_NS

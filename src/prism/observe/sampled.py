@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.observe.parallelism.volumes import lay_out_volumes
@@ -26,13 +27,13 @@ class SampledConfig:
     """How many samples make what sure; measured ranges are those of benchmarks/collect_sflow.py."""
 
     message: float = 10.0  # samples of a message; with fewer, degrees were mostly wrong
-    few: float = 0.25  # share of the messages that may show fewer
+    few: float = levels.SHARE_MINOR  # share of the messages that may show fewer
     # Between two samples: only moments tell tensor from data parallelism. One in 1,000 packets of 4 KiB at 400 Gbit/s
     # lie 80 us apart, and layouts from these were mostly wrong. That 20 us are close enough is an assumption.
     gap_ns: float = 20_000.0
     pair: float = 400.0  # samples of a pair whose total is compared with others: known to 5 %
     confidence: float = 0.7  # of a layout; those below were often wrong with many samples, too
-    from_totals: float = 0.8  # confidence of stages that totals show
+    from_totals: float = levels.SHARE_LARGE  # confidence of stages that totals show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

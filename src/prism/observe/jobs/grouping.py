@@ -24,21 +24,21 @@ Ints = NDArray[np.int64]
 PeriodEstimator = Callable[[Traffic, Ints, Times], float | None]
 """Tells the period of what some pairs send, given when they wrote to storage; `measure_period` is one."""
 
-_CLASSES = 10  # sizes of messages that are listened to
-_STREAMS_PER_CLASS = levels.LEAST
-_SAME_SIZE = levels.SAME_SIZE  # of the logarithm of bytes
-CLOCK_ERROR_NS = 50_000  # between messages of one exporter
+_CLASSES = levels.SAMPLED_GROUPS  # sizes of messages that are listened to
+_STREAMS_PER_CLASS = levels.MIN_SAMPLES
+_SAME_SIZE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes
+CLOCK_ERROR_NS = levels.CLOCK_TOLERANCE_NS  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
-_LISTENED_PAIRS = levels.MOST_SIZES
-_HEAVY = levels.HUNDREDTH  # of the bytes of the heaviest stream
-_MOST_HEAVY = levels.LISTED
-NUMBERS_BYTES = levels.NUMBERS_BYTES  # what is smaller carries a few numbers, or nothing
-_LEAST_TICKS = 20  # of a clock in a step
-_MUCH = 0.002  # of the bytes of the heaviest pair of either end
-_MOST_VOTES = levels.ENOUGH  # of clusters on whether two families are one
-_OFTEN = levels.FEW  # of the messages of the busiest stream of a pair
+_LISTENED_PAIRS = levels.SAMPLED_SIZES
+_HEAVY = levels.ONE_PERCENT  # of the bytes of the heaviest stream
+_MOST_HEAVY = levels.SAMPLED_STREAMS
+NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, or nothing
+_LEAST_TICKS = levels.SAMPLED_STREAMS  # of a clock in a step
+_MUCH = levels.THREE_PER_MILLE  # of the bytes of the heaviest pair of either end
+_MOST_VOTES = levels.MIN_EVENTS  # of clusters on whether two families are one
+_OFTEN = levels.SHARE_SMALL  # of the messages of the busiest stream of a pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
-_NOW_AND_THEN = 0.002  # of the messages of the busiest pair of either end
+_NOW_AND_THEN = levels.THREE_PER_MILLE  # of the messages of the busiest pair of either end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

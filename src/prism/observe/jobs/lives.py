@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.jobs.grouping import connect
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
 
@@ -25,14 +26,14 @@ Floats = NDArray[np.float64]
 class SuccessionConfig:
     """Which silences may lie between two jobs, and how alike two stretches of one job are."""
 
-    most_silences: int = 6  # of a pair; more of them are how the job works
-    longer: float = levels.FAR  # times the next shorter gaps of the pair
-    frequent: float = levels.FEW  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    least_messages: int = 6  # of a stream in a stretch, to measure its rate
-    same_hosts: float = levels.HALF  # share of all endpoints that both stretches have
-    same_members: float = levels.MOST  # the same: with fewer in common a job has grown or shrunk
-    same_sizes: float = 0.7  # share of the messages whose sizes both stretches have
-    same_rate: float = 0.04  # relative difference
+    most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
+    longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair
+    frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
+    least_messages: int = levels.MIN_EVENTS  # of a stream in a stretch, to measure its rate
+    same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
+    same_members: float = levels.SHARE_LARGE  # the same: with fewer in common a job has grown or shrunk
+    same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
+    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,31 +149,25 @@ def _list_silences(begin: Ints, start: Ints, end: Ints, most: int, longer: float
     return found[:num]
 
 
-@numba.njit(cache=True, nogil=True)
 def _overlap(ends: Ints, begin: Ints, until: Ints) -> Ints:
     """For each stretch the smallest number of those that it overlaps with at endpoints, directly or not."""
-    num = len(begin)
-    parent = np.arange(num)
-    order = np.argsort(np.concatenate((begin, begin)), kind="mergesort")
+    return connect(len(begin), *_list_overlaps(ends, begin, until))  # type: ignore[no-any-return]
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_overlaps(ends: Ints, begin: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """Stretches that overlap with the latest one before them at an endpoint, and that one."""
+    num, count = len(begin), 0
+    later, earlier = np.empty(2 * num, np.int64), np.empty(2 * num, np.int64)
     latest = np.full(ends.max() + 1, -1, np.int64)
-    for at in order:
-        one, e = at % num, ends[at]
-        other = latest[e]
+    for at in np.argsort(np.concatenate((begin, begin)), kind="mergesort"):
+        one, other = at % num, latest[ends[at]]
         if other >= 0 and until[other] > begin[one]:
-            a, b = one, other
-            while parent[a] != a:
-                a = parent[a]
-            while parent[b] != b:
-                b = parent[b]
-            parent[max(a, b)] = min(a, b)
+            later[count], earlier[count] = one, other
+            count += 1
         if other < 0 or until[one] > until[other]:
-            latest[e] = one
-    for x in range(num):
-        root = x
-        while parent[root] != root:
-            root = parent[root]
-        parent[x] = root
-    return parent
+            latest[ends[at]] = one
+    return later[:count].copy(), earlier[:count].copy()
 
 
 @dataclass(frozen=True, kw_only=True)

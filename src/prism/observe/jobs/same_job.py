@@ -11,34 +11,36 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.step_counts import find_rest_ends
 from prism.observe.traffic.medians import scatter, take_median
-from prism.observe.traffic.period import Times, find_group_starts, nearest
+from prism.observe.traffic.numbering import nearest
+from prism.observe.traffic.period import Times, find_group_starts
 from prism.observe.traffic.table import Traffic
 
-_LISTENED = levels.LISTED  # pairs of a cluster
-_MOST_EVENTS = levels.MOST_MESSAGES
-_MIN_EVENTS = levels.ENOUGH
-_NUMBERS = math.log(levels.NUMBERS_BYTES)
-_LONG_GAP = levels.FAR  # times the usual one
-_SCATTERED = levels.MAJORITY  # of what two strangers' distances would be
-_OVERLAP = levels.SOME  # of the shorter one's time in which both must be there
-_MANY = 200  # messages
-_IN_PHASE = levels.FEW  # of the time between messages; strangers are a quarter off
-_TOGETHER = 0.9  # share of the messages
-_AT_ONCE = 0.005  # of the time between messages: what strangers come to by chance once in a hundred times
-_LOCKED = levels.TRACE  # of a step: the distance of two stages of one job varies less
-_APART = 0.15  # of a step: channels of one collective and ranks of one stage are closer
-_SAME_SIZE = levels.SAME_SIZE
-_STEADY = 0.02  # of the usual number of messages of a stream
-_FREE = 0.7  # times the jitter of the time between messages
-_FREE_FOR_LONG = levels.HALF  # times the jitter of the time that many messages take
+_LISTENED = levels.SAMPLED_STREAMS  # pairs of a cluster
+_MOST_EVENTS = levels.MAX_MESSAGES
+_MIN_EVENTS = levels.MIN_EVENTS
+_NUMBERS = math.log(levels.SMALL_MESSAGE_BYTES)
+_LONG_GAP = levels.RATIO_FAR  # times the usual one
+_SCATTERED = levels.SHARE_MAJORITY  # of what two strangers' distances would be
+_OVERLAP = levels.SHARE_MINOR  # of the shorter one's time in which both must be there
+_MANY = levels.SAMPLED_SIZES  # messages
+_IN_PHASE = levels.SHARE_SMALL  # of the time between messages; strangers are a quarter off
+_TOGETHER = levels.SHARE_NEARLY_ALL  # share of the messages
+# Of the time between messages: what strangers come to by chance once in a hundred times.
+_AT_ONCE = levels.THREE_PER_MILLE
+_LOCKED = levels.THREE_PER_MILLE  # of a step: the distance of two stages of one job varies less
+_APART = levels.SHARE_SMALL  # of a step: channels of one collective and ranks of one stage are closer
+_SAME_SIZE = levels.SIZE_DIFFERENCE
+_STEADY = levels.SHARE_NEGLIGIBLE  # of the usual number of messages of a stream
+_FREE = levels.SHARE_HALF  # times the jitter of the time that one or many messages take
 _PARTS = (6, 4, 3)  # of all messages that are many
-_LATER = levels.MANY  # steps
-_UNMOVED = levels.SOME  # share of the steps that a fault does not move
-_WALK = levels.LONGER  # times what a distance changes from step to step; a random walk strays by the root of the steps
-_MIN_DRIFT = 16  # steps that show a drift
+_LATER = levels.MIN_STATISTICS  # steps
+_UNMOVED = levels.SHARE_MINOR  # share of the steps that a fault does not move
+# Times what a distance changes from step to step; a random walk strays by the root of the steps.
+_WALK = levels.RATIO_LONGER
+_MIN_DRIFT = levels.SAMPLED_GROUPS  # steps that show a drift
 _FEW_SAMPLES = 10.0  # of a message, below which its times are chance
-_ERRORS = levels.CHANCE  # standard errors by which totals of samples may differ
-_LEAST_ERROR = 0.02  # of a total: checkpoints and the like
+_ERRORS = levels.SIGMAS_UNLIKELY  # standard errors by which totals of samples may differ
+_LEAST_ERROR = levels.SHARE_NEGLIGIBLE  # of a total: checkpoints and the like
 
 
 def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
@@ -138,8 +140,7 @@ def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
     for later in {1, *(len(few) // part for part in _PARTS)} - {0}:
         passed = own[later:] - own[:-later]
         jitter = float(scatter(passed))
-        limit = _FREE if later == 1 else _FREE_FOR_LONG
-        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= limit * jitter:
+        if float(take_median(np.abs(distance[later:] - distance[:-later]))) <= _FREE * jitter:
             return False
     return True
 

@@ -20,12 +20,14 @@ from prism.observe.traffic.period import Floats, Times
 class SmallMessageConfig:
     """When small messages mark steps."""
 
-    least_marks: int = levels.ENOUGH
-    even: float = levels.MOST  # share of the intervals in which every stream sends exactly as many messages as is usual
-    same_gap: float = 0.2  # of the logarithm of the time between two messages
-    repeats: float = 0.02  # share of the time between messages that may differ more, where a part of a step repeats
-    lost: float = levels.FEW  # share of the records that may be missing
-    pooled: int = 64  # messages of one size between two marks that show a step in spite of that
+    least_marks: int = levels.MIN_EVENTS
+    # Share of the intervals in which every stream sends exactly as many messages as is usual.
+    even: float = levels.SHARE_LARGE
+    same_gap: float = levels.SHARE_SMALL  # of the logarithm of the time between two messages
+    # Share of the time between messages that may differ more, where a part of a step repeats.
+    repeats: float = levels.SHARE_NEGLIGIBLE
+    lost: float = levels.SHARE_SMALL  # share of the records that may be missing
+    pooled: int = levels.SAMPLED_SIZES  # messages of one size between two marks that show a step in spite of that
 
 
 def time_small_messages(
@@ -67,7 +69,7 @@ def _time_with_losses(small: list[StreamStarts], heavy: list[StreamStarts], conf
         sent = np.diff(np.searchsorted(pooled, marks)).astype(np.float64)
         usual = float(take_median(sent))
         if usual >= config.pooled:
-            shares.append(float(np.mean(np.abs(sent - usual) <= levels.CHANCE * np.sqrt(config.lost * usual))))
+            shares.append(float(np.mean(np.abs(sent - usual) <= levels.SIGMAS_UNLIKELY * np.sqrt(config.lost * usual))))
     return float(take_median(np.diff(marks))) if min(shares, default=0.0) >= config.even else None
 
 

@@ -21,28 +21,36 @@ from prism.observe.traffic.period import (
     usual_spacing,
 )
 
-_LEAST_STEPS = 4
-_MOST_MARKS = levels.MOST_MESSAGES
-_ALIKE = levels.FEW  # of the usual count; at least exactly equal
-_REGULAR = levels.MAJORITY  # share of the intervals with the usual count that a stream of marks needs
-_NEARLY = levels.MOST  # of the most regular marks
-_FEW = levels.MANY  # of a period that a capture holds
-_DOUBTFUL = levels.MOST  # clarity of a rhythm that counting may contradict
-_EQUAL_LENGTH = (levels.ALMOST_ALL, 1.05)
-_CLEAR_HALF = levels.MOST  # clarity of a rhythm of one half
-_CLEARER = 0.25  # than that of the whole
-_MOST_LONGER = 2.5  # times: what a fault makes of a step while it still is one
+_LEAST_STEPS = levels.MIN_EVENTS
+_MOST_MARKS = levels.MAX_MESSAGES
+_ALIKE = levels.SHARE_SMALL  # of the usual count; at least exactly equal
+_REGULAR = levels.SHARE_MAJORITY  # share of the intervals with the usual count that a stream of marks needs
+_NEARLY = levels.SHARE_LARGE  # of the most regular marks
+_FEW = levels.MIN_STATISTICS  # of a period that a capture holds
 _CLEAR = 0.9  # clarity of a rhythm that counting does not contradict
-_SAME_SPACING = (0.85, 1.15)
-_TOO_SHORT = 0.65  # of the time between rests
-_OTHER_LENGTH = 0.05  # of a step: steps that differ by more are of another length
-_MOST_CHANGES = levels.LEAST  # of length: when a fault begins and ends
-_RARELY = 0.05  # of the steps
-_MOST_OF = levels.MOST  # of the messages that the groups between rests hold
-_ODD = levels.FEW  # of the time between rests that they may be off
-_ALMOST = (0.9, 1.1)
-_OPTIMIZER = (0.02, levels.SOME)  # of a micro-batch: by how much one that ends a step is longer
-_SAME = (0.7, 1.4)  # times the counted period: steps differ in length, so both may be right
+_CLEARER = levels.SHARE_MINOR  # than that of the whole
+_HALF_CLEAR = levels.SHARE_LARGE  # clarity of a rhythm of one half, and of one that counting may contradict
+_SAME_LENGTH = 1.12  # times: two estimates of one length
+_SIMILAR_LENGTH = 1.4  # times: steps differ in length, so two such estimates may both be right
+_MOST_LONGER = levels.RATIO_DOUBLE  # times: what a fault makes of a step while it still is one
+_OTHER_LENGTH = levels.SIZE_DIFFERENCE  # of a step: steps that differ by more are of another length
+_MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
+_MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
+_ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
+_OPTIMIZER = (
+    levels.SHARE_NEGLIGIBLE,
+    levels.SHARE_MINOR,
+)  # of a micro-batch: by how much one that ends a step is longer
+
+
+def _are_same(one: float, other: float) -> bool:
+    """Whether two estimates are of one length."""
+    return 1 / _SAME_LENGTH < one / other < _SAME_LENGTH
+
+
+def _are_similar(one: float, other: float) -> bool:
+    """Whether two estimates may be of one length, as steps differ."""
+    return 1 / _SIMILAR_LENGTH < one / other < _SIMILAR_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +78,7 @@ def _join_halves(period_ns: float, single: list[StreamStarts]) -> float | None:
     for stream in single:
         for marks in [stream.times, *find_group_starts(stream.times), stream.times[find_rest_ends(stream.times)]]:
             between = np.diff(marks).astype(np.float64)
-            if len(between) < 2 * _LEAST_STEPS or not _ALMOST[0] < float(take_median(between)) / period_ns < _ALMOST[1]:
+            if len(between) < 2 * _LEAST_STEPS or not _are_same(float(take_median(between)), period_ns):
                 continue
             unlike, like = np.abs(between[1:] - between[:-1]), np.abs(between[2:] - between[:-2])
             usual = float(take_median(unlike))
@@ -92,14 +100,14 @@ def _find_period(
         told = (
             halves is not None and halves.tolerance > _OTHER_LENGTH and not _repeats_groups(rhythm.period_ns, streams)
         )
-        if halves is not None and told and rhythm.period_ns > _SAME[1] * halves.period_ns:
+        if halves is not None and told and rhythm.period_ns > _SIMILAR_LENGTH * halves.period_ns:
             return halves.period_ns
         if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
             return halves.period_ns
-    if rhythm is not None and (rhythm.clarity < _DOUBTFUL or _is_rare(rhythm.period_ns, single)):
+    if rhythm is not None and (rhythm.clarity < _HALF_CLEAR or _is_rare(rhythm.period_ns, single)):
         # A few long stretches look alike by chance. Micro-batches rest and count alike too, but in groups.
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
-        if agreed is not None and rhythm.period_ns > _SAME[1] * agreed:
+        if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
             return agreed
     period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
     rests = time_rests(single)
@@ -107,22 +115,20 @@ def _find_period(
         rests = None
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         period, rhythm = None, None
-    if rests is not None and (period is None or period < _TOO_SHORT * rests):
+    if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
         return rests
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
-    if period is not None and rests is not None and _SAME_SPACING[0] < period / rests < _SAME_SPACING[1]:
+    if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
     counted = count_steps(heavy)
-    if counted is not None and any(
-        _SAME_SPACING[0] < counted / one < _SAME_SPACING[1] for one in _rests_by_class(single)
-    ):
+    if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
         return counted  # Some rest as long as others count.
-    if rests is not None and (counted is None or counted < _TOO_SHORT * rests):
-        return period if period is not None and period < _SAME[1] * rests else rests
+    if rests is not None and (counted is None or _SIMILAR_LENGTH * counted < rests):
+        return period if period is not None and period < _SIMILAR_LENGTH * rests else rests
     if counted is None:
         return period
-    if period is not None and _SAME[0] < period / counted < _SAME[1]:
+    if period is not None and _are_similar(period, counted):
         return period
     return counted
 
@@ -130,7 +136,7 @@ def _find_period(
 def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> float | None:
     """The time between marks that cut all streams alike, where it also is the time between long rests."""
     rests, counted = time_rests(single), count_steps(heavy)
-    if rests is None or counted is None or not _EQUAL_LENGTH[0] < counted / rests < _EQUAL_LENGTH[1]:
+    if rests is None or counted is None or not _are_same(counted, rests):
         return None
     return counted
 
@@ -149,7 +155,7 @@ def find_halves(single: list[StreamStarts], slack_ns: int) -> Rhythm | None:
     for before in (True, False):
         parts = [stream.times[(stream.times < middle) == before] for stream in single]
         rhythm = find_rhythm(pack_starts(parts, [stream.klass for stream in single], slack_ns), slack_ns)
-        if rhythm is None or rhythm.clarity < _CLEAR_HALF:
+        if rhythm is None or rhythm.clarity < _HALF_CLEAR:
             return None
         found.append(rhythm)
     periods = [rhythm.period_ns for rhythm in found]
@@ -163,13 +169,13 @@ def find_halves(single: list[StreamStarts], slack_ns: int) -> Rhythm | None:
 def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
-    return grouped is not None and period_ns is not None and _SAME[0] < period_ns / grouped < _SAME[1]
+    return grouped is not None and period_ns is not None and _are_similar(period_ns, grouped)
 
 
 def _repeats_groups(period_ns: float, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other exactly as a period says."""
     grouped = usual_spacing(streams)
-    return grouped is not None and _SAME_SPACING[0] < period_ns / grouped < _SAME_SPACING[1]
+    return grouped is not None and _are_same(period_ns, grouped)
 
 
 def _in_single_steps(period_ns: float, streams: PackedStarts, single: list[StreamStarts], pauses: Times) -> float:
@@ -178,7 +184,7 @@ def _in_single_steps(period_ns: float, streams: PackedStarts, single: list[Strea
     A few steps and a checkpoint repeat, and so do three short steps of a job whose later steps are half as long again.
     """
     grouped = usual_spacing(streams)
-    if grouped is None or period_ns < _SAME[1] * grouped:
+    if grouped is None or period_ns < _SIMILAR_LENGTH * grouped:
         return period_ns
     several = _is_between_pauses(period_ns, grouped, pauses) or _changes_rarely(single)
     return grouped if several else period_ns
@@ -191,7 +197,7 @@ def _changes_rarely(single: list[StreamStarts]) -> bool:
         for starts in find_group_starts(stream.times)[-1:]:
             between = np.diff(starts).astype(np.float64)
             changes = np.abs(np.diff(between)) > _OTHER_LENGTH * between[1:]
-            shares.append(changes.sum() <= max(_MOST_CHANGES, _RARELY * len(changes)))
+            shares.append(changes.sum() <= max(_MOST_CHANGES, _OTHER_LENGTH * len(changes)))
     return len(shares) > 0 and float(np.mean(shares)) > 0.5
 
 
@@ -201,7 +207,7 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
         return False
     first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
     between = np.diff(first)
-    return len(between) > 0 and _SAME_SPACING[0] < float(take_median(between)) / period_ns < _SAME_SPACING[1]
+    return len(between) > 0 and _are_same(float(take_median(between)), period_ns)
 
 
 def time_rests(streams: list[StreamStarts]) -> float | None:

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
-from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.jobs.grouping import ObservedJob, connect
 from prism.observe.llmprism.alarms import raise_alarms
 from prism.observe.llmprism.parallelism import label_kinds, split_steps
-from prism.observe.llmprism.recognition import Ints, connect, recognise_clusters
+from prism.observe.llmprism.recognition import Ints, recognise_clusters
 from prism.observe.llmprism.timeline import draw_timeline, find_step_ends
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.preparation import prepare_traffic

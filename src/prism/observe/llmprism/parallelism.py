@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from prism.observe.llmprism.recognition import connect
+from prism.observe.jobs.grouping import connect
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.table import Traffic
 

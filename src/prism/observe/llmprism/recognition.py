@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.observe.jobs.grouping import connect
 from prism.observe.traffic.table import Traffic
 
 _ALIKE = 0.5  # Jaccard similarity of server sets above which clusters are one job; the threshold is not published
@@ -30,22 +31,6 @@ def _is_gpu(endpoints: pl.DataFrame) -> NDArray[np.bool_]:
     """The method is given a list of GPUs: where the topology numbers rails, what has none is not a GPU's NIC."""
     railed: NDArray[np.bool_] = endpoints["rail"].is_not_null().to_numpy()
     return railed if railed.any() else np.ones(endpoints.height, np.bool_)
-
-
-def connect(num: int, src: Ints, dst: Ints) -> Ints:
-    """Union-find: the smallest member of each endpoint's component."""
-    label = np.arange(num)
-    while True:
-        low = np.minimum(label[src], label[dst])
-        after = label.copy()
-        np.minimum.at(after, src, low)
-        np.minimum.at(after, dst, low)
-        np.minimum.at(after, label[src], low)
-        np.minimum.at(after, label[dst], low)
-        after = after[after]
-        if np.array_equal(after, label):
-            return label
-        label = after
 
 
 def _merge(clusters: list[Ints], servers: list[frozenset[int]]) -> list[Ints]:

@@ -16,30 +16,35 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS
 from prism.observe.traffic.medians import find_median, interpolate_quantile, scatter
+from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MOST_EVENTS = levels.FEW_MESSAGES  # beginnings that are compared
-_MOST_ENDS = 1500
-_MOST_SHIFTS = 16  # differences of clocks that are tried
-_MOST_SKEW = levels.LEAST  # times the usual skew of two clocks
-_SAME_SHIFT_NS = levels.CLOCK_NS  # apart: messages that go side by side lead to the same
+BOUND_SCATTER = 3e-4
+"""Of the silence before: 1e-5 to 5e-5 were measured between ranks in lockstep, 5e-4 to 9e-4 between replicas."""
+_MOST_EVENTS = levels.SAMPLED_MESSAGES  # beginnings that are compared
+_MOST_ENDS = levels.MAX_MESSAGES
+_MOST_SHIFTS = levels.SAMPLED_GROUPS  # differences of clocks that are tried
+_MOST_SKEW = levels.MIN_SAMPLES  # times the usual skew of two clocks
+_SAME_SHIFT_NS = levels.CLOCK_TOLERANCE_NS  # apart: messages that go side by side lead to the same
 _FLOOR_NS = 3_000.0
-_AS_SHARP = levels.FAR  # times the scatter along a ring
+_AS_SHARP = levels.RATIO_FAR  # times the scatter along a ring
 _SAME_END = 0.005  # of a transfer's length: ends of one collective scatter by no more, those of two by 0.01 and more
-_CHANCE = 0.7  # median distance of two moments that sampling moves, in units of the usual move: Laplace's law
-_SURE = levels.CHANCE  # deviations by which an estimate of it may be off
-_OFTEN = 1.6  # times the usual move: what still is chance where two collectives would differ by more
+# Median distance of two moments that sampling moves, in units of the usual move: Laplace's law.
+_CHANCE = levels.SHARE_LARGE
+_SURE = levels.SIGMAS_UNLIKELY  # deviations by which an estimate of it may be off
+_OFTEN = levels.RATIO_LONGER  # times the usual move: what still is chance where two collectives would differ by more
 _OTHER_END = 0.012  # of a transfer's length
-_UNDELAYED = levels.FEW  # of the messages
-_FRESH = levels.SOME  # of the longest silences: a message after a shorter one waited for the one before it
-_BLURRED = levels.FAR  # times the least move
-_ENOUGH = levels.MANY  # messages
-_AT_ONCE = 0.2  # share of the messages of ranks that are bound to each other; the rest waits for other things
-_PEAK = 0.4  # of those in a window eight times as wide, of which chance puts one eighth there
-_LEAST = levels.LEAST  # messages that tell anything
+_UNDELAYED = levels.SHARE_SMALL  # of the messages
+_FRESH = levels.SHARE_MINOR  # of the longest silences: a message after a shorter one waited for the one before it
+_BLURRED = levels.RATIO_FAR  # times the least move
+_ENOUGH = levels.MIN_STATISTICS  # messages
+# Share of the messages of ranks that are bound to each other; the rest waits for other things.
+_AT_ONCE = levels.SHARE_MINOR
+_PEAK = levels.SHARE_HALF  # of those in a window eight times as wide, of which chance puts one eighth there
+_LEAST = levels.MIN_SAMPLES  # messages that tell anything
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +263,7 @@ def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
     after = np.searchsorted(b, middle)
     before = after - 1
     for _ in range(_MOST_SHIFTS + 1):
-        at = _nearest(b, a + shift)
+        at = nearest(b, a + shift)
         spread = scatter(b[at] - a)
         if spread < least:
             best, least = at, spread
@@ -273,16 +278,3 @@ def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
         if abs(shift) > _MOST_SKEW * SKEW_NS:
             break
     return best, least
-
-
-@numba.njit(cache=True, nogil=True)
-def _nearest(times: Ints, wanted: Ints) -> Ints:
-    """Where the time nearest to each wanted one lies; both are in order."""
-    at = np.empty(len(wanted), np.int64)
-    right = 0
-    for k in range(len(wanted)):
-        while right < len(times) - 1 and times[right] < wanted[k]:
-            right += 1
-        left = max(right - 1, 0)
-        at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
-    return at

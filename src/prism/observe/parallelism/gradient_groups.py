@@ -12,6 +12,7 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, connect
 from prism.observe.parallelism.connections import (
+    BOUND_SCATTER,
     Connection,
     Floats,
     Ints,
@@ -21,22 +22,23 @@ from prism.observe.parallelism.connections import (
     read_connection,
 )
 from prism.observe.parallelism.shared_sequences import count_in_step
-from prism.observe.traffic.period import nearest
+from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
-_OTHER_SIZE = 0.15  # of the logarithm of bytes
-_PLACES = levels.SAMPLE  # hosts that are looked at
-_MAIN = levels.SOME  # of what a connection sends most of: messages that come once a step tell little
-_UNEVEN = 4  # times more connections to one host than to another
-_OTHER_LOAD = 0.02  # of the logarithm of what a group sends in all
-_OTHER_STAGE = 8e-3  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
-_IN_STEP = 4.5e-4  # of the silence before: how far ranks that are bound to each other scatter
-_FEW_HOSTS = 4  # of a group; among many, one that is seen is always close behind the last
-_TRANSFER = 1.05  # times the shortest length: a transfer that waited for nobody
-_LONGEST_WAIT = 3.0  # times the shortest length that counts: a hang would outweigh all else
-_WAITS = 0.07  # of the shortest length that connections wait for each other on average, to tell anything
-_UNSEEN_WAIT = 0.35  # of what each connection waits: less is left where the last to come is always one that sends
-_STEADY = levels.LITTLE  # of the shortest length by which sampling may move an end
+_OTHER_SIZE = levels.SHARE_SMALL  # of the logarithm of bytes
+_PLACES = levels.SAMPLED_GROUPS  # hosts that are looked at
+_MAIN = levels.SHARE_MINOR  # of what a connection sends most of: messages that come once a step tell little
+_UNEVEN = levels.MIN_EVENTS  # times more connections to one host than to another
+_OTHER_LOAD = levels.SHARE_NEGLIGIBLE  # of the logarithm of what a group sends in all
+_OTHER_STAGE = (
+    levels.ONE_PERCENT
+)  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
+_FEW_HOSTS = levels.MIN_EVENTS  # of a group; among many, one that is seen is always close behind the last
+_LONGEST_WAIT = levels.RATIO_FAR  # times the shortest length that counts: a hang would outweigh all else
+_WAITS = levels.SHARE_SMALL  # of the shortest length that connections wait for each other on average, to tell anything
+# Of what each connection waits: less is left where the last to come is always one that sends.
+_UNSEEN_WAIT = levels.SHARE_MINOR
+_STEADY = levels.SHARE_NEGLIGIBLE  # of the shortest length by which sampling may move an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ def waits_for_senders_alone(traffic: Traffic, streams: pl.DataFrame) -> bool:
 def _are_bound(a: Connection, b: Connection) -> bool:
     """Whether two connections begin closer to each other than ranks that are free would."""
     bond = measure_bond(a, b)
-    return bond is not None and bond.scatter_ns < _IN_STEP * bond.silence_ns
+    return bond is not None and bond.scatter_ns < BOUND_SCATTER * bond.silence_ns
 
 
 def _wait(connection: Connection, ends: Ints, shortest: float) -> Floats:
@@ -144,7 +146,7 @@ def _wait(connection: Connection, ends: Ints, shortest: float) -> Floats:
     at = order[nearest(connection.end[order], ends)]
     length = (connection.end - connection.start)[at] / shortest
     together = np.abs(connection.end[at] - ends) < min(SKEW_NS, 0.4 * shortest)
-    waited: Floats = np.where(together, np.clip(length - _TRANSFER, 0.0, _LONGEST_WAIT), np.nan)
+    waited: Floats = np.where(together, np.clip(length - 1.0, 0.0, _LONGEST_WAIT), np.nan)
     return waited
 
 

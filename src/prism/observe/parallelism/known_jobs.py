@@ -16,10 +16,11 @@ from prism.records.layout import Layout
 
 Ints = NDArray[np.int64]
 
-_SAME_SIZE = levels.SAME_SIZE  # of the logarithm of bytes
-_SOME = levels.LEAST  # steps
-_UNLIKE = 0.005  # of a usual step: mending what costs less is not worth telling
-_NEW = 0.02  # share of the bytes in streams that were not seen before: the job does something else now
+_SAME_SIZE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes
+_SOME = levels.MIN_SAMPLES  # steps
+_UNLIKE = levels.THREE_PER_MILLE  # of a usual step: mending what costs less is not worth telling
+# Share of the bytes in streams that were not seen before: the job does something else now.
+_NEW = levels.SHARE_NEGLIGIBLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import polars as pl
 
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.gradient_groups import count_gradient_groups
-from prism.observe.parallelism.layout_model import confidence_of, rank_layouts
+from prism.observe.parallelism.layout_model import RankCount, confidence_of, rank_layouts
 from prism.observe.parallelism.layout_readings import Counts, find_groups, part_experts, read_lockstep
-from prism.observe.parallelism.rank_counts import count_ranks, list_nics
+from prism.observe.parallelism.rank_counts import Ranks, list_nics, list_rank_counts
 from prism.observe.parallelism.stages import StageMap, spread_over_nics
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import DEGREES, Alternative, Degree, Group, Layout
@@ -39,38 +39,48 @@ def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
     )
 
 
+def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, ranks: Ranks) -> Counts:
+    """What is counted of a job that has so many ranks."""
+    period_ns = job.period_ns or float(job.last_ns - job.first_ns)
+    gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
+    if ranks.guessed and not ranks.shared and gradients.dense:
+        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
+    return Counts(
+        ranks=ranks,
+        streams=streams,
+        stages=stages,
+        host=traffic.endpoints["host_id"].to_numpy().astype(np.int64),
+        gradients=part_experts(gradients, ranks.per_host),
+        groups=find_groups(streams, stages),
+    )
+
+
 def infer_layout(
     traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, gpus_per_host: int | None = None
 ) -> Layout:
     """The most likely layout of a job; with `gpus_per_host` NICs may be shared by ranks that cannot be told apart."""
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    ranks = count_ranks(traffic, job, streams, gpus_per_host, host)
-    period_ns = job.period_ns or float(job.last_ns - job.first_ns)
-    gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
-    if ranks.guessed and not ranks.shared and gradients.dense:
-        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
-    counts = Counts(
-        ranks=ranks,
-        streams=streams,
-        stages=stages,
-        host=host,
-        gradients=part_experts(gradients, ranks.per_host),
-        groups=find_groups(streams, stages),
+    possible = list_rank_counts(traffic, job, streams, gpus_per_host, host)
+    counted = [_count(traffic, job, streams, stages, ranks) for ranks in possible]
+    ranked = rank_layouts(
+        [
+            RankCount(ranks=c.ranks.total, per_host=c.inside, readings=[*c.read(), *read_lockstep(traffic, c)])
+            for c in counted
+        ]
     )
-    ranked = rank_layouts(ranks.total, counts.inside, [*counts.read(), *read_lockstep(traffic, counts)])
     best = ranked[0].degrees
     address = traffic.endpoints["address"].to_list()
     staged = spread_over_nics(stages, streams.filter(pl.col("kind") == "pp"), best.pp, list_nics(traffic, job))
     return Layout(
-        **{name: Degree(getattr(best, name), round(ranks.sure * confidence_of(ranked, name), 3)) for name in DEGREES},
-        joint=round(ranks.sure * ranked[0].probability, 3),
+        **{name: Degree(getattr(best, name), round(confidence_of(ranked, name), 3)) for name in DEGREES},
+        joint=round(ranked[0].probability, 3),
         alternatives=tuple(
-            Alternative(**asdict(other.degrees), probability=round(ranks.sure * other.probability, 3))
-            for other in ranked[1:_LISTED]
+            Alternative(**asdict(other.degrees), probability=round(other.probability, 3)) for other in ranked[1:_LISTED]
         ),
         sharding="unknown",
         groups=tuple(
-            Group(kind=kind, members=tuple(address[e] for e in sorted(m)), confidence=0.9) for kind, m in counts.groups
+            Group(kind=kind, members=tuple(address[e] for e in sorted(m)), confidence=0.9)
+            for kind, m in counted[0].groups
         ),
         stages={address[e]: s for e, s in staged.items()},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -21,8 +22,9 @@ from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
 
-_LAYERS = levels.SAMPLE  # messages of one size per step that are one of each layer rather than buckets of gradients
-_ONCE = 1.4  # per step
+# Messages of one size per step that are one of each layer rather than buckets of gradients.
+_LAYERS = levels.SAMPLED_GROUPS
+_ONCE = levels.RATIO_LONGER  # per step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,16 @@ class Counts:
 
     def spread(self, kind: str, tp: int) -> int:
         """The degree of groups of a kind that span hosts, beside tensor parallelism."""
-        return _spread_degree(self.groups, kind, self.host, max(1.0, self.inside / tp))
+        per_block = self.inside / (self.rings if kind == "cp" else tp)
+        return _spread_degree(self.groups, kind, self.host, max(1.0, per_block))
+
+    @cached_property
+    def rings(self) -> int:
+        """Rings of context blocks that pass from a host to the next side by side; each has ranks of its own."""
+        key = "unit" if self.ranks.guessed else self.key
+        ways = self.streams.filter(pl.col("kind") == "cp").group_by("src_host", "dst_host")
+        side_by_side = int(ways.agg(pl.col(key).n_unique())[key].median() or 1)  # type: ignore[arg-type]
+        return max(n for n in range(1, self.inside + 1) if self.inside % n == 0 and n <= max(side_by_side, 1))
 
     @property
     def spans(self) -> bool:
@@ -81,6 +92,9 @@ class Counts:
                     reliability=config.groups,
                     predict=lambda d, kind=kind: (int(getattr(d, kind) == self.spread(kind, d.tp)),),  # type: ignore[misc]
                 )
+        if self.covers("cp"):
+            # Frameworks number ranks by tensor first and by sequence next, so rings side by side are parts of a tensor.
+            yield Reading(value=self.rings, reliability=config.groups, predict=lambda d: (d.tp,))
         if not self.covers("cp"):
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (int(d.cp * d.tp <= self.inside),))
 
@@ -205,7 +219,7 @@ def _shards_by_layer(streams: pl.DataFrame) -> bool:
 def _sends_layers(streams: pl.DataFrame) -> bool:
     """Whether most connections send many gradients of one size in a step: those of layers that are alike."""
     units = streams.filter(pl.col("kind") == "dp").group_by("unit").agg(pl.col("per_step").max())
-    return bool(units.select((pl.col("per_step") >= _LAYERS).mean() > 0.5).item()) if units.height else False
+    return bool(units.select((pl.col("per_step").round() >= _LAYERS).mean() > 0.5).item()) if units.height else False
 
 
 def find_groups(streams: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:

@@ -11,19 +11,23 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.parallelism.connections import Connection, begin_as_one, keep_step, measure_bond, read_connection
+from prism.observe.parallelism.connections import (
+    BOUND_SCATTER,
+    Connection,
+    begin_as_one,
+    keep_step,
+    measure_bond,
+    read_connection,
+)
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.traffic.table import Traffic
 
-_PLACES = levels.SAMPLE  # pairs of hosts that are looked at
-_MOST_CONNECTIONS = 32  # of two hosts that are compared
-_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
-_ASKED = 4  # connections of a host that are compared with another host's
-_FAR_CLOSER = levels.FEW  # of how far connections of one host scatter at most, some of which may be bound too
-_CLOSER = levels.SOME  # of how far strangers scatter
-_LOOSE = 6e-4  # of the silence: ranks that are bound come closer together whatever the others do
-_TIGHT = 1.5e-4  # of the silence: measured 1e-5 to 5e-5 for ranks in lockstep, 5e-4 to 9e-4 for replicas of one host
-_BLURRED = 3e-4  # of the silence before: sampling that moves starts by more hides who is bound to whom
+_PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are looked at
+_MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
+_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the busiest connection between two hosts
+_ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
+_FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too
+_CLOSER = levels.SHARE_MINOR  # of how far strangers scatter
 
 Flags = NDArray[np.bool_]
 
@@ -83,7 +87,7 @@ def _read_way(traffic: Traffic, pipe: pl.DataFrame, src_host: int, dst_host: int
 
 def _is_sharp(connection: Connection) -> bool:
     """Whether sampling moves starts by little beside the silence before."""
-    return not len(connection.fresh) or connection.fresh_noise <= _BLURRED * connection.usual_silence
+    return not len(connection.fresh) or connection.fresh_noise <= BOUND_SCATTER * connection.usual_silence
 
 
 def _scatter_of_strangers(ways: list[list[Connection]], stages: StageMap) -> float:
@@ -115,7 +119,7 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
     widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
     # Where every stage has one host there are no independent ranks to compare with, and the silence alone tells.
     silence = connections[0].usual_silence
-    close = min(_CLOSER * free_ns, _LOOSE * silence) if free_ns else _TIGHT * silence
+    close = min(_CLOSER * free_ns or np.inf, BOUND_SCATTER * silence)
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same

@@ -12,24 +12,26 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS, ObservedJob
 from prism.observe.traffic.medians import interpolate_quantile, take_median
+from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SAME_SIZE = levels.SAME_SIZE  # relative difference up to which the two directions of a pair carry the same tensor
-_ASKED = levels.SAMPLE  # streams of a family whose answers are looked at
-_UNHURRIED = levels.FEW  # of a stream's messages take no longer than the transfer itself
-_FLOOR_NS = levels.CLOCK_NS
-_ASKED_MESSAGES = 400  # of each
+# Relative difference up to which the two directions of a pair carry the same tensor.
+_SAME_SIZE = levels.SIZE_DIFFERENCE
+_ASKED = levels.SAMPLED_GROUPS  # streams of a family whose answers are looked at
+_UNHURRIED = levels.SHARE_SMALL  # of a stream's messages take no longer than the transfer itself
+_FLOOR_NS = levels.CLOCK_TOLERANCE_NS
+_ASKED_MESSAGES = levels.SAMPLED_MESSAGES  # of each
 _LIVES = (
-    levels.FEW,
-    levels.MOST,
+    levels.SHARE_SMALL,
+    levels.SHARE_LARGE,
 )  # of the steps that a connection lasts, at least and at most, where a job was started again
-_AS_OFTEN = levels.MOST  # of a stream's messages that come back
-_COUNTED = levels.FEW_MESSAGES  # messages of a stream whose number tells how many are missing
-_MOST_LOST = levels.SOME  # share of the records; more is a difference by design
-_CHANCE = levels.CHANCE  # deviations by which an estimated spread may exceed that of sampling
+_AS_OFTEN = levels.SHARE_LARGE  # of a stream's messages that come back
+_COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells how many are missing
+_MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
+_CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
 
 
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -66,10 +68,10 @@ def estimate_loss(streams: pl.DataFrame) -> float:
     alike = (
         often.group_by("family")
         .agg((scatter**2 / num.median()).alias("lost"), pl.len())
-        .filter(pl.col("len") >= levels.MANY)
+        .filter(pl.col("len") >= levels.MIN_STATISTICS)
     )
     lost = alike.filter(pl.col("lost") < _MOST_LOST).sort("len", "family")["lost"].tail(1)
-    return float(lost[0]) if len(lost) and lost[0] > levels.LITTLE else 0.0
+    return float(lost[0]) if len(lost) and lost[0] > levels.SHARE_NEGLIGIBLE else 0.0
 
 
 def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -235,14 +237,7 @@ def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> tuple[
     """
     length = (end[:_ASKED_MESSAGES] - start[:_ASKED_MESSAGES]).astype(np.float64)
     ends = np.sort(end[:_ASKED_MESSAGES])
-    distance = np.empty(len(ends))
-    right = 0
-    for k in range(len(ends)):
-        while right < len(twins) - 1 and twins[right] < ends[k]:
-            right += 1
-        left = max(right - 1, 0)
-        closer = abs(ends[k] - twins[left]) <= abs(twins[right] - ends[k])
-        distance[k] = twins[left if closer else right] - ends[k]
+    distance = (twins[nearest(twins, ends)] - ends).astype(np.float64)
     shift = take_median(distance)
     if abs(shift) > 3 * SKEW_NS:
         shift = 0.0

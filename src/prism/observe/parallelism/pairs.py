@@ -8,23 +8,23 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 
-_PRESENT = levels.HALF  # share of the steps in which training traffic is there
+_PRESENT = levels.SHARE_HALF  # share of the steps in which training traffic is there
 # Messages per step that has any, without a simultaneous answer that make an exchange a pipeline.
-_ALONE = levels.MAJORITY
-_PASSED = levels.MAJORITY  # share of a job's hosts that a pipeline passes through, at least
-_UNSTEADY = levels.LITTLE  # relative spread of sizes above which tokens were routed, not tensors sent
-_OFTEN = levels.FAR  # times more messages per step that tell layer-wise traffic from gradients
-_LAYERWISE = 64  # messages of one pair per step: more than most pipelines have micro-batches
-_THROUGHOUT = 0.4  # of a step: routed tokens are never silent for longer
-_SILENT = levels.MAJORITY  # of a step: what is sent layer by layer is never silent for longer
+_ALONE = levels.SHARE_MAJORITY
+_PASSED = levels.SHARE_MAJORITY  # share of a job's hosts that a pipeline passes through, at least
+_UNSTEADY = levels.SHARE_NEGLIGIBLE  # relative spread of sizes above which tokens were routed, not tensors sent
+_OFTEN = levels.RATIO_FAR  # times more messages per step that tell layer-wise traffic from gradients
+_LAYERWISE = levels.SAMPLED_SIZES  # messages of one pair per step: more than most pipelines have micro-batches
+_THROUGHOUT = levels.SHARE_HALF  # of a step: routed tokens are never silent for longer
+_SILENT = levels.SHARE_MAJORITY  # of a step: what is sent layer by layer is never silent for longer
 # Share of messages that begin while another one is under way: rings send one or two at a time.
-_AT_ONCE = levels.MAJORITY
-_CROWD = levels.LEAST  # peers of an endpoint that make its exchange all-to-all
-_PIPELINE_FIRST = 1.6  # weight of a pipeline's bytes
-_SAME_SIZE = 0.1  # of a message that a pipeline sends; a few samples may be off by this much
-_ALIKE = 0.03  # of the logarithm of bytes or messages of two connections
-_LITTLE = 0.05  # of the bytes of the heaviest collective
-_NUMBERS_BYTES = levels.NUMBERS_BYTES  # what is smaller carries a few numbers, such as the norm of gradients
+_AT_ONCE = levels.SHARE_MAJORITY
+_CROWD = levels.MIN_SAMPLES  # peers of an endpoint that make its exchange all-to-all
+_PIPELINE_FIRST = levels.RATIO_DOUBLE  # weight of a pipeline's bytes
+_SAME_SIZE = levels.SIZE_DIFFERENCE  # of a message that a pipeline sends; a few samples may be off by this much
+_ALIKE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes or messages of two connections
+_LITTLE = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest collective
+_NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, such as the norm of gradients
 
 
 def label_pairs(streams: pl.DataFrame) -> pl.DataFrame:

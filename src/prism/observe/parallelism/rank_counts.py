@@ -18,13 +18,10 @@ from prism.records.layout import Layout
 Ints = NDArray[np.int64]
 
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
-_FEW_NICS = (1, 2)  # of a host with more GPUs than NICs
+_FEW_NICS = 2  # at most, of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
 _LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
-_QUICKEST = levels.LISTED  # transfers that show it
-# How sure a count is: of 108 layouts of benchmarks/world (even captures, whole and with a tenth of their records lost,
-# and 46 small ones) 105 were right, whichever way ranks were counted.
-_SURE = 0.95
+_QUICKEST = levels.SAMPLED_STREAMS  # transfers that show it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +30,17 @@ class Ranks:
 
     total: int
     per_host: float
-    sure: float
     shared: bool  # whether NICs are shared by several
     guessed: bool = False  # from what is usual, not from what was seen
 
 
-def count_ranks(
+def list_rank_counts(
     traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, gpus_per_host: int | None, host: Ints
-) -> Ranks:
-    """One rank per NIC, unless several connections of one kind and moment show that NICs are shared."""
+) -> list[Ranks]:
+    """One rank per NIC, unless several connections of one kind and moment show that NICs are shared.
+
+    Several counts, the usual one first, where records do not show how many ranks are behind a NIC.
+    """
     hosts = np.unique(host[job.endpoints])
     count = len(job.endpoints) + _count_silent_nics(traffic, job, streams, hosts, host)
     nics = count / max(len(hosts), 1)
@@ -49,23 +48,27 @@ def count_ranks(
         known = [traffic.nics_of_host.get(int(h), 0) for h in hosts]
         usual = max(Counter(known).most_common(1)[0][0], 1) if known else 1
         share = max(1.0, gpus_per_host / usual)
-        return Ranks(total=round(count * share), per_host=nics * share, sure=_SURE, shared=share > 1)
+        return [Ranks(total=round(count * share), per_host=nics * share, shared=share > 1)]
     shared = _ranks_per_nic(streams)
-    if shared > 1 and round(nics * shared) == _USUAL_GPUS:
-        return Ranks(total=count * shared, per_host=nics * shared, sure=_SURE, shared=True)
+    behind, odd = divmod(_USUAL_GPUS, max(round(nics), 1))
     # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
     piped = bool((streams["kind"] == "pp").any())
+    if shared > 1 and not odd and (shared == behind or (piped and behind > 1 and shared % behind == 0)):
+        return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, piped=piped):
-        return Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, sure=_SURE, shared=piped, guessed=True)
-    # Several connections between two NICs are channels where a host has as many NICs as GPUs are usual.
-    alone = shared == 1 or round(nics) == _USUAL_GPUS
-    return Ranks(total=count, per_host=nics, sure=_SURE if alone else 0.6, shared=False)
+        return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
+    each = Ranks(total=count, per_host=nics, shared=False)
+    known = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
+    if piped or odd or behind == 1 or known != {round(nics)} or round(nics) <= _FEW_NICS:
+        return [each]
+    # A host with four NICs may have four GPUs or eight, and nothing that the network carries tells.
+    return [Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True), each]
 
 
 def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:
     """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC."""
     hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints]).tolist()
-    if all(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+    if all(not 0 < traffic.nics_of_host.get(int(h), 0) <= _FEW_NICS for h in hosts):
         return len(job.endpoints)
     ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
     return ranks if ranks == len(hosts) * _USUAL_GPUS else None
@@ -76,7 +79,7 @@ def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, *, piped: bool
 
     NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
     """
-    if any(traffic.nics_of_host.get(int(h), 0) not in _FEW_NICS for h in hosts):
+    if any(not 0 < traffic.nics_of_host.get(int(h), 0) <= _FEW_NICS for h in hosts):
         return False
     sender = traffic.pairs["src"].to_numpy()[job.pairs]
     busiest = np.bincount(sender, traffic.pairs["bytes"].to_numpy()[job.pairs]).argmax()

@@ -7,16 +7,15 @@ from itertools import pairwise
 import numpy as np
 
 from prism.observe import levels
-from prism.observe.parallelism.connections import Connection, ends_as_one, measure_bond
+from prism.observe.parallelism.connections import BOUND_SCATTER, Connection, ends_as_one, measure_bond
 
-_BOUND = 0.4  # of how far ranks of other hosts scatter, which share nothing with them
-_SILENT = 0.2  # of a step before gradients: what is sent layer by layer does not tell when its rank came
-_LOOSE = levels.THOUSANDTH  # of the silence: those who share a sequence come closer together whatever the others do
-_ALIKE = levels.FAR  # times the scatter of those who surely share one
-_FLOOR_NS = levels.CLOCK_NS
-_EXACT = 1e-4  # of the silence: replicas never come this close together
-_MOST_CONNECTIONS = 4  # of a group and host that are compared with another host's
-_BLURRED = levels.THOUSANDTH  # of the silence: sampling that moves starts by more hides who is bound to whom
+_BOUND = levels.SHARE_HALF  # of how far ranks of other hosts scatter, which share nothing with them
+_SILENT = levels.SHARE_MINOR  # of a step before gradients: what is sent layer by layer does not tell when its rank came
+_LOOSE = levels.ONE_PER_MILLE  # of the silence: those who share a sequence come closer together whatever the others do
+_ALIKE = levels.RATIO_FAR  # times the scatter of those who surely share one
+_FLOOR_NS = levels.CLOCK_TOLERANCE_NS
+_MOST_CONNECTIONS = levels.MIN_EVENTS  # of a group and host that are compared with another host's
+_BLURRED = levels.ONE_PER_MILLE  # of the silence: sampling that moves starts by more hides who is bound to whom
 
 Groups = list[list[Connection]]
 
@@ -34,7 +33,7 @@ def count_in_step(places: list[Groups], period_ns: float, sharp_ns: float) -> in
     free = [float(np.median(told)) for pair in pairwise(places) if (told := _scatter_between(*pair, sharp_ns))]
     if not free:
         return 1
-    if min(free) < _EXACT * silence:
+    if min(free) < BOUND_SCATTER * silence:
         return size  # Transfers that begin when all have come do not tell who is bound to whom: all may be.
     # A host that is slow at times scatters against all others, so the least counts.
     limit, bound = min(_BOUND * min(free), _LOOSE * silence), 1

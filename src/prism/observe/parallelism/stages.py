@@ -19,14 +19,14 @@ from prism.observe.traffic.period import Times
 
 Ints = NDArray[np.int64]
 
-_SHORT = levels.SOME  # of the gaps between messages of one connection are shorter; long ones hold other things
-_AS_OFTEN = 0.7  # of the messages of the busiest connection between two hosts
-_AT_ONCE = levels.FEW  # of the time between messages: what is exchanged in one call ends closer to each other
+_SHORT = levels.SHARE_MINOR  # of the gaps between messages of one connection are shorter; long ones hold other things
+_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the busiest connection between two hosts
+_AT_ONCE = levels.SHARE_SMALL  # of the time between messages: what is exchanged in one call ends closer to each other
 _MORE_TURNS, _FEW_TURNS = 4, 2  # times more turns one way than the other, and a few that losses may make
-_CUT_OFF = levels.LITTLE  # of a step by which it may be cut too early or too late
+_CUT_OFF = levels.SHARE_NEGLIGIBLE  # of a step by which it may be cut too early or too late
 _TWICE = (
-    levels.LONGER,
-    6.0,
+    levels.RATIO_LONGER,
+    levels.RATIO_FAR,
 )  # times: how much longer a backward pass takes than a forward pass, with sums of gradients
 
 

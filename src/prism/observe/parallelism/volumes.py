@@ -24,10 +24,11 @@ Edge = tuple[int, int]
 class VolumeConfig:
     """How volumes are compared."""
 
-    light: float = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
-    both_ways: float = 0.7  # of the larger direction that the other one carries, where both carry the same
-    other_class: float = 0.15  # of the logarithm of bytes
-    alike: float = levels.ALMOST_ALL  # share of the parts of a class that have the usual size
+    light: float = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
+    # Of the larger direction that the other one carries, where both carry the same.
+    both_ways: float = levels.SHARE_LARGE
+    other_class: float = levels.SHARE_SMALL  # of the logarithm of bytes
+    alike: float = levels.SHARE_NEARLY_ALL  # share of the parts of a class that have the usual size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,23 +18,23 @@ from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
 
-_MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
+_MISSING = levels.SHARE_SMALL  # of a step's messages that may be lost at either end of what was observed
 _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
-_MOST_CLOCKS = levels.SAMPLE
-_AS_STEADY = (3.5, 8e-3)  # times the steadiest clock's jitter, and a share of a step
+_MOST_CLOCKS = levels.SAMPLED_GROUPS
+_AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
-_STRAYS = levels.TRACE
-_ONE_MARK = 0.2  # of a step: marks that are closer are one
-_QUIET = levels.MOST  # of the longest silence
-_SAME_COUNT = 0.15  # of the messages of a step
-_PAUSE = levels.FEW  # of a step
-_MOST_PAUSES = levels.MOST  # of those after another clock
-_NEAR = levels.HUNDREDTH  # of the messages of a step
-_EXACT = levels.MAJORITY  # share of the steps that send exactly as many messages
+_STRAYS = levels.THREE_PER_MILLE
+_ONE_MARK = levels.SHARE_MINOR  # of a step: marks that are closer are one
+_QUIET = levels.SHARE_LARGE  # of the longest silence
+_SAME_COUNT = levels.SHARE_SMALL  # of the messages of a step
+_PAUSE = levels.SHARE_SMALL  # of a step
+_MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
+_NEAR = levels.ONE_PERCENT  # of the messages of a step
+_EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
-_MOST_GAPS = levels.MOST_RECORDS  # that change-point detection looks at
+_MOST_GAPS = levels.MAX_RECORDS  # that change-point detection looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

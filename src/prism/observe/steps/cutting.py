@@ -19,15 +19,15 @@ STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
 
 _EVERY_STEP, _ONCE = 0.9, 2.5  # share of the steps that send a number, and how often
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
-_PAUSE = levels.LITTLE  # of a step: silence longer than usual by this much is a pause
-_UNUSUAL = levels.MANY  # times the usual deviation
-_NEARBY = 9  # steps that tell what is usual
-_LIKE = levels.ENOUGH  # steps that tell when messages come
-_SPREAD = levels.FEW  # of a pause: how much longer it may be for one rank than for another
-_OUTAGE = levels.HALF  # of a step: silence in the middle of a step that is longer than usual by this much
-_DELAYED = levels.HALF  # of a pause by which it lengthens what it delays
-_SAVING = levels.HALF  # of a pause in which a job writes to storage
-_GONE = levels.LONGER  # steps: a pause that is longer, and comes once, is no part of a step
+_PAUSE = levels.SHARE_NEGLIGIBLE  # of a step: silence longer than usual by this much is a pause
+_UNUSUAL = levels.MIN_STATISTICS  # times the usual deviation
+_NEARBY = levels.MIN_STATISTICS  # steps that tell what is usual
+_LIKE = levels.MIN_EVENTS  # steps that tell when messages come
+_SPREAD = levels.SHARE_SMALL  # of a pause: how much longer it may be for one rank than for another
+_OUTAGE = levels.SHARE_HALF  # of a step: silence in the middle of a step that is longer than usual by this much
+_DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens what it delays
+_SAVING = levels.SHARE_HALF  # of a pause in which a job writes to storage
+_GONE = levels.RATIO_LONGER  # steps: a pause that is longer, and comes once, is no part of a step
 
 
 def find_steps(

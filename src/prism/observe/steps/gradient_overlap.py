@@ -10,11 +10,11 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.traffic.period import Floats, Times
 
-_LAYERS = levels.MANY  # bursts of a step: as many layers, or more
-_BUCKETS = 2.7  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
-_SEVERAL = levels.LONGER  # messages of gradients in a step
-_ALONE = 0.7  # share of them that nothing comes just before
-_APART = levels.THOUSANDTH  # of a period: silence that sets bursts apart
+_LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
+_BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
+_SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
+_ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
+_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,27 +12,27 @@ from prism.observe.steps.gradient_overlap import size_up
 from prism.observe.traffic.table import Traffic
 from prism.records.layout import Degree, Layout
 
-_LIKE_TIMEOUT = 0.15  # relative difference
+_LIKE_TIMEOUT = levels.SHARE_SMALL  # relative difference
 _COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
-_TICKS = 20  # of a clock that a step lasts at least
-_LIGHT = 0.02  # of the heaviest pair: pairs that send less carry norms and the like
-_SOME = levels.SOME  # of the bytes of a pair
-_QUICK = 0.2  # of a record that lasts long
-_UNSEEN = levels.MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
+_LIGHT = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
+_SOME = levels.SHARE_MINOR  # of the bytes of a pair
+_QUICK = levels.SHARE_MINOR  # of a record that lasts long
+_UNSEEN = levels.SHARE_MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityConfig:
     """When records are too coarse to time single transfers."""
 
-    cut: float = 0.05  # share of the bytes in records that an active timeout cut
-    coarse: float = 0.02  # of a step: times that are rounded to more do not show who is late
-    packets: float = levels.FAR  # of a message that are seen where packets are sampled
-    long: float = 0.25  # of a step: records that mostly last longer hold several messages
-    merged: float = 0.2  # share of the pairs that send such records
-    scattered: float = levels.SOME  # of a step by which a half of them differ: cut records do not show such steps
-    even: float = levels.FEW  # by which pairs of a ring may differ in bytes
+    cut: float = levels.SHARE_NEGLIGIBLE  # share of the bytes in records that an active timeout cut
+    coarse: float = levels.SHARE_NEGLIGIBLE  # of a step: times that are rounded to more do not show who is late
+    packets: float = levels.RATIO_FAR  # of a message that are seen where packets are sampled
+    long: float = levels.SHARE_MINOR  # of a step: records that mostly last longer hold several messages
+    merged: float = levels.SHARE_MINOR  # share of the pairs that send such records
+    # Of a step by which a half of them differ: cut records do not show such steps.
+    scattered: float = levels.SHARE_MINOR
+    even: float = levels.SHARE_SMALL  # by which pairs of a ring may differ in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,6 @@ def judge_visibility(
     cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
     steps = drop_timeouts(traffic, steps, cut >= config.cut, config)
     usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
-    steps = steps if usual >= _TICKS * traffic.resolution_ns else steps.clear()
     reasons = []
     if cut >= config.cut:
         reasons.append(f"records are cut after {traffic.active_ns / 1e9:.3g} s of traffic (active timeout)")

@@ -26,10 +26,11 @@ Ints = NDArray[np.int64]
 
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
 _TIMES = ("start_ns", "end_ns")
-_MOST_LATE = 0.25  # share of the hosts that may be late in most steps; where more are, it is by design
-_LONG = 0.9  # quantile: sampled packets make a message look shorter
-_WAITED = levels.HALF  # of what a message takes: one that ends so close before an answer is not what is answered
-_BEFORE = 0.2  # of a step: lateness is weighed against this much work, where what a rank did before is not seen
+_MOST_LATE = levels.SHARE_MINOR  # share of the hosts that may be late in most steps; where more are, it is by design
+_LONG = levels.SHARE_NEARLY_ALL  # quantile: sampled packets make a message look shorter
+_WAITED = levels.SHARE_HALF  # of what a message takes: one that ends so close before an answer is not what is answered
+# Of a step: lateness is weighed against this much work, where what a rank did before is not seen.
+_BEFORE = levels.SHARE_MINOR
 
 
 def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:

@@ -16,13 +16,13 @@ from prism.observe.traffic.numbering import bound_groups, number_keys, number_pl
 from prism.observe.traffic.threads import do_each
 from prism.records.spans import SPAN_KINDS, SPANS
 
-_SHORTEST_NS = levels.CLOCK_NS  # shorter pauses between messages are not worth a span
-_TOUCH_NS = levels.MOST_MESSAGES  # messages of one kind closer than this are one transfer in pieces
+_SHORTEST_NS = levels.CLOCK_TOLERANCE_NS  # shorter pauses between messages are not worth a span
+_TOUCH_NS = levels.MAX_MESSAGES  # messages of one kind closer than this are one transfer in pieces
 _BETWEEN_TWO = ("pp", "cp")  # kinds of messages that one rank sends to one other
-_ENOUGH = levels.SEVERAL  # messages of a stream in a step: one of them found its receiver waiting
+_ENOUGH = levels.MIN_TWO  # messages of a stream in a step: one of them found its receiver waiting
 _AT_ONCE_NS = 1_000  # ends so close are one moment
 _VERBS = ("", "send", "receive", "exchange")  # a bit for each direction
-_WAITED = 0.15  # a pause longer than the rank's quick ones by this share holds a wait
+_WAITED = levels.SHARE_SMALL  # a pause longer than the rank's quick ones by this share holds a wait
 
 
 def build_timeline(diagnosis: Diagnosis) -> pl.DataFrame:

@@ -23,15 +23,14 @@ Ints = NDArray[np.int64]
 _SAMPLE = 300_000  # flows that offsets are estimated from
 _FAR_NS = 20_000_000  # larger differences are not looked for
 _TIGHT_NS = 100_000  # spread of the differences between messages of one moment
-_CLOSE = 0.7  # share of the messages that have one difference, within this spread
-_ENOUGH = levels.MANY  # messages that make a comparison
-_CLEARLY = 0.7  # times the root of how many messages a difference fits: any other one fits fewer by this
-_SMALLEST_NS = 150_000  # offsets below are left alone
-_OVERLAP = 0.4  # of what a message takes
-_CONSISTENT = levels.MAJORITY  # share of the differences that the offsets of exporters account for
-_MOST_STREAMS = levels.MOST_RECORDS
-_MOST_MESSAGES = levels.FEW_MESSAGES  # of a stream
-_MOST_TIMES = levels.ENOUGH  # that two exporters are compared
+_CLOSE = levels.SHARE_LARGE  # share of the messages that have one difference, within this spread
+_ENOUGH = levels.MIN_STATISTICS  # messages that make a comparison
+_CLEARLY = levels.SHARE_LARGE  # times the root of how many messages a difference fits: any other one fits fewer by this
+_OVERLAP = levels.SHARE_HALF  # of what a message takes
+_CONSISTENT = levels.SHARE_MAJORITY  # share of the differences that the offsets of exporters account for
+_MOST_STREAMS = levels.MAX_RECORDS
+_MOST_MESSAGES = levels.SAMPLED_MESSAGES  # of a stream
+_MOST_TIMES = levels.MIN_EVENTS  # that two exporters are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def estimate_offsets(flows: pl.DataFrame, topology: pl.DataFrame | None) -> Cloc
     if not offsets:
         return ClockOffsets({})
     settled = {name: round(value) for name, value in offsets.items()}
-    return ClockOffsets(settled if max(map(abs, settled.values())) >= _SMALLEST_NS else {})
+    return ClockOffsets(settled if max(map(abs, settled.values())) >= _TIGHT_NS else {})
 
 
 def _compare_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[tuple[str, str], list[float]]:

@@ -19,13 +19,13 @@ Flags = NDArray[np.bool_]
 class ExportConfig:
     """When many records end at one length because an active timeout cut them."""
 
-    near: float = 0.93  # of the longest record
-    share: float = 0.15  # of all bytes that are in records of about that length
-    least: int = levels.MANY  # such records
-    shortest_ns: int = 200_000_000  # active timeouts are not set shorter
-    most_of_all: float = levels.SOME  # of the observation
-    at_once: float = 0.15  # of the timeout: the next record of a connection follows so soon where traffic goes on
-    cut_share: float = 0.15  # of the bytes of a connection that are in such records
+    near: float = levels.SHARE_NEARLY_ALL  # of the longest record
+    share: float = levels.SHARE_SMALL  # of all bytes that are in records of about that length
+    least: int = levels.MIN_STATISTICS  # such records
+    most_of_all: float = levels.SHARE_MINOR  # of the observation
+    # Of the timeout: the next record of a connection follows so soon where traffic goes on.
+    at_once: float = levels.SHARE_SMALL
+    cut_share: float = levels.SHARE_SMALL  # of the bytes of a connection that are in such records
 
 
 def find_active_timeout(
@@ -40,8 +40,6 @@ def find_active_timeout(
     if not len(size):
         return 0
     longest = int((end - start).max())
-    if longest < config.shortest_ns:
-        return 0
     near = (end - start) >= config.near * longest
     if near.sum() < config.least or float(size[near].sum()) < config.share * float(size.sum()):
         return 0

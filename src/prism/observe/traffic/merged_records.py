@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
+from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
 
 Ints = NDArray[np.int64]
 
@@ -22,12 +23,8 @@ Ints = NDArray[np.int64]
 class MergedConfig:
     """Which records may hold several messages."""
 
-    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
-    most_sizes: int = levels.MOST_SIZES
-    frequent: float = 0.002  # share of the records of one size
-    same_size: float = levels.THOUSANDTH  # relative difference from a whole number of messages
-    most_messages: int = 32
-    longer: float = levels.TWICE  # times what its messages take one after the other
+    most_messages: int = levels.SAMPLED_STREAMS
+    longer: float = levels.RATIO_DOUBLE  # times what its messages take one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +45,7 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
     order, begin = group_by_number(connection, int(connection.max()) + 1)
     shortest = _find_shortest_gaps(order, begin, start, end)
     for base, whole, count, took in candidates:
-        near = config.same_size
+        near = EXACT_SIZE
         bases = np.bincount(connection[np.abs(size - base) <= near * base], minlength=len(begin) - 1)
         rows = np.flatnonzero(np.abs(size - whole) <= near * whole)
         inner = (end[rows] - start[rows] - count * took) / (count - 1)
@@ -63,21 +60,16 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
 
 def _list_multiples(took: Ints, size: Ints, config: MergedConfig) -> list[tuple[int, int, int, int]]:
     """Size of a message, of a record of several, how many these are, and how long a message usually takes."""
-    # At random: every so many records of a job may all be of one size.
-    chosen = np.random.default_rng(0).integers(0, max(len(size), 1), min(len(size), config.sampled))
-    some, long = size[chosen], took[chosen]
-    found, inverse, count = np.unique(some, return_inverse=True, return_counts=True)
-    often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
-    often = np.sort(often[np.argsort(-count[often], kind="stable")][: config.most_sizes])
+    sizes, rows = list_frequent_sizes(size)
     # Single messages may be of the same size as several merged ones, so the longest of a size are looked at.
-    usual = {int(found[k]): tuple(np.quantile(long[inverse == k], (0.5, 0.98))) for k in often.tolist()}
+    usual = {k: tuple(np.quantile(took[rows[size[rows] == k]], (0.5, 0.98))) for k in sizes.tolist()}
     listed = []
     for whole, (_, lasts) in usual.items():
         for base, (single, _) in usual.items():
             times = round(whole / base) if base else 0
             if (
                 2 <= times <= config.most_messages
-                and abs(whole - times * base) <= config.same_size * whole
+                and abs(whole - times * base) <= EXACT_SIZE * whole
                 and lasts > config.longer * times * max(single, 1.0)
             ):
                 listed.append((base, whole, times, int(single)))

@@ -10,10 +10,10 @@ from prism.observe import levels
 
 Ints = NDArray[np.int64]
 
-_MOST_CLASSES = levels.LISTED  # sizes of one connection that are told apart; more are tokens routed at random
+_MOST_CLASSES = levels.SAMPLED_STREAMS  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
-_MOST_SLOTS = 16  # ranks behind one NIC
-_AS_OFTEN = 0.7  # of the messages of the first slot
+_MOST_SLOTS = levels.SAMPLED_GROUPS  # ranks behind one NIC
+_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the first slot
 
 
 @numba.njit(cache=True, nogil=True)
@@ -108,6 +108,17 @@ def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) 
         if group[stream[i]] >= 0:
             call[i] = first[group[stream[i]] * steps + step[i]] + place[i]
     return call, first[-1]
+
+
+@numba.njit(cache=True, nogil=True)
+def nearest(times: Ints, wanted: Ints) -> Ints:
+    """Where in `times`, which are in order, the one nearest to each wanted time lies; of two as near the earlier."""
+    at = np.searchsorted(times, wanted)
+    for k in range(len(wanted)):
+        right = min(at[k], len(times) - 1)
+        left = max(right - 1, 0)
+        at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
+    return at
 
 
 @numba.njit(cache=True, nogil=True)

@@ -14,31 +14,29 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.traffic.medians import take_median
+from prism.observe.traffic.numbering import nearest
 
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_TOLERANCES = (
-    levels.HUNDREDTH,
-    levels.LITTLE,
-    0.08,
-    0.15,
-)  # of a period: how far steps may differ; the wider ones only where nothing else fits
-_SURE = 0.75  # clarity that outweighs what groups of messages say
-_CLEAR = levels.HALF  # score at which a narrower tolerance is enough
-_NEAR_BEST = levels.MAJORITY  # of the best score: a pause after every third step leaves two in three
-_WHOLE = levels.MOST  # share of the streams that must repeat
-_PAUSE_MATCH = levels.FEW  # difference between the share of steps before a pause and that of messages not repeated
-_GROUP_WEIGHT = levels.MAJORITY  # of a stream of group starts beside one of messages
-_COMPLETE = levels.MAJORITY  # of a stream's own best score that it needs at the period
-_MOST_EVENTS = 4000  # of one stream
-_MIN_REPEATS = 2.5
-_JUMP = 1.3  # times the next shorter gap: longer ones set groups of messages apart
-_EQUAL = levels.HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
-_LONG_GAP = 1.8  # times the usual gap
-_LEVELS = 4  # of messages and groups of them
-_AGREE = levels.MAJORITY  # share of the streams whose groups are as far apart as is usual
-_MIN_GROUPS = levels.ENOUGH  # fewer long gaps may be pauses between steps
+# Of a period: how far steps may differ; the wider ones only where nothing else fits.
+_TOLERANCES = (levels.ONE_PERCENT, levels.SHARE_NEGLIGIBLE, levels.SHARE_SMALL)
+_SURE = levels.SHARE_LARGE  # clarity that outweighs what groups of messages say
+_CLEAR = levels.SHARE_HALF  # score at which a narrower tolerance is enough
+_NEAR_BEST = levels.SHARE_MAJORITY  # of the best score: a pause after every third step leaves two in three
+_WHOLE = levels.SHARE_LARGE  # share of the streams that must repeat
+# Difference between the share of steps before a pause and that of messages not repeated.
+_PAUSE_MATCH = levels.SHARE_SMALL
+_GROUP_WEIGHT = levels.SHARE_MAJORITY  # of a stream of group starts beside one of messages
+_COMPLETE = levels.SHARE_MAJORITY  # of a stream's own best score that it needs at the period
+_MOST_EVENTS = levels.MAX_MESSAGES  # of one stream
+_MIN_REPEATS = levels.RATIO_DOUBLE
+_JUMP = levels.RATIO_LONGER  # times the next shorter gap: longer ones set groups of messages apart
+_EQUAL = levels.SHARE_HALF  # share of the groups with as many messages as is usual; a pause of the job cuts some in two
+_LONG_GAP = levels.RATIO_DOUBLE  # times the usual gap
+_LEVELS = levels.MIN_EVENTS  # of messages and groups of them
+_AGREE = levels.SHARE_MAJORITY  # share of the streams whose groups are as far apart as is usual
+_MIN_GROUPS = levels.MIN_EVENTS  # fewer long gaps may be pauses between steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +269,3 @@ def refine_period(streams: PackedStarts, period: float, tolerance: float, slack_
         distances.append(distance[np.abs(distance - period) <= reach])
     joined = np.concatenate(distances) if distances else np.zeros(0)
     return float(take_median(joined)) if len(joined) else period
-
-
-def nearest(sorted_times: Times, wanted: Times) -> NDArray[np.int64]:
-    """Where in `sorted_times` the time nearest to each wanted one lies."""
-    right = np.clip(np.searchsorted(sorted_times, wanted), 0, len(sorted_times) - 1)
-    left = np.maximum(right - 1, 0)
-    closer = np.abs(wanted - sorted_times[left]) <= np.abs(sorted_times[right] - wanted)
-    return np.where(closer, left, right)

@@ -39,9 +39,9 @@ Ints = NDArray[np.int64]
 SIZE_TOLERANCE = 0.02
 """Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
 thousand."""
-_SEEN_TWICE = 0.002  # by which two exporters' counts of one message may differ
-_CLOCKS_APART_NS = levels.CLOCK_NS  # by which two exporters' clocks may differ
-_MOSTLY_TWICE = levels.SOME  # share of all records that repeat another, where two exporters see the same traffic
+_SEEN_TWICE = levels.THREE_PER_MILLE  # by which two exporters' counts of one message may differ
+_CLOCKS_APART_NS = levels.CLOCK_TOLERANCE_NS  # by which two exporters' clocks may differ
+_MOSTLY_TWICE = levels.SHARE_MINOR  # share of all records that repeat another, where two exporters see the same traffic
 
 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:

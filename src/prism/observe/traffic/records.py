@@ -15,12 +15,17 @@ from prism.records.flow_summary import endpoints_of
 
 Ints = NDArray[np.int64]
 
-_MANY_SIZES = levels.MANY  # that chance makes of one
-_CHANCE = levels.CHANCE  # deviations
+_MANY_SIZES = levels.MIN_STATISTICS  # that chance makes of one
+_CHANCE = levels.SIGMAS_UNLIKELY  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
-_MANY_CONNECTIONS = 24.0  # per pair; ports that are new for every record say nothing
-_MIN_PER_CONNECTION = levels.LEAST
+_MIN_PER_CONNECTION = levels.MIN_SAMPLES
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
+
+
+EXACT_SIZE = levels.ONE_PER_MILLE
+"""Relative difference of two counts of the same bytes."""
+_SAMPLED, _MOST_SIZES = levels.MAX_RECORDS, levels.SAMPLED_SIZES  # records and sizes of messages that are looked at
+_FREQUENT = levels.THREE_PER_MILLE  # share of the records of one size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ def number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple
     if named is None or not num_pairs:
         return pair, False
     connection, found = _number_all(pair * (1 << 32) + flows[named].cast(pl.Int64).to_numpy() % (1 << 32))
-    if len(found) > _MANY_CONNECTIONS * num_pairs or len(connection) < _MIN_PER_CONNECTION * len(found):
+    if len(connection) < _MIN_PER_CONNECTION * len(found):  # Ports that are new for every record say nothing.
         return pair, False
     return connection, True
 
@@ -159,3 +164,12 @@ def find_resolution(times: Ints) -> int:
         if not np.any(some % unit):
             return unit
     return 1
+
+
+def list_frequent_sizes(size: Ints) -> tuple[Ints, Ints]:
+    """The sizes that most records have, the smallest first, and the rows that were looked at."""
+    # At random: every so many records of a job may all be of one size.
+    rows = np.random.default_rng(0).integers(0, max(len(size), 1), min(len(size), _SAMPLED))
+    found, count = np.unique(size[rows], return_counts=True)
+    often = np.flatnonzero(count >= max(3, _FREQUENT * len(rows)))
+    return np.sort(found[often[np.argsort(-count[often], kind="stable")][:_MOST_SIZES]]), rows

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.traffic.table import Traffic
 
-_LOPSIDED = 0.7  # share of a host's bytes that go one way only
-_PURE = 0.98
-_EVEN = levels.MOST  # of what goes one way between two hosts that comes back in messages of one size
-_SOME_PART = levels.HUNDREDTH  # of a host's bytes: less is even by chance
-_GOOD_PART = 0.05  # of a host's bytes
-_LISTED = levels.HALF  # share of the endpoints that a topology of the training hosts has
-_SELDOM = levels.FEW  # of the messages of the busiest pair of any of its peers
-_STRANGERS = 0.15  # share of an endpoint's peers that know each other, below which it is their server
+_LOPSIDED = levels.SHARE_LARGE  # share of a host's bytes that go one way only
+_PURE = levels.SHARE_NEARLY_ALL
+_EVEN = levels.SHARE_LARGE  # of what goes one way between two hosts that comes back in messages of one size
+_SOME_PART = levels.ONE_PERCENT  # of a host's bytes: less is even by chance
+_GOOD_PART = levels.SHARE_NEGLIGIBLE  # of a host's bytes
+_LISTED = levels.SHARE_HALF  # share of the endpoints that a topology of the training hosts has
+_SELDOM = levels.SHARE_SMALL  # of the messages of the busiest pair of any of its peers
+_STRANGERS = levels.SHARE_SMALL  # share of an endpoint's peers that know each other, below which it is their server
 
 
 def find_hubs(traffic: Traffic) -> NDArray[np.int64]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.traffic.numbering import group_by_number
+from prism.observe.traffic.numbering import group_by_number, nearest
+from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
 
 Ints = NDArray[np.int64]
 
@@ -23,12 +24,8 @@ Ints = NDArray[np.int64]
 class TornConfig:
     """Which records may be parts of one transfer."""
 
-    sampled: int = levels.MOST_RECORDS  # records that sizes are listed from
-    most_sizes: int = levels.MOST_SIZES
-    frequent: float = 0.002  # share of the records of one size
-    same_size: float = levels.THOUSANDTH  # relative difference
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
-    agreeing: float = levels.MAJORITY  # share of the pairs of records that end with a whole hop
+    agreeing: float = levels.SHARE_MAJORITY  # share of the pairs of records that end with a whole hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +40,11 @@ def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: Torn
     """Records that are the two parts of one transfer; those of a connection are in order of start."""
     config = config or TornConfig()
     none = Torn(head=np.zeros(0, np.int64), tail=np.zeros(0, np.int64))
-    sizes = _list_sizes(size, config)
-    whole = _list_sums(sizes, config.same_size)
+    sizes, _ = list_frequent_sizes(size)
+    whole = _list_sums(sizes, EXACT_SIZE)
     if not len(sizes) or (whole < 0).all():
         return none
-    number = _number_sizes(size, sizes, config.same_size)
+    number = _number_sizes(size, sizes, EXACT_SIZE)
     order, begin = group_by_number(connection, int(connection.max(initial=-1)) + 1)
     head, tail = _list_candidates(order, begin, number, whole)
     if not len(head):
@@ -72,16 +69,6 @@ def _go_with(heads: Ints, tails: Ints, hops: Ints, start: Ints, end: Ints, apart
     return float(met.mean())
 
 
-def _list_sizes(size: Ints, config: TornConfig) -> Ints:
-    """The most frequent sizes, the smallest first."""
-    # At random: every so many records of a job may all be of one size.
-    some = size[np.random.default_rng(0).integers(0, len(size), min(len(size), config.sampled))] if len(size) else size
-    found, count = np.unique(some, return_counts=True)
-    often = np.flatnonzero(count >= max(3, config.frequent * len(some)))
-    often = often[np.argsort(-count[often], kind="stable")][: config.most_sizes]
-    return np.sort(found[often])
-
-
 def _list_sums(sizes: Ints, tolerance: float) -> Ints:
     """For every two sizes the one that they add up to, -1 for none; a size is no part of twice itself."""
     total = sizes[:, None] + sizes[None, :]
@@ -97,9 +84,7 @@ def _list_sums(sizes: Ints, tolerance: float) -> Ints:
 
 def _number_sizes(size: Ints, sizes: Ints, tolerance: float) -> Ints:
     """The number of the frequent size of each record, -1 for others."""
-    at = np.clip(np.searchsorted(sizes, size), 0, len(sizes) - 1)
-    before = np.maximum(at - 1, 0)
-    near = np.where(np.abs(sizes[before] - size) < np.abs(sizes[at] - size), before, at)
+    near = nearest(sizes, size)
     return np.where(np.abs(sizes[near] - size) <= tolerance * size, near, -1)
 
 
