@@ -66,7 +66,7 @@ def make_case(
     return Case(
         job=ObservedJob(
             id="job-1", endpoints=np.arange(HOSTS), pairs=np.arange(HOSTS), storage_pairs=np.empty(0, np.int64),
-            period_ns=float(np.median(lengths)) * S, marks=np.empty(0, np.int64), first_ns=BEGIN, last_ns=int(ends[-1]),
+            period_ns=float(np.median(lengths)) * S, first_ns=BEGIN, last_ns=int(ends[-1]),
         ),
         layout=Layout(), stages=stages, steps=steps, messages=messages, work=pl.DataFrame(schema=WORK),
         endpoints=pl.DataFrame({

@@ -50,7 +50,6 @@ class ObservedJob:
     pairs: NDArray[np.int64]
     storage_pairs: NDArray[np.int64]
     period_ns: float | None
-    marks: Times = field(repr=False)
     first_ns: int
     last_ns: int
     nodes: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # its endpoints in its time
@@ -196,10 +195,7 @@ def _make_job(
         nodes=nodes,
         pairs=pairs,
         storage_pairs=stored,
-        period_ns=estimate_period(
-            traffic, np.concatenate([c.pairs for c in clusters]), _find_pauses(traffic, ~inner, endpoints)
-        ),
-        marks=np.empty(0, np.int64),
+        period_ns=estimate_period(traffic, own, _find_pauses(traffic, ~inner, endpoints)),
         first_ns=int(traffic.pairs["first_ns"].to_numpy()[pairs].min()),
         last_ns=int(traffic.pairs["last_ns"].to_numpy()[pairs].max()),
     )

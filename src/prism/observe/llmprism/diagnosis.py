@@ -142,7 +142,6 @@ def _describe(name: str, members: Ints, messages: pl.DataFrame, pairs: pl.DataFr
         pairs=pairs["pair"].to_numpy().astype(np.int64),
         storage_pairs=none,
         period_ns=None,
-        marks=none,
         first_ns=int(messages["start_ns"].min() or 0),  # type: ignore[arg-type]
         last_ns=int(messages["end_ns"].max() or 0),  # type: ignore[arg-type]
     )

@@ -58,8 +58,8 @@ def list_rank_counts(
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, piped=piped):
         return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
     each = Ranks(total=count, per_host=nics, shared=False)
-    known = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
-    if piped or odd or behind == 1 or known != {round(nics)} or round(nics) <= _FEW_NICS:
+    listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
+    if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
     # A host with four NICs may have four GPUs or eight, and nothing that the network carries tells.
     return [Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True), each]

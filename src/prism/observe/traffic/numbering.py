@@ -113,9 +113,13 @@ def number_calls(group: Ints, stream: Ints, step: Ints, place: Ints, num: Ints) 
 @numba.njit(cache=True, nogil=True)
 def nearest(times: Ints, wanted: Ints) -> Ints:
     """Where in `times`, which are in order, the one nearest to each wanted time lies; of two as near the earlier."""
-    at = np.searchsorted(times, wanted)
+    at = np.empty(len(wanted), np.int64)
+    right = 0
     for k in range(len(wanted)):
-        right = min(at[k], len(times) - 1)
+        if k and wanted[k] < wanted[k - 1]:
+            right = min(np.searchsorted(times, wanted[k]), len(times) - 1)
+        while right < len(times) - 1 and times[right] < wanted[k]:
+            right += 1
         left = max(right - 1, 0)
         at[k] = left if abs(wanted[k] - times[left]) <= abs(times[right] - wanted[k]) else right
     return at
