@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -71,6 +72,7 @@ def main() -> int:
     parser.add_argument("--risk", type=Path, help="risks of hosts that every supervisor is given")
     parser.add_argument("--source", type=Path, help="src folder of another version of Prism, to be put under test")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that namespaces are taken down
     if options.source is not None:
         os.environ[SOURCE] = str(options.source.resolve())
     if options.risk is not None:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, Measured, ProbeConfig
 from prism.recover.isolate.beliefs import FailureModel, find_beliefs
-from prism.recover.isolate.examine import isolate_hosts, start_search
+from prism.recover.isolate.examine import isolate_hosts, start_search, try_slow_ones
 from prism.recover.isolate.few import plan_pairs
 from prism.recover.isolate.fleet import Faults, Fleet, draw_faults
 from prism.recover.isolate.grading import FAILED, PASSED, SLOW, Grader
 from prism.recover.isolate.probe import read_counters
 from prism.recover.isolate.proof import ProofConfig, Trial, prove_slow
+from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Search, SearchConfig
 from prism.recover.isolate.two_round import find_by_two_rounds
 
@@ -378,6 +380,25 @@ def test_a_host_that_is_far_slower_than_its_other_work_explains_is_proven_slow()
         assert found.answer == "slow"
         sound = Trial(part=(1,), others=(2, 3), num_tried=4)
         assert prove_slow(sound, Busy(slow, np.full(4, 1.0), seed), ProofConfig(), random).answer == "not slow"
+
+
+@pytest.mark.parametrize("slow", ["host", "link"])
+def test_a_slow_host_that_was_first_seen_as_a_slow_link_is_named_as_the_host(slow: str):
+    def speed(row: list[int]) -> float:
+        return 0.1 if (0 in row if slow == "host" else {0, 1} <= set(row)) else 1.0
+
+    def measure(rows: list[list[int]]) -> Measured:
+        return measured(np.array([speed(row) for row in rows]), np.ones(len(rows)))
+
+    hosts = ["h0", "h1", "h2", "h3"]
+    link = BadLink(first="h0", second="h1")
+    empty = {"suspected": (), "condemned": (), "slow": (), "num_tests": 8, "num_rounds": 2}
+    report = IsolationReport(trusted=tuple(hosts), bad_links=(link,), **empty)
+    state = SimpleNamespace(only_slow=lambda part: True)
+    agents = SimpleNamespace(measure=measure, config=ProbeConfig())
+    found = try_slow_ones(report, hosts, state, agents, lambda text: None)
+    assert found.slow == found.condemned == (("h0",) if slow == "host" else ())
+    assert found.bad_links == (() if slow == "host" else (link,))
 
 
 def test_what_the_probes_waited_for_a_core_is_taken_off_and_all_of_it_where_that_is_not_known():
