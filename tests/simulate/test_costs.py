@@ -19,7 +19,6 @@ from prism.simulate.costs import (
     PROVENANCES,
     ClusterCosts,
     estimate,
-    estimate_all_to_all,
     estimate_many,
     estimate_ops,
 )
@@ -143,40 +142,6 @@ def test_more_ranks_of_a_host_bring_more_network_cards() -> None:
         time = estimate("all_reduce", 2**33, spread_evenly(ranks, 4, cluster), cluster).duration_ns
         rates.append(2 * (ranks - 1) / ranks * 2**33 / time)  # bus bandwidth
     np.testing.assert_allclose(rates, [48, 96, 192, 360], rtol=0.05)  # NICs, until NVLink holds 8 channels back
-
-
-def test_an_even_all_to_all_costs_the_same_by_sizes_as_by_bytes() -> None:
-    cluster = load_cluster("dgx-h100")
-    for hosts, locals_ in (([0] * 8, range(8)), ([0, 1, 2, 3], [2] * 4), (np.repeat([0, 1], 8), np.tile(range(8), 2))):
-        count = len(hosts)
-        sizes = np.full((count, count), MIB)
-        by_sizes = estimate_all_to_all(sizes, hosts, list(locals_), cluster).duration_ns
-        by_bytes = estimate("all_to_all", count * MIB, placement_of(hosts, list(locals_), cluster), cluster).duration_ns
-        assert by_sizes == pytest.approx(by_bytes, rel=1e-3)
-
-
-def test_a_hot_receiver_makes_an_all_to_all_longer() -> None:
-    cluster = load_cluster("dgx-h100")
-    hosts, locals_ = np.arange(8), np.zeros(8, int)
-    even = np.full((8, 8), MIB)
-    skewed = even.copy()
-    skewed[:, 0], skewed[:, 1:] = 4 * MIB, 4 * MIB // 7
-    assert skewed.sum() <= even.sum()
-    times = [estimate_all_to_all(m, hosts, locals_, cluster).duration_ns for m in (even, skewed)]
-    assert times[1] > 3 * times[0]
-
-
-def test_an_uneven_all_to_all_takes_what_was_measured_of_even_ones_into_account() -> None:
-    cluster = load_cluster("dgx-h100")
-    hosts, locals_, matrix = [0] * 8, list(range(8)), np.full((8, 8), MIB)
-    plain = estimate_all_to_all(matrix, hosts, locals_, cluster)
-    table = {"backend": "nccl", "kind": "all_to_all", "num_ranks": 8, "num_hosts": 1, "bytes": [8 * MIB]}
-    slow = calibration_of(pl.DataFrame({**table, "duration_ns": [2 * plain.duration_ns]}))
-    found = estimate_all_to_all(matrix, hosts, locals_, cluster, slow)
-    assert found.provenance == "measured"
-    assert found.duration_ns == pytest.approx(2 * plain.duration_ns, rel=1e-6)
-    with pytest.raises(BadConfigError, match="8 x 8 sizes"):
-        estimate_all_to_all(matrix[:4], hosts, locals_, cluster)
 
 
 def test_oversubscription_slows_all_to_alls_that_leave_a_leaf() -> None:

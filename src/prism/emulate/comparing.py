@@ -189,7 +189,7 @@ def _check_messages(captures: Mapping[int, Capture], members: Mapping[str, Seque
         steps = min(c.num_steps for c in pair)
         if any(c.status == "hung" for c in pair) or not steps or abs(len(out) - len(into)) < steps:
             continue
-        behind, ahead = pair if len(out) < len(into) else reversed(pair)
+        behind, ahead = pair if len(out) < len(into) else pair[::-1]
         if behind.status == "done" and behind.num_steps < ahead.num_steps:
             continue  # it was stopped after fewer iterations
         tagged = f" with tag {tag}" if tag else ""

@@ -14,10 +14,7 @@ from prism.simulate.bands import CALIBRATE_ABOVE_PCT, MEASURED_NETWORK, band_pct
 from prism.simulate.calibration import Calibration
 from prism.simulate.cluster import Cluster, IntArray
 from prism.simulate.correction import fit_calibration
-from prism.simulate.links import link_capacities, links_of_many
 from prism.simulate.nccl.choice import Costs, FloatArray
-from prism.simulate.nccl.constants import SIMPLE
-from prism.simulate.nccl.point_to_point import exchange_latency_us, host_gb_per_s
 from prism.simulate.placement import GroupPlacement, placement_of
 from prism.simulate.transfer_model import evaluate_transfer
 
@@ -135,49 +132,6 @@ def estimate_ops(
         provenance=out["provenance"].to_numpy(),
         error_band_pct=out["band"].to_numpy(),
     )
-
-
-def estimate_all_to_all(
-    sizes: IntArray,
-    hosts: Sequence[int],
-    locals_: Sequence[int],
-    cluster: Cluster,
-    calibration: Calibration | None = None,
-) -> Estimate:
-    """An all-to-all whose rank i sends `sizes[i, j]` bytes to rank j: as long as its busiest link.
-
-    A calibration of even all-to-alls scales it by measured over modelled at the size of the busiest rank.
-    """
-    matrix = np.asarray(sizes, np.float64)
-    count = len(hosts)
-    if matrix.shape != (count, count) or (matrix < 0).any():
-        raise BadConfigError(f"an all-to-all of {count} ranks needs {count} x {count} sizes of at least 0")
-    placement = placement_of(hosts, locals_, cluster)
-    busiest = int(max(matrix.sum(axis=1).max(), matrix.sum(axis=0).max()))
-    even = estimate("all_to_all", busiest, placement, cluster, calibration)
-    if cluster.backend != "nccl" or count == 1:
-        return even
-    cluster = cluster.holding(max(hosts) + 1)
-    held = _busiest_link_us(matrix, np.asarray(hosts, np.int64), np.asarray(locals_, np.int64), cluster)
-    modelled = exchange_latency_us(count - 1, SIMPLE, placement, cluster) + held
-    ratio = 1.0
-    if calibration is not None:
-        ratio = even.duration_ns / estimate("all_to_all", busiest, placement, cluster).duration_ns
-    return replace(even, duration_ns=round(modelled * ratio * 1000), protocol="Simple")
-
-
-def _busiest_link_us(matrix: FloatArray, host: IntArray, local: IntArray, cluster: Cluster) -> float:
-    src, dst = np.nonzero(matrix)
-    moved = matrix[src, dst]
-    near = (host[src] == host[dst]) & (src != dst)
-    sent = np.bincount(src[near], moved[near], len(host)), np.bincount(dst[near], moved[near], len(host))
-    inside = max(float(s.max()) for s in sent) / host_gb_per_s(cluster)
-    paths = links_of_many(cluster, host[src], local[src], host[dst], local[dst])
-    capacity = link_capacities(cluster)
-    load = np.bincount(paths.links, np.repeat(moved, np.diff(paths.start)), len(capacity))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        held = np.where(load > 0, load / capacity, 0.0)
-    return max(inside, float(held.max())) / 1000
 
 
 def _estimate(
