@@ -203,3 +203,14 @@ def test_a_live_rank_meets_the_death_of_a_peer(small_job: Any) -> None:
     assert "Traceback" in dead.log
     with pytest.raises(BadConfigError, match="rank 7 does not exist"):
         run_live(small_job, [7])
+
+
+def test_a_temporary_folder_made_before_the_fork_outlives_the_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    launch = LaunchConfig(script=(str(SCRIPTS / "temporary_folder.py"),), world_size=4)
+    result = emulate(EmulateConfig(capture=CaptureConfig(launch=launch, warmup=1, iterations=2)))
+    assert sorted(result.captures)[0] == 0 and result.surveyed == 4
+    assert not list(tmp_path.glob("prism-test-shared-*"))  # and is gone in the end

@@ -17,6 +17,8 @@ from typing import Protocol
 from prism.emulate.inside.plan import PLAN_VARIABLE, RunPlan
 from prism.errors import PrismError
 
+_END_S = 5.0  # for the process that forks to remove what the script made before the ranks
+
 
 class ScriptError(PrismError):
     """The user's script failed; its own output was shown before."""
@@ -98,6 +100,10 @@ class Boot:
 
     def close(self) -> None:
         """End the process that forks; children end with it."""
+        if self._ready.is_set() and self._process.poll() is None:
+            with self._lock, contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._control.send(("end",))
+                self._process.wait(_END_S)
         self._control.close()
         if self._process.poll() is None:
             self._process.kill()

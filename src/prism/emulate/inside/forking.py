@@ -10,8 +10,9 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -146,6 +147,7 @@ def _driver_is_in_use() -> bool:
 def _serve(control: Connection) -> RunPlan:
     """Fork a child for every plan that comes in; the parent ends here."""
     children: set[int] = set()
+    folders = [found for found in gc.get_objects() if isinstance(found, tempfile.TemporaryDirectory)]
     # A collection in a child would write to every object, and so make a copy of all memory that is shared.
     gc.collect()
     gc.freeze()
@@ -155,8 +157,12 @@ def _serve(control: Connection) -> RunPlan:
         try:
             order = control.recv() if control.poll(0.02) else None
         except (EOFError, OSError):
-            os._exit(0)  # the launcher is gone; children end with this process
-        if order is not None and order[0] == "kill":
+            order = ("end",)  # the launcher is gone
+        if order is not None and order[0] == "end":
+            for folder in folders:
+                folder.cleanup()
+            os._exit(0)  # children end with this process
+        elif order is not None and order[0] == "kill":
             # Only this process knows for sure that the number is still its child's.
             if order[1] in children:
                 os.kill(order[1], signal.SIGKILL)
@@ -167,6 +173,7 @@ def _serve(control: Connection) -> RunPlan:
             pid = os.fork()
             if pid == 0:
                 _settle_in(control, log)
+                _leave_to_others(folders)
                 return RunPlan.from_json(Path(path).read_text())
             children.add(pid)
             control.send(("pid", pid))
@@ -195,3 +202,10 @@ def _settle_in(control: Connection, log: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _leave_to_others(folders: Sequence[tempfile.TemporaryDirectory[Any]]) -> None:
+    """A rank that ends must not delete what was made before the fork: other ranks still read it."""
+    for folder in folders:
+        folder._finalizer.detach()  # type: ignore[attr-defined]
+        folder.cleanup = lambda: None  # type: ignore[method-assign]
