@@ -55,7 +55,6 @@ def find_all(
                 f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
             ]
         job = case.job.id
-        _, _slow_pairs = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
         late = _apart_from(stops, find_late(case))
