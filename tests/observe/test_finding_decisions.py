@@ -13,7 +13,6 @@ from prism.observe.findings import ranking
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import JobModel, _compare
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
-from prism.observe.findings.load import find_load_imbalance
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
@@ -258,38 +257,6 @@ def test_stages_that_hold_several_pieces_each_are_not_judged() -> None:
     case, table = make_stages([0.03, 0.03, 0.045, 0.03])
     ring = make_messages([(HOSTS - 1, BEGIN, BEGIN + MS, 0)], kind="pp")  # the last stage sends to the first
     assert find_heavy_stages(make_case([1.0] * 12, ring, stages=case.stages), table) == []
-
-
-# Uneven load
-
-
-def make_replicas(work: np.ndarray) -> tuple[Case, WorkTable]:
-    """Replicas of one stage, a host each."""
-    case = make_case((0.5 + work.max(axis=0)).tolist())
-    rows = np.arange(HOSTS)
-    return case, WorkTable(rows, np.zeros(HOSTS, np.int64), np.array([f"h{h}" for h in rows]), {"arrival": work})
-
-
-def test_load_that_is_uneven_in_another_way_in_each_step_is_told() -> None:
-    work = 0.1 * (1 + np.random.default_rng(1).random((HOSTS, 30)))
-    (found,) = find_load_imbalance(*make_replicas(work))
-    assert (found.kind, found.culprit.type) == ("load_imbalance", "job")
-    assert found.score == pytest.approx(0.9, abs=0.01)
-
-
-def test_one_slow_replica_and_even_ones_are_no_uneven_load() -> None:
-    noise = np.random.default_rng(1).random((HOSTS, 30))
-    slow = 0.1 * (1 + 0.01 * noise)
-    assert find_load_imbalance(*make_replicas(slow)) == []
-    slow[2] *= 1.5
-    assert find_load_imbalance(*make_replicas(slow)) == []
-
-
-def test_ranks_of_one_host_that_always_take_as_long_count_once() -> None:
-    work = 0.1 * (1 + np.random.default_rng(1).random((HOSTS, 30)))
-    case, table = make_replicas(work)
-    same = WorkTable(table.endpoints, table.stage, np.array(["h0"] * HOSTS), {"arrival": np.repeat(work[:1], HOSTS, 0)})
-    assert find_load_imbalance(case, same) == []
 
 
 # Silences

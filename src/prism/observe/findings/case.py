@@ -22,8 +22,6 @@ from prism.records.layout import Layout
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_MANY_STEPS = 14  # of which six in seven leave three to compare with
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -66,14 +64,6 @@ class Case:
         usual = float(np.median(silent))
         step = float(np.median(end - start)) / 1e9
         return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
-
-    @cached_property
-    def most_longer(self) -> float:
-        """How much longer than the rest, as a share, no stretch of two steps and more can be; infinite in few steps."""
-        ordered = np.sort(self.length_s)
-        if len(ordered) < _MANY_STEPS or ordered[1] <= 0:
-            return np.inf
-        return float(ordered[-2:].mean() / ordered[1] - 1)
 
     @cached_property
     def resolution_ns(self) -> int:

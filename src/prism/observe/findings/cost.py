@@ -193,21 +193,6 @@ def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Wind
     return _compare(case, window, slow, model)
 
 
-def price_uneven_work(case: Case, table: WorkTable, relative: Floats, window: Window) -> Cost:
-    """What replicas cost that work unequally long; `relative` is the work of each in each step over the usual."""
-    modelled = model_job(case, table)
-    if modelled is None:
-        return settle(case, window, None)
-    model, _ = modelled
-    usual = int(np.argsort(relative.max(axis=0))[relative.shape[1] // 2])  # a step of the usual unevenness
-    amounts = np.sort(relative[:, usual])[::-1][: model.forward.shape[1]]
-    amounts = np.resize(amounts, model.forward.shape[1])
-    mean = float(relative[:, usual].mean())
-    slow = replace(model, forward=model.forward * amounts, backward=model.backward * amounts)
-    even = replace(model, forward=model.forward * mean, backward=model.backward * mean)
-    return _compare(case, window, slow, even)
-
-
 def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job solved again") -> Cost:
     """The cost of a window from what a step would save, checked against the steps outside where there are any."""
     inside = case.length_s[window.first : window.last + 1]

@@ -8,15 +8,13 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
-from prism.observe.findings.accusations import check_slow_ranks
 from prism.observe.findings.case import Case
-from prism.observe.findings.compute import find_slow_compute
+from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
-from prism.observe.findings.late_arrivals import find_late_ranks
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
-from prism.observe.findings.slow_responses import find_late
+from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
 from prism.observe.findings.verdicts import decide
@@ -57,11 +55,9 @@ def find_all(
                 f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
             ]
         job = case.job.id
-        _, slow_pairs = measured[job]
         scene = scenes[job]
         stops = find_hang(case)
-        last = _apart_from(stops, find_late_ranks(case))
-        late = last or _apart_from(stops, find_late(case, slow_pairs))
+        late = _apart_from(stops, find_late(case))
         # A job that is held up now and then may be so when the observation ends.
         stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
         shared = contended.get(job, [])
@@ -70,10 +66,9 @@ def find_all(
         network = [] if shared or scene is None else _apart_from(stops, find_network(scene, felt))
         clear = network if scene is not None and points_at_one(scene) else []
         # But all leave a collective together, however slow: who comes last to the next was not held up by a link.
-        late = last if last and not case.stages.chains else _without(late, clear)
+        late = _without(late, clear) if case.stages.chains else late
         network = _without(network + _apart_from(stops, shared), late)
-        slow = late or _without(find_slow_compute(case, _nics_of(case, network)), clear)
-        causes = check_slow_ranks(case, slow + network)
+        causes = network + (late or _without(find_heavy_stages(case), clear))
         causes = stops + [c for c in decide(case, causes) if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
@@ -125,9 +120,3 @@ def _is_long(case: Case, stop: Finding) -> bool:
 def _without(findings: list[Finding], others: list[Finding]) -> list[Finding]:
     """Findings of another time than these others."""
     return [f for f in findings if not any(_covers(o, f) or _covers(f, o) for o in others)]
-
-
-def _nics_of(case: Case, network: list[Finding]) -> frozenset[int]:
-    """The endpoints at the ends of slow links."""
-    ends = {end for f in network if f.culprit.type == "link" for end in f.culprit.id.split(">")}
-    return frozenset(int(e) for e in case.job.endpoints if case.address(int(e)) in ends)

@@ -9,7 +9,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
 from prism.observe.findings.windows import Window
-from prism.observe.findings.work_table import WorkTable
+from prism.observe.findings.work_table import WorkTable, tabulate_work
 from prism.records.findings import Finding
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
@@ -19,8 +19,9 @@ _UNEVEN_LAST = levels.MAJORITY
 _PER_WEIGHT = levels.LONGER
 
 
-def find_heavy_stages(case: Case, table: WorkTable) -> list[Finding]:
+def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Finding]:
     """A stage whose ranks all work longer than those of the other stages, all the time."""
+    table = table or tabulate_work(case)
     last = table.num_stages - 1
     if last < 2 or case.stages.confidence < 0.75 or _is_interleaved(case, table, last):
         return []

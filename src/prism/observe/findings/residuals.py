@@ -1,0 +1,204 @@
+"""Residuals: what members of calls were late by, beyond what the model of the job says.
+
+A member starts when all it needs has come and its work is done. So the time since anything last ended at either end of
+a message is work, and a member that only waited shows none of it: whoever it waited for ended nothing there. Work is
+usual where the same place of quick steps, or of like members in the same step, takes as long. Nothing depends on the
+algorithm: hops of rings and trees, shards, experts and pipelines are all members of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.observe import levels
+from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.findings.collectives import number_sizes
+from prism.observe.findings.waits import measure_waits
+from prism.observe.findings.windows import quantile_rows, spread_of
+from prism.observe.findings.work_table import tabulate_work
+from prism.observe.traffic.medians import median_groups, quantile_groups
+from prism.observe.traffic.numbering import number_keys
+
+_QUICK = 0.25  # share of the steps, and of like members, that are surely not late
+_CLOSE = 0.002  # of a step, or of the work itself: what differs by less says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Seconds that each row is late by in each step, nan where not seen, and how much that scatters by chance.
+
+    A row is a hop with both its ends, or an endpoint, or a host (`of_hosts`), whose number is then its `sender`.
+    """
+
+    sender: Ints
+    receiver: Ints  # -1 where a row has one end
+    late_s: Floats
+    scale_s: float
+    of_hosts: bool = False
+    per_work: bool = False  # as a share of the usual work instead of seconds
+    of_past: bool = False  # against quick steps alone
+
+    def since(self) -> Residuals:
+        """The same beyond each row's own quick steps: what began, or came and went."""
+        return replace(self, late_s=self.late_s - quantile_rows(self.late_s, levels.SOME, axis=1)[:, None])
+
+
+def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
+    """The residuals of a case; `host` is the number of the host of each endpoint.
+
+    In a pipeline a message between two stages finds its receiver busy: work is read where nothing holds it up.
+    """
+    in_stages = len(set(case.stages.stage.values())) > 1
+    step_s = float(np.median(case.length_s))
+    moments = _measure_gaps(case)
+    if moments is not None:
+        yield from _compare_starts(case, moments, in_stages, step_s)
+    if in_stages and moments is not None:
+        yield from _compare_answers(case, moments, step_s)
+    if not case.work.is_empty():
+        yield from _compare_work(case)
+    waits = None if in_stages else measure_waits(case)
+    if waits is not None:
+        names = dict(zip(case.hosts, host.tolist(), strict=True))
+        own = [i for i, name in enumerate(waits.hosts) if name in case.own_by_host]
+        rows = np.array([names[waits.hosts[i]] for i in own], np.int64)
+        late = np.where(waits.seen, waits.cost_s[own], np.nan)
+        yield _centre(Residuals(rows, np.full(len(rows), -1), late, 0.0, of_hosts=True), step_s)
+
+
+def _measure_gaps(case: Case) -> pl.DataFrame | None:
+    """Messages of all steps, with the time since anything ended at their sender and at both ends."""
+    columns = ("stream", "src", "dst", "kind", "step", "place", "start_ns", "end_ns", "bytes")
+    steady = (pl.col("step") >= 0) & (pl.col("role") != "rare") & (pl.col("kind") != "unknown")
+    known = case.messages.lazy().filter(steady).select(columns).collect()
+    if known.is_empty():
+        return None
+    src, dst, start, end = (known[c].to_numpy().astype(np.int64) for c in ("src", "dst", "start_ns", "end_ns"))
+    line = np.arange(len(case.hosts)) * (int(end.max()) - int(start.min()) + 1) - int(start.min())
+    done = np.sort(np.concatenate([line[side] + end for side in (src, dst)]))
+    since = [_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst)]
+    return known.with_columns(gap=pl.Series(since[0]), both=pl.Series(np.fmin(*since)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _look_back(done: Ints, begin: Ints, wanted: Ints) -> Floats:
+    """How long before each moment something was done on its line of time, nan for nothing; `done` are all lines."""
+    gap = np.full(len(wanted), np.nan)
+    low = 0  # all that is done before it is no later than what is asked for
+    for i in range(len(wanted)):
+        if low and done[low - 1] > wanted[i]:
+            low = 0
+        reach = 1
+        while low + reach <= len(done) and done[low + reach - 1] <= wanted[i]:
+            low += reach
+            reach *= 2
+        while reach:
+            if low + reach <= len(done) and done[low + reach - 1] <= wanted[i]:
+                low += reach
+            reach //= 2
+        if low and done[low - 1] >= begin[i]:
+            gap[i] = wanted[i] - done[low - 1]
+    return gap
+
+
+def _number_slots(moments: pl.DataFrame) -> tuple[Ints, int]:
+    """A number that one place of one stream has in all steps."""
+    stream, place = (moments[c].to_numpy().astype(np.int64) for c in ("stream", "place"))
+    slot, found = number_keys(stream * (int(place.max()) + 1) + place)
+    return slot, len(found)
+
+
+def _compare_starts(case: Case, moments: pl.DataFrame, in_stages: bool, step_s: float) -> Iterator[Residuals]:
+    """By hop, what the messages of a step were late by in all; against quick steps, and like hops of the same step."""
+    own = moments.filter((pl.col("kind") != "pp") & pl.col("both").is_not_nan()) if in_stages else moments
+    own = own.filter(pl.col("both").is_not_nan())
+    if own.is_empty():
+        return
+    gap = own["both"].to_numpy()
+    slot, count = _number_slots(own)
+    past = quantile_groups(gap, slot, count, levels.SOME)[slot]
+    peer, count = _number_peers(case, own)
+    usual = quantile_groups(gap, peer, count, _QUICK)[peer]
+    src, dst, step = (own[c].to_numpy().astype(np.int64) for c in ("src", "dst", "step"))
+    _, pairs = number_keys(peer * len(case.hosts) + src)
+    enough = np.bincount(pairs // len(case.hosts), minlength=count)[peer] >= levels.LEAST
+    late = gap - np.where(enough, np.minimum(past, usual), past)
+    row, hops = number_keys(src * len(case.hosts) + dst)
+    table = _add_up(late / 1e9, row, step, (len(hops), case.steps.height))
+    yield _centre(Residuals(hops // len(case.hosts), hops % len(case.hosts), table, 0.0), step_s)
+
+
+def _number_peers(case: Case, own: pl.DataFrame) -> tuple[Ints, int]:
+    """A number that like messages of one place and step share: of one kind and size, between the same stages."""
+    named = own["stream"].to_numpy().astype(np.int64)
+    stream, found = number_keys(named)
+    like = number_sizes(median_groups(own["bytes"].to_numpy().astype(np.float64), stream, len(found)))[stream]
+    stage = np.zeros(len(case.hosts), np.int64)
+    stage[list(case.stages.stage)] = np.array(list(case.stages.stage.values()), np.int64) + 1
+    src, dst, step, place = (own[c].to_numpy().astype(np.int64) for c in ("src", "dst", "step", "place"))
+    kind = own["kind"].rank("dense").to_numpy().astype(np.int64)
+    between = stage[src] * (int(stage.max()) + 1) + stage[dst]
+    alike, _ = number_keys((between * (int(like.max()) + 1) + like) * (int(kind.max()) + 1) + kind)
+    peer, found = number_keys((alike * (int(place.max()) + 1) + place) * case.steps.height + step)
+    return peer, len(found)
+
+
+def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Floats:
+    at = row * shape[1] + step
+    seen = np.bincount(at, minlength=shape[0] * shape[1]) > 0
+    return np.where(seen, np.bincount(at, values, shape[0] * shape[1]), np.nan).reshape(shape)
+
+
+def _compare_answers(case: Case, moments: pl.DataFrame, step_s: float) -> Iterator[Residuals]:
+    """By endpoint, the growth that nearly all of its answers share: who waits answers as quickly as ever afterwards."""
+    own = moments.filter(pl.col("gap").is_not_nan())
+    gap, src, step = (own[c].to_numpy() for c in ("gap", "src", "step"))
+    slot, count = _number_slots(own)
+    quick = quantile_groups(gap, slot, count, levels.SOME)[slot]
+    work = quick >= _CLOSE * step_s * 1e9  # what is shorter is a delay of the network
+    if not work.any():
+        return
+    ends = np.unique(src).astype(np.int64)
+    cell = np.searchsorted(ends, src[work]) * case.steps.height + step[work]
+    grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
+    table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)
+    yield _centre(table, 10.0)
+
+
+def _compare_work(case: Case) -> Iterator[Residuals]:
+    """By endpoint, the work on the micro-batches that nothing holds up, against quick steps and against replicas."""
+    table = tabulate_work(case)
+    late = []
+    for values in table.phases.values():
+        usual = np.broadcast_to(quantile_rows(values, _QUICK, axis=1)[:, None], values.shape).copy()
+        for stage in range(table.num_stages):
+            rows = np.flatnonzero(table.stage == stage)
+            if len(np.unique(table.host[rows])) > 1:
+                usual[rows] = np.fmin(usual[rows], quantile_rows(values[rows], _QUICK, axis=0))
+        late.append(values / usual - 1)
+    if late:
+        mean = np.nanmean(np.stack(late), axis=0) if len(late) > 1 else late[0]
+        yield _centre(Residuals(table.endpoints, np.full(len(table.endpoints), -1), mean, 0.0, per_work=True), 10.0)
+
+
+def _centre(table: Residuals, unit_s: float) -> Residuals:
+    """The table less what all rows share in a step, and its scale: from step to step, or between rows at all times."""
+    late = table.late_s - quantile_rows(table.late_s, _QUICK, axis=0)
+    by_step = spread_of(np.diff(late, axis=1).ravel()) / float(np.sqrt(2)) if late.shape[1] > 1 else 0.0
+    usual = quantile_rows(late, levels.HALF, axis=1)
+    by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.HALF, axis=0))
+    return replace(table, late_s=late, scale_s=max(by_step, by_row, _CLOSE * unit_s))
+
+
+def number_hosts(case: Case) -> Ints:
+    """A number by endpoint that those of one host share."""
+    return np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
+Mask = NDArray[np.bool_]
