@@ -13,7 +13,7 @@ from observe_sensitivity import Change, Search, Threshold, _read_file, list_thre
 
 SOURCE = '''
 _SHARE = 0.5  # of all
-_PAIR = (2, levels.MOST, 0.25)
+_PAIR = (2, levels.SHARE_LARGE, 0.25)
 _SIZE = 1 << 20
 _NAMES = ("dp", "pp")
 _TABLE = {"a": 3}

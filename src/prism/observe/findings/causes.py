@@ -21,12 +21,12 @@ from prism.observe.findings.windows import Window, quantile_rows, spread_of
 from prism.observe.findings.work_table import tabulate_work
 from prism.records.findings import Culprit, Finding, FindingKind
 
-_PER_STEP = levels.CHANCE  # nats that a step with a cause must gain: from when to when it lasts is chosen too
-_AS_LATE = levels.SOME  # of what the latest rank of a host gains: the others are late with it
+_PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain: from when to when it lasts is chosen too
+_AS_LATE = levels.SHARE_MINOR  # of what the latest rank of a host gains: the others are late with it
 _TIED = 0.9  # of what the best gains: one that gains as much is not told apart
-_AHEAD = levels.HALF  # margin that a cause must have
-_LATE = levels.HUNDREDTH  # of a step, or of the work: what is less is nobody's trouble
-_ALWAYS_LATE = levels.FEW  # the same where it always was so: ranks differ by design and by chance
+_AHEAD = levels.SHARE_HALF  # margin that a cause must have
+_LATE = levels.ONE_PERCENT  # of a step, or of the work: what is less is nobody's trouble
+_ALWAYS_LATE = levels.SHARE_SMALL  # the same where it always was so: ranks differ by design and by chance
 _BETWEEN = 0.2  # of how late the last one is: others that are so late have uneven work, too
 
 
@@ -80,7 +80,7 @@ class Scored:
 
 def find_late(case: Case) -> list[Finding]:
     """The rank, host or stage that is late, two that cannot be told apart, or the job where it is another each time."""
-    if case.steps.height < levels.LEAST or case.messages.is_empty():
+    if case.steps.height < levels.MIN_SAMPLES or case.messages.is_empty():
         return []
     host = number_hosts(case)
     tables = list(list_residuals(case, host))
@@ -99,10 +99,10 @@ def find_late(case: Case) -> list[Finding]:
 
 def _find_longer(case: Case) -> Floats | None:
     """What slow steps are longer by, 0 for the others; None where none is, or nearly all are."""
-    usual = float(np.quantile(case.length_s, levels.SOME, method="lower"))
+    usual = float(np.quantile(case.length_s, levels.SHARE_MINOR, method="lower"))
     noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
     longer = case.length_s - usual
-    longer = np.where(longer > max(levels.LITTLE * usual, levels.CHANCE * noise), longer, 0.0)
+    longer = np.where(longer > max(levels.SHARE_NEGLIGIBLE * usual, levels.SIGMAS_UNLIKELY * noise), longer, 0.0)
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
 
 
@@ -132,7 +132,7 @@ def _choose(case: Case, scored: list[Scored], window: Window | None, longer: Flo
 def _explains(cause: Cause, longer: Floats) -> bool:
     """Whether the slow steps of a cause's window are most of all slow steps."""
     inside = longer[cause.window.first : cause.window.last + 1]
-    return cause.gain > 0 and bool(inside.sum() >= levels.HALF * longer.sum())
+    return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
 
 
 def _list_candidates(case: Case) -> list[Candidate]:
@@ -185,13 +185,13 @@ def _gain(table: Residuals, rows: Mask) -> tuple[Floats, Floats]:
     if not len(values):
         none = np.zeros(table.late_s.shape[1])
         return none, none
-    late = np.nan_to_num(np.maximum(quantile_rows(values, levels.HALF, axis=0), 0.0))
+    late = np.nan_to_num(np.maximum(quantile_rows(values, levels.SHARE_HALF, axis=0), 0.0))
     return np.nansum(np.abs(values) - np.abs(values - late), axis=0) / table.scale_s, late
 
 
 def _find_uneven(hosts: list[Scored]) -> Cause | None:
     """In each step the host that gains most; which of them it is costs its choice."""
-    if len(hosts) < levels.SEVERAL:
+    if len(hosts) < levels.MIN_TWO:
         return None
     gains = np.stack([s.gain for s in hosts])
     top, at = gains.argmax(axis=0), np.arange(gains.shape[1])
@@ -206,7 +206,7 @@ def _price(case: Case, cause: Cause) -> Cost:
     if len(set(case.stages.stage.values())) > 1:
         table = tabulate_work(case)
         return price_slow_work(case, table, sorted(cause.members), cause.window, by_design=False)
-    late = min(cause.late_s / float(np.median(case.length_s)), levels.HALF)
+    late = min(cause.late_s / float(np.median(case.length_s)), levels.SHARE_HALF)
     return settle(case, replace(cause.window, mean=late / (1 - late)), None)
 
 
@@ -242,7 +242,7 @@ def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
 def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Finding]:
     """Two hosts that gain as much, of which one is late."""
     names = sorted(_hosts(case, one.members | other.members))
-    if margin < _AHEAD or case.stages.chains or len(names) > 2 or len(case.own_by_host) < levels.LEAST:
+    if margin < _AHEAD or case.stages.chains or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
         return []
     cost = _price(case, one)
     members = [e for name in names for e in sorted(case.own_by_host[name])]
@@ -260,12 +260,12 @@ def _tell_uneven(case: Case, uneven: Cause, hosts: list[Scored]) -> list[Finding
     """The job, where another host is the last one in each step of a part of the observation."""
     window = uneven.window
     inside = slice(window.first, window.last + 1)
-    if window.mean < _LATE or window.length < levels.LEAST:
+    if window.mean < _LATE or window.length < levels.MIN_SAMPLES:
         return []
     late = np.sort(np.stack([s.share[inside] for s in hosts]), axis=0)
     last = len(np.unique(np.stack([s.gain[inside] for s in hosts]).argmax(axis=0)))
     # The hop that comes last has two ends, so it is the third that shows whether others are late on their own account.
-    between = bool(np.median(late[-min(levels.LEAST, len(late))] / np.maximum(late[-1], 1e-12)) > _BETWEEN)
+    between = bool(np.median(late[-min(levels.MIN_SAMPLES, len(late))] / np.maximum(late[-1], 1e-12)) > _BETWEEN)
     kind: FindingKind = "load_imbalance" if between else "slow_step"
     cost = settle(case, window, None)
     what = "others come between" if between else "all others come as ever"

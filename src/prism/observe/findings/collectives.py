@@ -15,8 +15,8 @@ Ints = NDArray[np.int64]
 POINT_TO_POINT = ("pp", "cp")
 """Kinds whose messages run at their own pace; those of collectives end together."""
 
-_LIKE = levels.LITTLE  # sizes that differ by less, as a share, are alike
-_SKEW = levels.FEW  # of a message: hops of one call end within this much of each other
+_LIKE = levels.SHARE_NEGLIGIBLE  # sizes that differ by less, as a share, are alike
+_SKEW = levels.SHARE_SMALL  # of a message: hops of one call end within this much of each other
 
 
 def number_sizes(sizes: Floats) -> Ints:

@@ -18,9 +18,9 @@ from prism.records.findings import Finding
 
 _SLOWER = 1.3  # times as long while the other sends as when it does not
 _FREE = 1.6  # times the pair's own quickest transfers: those that nobody disturbs take no longer
-_ENOUGH = levels.ENOUGH  # transfers with the other, and without
+_ENOUGH = levels.MIN_EVENTS  # transfers with the other, and without
 _MOSTLY = 0.7  # share of those beside the other that are slow, once the two meet
-_TOLD_APART = levels.HALF  # by how much this share is larger than that of the others
+_TOLD_APART = levels.SHARE_HALF  # by how much this share is larger than that of the others
 _HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
 _MATTERS = 0.005  # of all its steps that a job must lose

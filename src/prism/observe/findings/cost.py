@@ -20,9 +20,9 @@ from prism.simulate.graph import Graph
 from prism.simulate.solving.pricing import LinearCosts
 from prism.simulate.solving.solver import SolveConfig, solve
 
-_MOST_REPLICAS = levels.MANY  # of a stage that are solved; more of the same change nothing
+_MOST_REPLICAS = levels.MIN_STATISTICS  # of a stage that are solved; more of the same change nothing
 _MOST_MICROBATCHES = 256
-_TRUSTED = levels.SOME  # a solved cost that differs by more from a measured one gives way to it
+_TRUSTED = levels.SHARE_MINOR  # a solved cost that differs by more from a measured one gives way to it
 _BYTES = 1 << 20  # of every message; their durations are given
 _REPRODUCES = 0.05  # of a step: a solved step is usually off by so much
 

@@ -18,13 +18,13 @@ from prism.records.findings import Culprit, Finding
 
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
-_ALONE_ALWAYS = levels.TWICE  # the same where it was never quicker
-_ALONE_ONCE = levels.FAR  # the same in one step only
+_ALONE_ALWAYS = levels.RATIO_DOUBLE  # the same where it was never quicker
+_ALONE_ONCE = levels.RATIO_FAR  # the same in one step only
 _ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
 # What is slow in some steps only must be slower than this: sizes and waits differ by chance.
-_NOW_AND_THEN = levels.HALF
-_MOST = levels.LEAST  # findings of one job
-_FELT = levels.TRACE  # steps of the window are longer than the others by at least this much, or transfers twice as long
+_NOW_AND_THEN = levels.SHARE_HALF
+_MOST = levels.MIN_SAMPLES  # findings of one job
+_FELT = levels.THREE_PER_MILLE  # steps of the window are at least this much longer, or transfers twice as long
 
 
 def find_scene(

@@ -10,9 +10,9 @@ from prism.observe.findings.windows import Floats, find_window, spread_of
 from prism.records.findings import Finding
 
 _SLOW_STEP = 0.08
-_WORTH = levels.HALF  # usual steps that a slow stretch must cost
-_DRIFT = levels.LITTLE  # growth over the whole observation
-_GROWN = levels.SOME  # pauses that became this much longer
+_WORTH = levels.SHARE_HALF  # usual steps that a slow stretch must cost
+_DRIFT = levels.SHARE_NEGLIGIBLE  # growth over the whole observation
+_GROWN = levels.SHARE_MINOR  # pauses that became this much longer
 
 
 def find_slow_steps(case: Case) -> list[Finding]:
@@ -48,7 +48,7 @@ def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
     step = case.messages["step"].to_numpy()
     counts = np.bincount(step[step >= 0], minlength=len(lengths))
     more = counts / max(float(np.median(counts)), 1.0)
-    return np.where(more > 1 + levels.FEW, lengths / more, lengths)
+    return np.where(more > 1 + levels.SHARE_SMALL, lengths / more, lengths)
 
 
 def find_drift(case: Case) -> list[Finding]:

@@ -21,7 +21,7 @@ from prism.observe.findings.verdicts import decide
 from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
-_WORTH_AT_ALL = levels.THOUSANDTH  # of the time of all GPUs in all steps
+_WORTH_AT_ALL = levels.ONE_PER_MILLE  # of the time of all GPUs in all steps
 _WORTH = 0.005  # of the time of all GPUs while it lasts
 
 

@@ -46,7 +46,7 @@ class Residuals:
 
     def since(self) -> Residuals:
         """The same beyond each row's own quick steps: what began, or came and went."""
-        return replace(self, late_s=self.late_s - quantile_rows(self.late_s, levels.SOME, axis=1)[:, None])
+        return replace(self, late_s=self.late_s - quantile_rows(self.late_s, levels.SHARE_MINOR, axis=1)[:, None])
 
 
 def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
@@ -122,12 +122,12 @@ def _compare_starts(case: Case, moments: pl.DataFrame, in_stages: bool, step_s: 
         return
     gap = own["both"].to_numpy()
     slot, count = _number_slots(own)
-    past = quantile_groups(gap, slot, count, levels.SOME)[slot]
+    past = quantile_groups(gap, slot, count, levels.SHARE_MINOR)[slot]
     peer, count = _number_peers(case, own)
     usual = quantile_groups(gap, peer, count, _QUICK)[peer]
     src, dst, step = (own[c].to_numpy().astype(np.int64) for c in ("src", "dst", "step"))
     _, pairs = number_keys(peer * len(case.hosts) + src)
-    enough = np.bincount(pairs // len(case.hosts), minlength=count)[peer] >= levels.LEAST
+    enough = np.bincount(pairs // len(case.hosts), minlength=count)[peer] >= levels.MIN_SAMPLES
     late = gap - np.where(enough, np.minimum(past, usual), past)
     row, hops = number_keys(src * len(case.hosts) + dst)
     table = _add_up(late / 1e9, row, step, (len(hops), case.steps.height))
@@ -160,7 +160,7 @@ def _compare_answers(case: Case, moments: pl.DataFrame, step_s: float) -> Iterat
     own = moments.filter(pl.col("gap").is_not_nan())
     gap, src, step = (own[c].to_numpy() for c in ("gap", "src", "step"))
     slot, count = _number_slots(own)
-    quick = quantile_groups(gap, slot, count, levels.SOME)[slot]
+    quick = quantile_groups(gap, slot, count, levels.SHARE_MINOR)[slot]
     work = quick >= _CLOSE * step_s * 1e9  # what is shorter is a delay of the network
     if not work.any():
         return
@@ -191,8 +191,8 @@ def _centre(table: Residuals, unit_s: float) -> Residuals:
     """The table less what all rows share in a step, and its scale: from step to step, or between rows at all times."""
     late = table.late_s - quantile_rows(table.late_s, _QUICK, axis=0)
     by_step = spread_of(np.diff(late, axis=1).ravel()) / float(np.sqrt(2)) if late.shape[1] > 1 else 0.0
-    usual = quantile_rows(late, levels.HALF, axis=1)
-    by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.HALF, axis=0))
+    usual = quantile_rows(late, levels.SHARE_HALF, axis=1)
+    by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.SHARE_HALF, axis=0))
     return replace(table, late_s=late, scale_s=max(by_step, by_row, _CLOSE * unit_s))
 
 

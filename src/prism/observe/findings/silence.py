@@ -15,8 +15,8 @@ from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
 _SILENT_BETWEEN = 1.0  # the same where messages follow
-_ONE_MOMENT = levels.THOUSANDTH  # of a step
-_ALIKE = levels.THOUSANDTH  # by which sizes differ that buffers set
+_ONE_MOMENT = levels.ONE_PER_MILLE  # of a step
+_ALIKE = levels.ONE_PER_MILLE  # by which sizes differ that buffers set
 _STALLED = 0.05  # share of the endpoints that have sent one when a job stands still
 
 

@@ -14,9 +14,9 @@ from prism.records.findings import Finding
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
 # The last one computes the loss too: the logits of a large vocabulary weigh as much as a layer.
-_UNEVEN_LAST = levels.MAJORITY
+_UNEVEN_LAST = levels.SHARE_MAJORITY
 # Times what a stage has more of weights: it may compute its gradients at once, others theirs later.
-_PER_WEIGHT = levels.LONGER
+_PER_WEIGHT = levels.RATIO_LONGER
 
 
 def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Finding]:

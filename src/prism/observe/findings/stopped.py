@@ -18,14 +18,14 @@ from prism.records.findings import Culprit
 
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
 _USUAL_SIZE = 4  # messages of a pair of one size
-_AT_ONCE = levels.TRACE  # of a step: what is due so close together is due at the same moment
+_AT_ONCE = levels.THREE_PER_MILLE  # of a step: what is due so close together is due at the same moment
 _SMALLEST = 0.05  # quantile: sampled sizes differ by chance
-_TEMPLATES = levels.LEAST  # steps that tell when each message is due
-_LATE = levels.FEW  # of a step: how far from when it is due a message may come
+_TEMPLATES = levels.MIN_SAMPLES  # steps that tell when each message is due
+_LATE = levels.SHARE_SMALL  # of a step: how far from when it is due a message may come
 _SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
 _AS_MUCH = 0.7  # of what the sender of the first missing message owes
 _LONE = 0.2  # of what the host that owes most owes
-_FEW = levels.SEVERAL  # endpoints that began a step which is not the end of the one before
+_FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the one before
 
 
 @dataclass(frozen=True, slots=True)

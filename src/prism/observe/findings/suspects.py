@@ -24,11 +24,11 @@ Suspect = tuple[str, str]
 """What it is (pair, out, in, nic, link, host, switch) and its name."""
 
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
-_COUPLED = levels.MOST  # share of a group's hops that are slow when all of them wait for one
+_COUPLED = levels.SHARE_LARGE  # share of a group's hops that are slow when all of them wait for one
 _QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
-_CLEAR = levels.SEVERAL  # transfers that are slow apart from each other, and have one place in common
-_MOSTLY = levels.HALF  # of what is slow in another job
-_MISS = levels.TWICE  # what a transfer weighs that should be slow and is not, over one that is
+_CLEAR = levels.MIN_TWO  # transfers that are slow apart from each other, and have one place in common
+_MOSTLY = levels.SHARE_HALF  # of what is slow in another job
+_MISS = levels.RATIO_DOUBLE  # what a transfer weighs that should be slow and is not, over one that is
 
 
 @dataclass(frozen=True)

@@ -23,20 +23,20 @@ BY_DESIGN = (*POINT_TO_POINT, "ep")
 """Kinds whose pairs may differ for good: experts get unequal shares of tokens, receivers are busy here and there."""
 
 _SLOWER = 0.12  # a transfer this much longer than its like
-_SURE = levels.SURELY  # standard errors
+_SURE = levels.SIGMAS_CERTAIN  # standard errors
 _MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
 _PEERS = 4  # pairs with like messages that make a comparison
 _SAME = 0.25  # of how slow a pair is in a stretch: what is less is another matter, or chance
-_AT_ONCE = levels.TWICE  # a single step is enough where transfers take three times as long
+_AT_ONCE = levels.RATIO_DOUBLE  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it
 _LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
-_LASTING_ALONE = levels.TWICE  # the same of kinds whose pairs differ by design
-_SLOW_PACE = levels.LONGER  # times the usual time a byte: a message that is slow in a step where others may not be
+_LASTING_ALONE = levels.RATIO_DOUBLE  # the same of kinds whose pairs differ by design
+_SLOW_PACE = levels.RATIO_LONGER  # times the usual time a byte: a message that is slow where others may not be
 _ONE_PACE = 1.8  # upper over lower quartile of the time a byte over one slow link, at most; backward over forward is 2
-_OWN_SPREAD = levels.LONGER  # times what it is at other times, where that is more
+_OWN_SPREAD = levels.RATIO_LONGER  # times what it is at other times, where that is more
 _ANY_PACE = 2.2  # never more
-_FEW = levels.MANY  # messages that show no spread
-_WARM_UP = levels.LEAST  # first steps of an observation, which may be those of the job
+_FEW = levels.MIN_STATISTICS  # messages that show no spread
+_WARM_UP = levels.MIN_SAMPLES  # first steps of an observation, which may be those of the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

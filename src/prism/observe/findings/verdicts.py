@@ -17,7 +17,7 @@ from prism.observe.findings.windows import spread_of
 from prism.records.findings import Finding
 
 _SCATTER = 1.2533  # a median scatters so much more than a mean
-_OUTLIERS = levels.SURELY  # standard deviations beyond which a step counts no further
+_OUTLIERS = levels.SIGMAS_CERTAIN  # standard deviations beyond which a step counts no further
 
 
 def decide(case: Case, causes: list[Finding]) -> list[Finding]:
@@ -26,7 +26,9 @@ def decide(case: Case, causes: list[Finding]) -> list[Finding]:
     Contention comes and goes within steps: it was compared with what the same transfers take without the other tenant.
     """
     sure = [1.0 if cause.kind == "contention" else weigh(case, cause) for cause in causes]
-    return [replace(c, score=round(min(c.score, s), 3)) for c, s in zip(causes, sure, strict=True) if s >= levels.HALF]
+    return [
+        replace(c, score=round(min(c.score, s), 3)) for c, s in zip(causes, sure, strict=True) if s >= levels.SHARE_HALF
+    ]
 
 
 def weigh(case: Case, cause: Finding) -> float:
@@ -34,10 +36,10 @@ def weigh(case: Case, cause: Finding) -> float:
     starts = case.steps["start_ns"].to_numpy()
     during = (starts >= cause.start_ns) & (starts < cause.end_ns)
     inside, outside = case.length_s[during], case.length_s[~during]
-    if len(outside) < levels.LEAST or not len(inside):
+    if len(outside) < levels.MIN_SAMPLES or not len(inside):
         return 1.0
     usual = float(np.median(outside))
-    noise = max(_measure_noise(outside), levels.TRACE * levels.FEW * usual)
+    noise = max(_measure_noise(outside), levels.THREE_PER_MILLE * levels.SHARE_SMALL * usual)
     # A link that flaps lengthens some steps only, which a median would not show.
     more = float(np.clip(inside - usual, -_OUTLIERS * noise, None).mean())
     error = noise * np.sqrt(1 / len(inside) + _SCATTER**2 / len(outside))
