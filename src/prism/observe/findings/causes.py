@@ -111,26 +111,32 @@ def _choose(case: Case, scored: list[Scored], window: Window | None, longer: Flo
     hosts = [s for s in scored if s.members in {frozenset(own) for own in case.own_by_host.values()}]
     first = max(scored, key=lambda s: (s.settle(window or s.find_window()).gain, -len(s.members)))
     best = first.settle(window or first.find_window())
-    if longer is not None:
-        uneven = _find_uneven(hosts)
-        if uneven is not None and best.gain < _TIED * uneven.gain and _explains(uneven, longer):
-            return _tell_uneven(case, uneven, hosts)
-        if not _explains(best, longer):
-            return []
+    uneven = _find_uneven(hosts) if longer is not None else None
+    told = _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
+    if told and uneven is not None and best.gain < _TIED * uneven.gain:
+        return told
+    if longer is not None and not _explains(best, longer):
+        return []
     causes = sorted((s.settle(best.window) for s in scored), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
     rival = rivals[0] if rivals else None
-    if best.gain <= 0 or best.window.mean < (_ALWAYS_LATE if longer is None else _LATE):
+    # A few steps may be long for a reason of their own, such as the start of a program.
+    if best.gain <= 0 or best.window.length < levels.MIN_SAMPLES:
+        return []
+    if best.window.mean < (_ALWAYS_LATE if longer is None else _LATE):
         return []
     margin = best.lead(rival)
     if rival is not None and best.gain - rival.gain < _PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
-        return _tell_two(case, best, rival, best.lead(others[0] if others else None))
-    return [_tell(case, best, causes, margin)] if margin >= _AHEAD else []
+        # Where whole stages are late alike, their parts are: another one in each step.
+        return _tell_two(case, best, rival, best.lead(others[0] if others else None)) or told
+    return [_tell(case, best, causes, margin)] if margin >= _AHEAD else told
 
 
-def _explains(cause: Cause, longer: Floats) -> bool:
+def _explains(cause: Cause, longer: Floats | None) -> bool:
     """Whether the slow steps of a cause's window are most of all slow steps."""
+    if longer is None:
+        return False
     inside = longer[cause.window.first : cause.window.last + 1]
     return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
 

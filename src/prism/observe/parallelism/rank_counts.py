@@ -39,7 +39,7 @@ def list_rank_counts(
 ) -> list[Ranks]:
     """One rank per NIC, unless several connections of one kind and moment show that NICs are shared.
 
-    Several counts, the usual one first, where records do not show how many ranks are behind a NIC.
+    Several counts, one rank per NIC first, where records do not show how many ranks are behind a NIC.
     """
     hosts = np.unique(host[job.endpoints])
     count = len(job.endpoints) + _count_silent_nics(traffic, job, streams, hosts, host)
@@ -62,7 +62,7 @@ def list_rank_counts(
     if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
     # A host with four NICs may have four GPUs or eight, and nothing that the network carries tells.
-    return [Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True), each]
+    return [each, Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True)]
 
 
 def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:

@@ -22,6 +22,7 @@ class ExportConfig:
     near: float = levels.SHARE_NEARLY_ALL  # of the longest record
     share: float = levels.SHARE_SMALL  # of all bytes that are in records of about that length
     least: int = levels.MIN_STATISTICS  # such records
+    shortest_ns: int = 200_000_000  # active timeouts are not set shorter; transfers of one length are not cut by one
     most_of_all: float = levels.SHARE_MINOR  # of the observation
     # Of the timeout: the next record of a connection follows so soon where traffic goes on.
     at_once: float = levels.SHARE_SMALL
@@ -40,6 +41,8 @@ def find_active_timeout(
     if not len(size):
         return 0
     longest = int((end - start).max())
+    if longest < config.shortest_ns:
+        return 0
     near = (end - start) >= config.near * longest
     if near.sum() < config.least or float(size[near].sum()) < config.share * float(size.sum()):
         return 0
