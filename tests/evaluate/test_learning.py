@@ -57,6 +57,13 @@ def test_an_unseen_effect_changes_nothing_but_adds_its_doubt() -> None:
     assert found == Belief(mean=0.0, variance=1.0)
 
 
+def test_the_doubt_about_an_effect_grows_with_the_square_of_its_amount() -> None:
+    effects = Effects()
+    effects.observe([Effect(name="batch", spread=1.0)], log_ratio=1.0, noise=1.0)
+    assert effects.predict([Effect(name="batch")]).variance == pytest.approx(0.5)
+    assert effects.predict([Effect(name="batch", amount=3.0)]).variance == pytest.approx(9 * 0.5)
+
+
 def test_effects_of_earlier_runs_are_where_learning_begins() -> None:
     effects = Effects({"node:a": Belief(mean=0.2, variance=0.01)})
     node = Effect(name="node:a", spread=0.1)

@@ -152,6 +152,45 @@ def test_a_worker_with_a_full_disk_gets_no_more_trials() -> None:
     assert not scheduler.over
 
 
+def test_a_dataset_of_which_nothing_ever_worked_is_given_up_whole_and_others_go_on() -> None:
+    config = SchedulerConfig(max_attempts=1, max_failed_parts=9)
+    scheduler = Scheduler([MODEL], [make_dataset(name, 100) for name in "de"], make_priors(1.0, "d", "e"), config)
+    (started,) = of(StartInference, start(scheduler))
+    broken = started.trial.parts[0].dataset
+    failed = events.InferenceFailed(now_s=3, trial=started.trial.id, failure=events.Failure.OTHER, text="no prompt")
+    answers = scheduler.handle(failed)
+    assert {report.text for report in of(ReportFailure, answers)} == {"no prompt"}
+    assert scheduler.progress(3).failed == 100
+    assert {part.dataset for part in of(StartInference, answers)[0].trial.parts} == {*"de"} - {broken}
+
+
+def test_a_dataset_of_which_something_worked_loses_the_failed_part_alone() -> None:
+    config = SchedulerConfig(max_attempts=1, max_failed_parts=9)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"), config)
+    (started,) = of(StartInference, start(scheduler))
+    (part,) = started.trial.parts
+    scheduler.handle(events.PartInferred(now_s=5, trial=started.trial.id, part=part, seconds=5))
+    (second,) = of(StartInference, scheduler.handle(events.InferenceFinished(now_s=5, trial=started.trial.id)))
+    failed = events.InferenceFailed(now_s=9, trial=second.trial.id, failure=events.Failure.OTHER, text="broken")
+    assert of(StartInference, scheduler.handle(failed))
+    assert scheduler.progress(9).failed == sum(lost.samples for lost in second.trial.parts) < 100 - part.samples
+
+
+def test_scores_of_a_lost_node_are_made_elsewhere_and_its_model_is_forgotten() -> None:
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    first, _ = of(StartInference, start(scheduler, nodes=2))
+    (part,) = first.trial.parts
+    home = first.worker[:2]
+    told = scheduler.handle(events.PartInferred(now_s=9, trial=first.trial.id, part=part, seconds=5))
+    assert of(StartScore, told) == [StartScore(part=part, node=home)]
+    answers = scheduler.handle(events.NodeLost(now_s=10, node=home))
+    assert of(StartScore, answers) == [StartScore(part=part, node="n1" if home == "n0" else "n0")]
+    assert scheduler.progress(10).workers == 1
+    scheduler.handle(events.NodeJoined(now_s=11, node=Node(id=home)))
+    answers = scheduler.handle(events.WorkerJoined(now_s=11, worker=Worker(id="new", node=home, gpus=(0,))))
+    assert of(LoadCheckpoint, answers) == [LoadCheckpoint(node=home, checkpoint="step-1")]
+
+
 def test_when_every_disk_is_full_what_waits_is_reported() -> None:
     scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"))
     (started,) = of(StartInference, start(scheduler))
@@ -320,6 +359,16 @@ def test_memory_for_one_checkpoint_holds_one_at_a_time() -> None:
         assert len(hazards.held) + len(hazards.loads) <= 1
         if not hazards.step():
             hazards.send(events.Tick)
+
+
+def test_a_node_of_unlimited_memory_keeps_a_model_that_is_needed_again() -> None:
+    urgent = Checkpoint(name="step-2", path="", bytes=1_000, parameters=10, priority=1)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    (started,) = of(StartInference, start(scheduler))
+    answers = scheduler.handle(events.CheckpointAdded(now_s=2, checkpoint=urgent))
+    answers += scheduler.handle(events.InferenceFinished(now_s=3, trial=started.trial.id))
+    assert of(LoadCheckpoint, answers) == [LoadCheckpoint(node="n0", checkpoint="step-2")]
+    assert not of(ReleaseCheckpoint, answers)
 
 
 def test_the_bound_at_the_end_is_made_of_what_was_measured() -> None:
