@@ -121,6 +121,26 @@ def test_a_small_batch_that_failed_rules_out_the_larger_ones() -> None:
     assert trials.choose("d", 7) == 3
 
 
+def test_what_a_halved_batch_costs_is_not_expected_of_whole_batches() -> None:
+    def expected_s(shrink: int) -> float:
+        names = ("a", "b", "new")
+        priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
+        for name in names[:2]:
+            priors.observe_inference(make_dataset(name), MODEL, Took(samples=1000, seconds=1500.0, shrink=shrink))
+        return priors.prior(make_dataset("new"), MODEL).infer_s
+
+    assert 1.0 < expected_s(shrink=1) < expected_s(shrink=0) < 1.5
+
+
+def test_records_are_never_taken_to_be_quite_exact() -> None:
+    names = [f"d{n}" for n in range(60)]
+    priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
+    assert priors.learned().record_spread == pytest.approx(0.2)
+    for name in names:
+        priors.observe_inference(make_dataset(name), MODEL, Took(samples=1000, seconds=1000.0))
+    assert priors.learned().record_spread == 0.05
+
+
 def test_a_dataset_measured_with_one_model_size_is_expected_for_another() -> None:
     records = [Record(dataset=name, parameters=10**9, infer_s=1.0) for name in ("a", "b")]
     priors = Priors(records)

@@ -99,6 +99,20 @@ def test_a_worker_with_a_plan_keeps_it_until_the_plan_is_stale() -> None:
     assert left == 140 and planner.packed["m"] == planner.version and not planner.stale
 
 
+def test_a_worker_that_is_done_with_its_share_takes_over_from_the_others() -> None:
+    planner = make_planner()
+    first, second = planner.roster.desks.values()
+    planner.fill_queue(first, 0.0)
+    first.queue, others = [], sum(share.samples for share in second.queue)
+    for pool in pools(planner).values():
+        pool.take(pool.num_waiting - others // 2)
+    planner.fill_queue(first, 50.0)
+    assert first.queue == [] and first.rested == planner.version  # nobody has called
+    planner.ask_again("m")
+    planner.fill_queue(first, 50.0)
+    assert first.queue and sum(share.samples for share in second.queue) < others
+
+
 def test_a_worker_for_which_nothing_waits_rests_until_the_next_plan() -> None:
     planner = make_planner()
     desk = planner.roster.desks["w0"]

@@ -67,6 +67,13 @@ def test_a_loaded_checkpoint_starts_every_worker() -> None:
     assert {action.worker for action in started} == {"n0g0", "n0g1", "n0g2", "n0g3"}
 
 
+def test_a_model_that_was_there_at_once_is_taken_as_loaded() -> None:
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    start(scheduler, load=False)
+    loaded = events.CheckpointLoaded(now_s=1, node="n0", checkpoint="step-1", seconds=0.0)
+    assert of(StartInference, scheduler.handle(loaded))
+
+
 def test_small_datasets_share_a_trial() -> None:
     names = [f"d{i}" for i in range(5)]
     scheduler = Scheduler([MODEL], [make_dataset(name, 10) for name in names], make_priors(0.01, *names))
@@ -439,6 +446,18 @@ def test_a_metric_that_hangs_stops_its_dataset_for_all_checkpoints() -> None:
     later = Checkpoint(name="step-99", path="", bytes=1_000, parameters=10, step=99)
     more = scheduler.handle(events.CheckpointAdded(now_s=999, checkpoint=later))
     assert not of(StartInference, more) and [f.part.checkpoint for f in of(ReportFailure, more)] == ["step-99"]
+
+
+def test_outputs_that_come_after_their_dataset_was_stopped_are_reported_and_not_scored() -> None:
+    config = SchedulerConfig(max_hangs=1)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"), config)
+    first, second = of(StartInference, start(scheduler, gpus=2))
+    (part,), (late,) = first.trial.parts, second.trial.parts
+    scheduler.handle(events.PartInferred(now_s=9, trial=first.trial.id, part=part, seconds=5))
+    stopped = scheduler.handle(events.ScoreFailed(now_s=10, part=part, text="no end", hung=True))
+    assert {report.part.dataset for report in of(ReportFailure, stopped)} == {part.dataset}
+    told = scheduler.handle(events.PartInferred(now_s=11, trial=second.trial.id, part=late, seconds=5))
+    assert not of(StartScore, told) and [report.part for report in of(ReportFailure, told)] == [late]
 
 
 def test_a_dataset_whose_parts_fail_in_a_row_is_stopped_and_others_are_not() -> None:
