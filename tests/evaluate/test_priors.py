@@ -79,9 +79,9 @@ def test_scores_that_take_as_much_longer_as_each_other_make_the_rest_surer() -> 
     names = {"task": 0.5, "other": 2.0, "third": 1.0}
     priors = Priors([Record(dataset=name, parameters=10**9, score_s=s) for name, s in names.items()])
     assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(0.5)
-    for dataset in (TASK, OTHER):
-        for _ in range(2):  # only the first score of a dataset was a guess
-            priors.observe_score(dataset, SMALL, samples=10, seconds=0.03 * names[dataset.name])
+    for dataset, samples in ((TASK, 10), (OTHER, 50)):
+        for times in (3, 3, 40):  # only the first score of a dataset was a guess
+            priors.observe_score(dataset, SMALL, samples=samples, seconds=samples * times * names[dataset.name])
     assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(math.sqrt(2 * 0.25 / 4))
     assert priors.prior(TASK, SMALL).score_spread == 0.0
 

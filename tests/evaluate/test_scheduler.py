@@ -159,6 +159,16 @@ def test_a_worker_with_a_full_disk_gets_no_more_trials() -> None:
     assert not scheduler.over
 
 
+def test_a_batch_that_ran_out_of_memory_is_halved_from_the_start_in_the_next_run() -> None:
+    priors = make_priors(1.0, "d")
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], priors)
+    (started,) = of(StartInference, start(scheduler))
+    scheduler.handle(
+        events.InferenceFailed(now_s=3, trial=started.trial.id, failure=events.Failure.MEMORY, text="out of memory")
+    )
+    assert priors.halvings(make_dataset("d", 100), MODEL) == 1
+
+
 def test_a_dataset_of_which_nothing_ever_worked_is_given_up_whole_and_others_go_on() -> None:
     config = SchedulerConfig(max_attempts=1, max_failed_parts=9)
     scheduler = Scheduler([MODEL], [make_dataset(name, 100) for name in "de"], make_priors(1.0, "d", "e"), config)
