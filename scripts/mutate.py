@@ -10,6 +10,7 @@ touched. Strings are left alone: they are mostly messages.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import subprocess
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=100, help="mutants per target, drawn at random; 0 takes all")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then score what was drawn first, at random")
     parser.add_argument("--goal", type=float, default=GOAL)
     asked = parser.parse_args()
     unknown = [name for name in asked.targets if name not in TARGETS]
@@ -94,6 +96,7 @@ def main() -> int:
     # One process per target, so that each imports only what its tests need.
     names = asked.targets or list(TARGETS)
     flags = [f"--sample={asked.sample}", f"--seed={asked.seed}", f"--goal={asked.goal}", f"--only={asked.only}"]
+    flags.append(f"--minutes={asked.minutes}")
     return max(subprocess.run([sys.executable, __file__, name, *flags], check=False).returncode for name in names)
 
 
@@ -110,12 +113,12 @@ def mutate(name: str, asked: argparse.Namespace) -> int:
     if asked.sample:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     print(f"{name}: {len(mutants)} mutants", flush=True)
-    score = score_mutants(mutants, tests, target.leave_out)
+    score = score_mutants(mutants, tests, target.leave_out, 60 * asked.minutes)
     for words, some in (("survived", score.survived), ("reached by no test", score.unreached)):
         for mutant in sorted(some, key=lambda m: (m.file, m.line)):
             print(f"  {mutant.file.relative_to(ROOT)} line {mutant.line}: {mutant.change} ({words})")
     print(
-        f"{name}: {len(score.killed)} of {len(mutants)} killed, {100 * score.share:.1f} % "
+        f"{name}: {len(score.killed)} of {score.num_mutants} killed, {100 * score.share:.1f} % "
         f"({score.tests} tests of {score.cpu_s:.1f} CPU-s)",
         flush=True,
     )

@@ -56,17 +56,22 @@ class Score:
     cpu_s: float
 
     @property
+    def num_mutants(self) -> int:
+        """All that were tried."""
+        return len(self.killed) + len(self.survived) + len(self.unreached)
+
+    @property
     def share(self) -> float:
         """Killed mutants, of all."""
-        return len(self.killed) / max(1, len(self.killed) + len(self.survived) + len(self.unreached))
+        return len(self.killed) / max(1, self.num_mutants)
 
 
-def score_mutants(mutants: Sequence[Mutant], tests: Sequence[str], leave_out: Sequence[str]) -> Score:
-    """Run the tests on every mutant."""
+def score_mutants(mutants: Sequence[Mutant], tests: Sequence[str], leave_out: Sequence[str], limit_s: float) -> Score:
+    """Run the tests on every mutant, in their order, or on as many as there is time for."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
 
-    server = _Server(mutants)
+    server = _Server(mutants, time.monotonic() + limit_s)
     only = ["-k", " and ".join(f"not {name}" for name in leave_out)] if leave_out else []
     plugins = [part for name in _PLUGINS for part in ("-p", name)]
     folder = tempfile.mkdtemp(prefix="mutants-")
@@ -82,8 +87,9 @@ def score_mutants(mutants: Sequence[Mutant], tests: Sequence[str], leave_out: Se
 class _Server:
     """A plugin of pytest that runs the collected tests once per mutant instead of once."""
 
-    def __init__(self, mutants: Sequence[Mutant]) -> None:
+    def __init__(self, mutants: Sequence[Mutant], until_s: float) -> None:
         self.mutants = mutants
+        self.until_s = until_s  # of the monotonic clock
         self.score: Score | None = None
         self.trouble = "no test was collected; run pytest on the same files"
 
@@ -109,6 +115,8 @@ class _Server:
             return True
         killed, survived, unreached = [], [], []
         for mutant in self.mutants:
+            if time.monotonic() > self.until_s:
+                break
             chosen = reach.tests_of(mutant)
             if not chosen:
                 unreached.append(mutant)

@@ -57,6 +57,13 @@ def test_an_unseen_effect_changes_nothing_but_adds_its_doubt() -> None:
     assert found == Belief(mean=0.0, variance=1.0)
 
 
+def test_the_doubt_about_an_effect_grows_with_the_square_of_its_amount() -> None:
+    effects = Effects()
+    effects.observe([Effect(name="batch", spread=1.0)], log_ratio=1.0, noise=1.0)
+    assert effects.predict([Effect(name="batch")]).variance == pytest.approx(0.5)
+    assert effects.predict([Effect(name="batch", amount=3.0)]).variance == pytest.approx(9 * 0.5)
+
+
 def test_effects_of_earlier_runs_are_where_learning_begins() -> None:
     effects = Effects({"node:a": Belief(mean=0.2, variance=0.01)})
     node = Effect(name="node:a", spread=0.1)
@@ -112,6 +119,26 @@ def test_a_small_batch_that_failed_rules_out_the_larger_ones() -> None:
     trials = BatchTrials()
     trials.add("d", 7, 2, fits=False)
     assert trials.choose("d", 7) == 3
+
+
+def test_what_a_halved_batch_costs_is_not_expected_of_whole_batches() -> None:
+    def expected_s(shrink: int) -> float:
+        names = ("a", "b", "new")
+        priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
+        for name in names[:2]:
+            priors.observe_inference(make_dataset(name), MODEL, Took(samples=1000, seconds=1500.0, shrink=shrink))
+        return priors.prior(make_dataset("new"), MODEL).infer_s
+
+    assert 1.0 < expected_s(shrink=1) < expected_s(shrink=0) < 1.5
+
+
+def test_records_are_never_taken_to_be_quite_exact() -> None:
+    names = [f"d{n}" for n in range(60)]
+    priors = Priors([Record(dataset=name, parameters=10**9, infer_s=1.0) for name in names])
+    assert priors.learned().record_spread == pytest.approx(0.2)
+    for name in names:
+        priors.observe_inference(make_dataset(name), MODEL, Took(samples=1000, seconds=1000.0))
+    assert priors.learned().record_spread == 0.05
 
 
 def test_a_dataset_measured_with_one_model_size_is_expected_for_another() -> None:

@@ -20,6 +20,7 @@ from prism.evaluate.schedule.transfers import TransferPolicy
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Trial, Worker
 
 PRIOR = Prior(start_s=4.0, setup_s=2.0, infer_s=1.0, score_s=0.5, measured=True, trusted=True)
+UNSCORED = replace(PRIOR, score_s=0.0)
 
 
 @dataclass
@@ -96,6 +97,20 @@ def test_a_worker_with_a_plan_keeps_it_until_the_plan_is_stale() -> None:
     planner.fill_queue(desk, 50.0)
     left = sum(s.samples for d in planner.roster.desks.values() for s in d.queue)
     assert left == 140 and planner.packed["m"] == planner.version and not planner.stale
+
+
+def test_a_worker_that_is_done_with_its_share_takes_over_from_the_others() -> None:
+    planner = make_planner()
+    first, second = planner.roster.desks.values()
+    planner.fill_queue(first, 0.0)
+    first.queue, others = [], sum(share.samples for share in second.queue)
+    for pool in pools(planner).values():
+        pool.take(pool.num_waiting - others // 2)
+    planner.fill_queue(first, 50.0)
+    assert first.queue == [] and first.rested == planner.version  # nobody has called
+    planner.ask_again("m")
+    planner.fill_queue(first, 50.0)
+    assert first.queue and sum(share.samples for share in second.queue) < others
 
 
 def test_a_worker_for_which_nothing_waits_rests_until_the_next_plan() -> None:
@@ -189,6 +204,102 @@ def test_what_may_change_the_end_is_tried_early(spread: float, trusted: bool, ke
     assert pools(planner)["a"].untried is untried and not pools(planner)["b"].untried
 
 
+@pytest.mark.parametrize(
+    ("workers", "infer_s", "untried"),
+    [(2, 1.0, False), (4, 1.0, True), (4, 0.01, False)],
+    ids=["long until the end", "soon at the end", "a short dataset"],
+)
+def test_an_early_trial_pays_where_a_wrong_run_time_would_move_the_end(
+    workers: int, infer_s: float, untried: bool
+) -> None:
+    guess = replace(PRIOR, infer_s=infer_s, spread=0.049, trusted=False, measured=False)  # wrong by a twentieth
+    planner = make_planner(priors=Table(a=guess), workers=workers)
+    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    assert pools(planner)["a"].untried is untried
+
+
+def test_a_dataset_that_cannot_be_split_has_no_early_trial() -> None:
+    planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False, measured=False)))
+    pool = pools(planner)["a"]
+    pool.dataset = replace(pool.dataset, splittable=False)
+    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    assert not pool.untried
+
+
+@pytest.mark.parametrize(
+    ("place", "before_s"),
+    [("storage", 3 + 4), ("on its way", 1 + 4), ("node", 4), ("worker", 0)],
+)
+def test_a_worker_begins_when_the_model_is_loaded_and_started(place: str, before_s: float) -> None:
+    planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1)
+    desk, memory = planner.roster.desks["w0"], planner.roster.memories["n0"]
+    if place == "on its way":
+        memory.loading["m"], memory.began_s["m"] = None, 98.0  # two of three seconds are over
+    elif place != "storage":
+        memory.loaded["m"] = 10
+    desk.checkpoint = "m" if place == "worker" else None
+    planner.fill_queue(desk, 100.0)
+    assert planner.end_s == pytest.approx(100 + before_s + 2 * (2 + 100), abs=0.9)
+
+
+def test_what_a_worker_runs_now_is_over_before_it_begins_another_share() -> None:
+    planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1)
+    desk = planner.roster.desks["w0"]
+    part = pools(planner)["a"].take(50)
+    assert part is not None
+    planner.roster.memories["n0"].loaded["m"] = 10
+    planner.roster.begin(desk, Trial(id="t", checkpoint="m", parts=(part,), expected_s=60.0), 0.0)
+    planner.change(["m"])
+    planner.fill_queue(desk, 20.0)
+    # 40 s of the trial are left, then the rest of its dataset, which is ready, and the other with its set-up.
+    assert planner.end_s == pytest.approx(20 + 40 + 50 + 2 + 100, abs=0.9)
+    assert [share.key[1] for share in desk.queue] == ["a", "b"]
+
+
+def test_a_worker_that_keeps_one_dataset_makes_the_others_ready_again() -> None:
+    ends_s = []
+    for kept in (1, 2):
+        planner = make_planner(priors=Table(a=UNSCORED, b=UNSCORED), workers=1, kept=kept)
+        desk = planner.roster.desks["w0"]
+        planner.roster.memories["n0"].loaded["m"] = 10
+        desk.checkpoint, desk.held = "m", ["a", "b"]
+        planner.fill_queue(desk, 0.0)
+        ends_s.append(planner.end_s)
+    assert ends_s == pytest.approx([202.0, 200.0], abs=0.9)
+
+
+def test_workers_go_to_the_higher_priority_first_and_the_rest_to_the_next() -> None:
+    planner = make_planner("m", "x", workers=3, samples=4)
+    planner.ledger.checkpoints["x"] = replace(planner.ledger.checkpoints["x"], priority=1)
+    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    groups = [desk.group for desk in planner.roster.desks.values()]
+    # 12 s of work are worth two workers, where a start, a set-up and the shortest part take 8 s.
+    assert groups.count("x") == 2 and groups.count("m") == 1
+
+
+def test_a_checkpoint_of_many_gpus_takes_the_wide_workers_before_others_can() -> None:
+    planner = make_planner("m", "x", workers=2)
+    planner.ledger.checkpoints["x"] = replace(planner.ledger.checkpoints["x"], gpus=2)
+    planner.roster.add_worker(Worker(id="wide", node="n0", gpus=(1, 2)))
+    planner.fill_queue(planner.roster.desks["w0"], 0.0)
+    assert {name: desk.group for name, desk in planner.roster.desks.items()} == {"w0": "m", "w1": "m", "wide": "x"}
+
+
+def test_a_worker_that_helps_nobody_goes_back_to_its_own_checkpoint() -> None:
+    planner = make_planner("m", "x", workers=2, samples=1)
+    desks = planner.roster.desks
+    planner.fill_queue(desks["w0"], 0.0)
+    free = next(desk for desk in desks.values() if desk.group == "m")
+    for pool in pools(planner).values():
+        pool.take(1)
+    planner.roster.memories["n0" if free.worker.id == "w1" else "n1"].loaded["x"] = 10
+    planner.load_s = lambda checkpoint: 1000.0  # by then the other worker is done
+    free.queue = []
+    planner.change()
+    planner.fill_queue(free, 1.0)
+    assert free.group == "m" and free.queue == [] and free.rested == planner.version
+
+
 def test_what_runs_already_needs_no_early_trial() -> None:
     planner = make_planner(priors=Table(a=replace(PRIOR, spread=1.0, trusted=False)))
     pools(planner)["a"].take(1)
@@ -259,7 +370,7 @@ def test_time_left_is_that_of_inference_or_of_scores_whichever_is_longer() -> No
 
 
 def test_every_sample_and_gpu_is_counted_once() -> None:
-    planner = make_planner()
+    planner = make_planner(workers=3)
     pool = pools(planner)["a"]
     for place in (pool.scored, pool.outputs, pool.failed):
         part = pool.take(10)
@@ -271,7 +382,7 @@ def test_every_sample_and_gpu_is_counted_once() -> None:
     planner.roster.begin(planner.roster.desks["w0"], Trial(id="t", checkpoint="m", parts=(part,)), 0.0)
     seen = measure_progress(planner.ledger, planner.roster, ScoreQueue(), trials_done=3, left_s=1.0)
     assert (seen.samples, seen.inferred, seen.scored, seen.failed) == (200, 20, 10, 10)
-    assert (seen.trials_done, seen.trials_running, seen.workers, seen.gpus, seen.gpus_busy) == (3, 1, 2, 2, 1)
+    assert (seen.trials_done, seen.trials_running, seen.workers, seen.gpus, seen.gpus_busy) == (3, 1, 3, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +404,36 @@ def test_nodes_that_take_turns_at_storage_start_later_in_the_bound(
     assert find_bound_s(planner, policy, []) == pytest.approx((rooms + 3 * 4 + 600 + 4 * 2) / 3, abs=1.5)
 
 
+def test_the_bound_counts_no_load_that_was_not_measured() -> None:
+    planner = make_planner(workers=1)
+    expected_s = 4 + 2 * (2 + 100)
+    assert find_bound_s(planner, TransferPolicy(), []) == pytest.approx(3 + expected_s)
+    planner.priors.observe_score(pools(planner)["a"].dataset, planner.ledger.checkpoints["m"], samples=1, seconds=1.0)
+    assert find_bound_s(planner, TransferPolicy(), []) == pytest.approx(expected_s)
+    assert find_bound_s(planner, TransferPolicy(), [7.0, 5.0]) == pytest.approx(5 + expected_s)
+
+
 # -- packing
+
+
+def test_few_long_samples_are_cut_over_as_many_workers() -> None:
+    slots = [Slot(worker=name, ready_s=0.0) for name in "vw"]
+    packing = pack(slots, [Work(key=("m", "a"), samples=2, setup_s=0.0, infer_s=10.0, score_s=0.0)], 5.0)
+    assert packing.end_s == pytest.approx(10.0, rel=0.005)
+    assert [share.samples for shares in packing.queues.values() for share in shares] == [1, 1]
+
+
+def test_no_worker_takes_a_part_that_is_shorter_than_the_shortest_allowed() -> None:
+    work = Work(key=("m", "a"), samples=100, setup_s=0.0, infer_s=0.1, score_s=0.0)
+    packing = pack([Slot(worker=f"w{i}", ready_s=0.0) for i in range(50)], [work], 2.5)
+    assert len(packing.queues) == 4 and packing.end_s == pytest.approx(2.5, rel=0.01)
+
+
+@pytest.mark.parametrize(("samples", "score_s", "tail_s"), [(1, 30.0, 30.0), (2, 0.5, 1.0)])
+def test_the_end_is_when_the_last_part_is_scored(samples: int, score_s: float, tail_s: float) -> None:
+    work = Work(key=("m", "a"), samples=samples, setup_s=0.0, infer_s=1.0, score_s=score_s)
+    packing = pack([Slot(worker="w", ready_s=0.0)], [work], 2.0)
+    assert packing.end_s == pytest.approx(samples + tail_s, rel=0.005)
 
 
 def test_a_dataset_that_cannot_be_split_and_takes_long_to_score_is_placed_first() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,11 @@ def test_a_first_guess_grows_with_model_and_tokens() -> None:
     priors = Priors()
     assert priors.prior(TASK, LARGE).infer_s == pytest.approx(7 * priors.prior(TASK, SMALL).infer_s)
     assert not priors.prior(TASK, LARGE).trusted
+    longer = replace(TASK, tokens=3000)
+    assert priors.prior(longer, LARGE).infer_s == pytest.approx(3 * priors.prior(TASK, LARGE).infer_s)
+    # Two operations per parameter and token, at 1e14 a second.
+    assert priors.prior(TASK, LARGE).infer_s == pytest.approx(2 * 7e9 * 1000 / 1e14)
+    assert priors.prior(replace(TASK, tokens=0), LARGE).infer_s > 0
 
 
 def test_a_recorded_run_is_used_and_scaled_to_another_model_size() -> None:
@@ -34,8 +41,80 @@ def test_a_recorded_run_is_used_and_scaled_to_another_model_size() -> None:
 
 
 def test_the_nearest_model_size_counts() -> None:
-    records = [Record(dataset="task", parameters=n, infer_s=n / 1e9) for n in (10**8, 6 * 10**9)]
-    assert Priors(records).prior(TASK, LARGE).infer_s == pytest.approx(7.0)
+    records = [Record(dataset="task", parameters=n, infer_s=3.0) for n in (10**8, 6 * 10**9, 10**11)]
+    assert Priors(records).prior(TASK, LARGE).infer_s == pytest.approx(3.5)
+
+
+def test_a_model_of_unknown_size_takes_the_record_of_the_smallest() -> None:
+    records = [Record(dataset="task", parameters=n, setup_s=n / 10**8) for n in (10**9, 10**8)]
+    unknown = replace(SMALL, parameters=0)
+    assert Priors(records).prior(TASK, unknown).setup_s == 1.0
+    records.append(Record(dataset="task", parameters=0, setup_s=7.0, infer_s=0.4))
+    found = Priors(records).prior(TASK, unknown)
+    assert (found.setup_s, found.infer_s, found.trusted) == (7.0, 0.4, True)
+
+
+def test_a_recorded_start_holds_for_its_model_size_alone() -> None:
+    priors = Priors([Record(dataset="task", parameters=10**9, infer_s=0.5, start_s=40.0)])
+    assert priors.prior(TASK, SMALL).start_s == 40.0
+    assert priors.prior(TASK, LARGE).start_s == Priors().prior(TASK, LARGE).start_s
+    # Twelve gigabytes more onto the device.
+    assert Priors().prior(TASK, LARGE).start_s - Priors().prior(TASK, SMALL).start_s == pytest.approx(12 / 5)
+
+
+def test_a_record_without_run_times_is_filled_with_estimates() -> None:
+    plain, found = Priors().prior(TASK, SMALL), Priors([Record(dataset="task", parameters=10**9)]).prior(TASK, SMALL)
+    assert found == plain and not found.trusted and found.infer_s > 0 and found.setup_s > 0
+
+
+def test_a_part_too_short_for_the_clock_says_nothing_of_other_datasets() -> None:
+    priors = Priors()
+    before = priors.prior(OTHER, SMALL)
+    priors.observe_inference(TASK, SMALL, Took(samples=1, seconds=0.0))
+    assert priors.prior(OTHER, SMALL) == before
+    assert priors.prior(TASK, SMALL).infer_s == 0.0
+
+
+def test_scores_that_take_as_much_longer_as_each_other_make_the_rest_surer() -> None:
+    names = {"task": 0.5, "other": 2.0, "third": 1.0}
+    priors = Priors([Record(dataset=name, parameters=10**9, score_s=s) for name, s in names.items()])
+    assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(0.5)
+    for dataset, samples in ((TASK, 10), (OTHER, 50)):
+        for times in (3, 3, 40):  # only the first score of a dataset was a guess
+            priors.observe_score(dataset, SMALL, samples=samples, seconds=samples * times * names[dataset.name])
+    assert priors.prior(replace(TASK, name="third"), SMALL).score_spread == pytest.approx(math.sqrt(2 * 0.25 / 4))
+    assert priors.prior(TASK, SMALL).score_spread == 0.0
+
+
+def test_set_ups_and_starts_that_were_not_needed_do_not_count() -> None:
+    priors = Priors()
+    for setup_s, start_s in ((4.0, 8.0), (0.0, 0.0), (2.0, 6.0)):
+        priors.observe_inference(TASK, SMALL, Took(samples=1, seconds=1.0, setup_s=setup_s, start_s=start_s))
+    found = priors.prior(TASK, SMALL)
+    assert (found.setup_s, found.start_s) == (3.0, 7.0)
+    assert priors.prior(OTHER, SMALL).start_s == 7.0  # the model is the same
+    assert priors.prior(OTHER, SMALL).setup_s != 3.0
+
+
+def test_measured_alone_is_nothing_where_nothing_was_measured() -> None:
+    priors = Priors([Record(dataset="task", parameters=10**9, infer_s=0.5, setup_s=3.0, score_s=0.2, start_s=4.0)])
+    assert not priors.has_measured
+    nothing = priors.measured(TASK, SMALL)
+    assert (nothing.start_s, nothing.setup_s, nothing.infer_s, nothing.score_s, nothing.measured) == (0, 0, 0, 0, False)
+    priors.observe_inference(TASK, SMALL, Took(samples=2, seconds=3.0, setup_s=5.0, start_s=6.0))
+    priors.observe_score(TASK, SMALL, samples=2, seconds=8.0)
+    found = priors.measured(TASK, SMALL)
+    assert (found.start_s, found.setup_s, found.infer_s, found.score_s, found.measured) == (6.0, 5.0, 1.5, 4.0, True)
+    assert priors.has_measured
+
+
+def test_what_was_measured_is_recorded_and_what_was_not_stays() -> None:
+    priors = Priors([Record(dataset="task", parameters=10**9, infer_s=0.5, setup_s=3.0, score_s=0.2, start_s=4.0)])
+    priors.observe_inference(TASK, SMALL, Took(samples=2, seconds=3.0))
+    priors.observe_memory(OTHER, SMALL, 0, fits=False)
+    other, task = priors.records()
+    assert task == Record(dataset="task", parameters=10**9, infer_s=1.5, setup_s=3.0, score_s=0.2, start_s=4.0)
+    assert other == Record(dataset="other", parameters=10**9, shrink=1)
 
 
 def test_what_this_run_measures_replaces_the_record() -> None:

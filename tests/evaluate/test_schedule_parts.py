@@ -286,6 +286,21 @@ def test_one_reader_of_storage_at_a_time_and_peers_serve_the_others() -> None:
     ]
 
 
+def test_a_node_that_waits_for_storage_does_not_hold_up_one_that_has_a_peer() -> None:
+    nodes = memories(a={}, b={}, c={}, d={"x": 10})
+    nodes["a"].loading["m"] = None
+    policy = TransferPolicy(storage_readers=1, pass_on=True)
+    found = choose_transfers([("b", "m"), ("c", "x")], nodes, {"m": 10, "x": 10}, policy)
+    assert found == [Transfer(node="c", checkpoint="x", source="d")]
+
+
+def test_a_model_is_fetched_from_the_node_that_serves_fewest() -> None:
+    nodes = memories(a={"m": 10}, b={"m": 10}, c={}, d={})
+    nodes["c"].loading["m"] = "a"
+    policy = TransferPolicy(pass_on=True, peer_readers=2)
+    assert choose_transfers([("d", "m")], nodes, {"m": 10}, policy)[0].source == "b"
+
+
 def test_after_a_failed_load_a_node_goes_back_to_storage() -> None:
     nodes = memories(a={"m": 10}, b={})
     nodes["b"].failures["m"] = 1

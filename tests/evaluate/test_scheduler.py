@@ -67,6 +67,13 @@ def test_a_loaded_checkpoint_starts_every_worker() -> None:
     assert {action.worker for action in started} == {"n0g0", "n0g1", "n0g2", "n0g3"}
 
 
+def test_a_model_that_was_there_at_once_is_taken_as_loaded() -> None:
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    start(scheduler, load=False)
+    loaded = events.CheckpointLoaded(now_s=1, node="n0", checkpoint="step-1", seconds=0.0)
+    assert of(StartInference, scheduler.handle(loaded))
+
+
 def test_small_datasets_share_a_trial() -> None:
     names = [f"d{i}" for i in range(5)]
     scheduler = Scheduler([MODEL], [make_dataset(name, 10) for name in names], make_priors(0.01, *names))
@@ -150,6 +157,55 @@ def test_a_worker_with_a_full_disk_gets_no_more_trials() -> None:
     hazards_left = [action for action in scheduler.handle(events.Tick(now_s=6)) if isinstance(action, StartInference)]
     assert all(action.worker != full.worker for action in hazards_left)
     assert not scheduler.over
+
+
+def test_a_batch_that_ran_out_of_memory_is_halved_from_the_start_in_the_next_run() -> None:
+    priors = make_priors(1.0, "d")
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], priors)
+    (started,) = of(StartInference, start(scheduler))
+    scheduler.handle(
+        events.InferenceFailed(now_s=3, trial=started.trial.id, failure=events.Failure.MEMORY, text="out of memory")
+    )
+    assert priors.halvings(make_dataset("d", 100), MODEL) == 1
+
+
+def test_a_dataset_of_which_nothing_ever_worked_is_given_up_whole_and_others_go_on() -> None:
+    config = SchedulerConfig(max_attempts=1, max_failed_parts=9)
+    scheduler = Scheduler([MODEL], [make_dataset(name, 100) for name in "de"], make_priors(1.0, "d", "e"), config)
+    (started,) = of(StartInference, start(scheduler))
+    broken = started.trial.parts[0].dataset
+    failed = events.InferenceFailed(now_s=3, trial=started.trial.id, failure=events.Failure.OTHER, text="no prompt")
+    answers = scheduler.handle(failed)
+    assert {report.text for report in of(ReportFailure, answers)} == {"no prompt"}
+    assert scheduler.progress(3).failed == 100
+    assert {part.dataset for part in of(StartInference, answers)[0].trial.parts} == {*"de"} - {broken}
+
+
+def test_a_dataset_of_which_something_worked_loses_the_failed_part_alone() -> None:
+    config = SchedulerConfig(max_attempts=1, max_failed_parts=9)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"), config)
+    (started,) = of(StartInference, start(scheduler))
+    (part,) = started.trial.parts
+    scheduler.handle(events.PartInferred(now_s=5, trial=started.trial.id, part=part, seconds=5))
+    (second,) = of(StartInference, scheduler.handle(events.InferenceFinished(now_s=5, trial=started.trial.id)))
+    failed = events.InferenceFailed(now_s=9, trial=second.trial.id, failure=events.Failure.OTHER, text="broken")
+    assert of(StartInference, scheduler.handle(failed))
+    assert scheduler.progress(9).failed == sum(lost.samples for lost in second.trial.parts) < 100 - part.samples
+
+
+def test_scores_of_a_lost_node_are_made_elsewhere_and_its_model_is_forgotten() -> None:
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    first, _ = of(StartInference, start(scheduler, nodes=2))
+    (part,) = first.trial.parts
+    home = first.worker[:2]
+    told = scheduler.handle(events.PartInferred(now_s=9, trial=first.trial.id, part=part, seconds=5))
+    assert of(StartScore, told) == [StartScore(part=part, node=home)]
+    answers = scheduler.handle(events.NodeLost(now_s=10, node=home))
+    assert of(StartScore, answers) == [StartScore(part=part, node="n1" if home == "n0" else "n0")]
+    assert scheduler.progress(10).workers == 1
+    scheduler.handle(events.NodeJoined(now_s=11, node=Node(id=home)))
+    answers = scheduler.handle(events.WorkerJoined(now_s=11, worker=Worker(id="new", node=home, gpus=(0,))))
+    assert of(LoadCheckpoint, answers) == [LoadCheckpoint(node=home, checkpoint="step-1")]
 
 
 def test_when_every_disk_is_full_what_waits_is_reported() -> None:
@@ -322,6 +378,16 @@ def test_memory_for_one_checkpoint_holds_one_at_a_time() -> None:
             hazards.send(events.Tick)
 
 
+def test_a_node_of_unlimited_memory_keeps_a_model_that_is_needed_again() -> None:
+    urgent = Checkpoint(name="step-2", path="", bytes=1_000, parameters=10, priority=1)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"))
+    (started,) = of(StartInference, start(scheduler))
+    answers = scheduler.handle(events.CheckpointAdded(now_s=2, checkpoint=urgent))
+    answers += scheduler.handle(events.InferenceFinished(now_s=3, trial=started.trial.id))
+    assert of(LoadCheckpoint, answers) == [LoadCheckpoint(node="n0", checkpoint="step-2")]
+    assert not of(ReleaseCheckpoint, answers)
+
+
 def test_the_bound_at_the_end_is_made_of_what_was_measured() -> None:
     scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"))
     start(scheduler, load=False)
@@ -390,6 +456,18 @@ def test_a_metric_that_hangs_stops_its_dataset_for_all_checkpoints() -> None:
     later = Checkpoint(name="step-99", path="", bytes=1_000, parameters=10, step=99)
     more = scheduler.handle(events.CheckpointAdded(now_s=999, checkpoint=later))
     assert not of(StartInference, more) and [f.part.checkpoint for f in of(ReportFailure, more)] == ["step-99"]
+
+
+def test_outputs_that_come_after_their_dataset_was_stopped_are_reported_and_not_scored() -> None:
+    config = SchedulerConfig(max_hangs=1)
+    scheduler = Scheduler([MODEL], [make_dataset("d", 1000)], make_priors(1.0, "d"), config)
+    first, second = of(StartInference, start(scheduler, gpus=2))
+    (part,), (late,) = first.trial.parts, second.trial.parts
+    scheduler.handle(events.PartInferred(now_s=9, trial=first.trial.id, part=part, seconds=5))
+    stopped = scheduler.handle(events.ScoreFailed(now_s=10, part=part, text="no end", hung=True))
+    assert {report.part.dataset for report in of(ReportFailure, stopped)} == {part.dataset}
+    told = scheduler.handle(events.PartInferred(now_s=11, trial=second.trial.id, part=late, seconds=5))
+    assert not of(StartScore, told) and [report.part for report in of(ReportFailure, told)] == [late]
 
 
 def test_a_dataset_whose_parts_fail_in_a_row_is_stopped_and_others_are_not() -> None:

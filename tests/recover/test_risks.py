@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,28 @@ def test_no_host_is_swapped_where_spares_are_no_safer_or_the_risk_is_below_the_l
     job = launch(SAFE)
     job.handle(events.RisksRead(now_s=20.0, per_day=per_day))
     assert job.handle(events.Saved(now_s=30.0, step=20)) == [] and job.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("spares", "leaves"),
+    [((0.3, 0.4), False), ((0.25, 0.4), False), ((0.2, 0.9), True)],
+    ids=["hardly safer", "just twice as safe", "one that is safer"],
+)
+def test_a_host_is_left_for_a_spare_of_less_than_half_its_risk(spares: tuple[float, float], leaves: bool) -> None:
+    job = launch(SAFE)
+    job.handle(events.RisksRead(now_s=20.0, per_day=SAFE | {"n2": 0.5, "n3": spares[0], "n4": spares[1]}))
+    assert bool(job.handle(events.Saved(now_s=30.0, step=20))) is leaves
+
+
+def test_without_a_limit_or_while_the_run_ends_no_host_is_left_for_its_risk() -> None:
+    calm = JobState(config=SuperviseConfig(hosts=replace(FLEET, most_risk_per_day=0.0)))
+    calm.handle(events.Tick(now_s=0.0))
+    calm.handle(events.RisksRead(now_s=20.0, per_day=SAFE | {"n2": 0.5}))
+    assert calm.handle(events.Saved(now_s=30.0, step=20)) == []
+    ending = launch(SAFE)
+    ending.handle(events.RisksRead(now_s=20.0, per_day=SAFE | {"n2": 0.5}))
+    ending.handle(events.StopAsked(now_s=25.0))
+    assert ending.handle(events.Saved(now_s=30.0, step=20)) == [] and not ending.book.cordoned()
 
 
 def test_a_restart_that_comes_anyway_leaves_risky_hosts_behind() -> None:

@@ -71,6 +71,24 @@ def test_silence_of_exactly_the_limit_is_no_hang() -> None:
     assert kinds(job.handle(events.Tick(now_s=30.0 + 20.1))) == [Notify, TakeStacks, Kill]
 
 
+def test_steps_of_an_attempt_that_is_being_ended_as_hung_are_not_counted() -> None:
+    job = running(QUICK)
+    job.handle(events.Tick(now_s=60.0))
+    assert job.handle(events.StepDone(now_s=61.0, step=31)) == [] and job.last_step == job.best_step == 30
+
+
+def test_a_first_attempt_that_continues_from_step_zero_repeats_nothing() -> None:
+    (told,) = running(steps=0).handle(events.Restored(now_s=1.0, step=0, source="storage"))
+    assert told.text == "continued from step 0 (storage)"
+
+
+def test_a_run_stands_at_step_zero_only_after_that_step() -> None:
+    job = running(steps=0)
+    assert job.place == "before the first step of attempt 1"
+    job.handle(events.StepDone(now_s=1.0, step=0))
+    assert job.place == "at step 0"
+
+
 def hang(job: JobState, at_s: float) -> None:
     assert Kill in kinds(job.handle(events.Tick(now_s=at_s)))
     job.handle(events.Exited(now_s=at_s, code=-9))

@@ -53,6 +53,23 @@ def test_wrong_numbers_before_the_first_checkpoint_are_told_and_left_alone() -> 
     assert kinds(told) == [Notify] and told[0].level == "page" and job.phase is Phase.RUNNING
 
 
+@pytest.mark.parametrize(("act", "words"), [(False, "act_on_corruption is off"), (True, "no checkpoint is older")])
+def test_people_are_told_why_a_run_with_wrong_numbers_goes_on(act: bool, words: str) -> None:
+    job = running(replace(SuperviseConfig(), hosts=FLEET, act_on_corruption=act))
+    job.handle(events.Saved(now_s=30.0, step=10 if not act else 30))
+    lies = events.Corrupted(now_s=31.0, step=30, last_clean_step=20, hosts=("n2",), proven=True, why="rank 1 lies")
+    (told,) = job.handle(lies)
+    assert words in told.text and "left alone" in told.text
+
+
+def test_a_run_that_fails_at_step_zero_again_has_gained_nothing_however_long_it_lived() -> None:
+    job = running(replace(SuperviseConfig(), restarts=RestartPolicy(backoff_s=0.0)), steps=0)
+    for at_s in (50_000.0, 100_000.0):
+        job.handle(events.StepDone(now_s=at_s - 1, step=0))
+        fail(job, at_s, verdict())
+    assert [failure.gained for failure in job.failures] == [True, False]
+
+
 def test_a_restart_after_wrong_numbers_waits_as_long_as_after_any_other_failure() -> None:
     policy = RestartPolicy(backoff_s=500.0, max_backoff_s=10_000.0)
     job, _ = corrupted(replace(SuperviseConfig(), hosts=FLEET, restarts=policy))

@@ -100,7 +100,7 @@ class Planner:
     def look_ahead(self, checkpoint: str, node: str, now_s: float) -> Outlook:
         """What a worker should know when it takes its next trial."""
         num_waiting = sum(bool(pool.waiting) for pool in self.ledger.pools[checkpoint].values())
-        crowded = self.group_sizes.get(checkpoint, 0) > num_waiting
+        crowded = self.group_sizes[checkpoint] > num_waiting
         left_s = max(0.0, self.ends_s.get(checkpoint, math.inf) - now_s)
         return Outlook(crowded=crowded, left_s=left_s, pilots=self.kept_datasets - 1, pace=self.priors.pace(node))
 
@@ -201,7 +201,7 @@ class Planner:
     def _choose_pilots(self, pools: Collection[Pool], workers: int) -> None:
         """Begin early what may take so much longer or shorter than expected that it changes when all is done."""
         # A worker that keeps one dataset only would have to make ready again what it comes back to.
-        least_s = math.inf if self.kept_datasets < 2 else _PILOT_SHARE * _left_s(pools) / max(1, workers)
+        least_s = math.inf if self.kept_datasets < 2 else _PILOT_SHARE * _left_s(pools) / workers
         for pool in pools:
             unsure_s = pool.num_waiting * pool.prior.infer_s * math.expm1(pool.prior.spread)
             # Records that have held so far need no early trial: on many workers it would cost more than it gives.

@@ -41,8 +41,6 @@ class ScoreQueue:
     def start(self) -> list[tuple[Part, Scoring]]:
         """Scores to begin now."""
         free = sum(self.cpus.values()) - sum(self.busy.values())
-        if not self.waiting or free <= 0:
-            return []
         started = []
         for part in heapq.nsmallest(free, self.waiting, key=lambda p: (-self.waiting[p], p)):
             node = self._choose_node(part)

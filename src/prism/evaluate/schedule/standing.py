@@ -51,7 +51,7 @@ def measure_progress(
         workers=len(desks),
         gpus=sum(len(desk.worker.gpus) for desk in desks),
         gpus_busy=sum(len(desk.worker.gpus) for desk in desks if desk.running is not None),
-        time_left_s=max(0.0, left_s, scoring_s) if ledger.num_open else 0.0,
+        time_left_s=max(left_s, scoring_s) if ledger.num_open else 0.0,
     )
 
 
