@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import pickle
 import shutil
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -322,6 +324,22 @@ def test_a_pickle_that_changes_classes_of_torch_is_refused_and_undone(tmp_path: 
     with pytest.raises(pickle.UnpicklingError):
         unpickle_metadata(bad)
     assert not hasattr(StorageMeta, "poison")
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])  # as Python before 3.13 and 3.13 name it
+def test_paths_are_read_whichever_python_wrote_them(module: str):
+    path = b"c" + module.encode() + b"\nPosixPath\n(X\x05\x00\x00\x00/datatR."
+    assert unpickle_metadata(path) == Path("/data")
+    whole = io.BytesIO()
+    torch.save(Path("/data"), whole)
+    with zipfile.ZipFile(whole) as old:
+        content = {name: old.read(name) for name in old.namelist()}
+    (name,) = (name for name in content if name.endswith("/data.pkl"))
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as new:
+        for one, data in {**content, name: b"\x80\x02" + path}.items():
+            new.writestr(one, data)
+    assert load_value(written.getvalue()) == Path("/data")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"garbage", pickle.dumps(os.system), pickle.dumps(print)])

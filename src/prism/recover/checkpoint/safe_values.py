@@ -55,6 +55,7 @@ class MetadataUnpickler(pickle.Unpickler):
         """The class of that name, if it is on the list."""
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
+        module = "pathlib" if module == "pathlib._local" else module  # where Python 3.13 says that paths are
         if name not in _METADATA_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"names {module}.{name}, which no checkpoint's metadata needs")
         return getattr(importlib.import_module(module), name)
@@ -185,7 +186,14 @@ def _harmless(trusted: tuple[type, ...]) -> Iterator[None]:
         yield
 
 
-_PYTHON_CLASSES: list[Any] = [collections.deque, range, slice, pathlib.PosixPath]
+_PYTHON_CLASSES: list[Any] = [
+    collections.deque,
+    range,
+    slice,
+    *(
+        (pathlib.PosixPath, f"{module}.PosixPath") for module in ("pathlib", "pathlib._local")
+    ),  # the second: Python 3.13
+]
 
 
 def _numpy_classes() -> list[Any]:

@@ -72,6 +72,7 @@ class IndexReader:
         """Let go of the file."""
         with self.lock:
             self.connection.close()
+            self._watching.close()
 
 
 class Median:
@@ -117,6 +118,15 @@ def open_database(state: Path | None) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        _bring_up_to_date(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # a lost second is read from the files again
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -128,4 +138,3 @@ def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
         connection.execute(f"PRAGMA user_version = {_VERSION}")
     connection.execute("SELECT count(*) FROM source").fetchone()
     connection.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
-    return connection
