@@ -13,9 +13,12 @@ SHARE_MAJORITY = 0.6  # 0.48 to 0.72 move nothing
 SHARE_HALF = 0.5  # 0.4 moves nothing, 0.6 moves 1 of 17
 SHARE_MINOR = 0.3  # 0.24 moves 2 of 17, 0.36 moves 1 of 17
 SHARE_SMALL = 0.1  # 0.08 moves nothing, 0.12 moves 1 of 17
+SHARE_QUICK = 0.25  # of steps, and of like members: so many are surely not late
 SHARE_NEGLIGIBLE = 0.03  # 0.024 to 0.036 move nothing
+WORTH_TELLING = 0.005  # of the time of a job's GPUs: what costs less is not told
 ONE_PERCENT = 0.01  # 0.008 to 0.012 move nothing
 THREE_PER_MILLE = 0.003  # 0.0024 to 0.0036 move nothing
+TWO_PER_MILLE = 0.002  # of a step: what is less says nothing
 ONE_PER_MILLE = 0.001  # 0.0008 to 0.0012 move nothing
 
 SIZE_DIFFERENCE = 0.05  # by which share two messages differ that carry the same; 0.04 to 0.06 move nothing
@@ -33,6 +36,7 @@ SIGMAS_CERTAIN = 6.0  # 4.8 to 7.2 move nothing
 # How many a comparison needs at least.
 MIN_TWO = 2  # 1 to 3 move nothing
 MIN_SAMPLES = 3  # 2 moves 1 of 17, 4 moves 1 of 17
+MIN_COMPARED = 4  # so many that are alike make a comparison
 MIN_EVENTS = 5  # 4 moves 1 of 17, 6 moves nothing
 MIN_STATISTICS = 8  # 6 to 10 move nothing
 

@@ -23,7 +23,7 @@ _MOSTLY = 0.7  # share of those beside the other that are slow, once the two mee
 _TOLD_APART = levels.SHARE_HALF  # by how much this share is larger than that of the others
 _HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
-_MATTERS = 0.005  # of all its steps that a job must lose
+_MATTERS = levels.WORTH_TELLING  # of all its steps that a job must lose
 _OTHERS = ">*<"  # stands for all other switches
 
 

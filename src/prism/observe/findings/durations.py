@@ -14,7 +14,7 @@ from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, num
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
 
-_USUAL = 0.25  # of like pairs this share is surely not slow
+_USUAL = levels.SHARE_QUICK  # of like pairs this share is surely not slow
 _UNHINDERED = levels.SHARE_SMALL  # share of a pair's messages of a step that surely wait for nobody
 
 

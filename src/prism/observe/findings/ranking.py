@@ -22,7 +22,7 @@ from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
 _WORTH_AT_ALL = levels.ONE_PER_MILLE  # of the time of all GPUs in all steps
-_WORTH = 0.005  # of the time of all GPUs while it lasts
+_WORTH = levels.WORTH_TELLING  # of the time of all GPUs while it lasts
 
 
 def find_all(

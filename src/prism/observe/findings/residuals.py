@@ -25,8 +25,8 @@ from prism.observe.findings.work_table import tabulate_work
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import number_keys
 
-_QUICK = 0.25  # share of the steps, and of like members, that are surely not late
-_CLOSE = 0.002  # of a step, or of the work itself: what differs by less says nothing
+_QUICK = levels.SHARE_QUICK  # share of the steps, and of like members, that are surely not late
+_CLOSE = levels.TWO_PER_MILLE  # of a step, or of the work itself: what differs by less says nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from prism.observe.findings.case import Case, culprit
 from prism.records.findings import Culprit
 
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
-_USUAL_SIZE = 4  # messages of a pair of one size
+_USUAL_SIZE = levels.MIN_COMPARED  # messages of a pair of one size
 _AT_ONCE = levels.THREE_PER_MILLE  # of a step: what is due so close together is due at the same moment
 _SMALLEST = 0.05  # quantile: sampled sizes differ by chance
 _TEMPLATES = levels.MIN_SAMPLES  # steps that tell when each message is due

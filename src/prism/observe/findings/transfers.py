@@ -24,8 +24,8 @@ BY_DESIGN = (*POINT_TO_POINT, "ep")
 
 _SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = levels.SIGMAS_CERTAIN  # standard errors
-_MATTERS = 0.002  # of a step: less extra time than this is nobody's trouble
-_PEERS = 4  # pairs with like messages that make a comparison
+_MATTERS = levels.TWO_PER_MILLE  # of a step: less extra time than this is nobody's trouble
+_PEERS = levels.MIN_COMPARED  # pairs with like messages that make a comparison
 _SAME = 0.25  # of how slow a pair is in a stretch: what is less is another matter, or chance
 _AT_ONCE = levels.RATIO_DOUBLE  # a single step is enough where transfers take three times as long
 _EARLY = 0.002  # of the longest hop: one that is done so much before it

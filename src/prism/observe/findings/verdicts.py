@@ -7,6 +7,7 @@ the time is judged by its calls alone: there are no steps to compare with.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.windows import spread_of
 from prism.records.findings import Finding
 
-_SCATTER = 1.2533  # a median scatters so much more than a mean
+_SCATTER = math.sqrt(math.pi / 2)  # a median scatters so much more than a mean
 _OUTLIERS = levels.SIGMAS_CERTAIN  # standard deviations beyond which a step counts no further
 
 
