@@ -48,7 +48,7 @@ def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
     step = case.messages["step"].to_numpy()
     counts = np.bincount(step[step >= 0], minlength=len(lengths))
     more = counts / max(float(np.median(counts)), 1.0)
-    return np.where(more > 1 + levels.SHARE_SMALL, lengths / more, lengths)
+    return np.where(more > 1 + levels.SHARE_SMALL, lengths / np.maximum(more, 1.0), lengths)
 
 
 def find_drift(case: Case) -> list[Finding]:

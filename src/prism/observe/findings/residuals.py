@@ -183,7 +183,9 @@ def _compare_work(case: Case) -> Iterator[Residuals]:
                 usual[rows] = np.fmin(usual[rows], quantile_rows(values[rows], _QUICK, axis=0))
         late.append(values / usual - 1)
     if late:
-        mean = np.nanmean(np.stack(late), axis=0) if len(late) > 1 else late[0]
+        phases = np.stack(late)
+        known = (~np.isnan(phases)).sum(axis=0)
+        mean = np.where(known > 0, np.nansum(phases, axis=0) / np.maximum(known, 1), np.nan)
         yield _centre(Residuals(table.endpoints, np.full(len(table.endpoints), -1), mean, 0.0, per_work=True), 10.0)
 
 
