@@ -88,13 +88,16 @@ def find_late(case: Case) -> list[Finding]:
         return []
     longer = _find_longer(case)
     candidates = _list_candidates(case)
+    uneven: list[Finding] = []
     if longer is not None:
         began = [_score(case, c, [t.since() for t in tables], host, longer) for c in candidates]
         found = _choose(case, began, None, longer)
         if found:
             return found
+        # Where whole stages are late alike, their parts are: another one in each step.
+        uneven = [f for f in _find_turns(case, began, longer) if f.kind == "load_imbalance"]
     always = [_score(case, c, [t for t in tables if not t.of_past], host, None) for c in candidates]
-    return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None)
+    return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None) or uneven
 
 
 def _find_longer(case: Case) -> Floats | None:
@@ -108,15 +111,14 @@ def _find_longer(case: Case) -> Floats | None:
 
 def _choose(case: Case, scored: list[Scored], window: Window | None, longer: Floats | None) -> list[Finding]:
     """The best of the candidates, judged against the others in its own window."""
-    hosts = [s for s in scored if s.members in {frozenset(own) for own in case.own_by_host.values()}]
     first = max(scored, key=lambda s: (s.settle(window or s.find_window()).gain, -len(s.members)))
     best = first.settle(window or first.find_window())
-    uneven = _find_uneven(hosts) if longer is not None else None
-    told = _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
-    if told and uneven is not None and best.gain < _TIED * uneven.gain:
-        return told
-    if longer is not None and not _explains(best, longer):
-        return []
+    if longer is not None:
+        uneven = _find_uneven(_list_hosts(case, scored))
+        if uneven is not None and best.gain < _TIED * uneven.gain and _explains(uneven, longer):
+            return _find_turns(case, scored, longer)
+        if not _explains(best, longer):
+            return []
     causes = sorted((s.settle(best.window) for s in scored), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
     rival = rivals[0] if rivals else None
@@ -128,15 +130,23 @@ def _choose(case: Case, scored: list[Scored], window: Window | None, longer: Flo
     margin = best.lead(rival)
     if rival is not None and best.gain - rival.gain < _PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
-        # Where whole stages are late alike, their parts are: another one in each step.
-        return _tell_two(case, best, rival, best.lead(others[0] if others else None)) or told
-    return [_tell(case, best, causes, margin)] if margin >= _AHEAD else told
+        return _tell_two(case, best, rival, best.lead(others[0] if others else None))
+    return [_tell(case, best, causes, margin)] if margin >= _AHEAD else []
 
 
-def _explains(cause: Cause, longer: Floats | None) -> bool:
+def _find_turns(case: Case, scored: list[Scored], longer: Floats) -> list[Finding]:
+    """The job, where another host is late each time and that explains its slow steps."""
+    hosts = _list_hosts(case, scored)
+    uneven = _find_uneven(hosts)
+    return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
+
+
+def _list_hosts(case: Case, scored: list[Scored]) -> list[Scored]:
+    return [s for s in scored if s.members in {frozenset(own) for own in case.own_by_host.values()}]
+
+
+def _explains(cause: Cause, longer: Floats) -> bool:
     """Whether the slow steps of a cause's window are most of all slow steps."""
-    if longer is None:
-        return False
     inside = longer[cause.window.first : cause.window.last + 1]
     return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
 
