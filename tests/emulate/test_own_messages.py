@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from prism.emulate.inside.clocks import ThreadClock
+from prism.emulate.inside.exchange import Exchange
 from prism.emulate.inside.plan import RunPlan
 from prism.emulate.inside.process_group import VirtualGroup
 from prism.emulate.inside.recorder import Recorder
 from prism.emulate.inside.session import Session
 
 
-class _Mail:
+class _Mail(Exchange):
     """An exchange of one rank, which must not wait for itself."""
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class _Mail:
 def _group(backend: str) -> VirtualGroup:
     clock = ThreadClock()
     plan = RunPlan(rank=1, world_size=4, gpus_per_node=8, output="", live_ranks=(1,))
-    session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=_Mail())  # type: ignore[arg-type]
+    session = Session(plan=plan, clock=clock, recorder=Recorder(clock), exchange=_Mail())
     return VirtualGroup(session, 1, range(4), "0", backend, timedelta(seconds=9))
 
 

@@ -128,7 +128,7 @@ def test_a_circle_that_a_sample_suggests_is_proved_on_all_ranks(monkeypatch: pyt
     monkeypatch.setattr(Surveyor, "_affordable_steps", lambda self, probe: 0)
     launch = LaunchConfig(script=(__file__,), world_size=64)
     base = RunPlan(rank=0, world_size=64, gpus_per_node=8, output="")
-    boot = SimpleNamespace(has_gpu=lambda: False)
-    surveyor = Surveyor(boot, Path(), launch, base, SurveyConfig(max_live=16))  # type: ignore[arg-type]
+    boot: Any = SimpleNamespace(has_gpu=lambda: False)
+    surveyor = Surveyor(boot, Path(), launch, base, SurveyConfig(max_live=16))
     with pytest.raises(GraphError, match="rank 0 waits in send of 8 bytes to rank 1 .* each waits for the next"):
         surveyor.run()

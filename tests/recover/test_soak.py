@@ -37,7 +37,8 @@ class Run:
 def disturb(monkeypatch: pytest.MonkeyPatch, name: str, **run: Any) -> Tally:
     monkeypatch.setattr(hf_soak, "harm", lambda stage, fault, tally: Harm(kept=5))
     tally = Tally(program="prism", seed=0)
-    hf_soak._disturb(Run(**run), tally, Fault(name=name, ahead=6), steps=90)  # type: ignore[arg-type]
+    stage: Any = Run(**run)
+    hf_soak._disturb(stage, tally, Fault(name=name, ahead=6), steps=90)
     return tally
 
 

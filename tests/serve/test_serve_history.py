@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +57,20 @@ def list_all(index: HistoryIndex, **asked: Any) -> list[tuple[str, str, int]]:
     return [(row.kind, row.key, row.until_ns) for row in find_entries(index, Asked(limit=1_000, **asked)).rows]
 
 
-def test_looks_at_one_job_on_several_days_have_one_lasting_name(tmp_path: Path) -> None:
+OpenIndex = Callable[..., HistoryIndex]
+
+
+@pytest.fixture
+def open_index() -> Iterator[OpenIndex]:
+    """Opens indexes, which are closed when the test ends."""
+    with ExitStack() as opened:
+        yield lambda *arguments, **named: opened.enter_context(closing(HistoryIndex(*arguments, **named)))
+
+
+def test_looks_at_one_job_on_several_days_have_one_lasting_name(tmp_path: Path, open_index: OpenIndex) -> None:
     for day, step_s in enumerate((1.0, 1.1, 2.0)):
         write_diagnosis(tmp_path / f"day-{day}", at_ns=START_NS + day * DAY_NS, step_s=step_s, slow="node-1")
-    index = HistoryIndex(HistoryConfig())
+    index = open_index(HistoryConfig())
     assert bring_up(index, tmp_path) == 3
     looks = find_entries(index, Asked(kind="look")).rows
     assert len(looks) == 3 and len({row.job for row in looks}) == 1
@@ -68,10 +80,10 @@ def test_looks_at_one_job_on_several_days_have_one_lasting_name(tmp_path: Path) 
     assert days[-1].gpu_s == pytest.approx(8 * 20.0) and days[-1].lost_gpu_s == 80.0
 
 
-def test_only_files_that_changed_are_read_again(tmp_path: Path) -> None:
+def test_only_files_that_changed_are_read_again(tmp_path: Path, open_index: OpenIndex) -> None:
     write_diagnosis(tmp_path / "a")
     write_diagnosis(tmp_path / "b")
-    index = HistoryIndex(HistoryConfig())
+    index = open_index(HistoryConfig())
     assert bring_up(index, tmp_path) == 2
     assert bring_up(index, tmp_path) == 0
     before = (tmp_path / "a" / "diagnosis.json").stat()
@@ -82,33 +94,33 @@ def test_only_files_that_changed_are_read_again(tmp_path: Path) -> None:
     assert bring_up(index, tmp_path) == 1
 
 
-def test_an_index_made_anew_says_the_same_and_survives_a_restart(tmp_path: Path) -> None:
+def test_an_index_made_anew_says_the_same_and_survives_a_restart(tmp_path: Path, open_index: OpenIndex) -> None:
     served, state = tmp_path / "served", tmp_path / "state"
     make_run(served / "run")
     write_diagnosis(served / "a", slow="node-1")
-    first = HistoryIndex(HistoryConfig(state=state))
+    first = open_index(HistoryConfig(state=state))
     bring_up(first, served)
     rows = list_all(first)
     first.close()
-    again = HistoryIndex(HistoryConfig(state=state))
+    again = open_index(HistoryConfig(state=state))
     assert list_all(again) == rows and bring_up(again, served) == 0
     again.forget()
     assert list_all(again) == [] and bring_up(again, served) == 2
     assert sorted(list_all(again)) == sorted(rows)
 
 
-def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_index_is_made_anew(tmp_path: Path, open_index: OpenIndex) -> None:
     write_diagnosis(tmp_path / "served" / "a")
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "history.sqlite").write_bytes(b"not a database at all" * 100)
-    index = HistoryIndex(HistoryConfig(state=tmp_path / "state"))
+    index = open_index(HistoryConfig(state=tmp_path / "state"))
     assert bring_up(index, tmp_path / "served") == 1 and len(list_all(index)) == 1
 
 
-def test_history_outlives_its_files_until_it_is_too_old(tmp_path: Path) -> None:
+def test_history_outlives_its_files_until_it_is_too_old(tmp_path: Path, open_index: OpenIndex) -> None:
     write_diagnosis(tmp_path / "a")
     now_ns = [START_NS + 20 * DAY_NS]
-    index = HistoryIndex(HistoryConfig(keep_days=30), clock=lambda: now_ns[0])
+    index = open_index(HistoryConfig(keep_days=30), clock=lambda: now_ns[0])
     bring_up(index, tmp_path)
     (tmp_path / "a" / "diagnosis.json").unlink()
     bring_up(index, tmp_path)
@@ -119,12 +131,12 @@ def test_history_outlives_its_files_until_it_is_too_old(tmp_path: Path) -> None:
     assert list_all(index) == []
 
 
-def test_a_run_of_days_has_a_row_for_each_day_with_its_restarts(tmp_path: Path) -> None:
+def test_a_run_of_days_has_a_row_for_each_day_with_its_restarts(tmp_path: Path, open_index: OpenIndex) -> None:
     make_run(tmp_path / "run")
     steps = attempt_dir(tmp_path / "run", 3) / STEPS_FILE
     lines = [{"kind": "step", "time": EPOCH_S + 86_400 + i, "step": 161 + i, "loss": 2.0} for i in range(20)]
     steps.write_text(steps.read_text() + "".join(json.dumps(line) + "\n" for line in lines))
-    index = HistoryIndex(HistoryConfig())
+    index = open_index(HistoryConfig())
     bring_up(index, tmp_path)
     days = find_entries(index, Asked(kind="run_day", job="run")).rows
     assert [row.num_steps for row in days] == [20, 60 + 70 + 80]
@@ -151,8 +163,8 @@ def test_goodput_counts_only_steps_that_no_restart_threw_away(tmp_path: Path) ->
     assert measure_goodput(()) is None
 
 
-def test_a_watch_that_overwrites_its_state_keeps_its_past(tmp_path: Path) -> None:
-    index = HistoryIndex(HistoryConfig(sample_s=600))
+def test_a_watch_that_overwrites_its_state_keeps_its_past(tmp_path: Path, open_index: OpenIndex) -> None:
+    index = open_index(HistoryConfig(sample_s=600))
     for number, step_s in enumerate((1.0, 1.5, 2.0)):
         job = {"endpoints": ["a", "b"], "first_seen_ns": START_NS, "last_seen_ns": START_NS + number * 900 * 10**9,
                "step_s": step_s}  # fmt: skip

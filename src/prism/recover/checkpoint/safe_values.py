@@ -190,9 +190,8 @@ _PYTHON_CLASSES: list[Any] = [
     collections.deque,
     range,
     slice,
-    *(
-        (pathlib.PosixPath, f"{module}.PosixPath") for module in ("pathlib", "pathlib._local")
-    ),  # the second: Python 3.13
+    (pathlib.PosixPath, "pathlib.PosixPath"),
+    (pathlib.PosixPath, "pathlib._local.PosixPath"),  # Python 3.13 names it so.
 ]
 
 

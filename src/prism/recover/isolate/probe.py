@@ -58,9 +58,8 @@ def run_test(order: dict[str, Any], listener: socket.socket) -> dict[str, Any]:
         busy = min(spins)[0] < _FREE_CPU or queued > 1.0 - _FREE_CPU
         answer = {"ok": True, "latency_s": latency_s, "busy": busy, **gathered}
         if any(share + waited < _FREE_CPU for share, waited in spins):
-            del answer[
-                "queued_s"
-            ]  # throttled, or on a core that the machine below lent to others: nobody knows how long
+            # It was throttled, or its core was lent to others by the machine below: nobody knows how long it waited.
+            del answer["queued_s"]
         return answer
     except (OSError, ValueError) as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
