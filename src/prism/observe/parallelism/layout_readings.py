@@ -104,10 +104,10 @@ class Counts:
         return (self.inside,) if alone and _sends_layers(self.streams) else ()
 
     def covers(self, kind: str) -> bool:
-        """Whether groups of a kind hold most endpoints of the job, and not a few that were read wrong."""
+        """Whether groups of a kind hold half of the endpoints of a job or more, and not a few that were read wrong."""
         members = set().union(*(m for k, m in self.groups if k == kind)) if self.groups else set()
         every = {e for _, m in self.groups for e in m}
-        return 2 * len(members) > len(every)
+        return bool(members) and 2 * len(members) >= len(every)
 
     def _read_stages(self) -> Iterator[Reading]:
         config, total = self.config, self.ranks.total
@@ -217,9 +217,15 @@ def _shards_by_layer(streams: pl.DataFrame) -> bool:
 
 
 def _sends_layers(streams: pl.DataFrame) -> bool:
-    """Whether most connections send many gradients of one size in a step: those of layers that are alike."""
-    units = streams.filter(pl.col("kind") == "dp").group_by("unit").agg(pl.col("per_step").max())
-    return bool(units.select((pl.col("per_step").round() >= _LAYERS).mean() > 0.5).item()) if units.height else False
+    """Whether most connections send many gradients of one size in a step, and another size once at most.
+
+    The many are layers that are alike. Buckets that are summed after every microbatch are many too, but then the
+    parameters, of another size, come in as many buckets.
+    """
+    often, once = pl.col("per_step").max().round(), pl.col("per_step").min()
+    layered = (often >= _LAYERS) & ((pl.len() == 1) | (once < _ONCE))
+    units = streams.filter(pl.col("kind") == "dp").group_by("unit").agg(layered.alias("layered"))
+    return bool(units.select(pl.col("layered").mean() > 0.5).item()) if units.height else False
 
 
 def find_groups(streams: pl.DataFrame, stages: StageMap) -> list[tuple[str, frozenset[int]]]:
