@@ -167,7 +167,13 @@ def read_lockstep(traffic: Traffic, counts: Counts) -> Iterator[Reading]:
         acting = find_lockstep_ranks(traffic, counts.streams, counts.stages, counts.key)
         if acting is None:
             return
-        yield Reading(value=acting.size, reliability=config.lockstep, predict=lambda d: (d.tp * d.cp,))
+        # Blocks of a sequence that hosts pass to each other need not begin as one.
+        apart = counts.covers("cp")
+        yield Reading(
+            value=acting.size,
+            reliability=config.lockstep,
+            predict=lambda d: (d.tp * d.cp, d.tp) if apart else (d.tp * d.cp,),
+        )
         if on_host <= 1:
             yield Reading(value=acting.tensor, reliability=config.lockstep, predict=lambda d: (d.tp,))
     elif (
