@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[RunningService]:
     with run_service(folder) as running:
         yield running
+
+
+@pytest.fixture
+def changing(folder: Path, tmp_path: Path) -> Iterator[tuple[Path, RunningService]]:
+    """The folder and its service for one test that changes files."""
+    shutil.copytree(folder, tmp_path / "changing")
+    with run_service(tmp_path / "changing") as running:
+        yield tmp_path / "changing", running
 
 
 def test_a_watch_alone_is_not_told_as_nothing_shared_and_no_step(browser: Any, service: RunningService) -> None:
@@ -123,8 +132,9 @@ def test_a_comparison_is_drawn_as_a_waterfall_whose_bars_join(browser: Any, serv
 
 
 def test_a_refresh_leaves_the_focus_and_arrows_scroll_the_page(
-    browser: Any, service: RunningService, folder: Path
+    browser: Any, changing: tuple[Path, RunningService]
 ) -> None:
+    folder, service = changing
     from selenium.webdriver.common.by import By
 
     open_page(browser, f"{service.address}/job?key=report~job-1")
@@ -142,7 +152,8 @@ def test_a_refresh_leaves_the_focus_and_arrows_scroll_the_page(
     assert browser.execute_script("return document.activeElement.ariaLabel") == "Job"
 
 
-def test_what_is_gone_is_said_and_not_shown_as_live(browser: Any, service: RunningService, folder: Path) -> None:
+def test_what_is_gone_is_said_and_not_shown_as_live(browser: Any, changing: tuple[Path, RunningService]) -> None:
+    folder, service = changing
     open_page(browser, f"{service.address}/job?key=report~job-1")
     (folder / "report" / "diagnosis.json").unlink()
     wait_for("the word", lambda: "gone" in text_of(browser, "#states"), 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import time
@@ -56,8 +57,28 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run
     wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
+def know(service: RunningService, jobs: int) -> bool:
+    """Whether every worker knows of as many jobs."""
+    try:
+        return {len(answer.json()["jobs"]) for answer in ask_each(service.address, "/api/jobs")} == {jobs}
+    except httpx.TransportError:  # one was in the queue of a worker that ended
+        return False
+
+
+@pytest.fixture
+def served_more(served: tuple[Path, RunningService]) -> Iterator[tuple[Path, RunningService]]:
+    """A second folder for one test; it is gone afterwards, so that tests may run in any order."""
+    top, service = served
+    write_jobs(top / "served" / "more", 2, 3)
+    wait_until(lambda: know(service, 3))
+    yield top, service
+    shutil.rmtree(top / "served" / "more", ignore_errors=True)
+    wait_until(lambda: know(service, 1))
+
+
 def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
     top, service = served
+    wait_until(lambda: know(service, 1))
     with httpx.stream("GET", f"{service.address}/api/events", timeout=60) as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         before = int(next(lines).removeprefix("data: "))
@@ -66,10 +87,12 @@ def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, Runn
     assert told > before
     answers = ask_each(service.address, "/api/jobs")
     assert {len(answer.json()["jobs"]) for answer in answers} == {3}, "no worker answers from before"
+    shutil.rmtree(top / "served" / "more")
+    wait_until(lambda: know(service, 1))
 
 
-def test_what_one_worker_writes_all_know(served: tuple[Path, RunningService]) -> None:
-    _, service = served
+def test_what_one_worker_writes_all_know(served_more: tuple[Path, RunningService]) -> None:
+    _, service = served_more
     written = httpx.post(
         f"{service.address}/api/annotations", json={"text": "a new cable", "at_ns": 1}, headers={"X-Prism-Write": "1"}
     )
@@ -81,8 +104,8 @@ def test_what_one_worker_writes_all_know(served: tuple[Path, RunningService]) ->
     )
 
 
-def test_the_index_has_one_writer(served: tuple[Path, RunningService]) -> None:
-    top, service = served
+def test_the_index_has_one_writer(served_more: tuple[Path, RunningService]) -> None:
+    top, service = served_more
     assert len(children(service.pid)) == NUM_WORKERS
     for worker in children(service.pid):
         held = [str(path.readlink()) for path in Path(f"/proc/{worker}/fd").iterdir() if path.is_symlink()]
@@ -91,20 +114,13 @@ def test_the_index_has_one_writer(served: tuple[Path, RunningService]) -> None:
         assert database.execute("SELECT count(*) FROM source").fetchone() == (2,)
 
 
-def test_a_worker_that_was_killed_is_started_again(served: tuple[Path, RunningService]) -> None:
-    top, service = served
+def test_a_worker_that_was_killed_is_started_again(served_more: tuple[Path, RunningService]) -> None:
+    top, service = served_more
     lost, *others = children(service.pid)
     os.kill(lost, signal.SIGKILL)
     wait_until(lambda: len(children(service.pid)) == NUM_WORKERS and lost not in children(service.pid))
-    (top / "served" / "more").rename(top / "gone")
-
-    def all_know() -> bool:
-        try:
-            return {len(answer.json()["jobs"]) for answer in ask_each(service.address, "/api/jobs")} == {1}
-        except httpx.TransportError:  # one was in the queue of the worker that ended
-            return False
-
-    wait_until(all_know)
+    shutil.rmtree(top / "served" / "more")
+    wait_until(lambda: know(service, 1))
     assert set(others) <= set(children(service.pid))
 
 
