@@ -22,12 +22,12 @@ class LayoutConfig:
     senders: float = 0.9  # ranks that send to the next stage; a rank may send through the NIC of another
     groups: float = levels.SHARE_NEARLY_ALL  # groups that sum gradients on a host
     one_group: float = levels.SHARE_HALF  # a single one: groups that wait for the same late rank end as one
-    lockstep: float = 0.85  # ranks that begin as one
+    lockstep: float = 0.92  # ranks that begin as one
     unseen: float = 0.9  # what follows from messages that are not there
     context: float = levels.SHARE_SMALL  # share of jobs that split sequences
     experts: float = 0.2  # share of jobs that spread experts
     tensor: float = levels.SHARE_HALF  # share of jobs with a pipeline that split tensors
-    tensor_alone: float = 0.2  # the same of other jobs
+    tensor_alone: float = 0.2  # the same of other jobs, and of those that spread experts
     shared_host: float = levels.SHARE_MINOR  # share of pipelines with several stages on a host
     close: float = 0.05  # share of the best layout's likelihood at which another one is listed
     # Counts are right far more often than the numbers above say one by one: of 111 layouts of benchmarks/world and of
@@ -130,7 +130,7 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
     """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
-    tensor = config.tensor if degrees.pp > 1 else config.tensor_alone
+    tensor = config.tensor if degrees.pp > 1 and degrees.ep == 1 else config.tensor_alone
     shares = {"cp": config.context, "ep": config.experts, "tp": tensor}
     used = {f.name: getattr(degrees, f.name) > 1 for f in fields(degrees)}
     log = sum(math.log(share if used[name] else 1 - share) for name, share in shares.items())

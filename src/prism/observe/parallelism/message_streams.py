@@ -81,7 +81,6 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     start, end, size = (traffic.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes"))
     first = begin[:-1]
     mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
-    square = np.add.reduceat(size.astype(np.float64) ** 2, first) / count if len(first) else np.zeros(0)
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
     steps, own_steps, alive, gap = _count_steps(start, begin, job.first_ns, period)
     # A job that is started again has new connections: what each of them does is counted while it is there.
@@ -97,7 +96,7 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
         src_host=host[src],
         dst_host=host[dst],
         bytes=mean,
-        spread=_spread_beyond_chance(mean, square, count, traffic.sample_bytes),
+        spread=_spread_beyond_chance(size.astype(np.float64), mean, count, traffic.sample_bytes),
         num=count,
         first_ns=start[first] if len(first) else start,
         duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
@@ -118,11 +117,21 @@ def _share_overlapping(start: Ints, end: Ints, first: Ints, count: Ints) -> Floa
     return share
 
 
-def _spread_beyond_chance(mean: Floats, square: Floats, count: Ints, sample_bytes: float) -> Floats:
-    """The relative spread of sizes, without what sampling adds: one part in the root of the packets seen."""
-    found = np.maximum(square - mean**2, 0.0) / np.maximum(mean, 1.0) ** 2
-    chance = sample_bytes / np.maximum(mean, 1.0) * (1 + _CHANCE * np.sqrt(2 / np.maximum(count, 1)))
-    spread: Floats = np.sqrt(np.maximum(found - chance, 0.0))
+def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes: float) -> Floats:
+    """The relative spread of each stream's sizes, without what sampling adds: one part in the root of the packets seen.
+
+    Samples run two sizes together that differ by little. Of them the smaller and the larger ones are measured apart:
+    two sizes are then steady, and tokens that are routed at random are not.
+    """
+    part = 2 * np.repeat(np.arange(len(count)), count)
+    if sample_bytes:
+        part += size > np.repeat(mean, count)
+    num, total, square = (np.bincount(part, weights, 2 * len(count)) for weights in (None, size, size**2))
+    num = np.maximum(num, 1)
+    usual = np.maximum(total / num, 1.0)
+    chance = sample_bytes / usual * (1 + _CHANCE * np.sqrt(2 / num))
+    beyond = np.maximum(np.maximum(square / num - usual**2, 0.0) / usual**2 - chance, 0.0)
+    spread: Floats = np.sqrt((num * beyond).reshape(-1, 2).sum(axis=1) / np.maximum(count, 1))
     return spread
 
 
