@@ -141,7 +141,10 @@ class Counts:
                 predict=lambda d: (d.tp * (max(1, d.pp // self.seen) if chains else d.pp), *self._hybrid(d)),
             )
         elif not on_host:
-            yield Reading(value=1, reliability=config.unseen, predict=lambda d: (int(d.dp == d.cp == 1),))
+            # Replicas that share a host sum their gradients in it.
+            yield Reading(
+                value=1, reliability=config.unseen, predict=lambda d: (int(d.dp * d.cp * d.tp <= self.inside),)
+            )
         if gradients.dense and not self.covers("ep"):
             share, odd = divmod(gradients.expert, gradients.dense)
             yield Reading(value=share if share and not odd else 1, reliability=config.groups, predict=lambda d: (d.ep,))
