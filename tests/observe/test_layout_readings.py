@@ -1,0 +1,63 @@
+"""Layouts whose counts are easily misread: sequences on half of the NICs, buckets in every microbatch, hidden replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prism.observe.diagnose import diagnose, study_jobs
+from prism.observe.parallelism.message_streams import _spread_beyond_chance
+from prism.scenarios import make_scenario, random_scenario
+from prism.scenarios.measurement import Measurement
+from prism.scenarios.scenario import Scenario
+
+DEGREES = ("dp", "pp", "tp", "cp", "ep")
+SAMPLED = Measurement(lost=0.01, clock_offset_ms=1.0, sampling_rate=10, with_exporter=True)
+
+
+def alone(seed: int, job: int = 0, **changes: Any) -> Scenario:
+    """One job of a random scenario by itself, and healthy."""
+    base = random_scenario(seed)
+    return replace(base, jobs=(replace(base.jobs[job], start_s=0.0),), faults=(), **changes)
+
+
+def read(scenario: Scenario) -> tuple[list[int], float]:
+    """The degrees that are found, and how surely."""
+    made = make_scenario(scenario, 1)
+    gpus = made.truth["cluster"]["gpus_per_host"]
+    document = diagnose(made.flows, made.topology, study=partial(study_jobs, gpus_per_host=gpus)).to_json()
+    layout = document["jobs"][0]["layout"]
+    return [layout[name] for name in DEGREES], layout["confidence"]
+
+
+@pytest.mark.parametrize("measurement", [Measurement(with_exporter=True), SAMPLED], ids=["all", "sampled"])
+def test_a_ring_through_half_of_the_nics_splits_sequences(measurement: Measurement) -> None:
+    assert read(alone(541, measurement=measurement))[0] == [1, 1, 4, 4, 1]
+
+
+def test_buckets_of_every_microbatch_are_no_layers_of_shards() -> None:
+    assert read(alone(541, 1))[0] == [2, 1, 8, 1, 1]
+
+
+def test_replicas_that_share_a_host_are_no_wider_tensors() -> None:
+    degrees, confidence = read(alone(523))
+    assert degrees == [2, 4, 2, 1, 1] and confidence > 0.9
+
+
+def test_blocks_that_hosts_pass_are_told_beside_a_pipeline() -> None:
+    assert read(alone(556))[0] == [2, 2, 4, 4, 1]
+
+
+def test_two_sizes_that_samples_run_together_are_steady_and_routed_tokens_are_not() -> None:
+    chance = np.random.default_rng(3)
+    two = chance.choice([4e6, 8e6], 400)
+    routed = chance.uniform(4e6, 8e6, 400)
+    sampled = np.concatenate([chance.poisson(sizes / 4e4) * 4e4 for sizes in (two, routed)]).astype(float)
+    count = np.array([400, 400])
+    mean = sampled.reshape(2, 400).mean(axis=1)
+    steady, tokens = _spread_beyond_chance(sampled, mean, count, 4e4)
+    assert steady < 0.05 < tokens
