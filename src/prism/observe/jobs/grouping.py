@@ -69,7 +69,7 @@ def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = N
     hubs = find_hubs(traffic)
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     inner = ~(np.isin(src, hubs) | np.isin(dst, hubs))
-    steady = inner & _is_steady(traffic, src, dst)
+    steady = inner & _is_steady(traffic, src, dst, inner)
     clusters = _make_clusters(traffic, src, dst, steady)
     families = _join_clusters(clusters, traffic)
     jobs = do_each(
@@ -80,21 +80,21 @@ def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = N
     return [replace(job, id=f"job-{i + 1}") for i, job in enumerate(jobs)]
 
 
-def _is_steady(traffic: Traffic, src: Ints, dst: Ints) -> NDArray[np.bool_]:
+def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Pairs that exchange more than now and then: a checkpoint every hour does not tie two clusters together.
 
     Shells, monitors and copies of files touch a training endpoint a few times with few bytes; a gradient sum comes once
-    in a step too, but with many bytes.
+    in a step too, but with many bytes. What goes to storage makes no other pair light: only `inner` pairs are compared.
     """
     num = traffic.pairs["num"].to_numpy().astype(np.float64)
     load = _sum_regular(traffic)
     busiest, heaviest = (np.zeros(traffic.endpoints.height) for _ in range(2))
     for end in (src, dst):
-        np.maximum.at(busiest, end, num)
-        np.maximum.at(heaviest, end, load)
+        np.maximum.at(busiest, end[inner], num[inner])
+        np.maximum.at(heaviest, end[inner], load[inner])
     frequent = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
-    often = num / np.maximum(busiest[src], busiest[dst])
-    share = often * load / np.maximum(heaviest[src], heaviest[dst])
+    often = num / np.maximum(np.maximum(busiest[src], busiest[dst]), 1.0)
+    share = often * load / np.maximum(np.maximum(heaviest[src], heaviest[dst]), 1.0)
     steady: NDArray[np.bool_] = frequent & (share >= _STRAY)
     if traffic.active_ns:
         # One record may stand for a minute, so that only bytes say what matters to an endpoint.

@@ -21,8 +21,10 @@ _STRANGERS = levels.SHARE_SMALL  # share of an endpoint's peers that know each o
 
 def find_hubs(traffic: Traffic) -> NDArray[np.int64]:
     """Endpoints that serve others rather than train with them: storage, management, inference front ends."""
-    # Checkpoints make training hosts give more than they take, so what only gives or only takes is set apart first.
-    pure = np.union1d(_one_sided_hosts(traffic, _PURE, np.empty(0, np.int64)), _list_outsiders(traffic))
+    # Checkpoints make training hosts give more than they take, so what only gives or only takes is set apart first:
+    # those that get nothing back from anyone, then those that do without these, however much was saved.
+    servers = _one_sided_hosts(traffic, _PURE, np.empty(0, np.int64), part=0.0)
+    pure = np.union1d(servers, np.union1d(_one_sided_hosts(traffic, _PURE, servers), _list_outsiders(traffic)))
     clear = np.union1d(pure, _stars(traffic, pure))
     return np.union1d(clear, _one_sided_hosts(traffic, _LOPSIDED, clear))
 
@@ -42,17 +44,19 @@ def _list_outsiders(traffic: Traffic) -> NDArray[np.int64]:
     return np.flatnonzero(~listed & (busiest < _SELDOM * of_peers))
 
 
-def _one_sided_hosts(traffic: Traffic, share: float, without: NDArray[np.int64]) -> NDArray[np.int64]:
+def _one_sided_hosts(
+    traffic: Traffic, share: float, without: NDArray[np.int64], part: float = _SOME_PART
+) -> NDArray[np.int64]:
     """Endpoints of hosts that mostly give or mostly take; what a training host receives it also sends, size by size.
 
     A ring enters a host by one NIC and leaves by another, so a host is weighed as a whole. Traffic with endpoints of
-    `without` does not count.
+    `without` does not count, nor do hosts that exchange `part` of their bytes evenly with another one.
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     num = int(host.max(initial=-1)) + 1
     giver, taker, load, classes = _list_gifts(traffic, without)
     uneven = [_imbalance(giver, taker, klass, load, num) for klass in classes]
-    even = [_exchange_evenly(giver, taker, klass, load, num, _SOME_PART) for klass in classes]
+    even = [_exchange_evenly(giver, taker, klass, load, num, part) for klass in classes]
     # Two hosts that only know each other may be a small job, whatever it does.
     peers = _count_peers(giver, taker, num)
     friends = np.zeros(num, np.int64)
