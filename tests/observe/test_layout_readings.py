@@ -61,3 +61,10 @@ def test_two_sizes_that_samples_run_together_are_steady_and_routed_tokens_are_no
     mean = sampled.reshape(2, 400).mean(axis=1)
     steady, tokens = _spread_beyond_chance(sampled, mean, count, 4e4)
     assert steady < 0.05 < tokens
+
+
+@pytest.mark.parametrize(("seed", "job"), [(564, 0), (500, 1)], ids=["all saved bytes", "one NIC saves"])
+def test_a_job_that_saves_far_more_than_it_trains_with_is_still_a_job(seed: int, job: int) -> None:
+    made = make_scenario(alone(seed, job), seed)
+    (found,) = diagnose(made.flows, made.topology).to_json()["jobs"]
+    assert set(found["endpoints"]) == set(made.truth["jobs"][0]["endpoints"])
