@@ -20,7 +20,7 @@ import yaml
 
 from prism.errors import BadFileError
 from prism.serve.history.notes import Silence
-from prism.serve.views.jobs import FindingRow
+from prism.serve.shapes.jobs import FindingRow
 
 ChannelType = Literal["webhook", "slack", "alertmanager"]
 _TYPES: tuple[ChannelType, ...] = ("webhook", "slack", "alertmanager")

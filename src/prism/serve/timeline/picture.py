@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.serve.shapes.timeline import Picture, SpanColumns, SpanRow
 from prism.serve.timeline.index import SpanIndex
 from prism.serve.timeline.raster import MAX_KINDS, compile_kernels
 
@@ -30,45 +31,6 @@ class WindowQuery:
     by: Literal["rank", "lane"] = "rank"
     hidden: frozenset[str] = frozenset()
     most_spans: int = 2_000  # more are drawn as pixels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanRow:
-    """One span; times count from the origin of the request."""
-
-    kind: str
-    name: str
-    lane: str
-    from_ns: int
-    to_ns: int
-    step: int | None
-    bytes: int | None
-    group: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanColumns:
-    """Spans by column: shown row, kind and name as places in their lists, and times from the origin of the request."""
-
-    names: tuple[str, ...] = ()
-    row: tuple[int, ...] = ()
-    kind: tuple[int, ...] = ()
-    name: tuple[int, ...] = ()
-    from_ns: tuple[int, ...] = ()
-    to_ns: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Rows and what fills them. `pixels` is base64 of rows x width bytes, each kind * 16 + level (1 to 15)."""
-
-    labels: tuple[str, ...]
-    ranks: tuple[int, ...]
-    num_rows: int  # of the whole timeline
-    num_spans: int  # that the window touches, in the rows shown
-    width: int
-    pixels: str
-    spans: SpanColumns  # instead of pixels, where there are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -22,6 +22,17 @@ from prism.serve.history.queries import (
     find_hosts,
     list_jobs_of,
 )
+from prism.serve.shapes.history import (
+    AnnotationRow,
+    DayRow,
+    DifferenceDocument,
+    DifferenceRow,
+    EntryRow,
+    FoundHost,
+    HistoryDocument,
+    HistoryJobsDocument,
+    SearchDocument,
+)
 
 _GROUPS = {
     "jobs": ("look",), "runs": ("run",), "findings": ("finding",), "verdicts": ("verdict",),
@@ -33,120 +44,6 @@ _DAY = re.compile(r"day:(\d{4}-\d{2}-\d{2})(?::(.{1,512}))?")
 
 class NoSuchEntryError(BadFileError):
     """The index holds nothing of that name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRow:
-    """Something that was written once, as the index remembers it; null is unknown."""
-
-    ref: str
-    kind: str
-    cluster: str
-    job: str
-    key: str
-    page: str
-    at_ns: str
-    until_ns: str
-    state: str
-    text: str
-    step_s: float | None
-    num_steps: int | None
-    gpus: int | None
-    lost_gpu_s: float | None
-    restarts: int | None
-    goodput: float | None
-    num_findings: int | None
-    gone: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayRow:
-    """One day (UTC); null is unknown."""
-
-    day: str
-    num_jobs: int
-    num_runs: int
-    step_s: float | None
-    num_findings: int
-    num_verdicts: int
-    lost_gpu_s: float
-    gpu_s: float | None
-    restarts: int
-    goodput: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotationRow:
-    """What somebody remarked on a moment."""
-
-    id: str
-    at_ns: str
-    text: str
-    author: str
-    job: str
-    host: str
-    written_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryDocument:
-    """Rows of the history, newest first, one day at a time, and remarks on them."""
-
-    entries: tuple[EntryRow, ...]
-    total: int
-    days: tuple[DayRow, ...]
-    annotations: tuple[AnnotationRow, ...]
-    num_waiting: int  # sources that are not in the index yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryJobsDocument:
-    """Every job that was ever seen, by its newest look or run."""
-
-    jobs: tuple[EntryRow, ...]
-    num_waiting: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceRow:
-    """One figure of both sides; `ratio` is the second over the first, null where either is unknown or zero."""
-
-    name: str
-    unit: str
-    first: float | None
-    second: float | None
-    ratio: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceDocument:
-    """Two runs, looks or days, figure by figure."""
-
-    first: str
-    second: str
-    rows: tuple[DifferenceRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundHost:
-    """A host that the search found."""
-
-    host: str
-    num_entries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchDocument:
-    """What holds every word that was asked for, newest first in each group."""
-
-    text: str
-    hosts: tuple[FoundHost, ...]
-    jobs: tuple[EntryRow, ...]
-    runs: tuple[EntryRow, ...]
-    findings: tuple[EntryRow, ...]
-    verdicts: tuple[EntryRow, ...]
-    reports: tuple[EntryRow, ...]
-    total: int
 
 
 def describe_history(index: ReadableIndex, notes: Notes, asked: Asked) -> HistoryDocument:

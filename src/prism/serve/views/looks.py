@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from prism.records import Finding
+from prism.serve.shapes.jobs import FindingRow, JobRow
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.watched import FollowedFinding, ToldFindings, Watched
-from prism.serve.views.jobs import FindingRow, JobRow, describe_finding, key_of, list_jobs, origin_of
+from prism.serve.views.jobs import describe_finding, key_of, list_jobs, origin_of
 
 _SAME_JOB = 0.5  # share of the larger set of endpoints that two looks at one job have in common
 _SAME_TIME_NS = 86_400 * 10**9  # a run and a look at its hosts are of one job when they are no further apart
