@@ -27,7 +27,7 @@ def fill_command(dataset: Dataset, key: str, text: str, words: Mapping[str, Any]
         raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' cannot be filled in ({error})") from None
 
 
-def run_program(dataset: Dataset, command: list[str], more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_program(dataset: Dataset, command: list[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program in the plan's folder, with `more` variables; it ends with this process."""
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", _BOUND, *command],

@@ -12,17 +12,18 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from prism.errors import BadConfigError, BadFileError, PrismError
 from prism.evaluate.run.models.model import Continuation, Likelihood
 from prism.records.settings import Checked, number, one_of
 
 ENDPOINT_FILE = "endpoint.json"
+T = TypeVar("T")
 _RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 _MAX_WAIT_S = 60.0
 
@@ -92,11 +93,13 @@ class EndpointClient:
 
     def post_all(self, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Answers in the order of the requests; the first that cannot be had ends them all."""
-        if not bodies:
-            return []
-        with ThreadPoolExecutor(min(self.endpoint.concurrency, len(bodies))) as pool:
+        return self.at_once(self.post, bodies)
+
+    def at_once(self, ask: Callable[..., T], *given: Iterable[Any]) -> list[T]:
+        """What `ask` returns for each, as many at once as the endpoint may have."""
+        with ThreadPoolExecutor(self.endpoint.concurrency) as pool:
             try:
-                return list(pool.map(self.post, bodies))
+                return list(pool.map(ask, *given))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
