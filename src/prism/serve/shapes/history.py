@@ -39,13 +39,13 @@ class DayRow:
     day: str
     num_jobs: int
     num_runs: int
-    step_s: float | None
+    step_s: float | None  # median over looks and runs
     num_findings: int
     num_verdicts: int
     lost_gpu_s: float
-    gpu_s: float | None
+    gpu_s: float | None  # that looks have seen
     restarts: int
-    goodput: float | None
+    goodput: float | None  # median over runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from prism.serve.history.entries import DAY_NS
 from prism.serve.history.notes import Annotation, Notes
 from prism.serve.history.queries import (
     Asked,
-    Day,
     StoredEntry,
     find_days,
     find_entries,
@@ -52,7 +51,7 @@ def describe_history(index: ReadableIndex, notes: Notes, asked: Asked) -> Histor
     return HistoryDocument(
         entries=tuple(to_row(entry) for entry in page.rows),
         total=page.total,
-        days=tuple(_to_day_row(day) for day in find_days(index, asked)),
+        days=tuple(find_days(index, asked)),
         annotations=tuple(to_annotation_row(note) for note in notes.annotations(asked.job, asked.host)),
         num_waiting=index.num_waiting,
     )
@@ -139,10 +138,6 @@ def _page_of(entry: StoredEntry) -> str:
             return f"/reports?{urlencode({'path': entry.key})}" if by_path else f"/job?{urlencode({'key': entry.key})}"
 
 
-def _to_day_row(day: Day) -> DayRow:
-    return DayRow(**{field.name: getattr(day, field.name) for field in fields(Day)})
-
-
 def _find_side(index: ReadableIndex, ref: str) -> tuple[str, dict[str, float | None]]:
     day = _DAY.fullmatch(ref)
     if day is not None:
@@ -169,7 +164,7 @@ def _find_day(index: ReadableIndex, text: str, job: str) -> tuple[str, dict[str,
     day = next((row for row in found if row.day == text), None)
     if day is None:
         raise NoSuchEntryError(f"{text}: nothing in the history ended on that day{f' for {job}' if job else ''}")
-    values: dict[str, Any] = {field.name: getattr(day, field.name) for field in fields(Day) if field.name != "day"}
+    values: dict[str, Any] = {field.name: getattr(day, field.name) for field in fields(DayRow) if field.name != "day"}
     return f"{text}{f' {job}' if job else ''}", values
 
 
