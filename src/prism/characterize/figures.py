@@ -56,9 +56,10 @@ def draw_occupancy(report: Characterization) -> Figure | None:
     if days.is_empty():
         return None
     count = days["date"].to_physical() - days["date"].to_physical()[0]
-    lines = [Series(words, count.to_list(), days[name].to_list()) for name, words in (
-        ("busy_gpus", "GPUs held"), ("waiting_gpus", "GPUs waited for"),
-    )]  # fmt: skip
+    lines = [
+        Series(words, count.to_list(), days[name].to_list())
+        for name, words in (("busy_gpus", "GPUs held"), ("waiting_gpus", "GPUs waited for"))
+    ]
     size = report.study.capacity.gpus if report.study.capacity and report.study.capacity.gpus_known else None
     if size:
         lines.append(Series("GPUs bought", [0, float(count[-1])], [size, size]))

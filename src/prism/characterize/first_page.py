@@ -18,11 +18,9 @@ HEADS: Mapping[str, tuple[str, ...]] = {
     "action": ("action", ">worth up to, GPU-hours", "why"),
     "node": ("node", ">failed jobs", ">their GPU-hours"),
     "wait": ("user", ">GPU jobs", ">mean wait", ">GPU-hours waited for", ">GPU-hours used"),
-    "trend": (
-        "week from", ">GPU-hours held", ">mean GPUs", ">GPU jobs", ">failed", ">GPU-hours lost", ">mean wait",
-    ),
+    "trend": ("week from", ">GPU-hours held", ">mean GPUs", ">GPU jobs", ">failed", ">GPU-hours lost", ">mean wait"),
     "change": ("of", "what", ">week before", ">last week", ">change"),
-}  # fmt: skip
+}
 _SHOWN = 8
 
 

@@ -11,9 +11,7 @@ from typing import Any
 from prism.characterize.columns import Choices, parse_choices
 from prism.errors import BadConfigError, BadFileError
 
-_KEYS = {
-    "map": list, "columns": list, "time_zone": str, "cluster": str, "gpus": float, "gpus_per_node": int,
-}  # fmt: skip
+_KEYS = {"map": list, "columns": list, "time_zone": str, "cluster": str, "gpus": float, "gpus_per_node": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,8 +165,10 @@ def _write(outcome: Outcome, folder: Path, chakra: bool) -> list[str]:
 def _show_outcome(outcome: Outcome) -> None:
     solution = outcome.solution
     steps = outcome.step_ns
-    show(f"{solution.graph.name}: {solution.graph.num_ranks:,} ranks, {len(steps)} steps, "
-         f"mean step {sum(steps) / len(steps) / 1e6:,.3f} ms ({solution.num_cells} ranks solved)")  # fmt: skip
+    show(
+        f"{solution.graph.name}: {solution.graph.num_ranks:,} ranks, {len(steps)} steps, "
+        f"mean step {sum(steps) / len(steps) / 1e6:,.3f} ms ({solution.num_cells} ranks solved)"
+    )
     kinds = outcome.share("kind").head(8).rows()
     show(table("critical path", ["what", ">ms", ">share"], [[k, f"{ns / 1e6:,.3f}", f"{s:.1%}"] for k, ns, s in kinds]))
     rows = [[r["what"], f"{r['mean_ns'] / 1e6:,.3f}", f"{r['share']:.1%}"] for r in outcome.usage.to_dicts()]
@@ -175,8 +177,12 @@ def _show_outcome(outcome: Outcome) -> None:
 
 def _show_comparison(comparison: Comparison, changes: list[str]) -> None:
     before, after = comparison.before.solution.total_ns, comparison.after.solution.total_ns
-    show(f"what if {'; '.join(changes)}: {before / 1e6:,.3f} ms -> {after / 1e6:,.3f} ms "
-         f"({(after - before) / max(before, 1):+.1%}, {comparison.speedup:.3f}x)")  # fmt: skip
-    rows = [[r["kind"], *(f"{r[c] / 1e6:,.3f}" for c in ("before_ns", "after_ns", "change_ns"))]
-            for r in comparison.moved().to_dicts()]  # fmt: skip
+    show(
+        f"what if {'; '.join(changes)}: {before / 1e6:,.3f} ms -> {after / 1e6:,.3f} ms "
+        f"({(after - before) / max(before, 1):+.1%}, {comparison.speedup:.3f}x)"
+    )
+    rows = [
+        [r["kind"], *(f"{r[c] / 1e6:,.3f}" for c in ("before_ns", "after_ns", "change_ns"))]
+        for r in comparison.moved().to_dicts()
+    ]
     show(table("where the time went (critical path, ms)", ["what", ">before", ">after", ">change"], rows))

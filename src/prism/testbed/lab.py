@@ -75,8 +75,9 @@ def why_no_lab() -> str | None:
     return why_no_namespaces() or why_no_cpu_limits()
 
 
-def run_lab(config: LabConfig, folder: Path, exporter_port: int | None = None,
-            tell: Callable[[str], None] = lambda _: None) -> LabRun:  # fmt: skip
+def run_lab(
+    config: LabConfig, folder: Path, exporter_port: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> LabRun:
     """Run the jobs, harm a host and then a cable, and capture it all; softflowd exports to `exporter_port`."""
     if problem := why_no_lab():
         raise PrismError(f"prism lab: {problem}")

@@ -75,9 +75,9 @@ def _find_now(snapshot: Snapshot) -> Now:
     replaced = {key for key, older in newest.items() for key in older}
     shown = set(current)
     runs = _match_runs(snapshot, [rows[key] for key in current])
-    jobs = [
-        replace(rows[key], num_looks=1 + len(newest[key]), run_key=runs.get(key, "")) for key in current
-    ] + [row for row in rows.values() if row.source == "supervised" and row.key not in runs.values()]  # fmt: skip
+    jobs = [replace(rows[key], num_looks=1 + len(newest[key]), run_key=runs.get(key, "")) for key in current] + [
+        row for row in rows.values() if row.source == "supervised" and row.key not in runs.values()
+    ]
     watched = {key for key, row in rows.items() if row.source in ("observed", "watched")}
     kept = _without_doubles(row for row in found if row.job_key in shown or row.job_key not in watched)
     places = {rows[key].place for key in current}

@@ -31,9 +31,11 @@ def describe_run(snapshot: Snapshot, key: str) -> RunDocument | None:
     kept = [
         point
         for number, point in enumerate(losses)
-        if number % stride == 0 or point.loss is None or losses[number + 1 : number + 2] == []
+        if number % stride == 0
+        or point.loss is None
+        or losses[number + 1 : number + 2] == []
         or losses[number + 1].attempt != point.attempt
-    ]  # fmt: skip
+    ]
     return RunDocument(
         run=describe_run_row(run),
         story=tuple(tell_story(run)),

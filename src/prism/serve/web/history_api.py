@@ -134,9 +134,7 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
         """Everything that was ever found in the folder, newest first, and day by day."""
         asked = Asked(kind=kind, cluster=cluster, job=job, host=host, text=q, from_ns=from_ns, to_ns=to_ns,
                       offset=offset, limit=limit)  # fmt: skip
-        return await give(
-            request, lambda: history.describe_history(index, notes, asked),
-        )  # fmt: skip
+        return await give(request, lambda: history.describe_history(index, notes, asked))
 
     @router.get("/history/jobs", response_model=HistoryJobsDocument, tags=["history"])
     async def jobs(request: Request, limit: Limit = 500) -> Response:
@@ -146,9 +144,7 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
     @router.get("/difference", response_model=DifferenceDocument, responses=_ERRORS, tags=["history"])
     async def difference(request: Request, first: Ref, second: Ref) -> Response:
         """Two runs, looks or days side by side."""
-        return await give(
-            request, lambda: history.describe_difference(index, first, second),
-        )  # fmt: skip
+        return await give(request, lambda: history.describe_difference(index, first, second))
 
     @router.get("/search", response_model=SearchDocument, responses=_ERRORS, tags=["history"])
     async def search(
@@ -177,9 +173,7 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
     @router.get("/feed", response_model=FeedDocument, tags=["cluster"])
     async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
         """Findings as watches told, updated and resolved them, newest first."""
-        return await give(
-            request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit),
-        )  # fmt: skip
+        return await give(request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit))
 
     @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])
     async def annotations(request: Request, job: Name = "", host: Name = "") -> Response:
@@ -234,8 +228,9 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
         note = await run_in_threadpool(notes.annotate, author=_user_of(request), **asked.model_dump())
         return Response(to_json(Written(id=note.id)), media_type="application/json")
 
-    @router.post("/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"],
-                 openapi_extra=body_of(NewSilence))  # fmt: skip
+    @router.post(
+        "/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"], openapi_extra=body_of(NewSilence)
+    )
     async def silence(request: Request) -> Response:
         """Hold back alerts until a moment."""
         asked = await _read_body(request, NewSilence)

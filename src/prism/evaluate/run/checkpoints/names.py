@@ -52,14 +52,15 @@ _TITAN_ENDS = {"norm.weight": "model.norm.weight", "output.weight": "lm_head.wei
 _INTERLEAVED = ("llama",)  # torchtitan turns pairs of neighbours for these, Hugging Face turns halves
 _AS_LLAMA = ("llama", "mistral", "qwen2", "qwen3")
 _MEGATRON = {
-    "self_attention.linear_proj.weight": "self_attn.o_proj.weight", "mlp.linear_fc2.weight": "mlp.down_proj.weight",
+    "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+    "mlp.linear_fc2.weight": "mlp.down_proj.weight",
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "input_layernorm.weight": "input_layernorm.weight",
     "mlp.linear_fc1.layer_norm_weight": "post_attention_layernorm.weight",
     "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
     "self_attention.q_layernorm.weight": "self_attn.q_norm.weight",
     "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
-}  # fmt: skip
+}
 _MEGATRON_ENDS = {"decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
 _LAYER = re.compile(r"\blayers?\.(\d+)\.|\bh\.(\d+)\.")
 
