@@ -106,11 +106,15 @@ def _curves(found: Study) -> Iterator[Figure]:
                 + (f" The {_MOST_LINES} largest groups of {len(counts)}." if len(counts) > _MOST_LINES else ""),
                 table=table.drop("measure", "by"),
                 svg=draw_lines(
-                    f"{what}, {kind}", lines, x_label=f"{what.lower()} (log scale)", y_label="% of GPU jobs",
+                    f"{what}, {kind}",
+                    lines,
+                    x_label=f"{what.lower()} (log scale)",
+                    y_label="% of GPU jobs",
                     log_x=True,
-                    x_ticks=_TIME_TICKS, y_range=(0, 100),
+                    x_ticks=_TIME_TICKS,
+                    y_range=(0, 100),
                 ),
-            )  # fmt: skip
+            )
 
 
 def _sizes(found: Study) -> Figure:

@@ -79,11 +79,15 @@ def trend_rows(report: Characterization) -> Rows:
     return [
         (
             f"{row['week']}" + (f" ({row['days']:.1f} days)" if row["days"] < 6.9 else ""),
-            f"{row['gpu_hours']:,.0f}", f"{row['mean_gpus']:,.1f}", f"{row['jobs']:,}", f"{row['failed_jobs']:,}",
-            f"{row['lost_gpu_hours']:,.0f}", say(row["mean_queue_s"], "s"),
+            f"{row['gpu_hours']:,.0f}",
+            f"{row['mean_gpus']:,.1f}",
+            f"{row['jobs']:,}",
+            f"{row['failed_jobs']:,}",
+            f"{row['lost_gpu_hours']:,.0f}",
+            say(row["mean_queue_s"], "s"),
         )
         for row in report.weeks.trend.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
 
 
 def change_rows(report: Characterization) -> Rows:

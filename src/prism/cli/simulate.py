@@ -101,8 +101,13 @@ def simulate_graph(
     _show_outcome(outcome)
     if jitter:
         spread = document["jitter"]
-        show(table(f"step time over {seeds} draws, ms", ["p5", "p50", "p95", "p99"],
-                   [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]]))  # fmt: skip
+        show(
+            table(
+                f"step time over {seeds} draws, ms",
+                ["p5", "p50", "p95", "p99"],
+                [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]],
+            )
+        )
 
 
 def _ask_for_calibration(known: Assessment) -> str:

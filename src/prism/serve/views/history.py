@@ -34,9 +34,12 @@ from prism.serve.shapes.history import (
 )
 
 _GROUPS = {
-    "jobs": ("look",), "runs": ("run",), "findings": ("finding",), "verdicts": ("verdict",),
+    "jobs": ("look",),
+    "runs": ("run",),
+    "findings": ("finding",),
+    "verdicts": ("verdict",),
     "reports": ("evaluation", "prediction", "investigation", "comparison", "goodput", "placement", "characterization"),
-}  # fmt: skip
+}
 _MOST_OF_GROUP = 20
 _DAY = re.compile(r"day:(\d{4}-\d{2}-\d{2})(?::(.{1,512}))?")
 
@@ -149,10 +152,15 @@ def _find_side(index: ReadableIndex, ref: str) -> tuple[str, dict[str, float | N
     if entry is None:
         raise NoSuchEntryError(f"{ref}: not in the history; take `ref` from /api/history, or write day:2026-01-31")
     return f"{entry.kind} {entry.key}", {
-        "step_s": entry.step_s, "num_steps": entry.num_steps, "gpus": entry.gpus, "restarts": entry.restarts,
-        "goodput": entry.goodput, "num_findings": entry.num_findings, "lost_gpu_s": entry.lost_gpu_s,
+        "step_s": entry.step_s,
+        "num_steps": entry.num_steps,
+        "gpus": entry.gpus,
+        "restarts": entry.restarts,
+        "goodput": entry.goodput,
+        "num_findings": entry.num_findings,
+        "lost_gpu_s": entry.lost_gpu_s,
         "duration_s": (entry.until_ns - entry.at_ns) / 1e9,
-    }  # fmt: skip
+    }
 
 
 def _find_day(index: ReadableIndex, text: str, job: str) -> tuple[str, dict[str, float | None]]:

@@ -218,8 +218,13 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
             "requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}
         }
 
-    @router.post("/annotations", response_model=Written, responses=_WRITE_ERRORS, tags=["history"],
-                 openapi_extra=body_of(NewAnnotation))  # fmt: skip
+    @router.post(
+        "/annotations",
+        response_model=Written,
+        responses=_WRITE_ERRORS,
+        tags=["history"],
+        openapi_extra=body_of(NewAnnotation),
+    )
     async def annotate(request: Request) -> Response:
         """Write a remark down; it survives a rebuild of the index."""
         asked = await _read_body(request, NewAnnotation)
@@ -247,8 +252,13 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
             return answer_error(404, f"{id}: no remark or silence of that id")
         return Response(to_json(Written(id=id)), media_type="application/json")
 
-    @router.post("/alerts/test", response_model=ChannelRow, responses=_WRITE_ERRORS, tags=["alerts"],
-                 openapi_extra=body_of(AlertTrial))  # fmt: skip
+    @router.post(
+        "/alerts/test",
+        response_model=ChannelRow,
+        responses=_WRITE_ERRORS,
+        tags=["alerts"],
+        openapi_extra=body_of(AlertTrial),
+    )
     async def test_alert(request: Request) -> Response:
         """Send a test message to a channel and say how it went."""
         asked = await _read_body(request, AlertTrial)

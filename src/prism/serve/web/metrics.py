@@ -62,14 +62,18 @@ def _of_findings(snapshot: Snapshot) -> list[str]:
     )
     return [
         write_metric(
-            "findings", "gauge", "Findings by kind.",
+            "findings",
+            "gauge",
+            "Findings by kind.",
             [({"place": place, "kind": kind}, n) for (place, kind), n in sorted(counts.items())],
         ),
         write_metric(
-            "verdicts", "gauge", "Explained failures.",
+            "verdicts",
+            "gauge",
+            "Explained failures.",
             [({"reason": r, "category": c, "action": a}, n) for (r, c, a), n in sorted(verdicts.items())],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _of_runs(snapshot: Snapshot) -> list[str]:
