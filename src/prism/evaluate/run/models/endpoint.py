@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from prism.errors import BadConfigError, BadFileError, PrismError
+from prism.evaluate.run.connections import Connections
 from prism.evaluate.run.models.model import Continuation, Likelihood
 from prism.records.settings import Checked, number, one_of
 
@@ -87,7 +88,7 @@ class EndpointClient:
         self._where = urllib.parse.urlsplit(endpoint.url.rstrip("/"))
         if self._where.scheme not in ("http", "https") or not self._where.netloc:
             raise BadConfigError(f"'endpoint.url' is '{endpoint.url}', expected an address as http://host:8000/v1")
-        self._idle: list[http.client.HTTPConnection] = []
+        self._connections = Connections(self._where, endpoint.timeout_s)
         self._lock = threading.Lock()
         self._pace = _Pace(endpoint)
 
@@ -150,24 +151,10 @@ class EndpointClient:
         if key := os.environ.get(self.endpoint.key_variable):
             headers["Authorization"] = f"Bearer {key}"
         path = "chat/completions" if "messages" in body else "completions"
-        line = self._idle.pop() if self._idle else self._connect()
-        try:
+        with self._connections.take() as line:
             line.request("POST", f"{self._where.path}/{path}", json.dumps(body), headers)
             answer = line.getresponse()
-            text = answer.read()
-        except BaseException:
-            line.close()
-            raise
-        self._idle.append(line)
-        return answer.status, answer.headers, text
-
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
-        return kind(self._where.netloc, timeout=self.endpoint.timeout_s)
-
-    def __del__(self) -> None:
-        for line in getattr(self, "_idle", ()):
-            line.close()
+            return answer.status, answer.headers, answer.read()
 
 
 class _Pace:
