@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ def run_emulate(
     chakra: Chakra = False,
     snapshot: Snapshot = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run a few ranks of a training script, unmodified, and predict the whole job."""
     _need_torch()

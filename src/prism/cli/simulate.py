@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ def simulate_graph(
     chakra: Annotated[bool, typer.Option(help="Also write Chakra traces of all ranks to --output.")] = False,
     output: OutputDir = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Solve a saved graph: step time, critical path, overlap; and the same after each what-if."""
     from prism.simulate import (
