@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evaluate_cluster import Links, SharedLinks, SimulatedRun, simulate_evaluation
 from machine import describe_machine
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
@@ -37,7 +38,6 @@ from prism.evaluate.schedule.hardware import Hardware
 from prism.evaluate.schedule.packing import Slot, Work, pack
 from prism.evaluate.schedule.priors import Prior, Priors, Record
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.schedule.simulation import Links, SharedLinks, SimulatedRun, simulate_evaluation
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Node, Worker
 
 DATASETS, GPUS = 63, 8

@@ -19,11 +19,11 @@ import time
 import numpy as np
 
 from evaluate import CPUS, GPUS, LINK, MODEL, SPREADS, draw_setting
+from evaluate_cluster import Links, simulate_evaluation
 from machine import describe_machine
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.priors import Prior, Priors
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
-from prism.evaluate.schedule.simulation import Links, simulate_evaluation
 from prism.evaluate.schedule.trials import Checkpoint, Node, Worker
 
 PLANNERS = {

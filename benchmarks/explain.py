@@ -27,9 +27,9 @@ from pathlib import Path
 import polars as pl
 
 import explain_answers as answers
+from explain_scoreboard import Outcome, Scoreboard, restarts_by_default, score
 from prism.explain import diagnose, read_job, read_text
 from prism.explain.routine import template_of
-from prism.explain.scoreboard import Outcome, Scoreboard, restarts_by_default, score
 
 
 def used_for_rules(url: str) -> bool:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isolate_fleet import FaultKind, Faults, Fleet, draw_faults
+from isolate_two_rounds import find_by_two_rounds, repeat_two_rounds
 from machine import describe_machine
-from prism.recover.isolate.fleet import FaultKind, Faults, Fleet, draw_faults
 from prism.recover.isolate.search import Search
-from prism.recover.isolate.two_round import find_by_two_rounds, repeat_two_rounds
 
 SIZES = (256, 512, 1024, 2048, 4096)
 # Shares of the trials: the small fleets, where a mistake is most likely, get most.

@@ -24,7 +24,7 @@ from prism.recover.supervise.launchers.processes import end_marked, find_marked
 from prism.recover.supervise.state import JobState
 
 SUPERVISE = (sys.executable, "-c", "from prism.cli.supervise import app; app()", "run")
-REHEARSAL = (sys.executable, "-m", "prism.recover.checkpoint.rehearsal")
+REHEARSAL = (sys.executable, str(Path(__file__).with_name("trainers") / "rehearsal.py"))
 _POLL_S = 0.1
 RISK = "PRISM_DRILL_RISK"  # the variable with the file of risks that drills are run with
 SOURCE = "PRISM_DRILL_SOURCE"  # the variable with the folder of another version of Prism, which is put under test

@@ -6,12 +6,17 @@ python scripts/write_serve_client.py --check    end with 1 where the file is not
 
 from __future__ import annotations
 
+import importlib
 import keyword
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
+
+from prism.serve import shapes
 
 FILE = Path(__file__).parents[1] / "src" / "prism" / "serve" / "client.py"
 HEAD = '''"""A typed client of the API of `prism serve`. Written by scripts/write_serve_client.py; do not edit.
@@ -26,7 +31,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -122,26 +127,13 @@ def type_of(schema: dict[str, Any]) -> str:
     return "Any"
 
 
-def write_class(name: str, schema: dict[str, Any]) -> str:
-    """One shape as a dataclass, each field with what it means."""
-    lines = [
-        "\n\n@dataclass(frozen=True, slots=True, kw_only=True)", f"class {name}:",
-        f'    """{schema.get("description", name).split(chr(10))[0]}"""\n',
-    ]  # fmt: skip
-    for field, spec in schema["properties"].items():
-        lines += [f"    # {line}" for line in wrap(spec.get("description", ""))]
-        lines.append(f"    {field}: {type_of(spec)}")
-    return "\n".join(lines) + "\n"
-
-
-def wrap(text: str, width: int = 110) -> list[str]:
-    """A text in lines."""
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return [line for line in lines if line]
+def write_imports(names: Collection[str]) -> str:
+    """The shapes of answers, from where the service has them; those that no method names go later."""
+    text = ""
+    for module in map(importlib.import_module, (f"{shapes.__name__}.{m.name}" for m in iter_modules(shapes.__path__))):
+        own = [name for name in names if getattr(getattr(module, name, None), "__module__", "") == module.__name__]
+        text += f"from {module.__name__} import {', '.join(own)}\n" if own else ""
+    return text
 
 
 def write_method(path: str, method: str, operation: dict[str, Any]) -> str:
@@ -181,8 +173,7 @@ def write_parameter(name: str, schema: dict[str, Any], required: bool) -> str:
 
 def write_client(document: dict[str, Any]) -> str:
     """The whole file, formatted."""
-    shapes = {n: s for n, s in document["components"]["schemas"].items() if "properties" in s}
-    text = HEAD + "".join(write_class(name, schema) for name, schema in shapes.items()) + CLIENT
+    text = HEAD.replace("T = TypeVar", write_imports(document["components"]["schemas"]) + "\nT = TypeVar", 1) + CLIENT
     for path, methods in document["paths"].items():
         if path != "/api/events":  # a stream is not one answer
             text += "".join(write_method(path, method, operation) for method, operation in methods.items())

@@ -76,7 +76,8 @@ def test_the_whole_contract(engine: Any) -> None:
     engine.submit("b", Act("die"))
     assert isinstance(collect(engine, 1)["b"], Gone)
     start(engine, "c")
-    pid = engine.process_id("c")
+    engine.submit("c", Act("pid"))
+    pid = collect(engine, 1)["c"].outcome.value
     engine.submit("c", Act("sleep", 60))
     time.sleep(0.3)
     os.kill(pid, signal.SIGKILL)

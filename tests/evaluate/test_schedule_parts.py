@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from prism.evaluate.schedule.actions import LoadCheckpoint
 from prism.evaluate.schedule.bound import Supply, lower_bound_s
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.fair_share import Claim, Seat, apportion, share_workers
@@ -13,7 +14,7 @@ from prism.evaluate.schedule.pools import Pool, open_pool
 from prism.evaluate.schedule.priors import Prior, Priors
 from prism.evaluate.schedule.roster import Desk, Roster, RunningTrial
 from prism.evaluate.schedule.score_queue import ScoreQueue
-from prism.evaluate.schedule.transfers import Memory, Transfer, TransferPolicy, choose_transfers
+from prism.evaluate.schedule.transfers import Memory, TransferPolicy, choose_transfers
 from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept, Node, Part, Trial, Worker
 
 MODEL = Checkpoint(name="m", path="", bytes=10, parameters=1)
@@ -278,11 +279,11 @@ def test_one_reader_of_storage_at_a_time_and_peers_serve_the_others() -> None:
     wants = [("a", "m"), ("b", "m"), ("c", "m")]
     sizes = {"m": 10}
     assert choose_transfers(wants, memories(a={}, b={}, c={}), sizes, policy) == [
-        Transfer(node="a", checkpoint="m", source=None)
+        LoadCheckpoint(node="a", checkpoint="m", source=None)
     ]
     assert choose_transfers(wants, memories(a={"m": 10}, b={}, c={}), sizes, policy) == [
-        Transfer(node="b", checkpoint="m", source="a"),
-        Transfer(node="c", checkpoint="m", source=None),
+        LoadCheckpoint(node="b", checkpoint="m", source="a"),
+        LoadCheckpoint(node="c", checkpoint="m", source=None),
     ]
 
 
@@ -291,7 +292,7 @@ def test_a_node_that_waits_for_storage_does_not_hold_up_one_that_has_a_peer() ->
     nodes["a"].loading["m"] = None
     policy = TransferPolicy(storage_readers=1, pass_on=True)
     found = choose_transfers([("b", "m"), ("c", "x")], nodes, {"m": 10, "x": 10}, policy)
-    assert found == [Transfer(node="c", checkpoint="x", source="d")]
+    assert found == [LoadCheckpoint(node="c", checkpoint="x", source="d")]
 
 
 def test_a_model_is_fetched_from_the_node_that_serves_fewest() -> None:
@@ -311,7 +312,7 @@ def test_after_a_failed_load_a_node_goes_back_to_storage() -> None:
 def test_a_node_loads_one_model_at_a_time_and_none_that_it_has() -> None:
     nodes = memories(a={"m": 10}, b={})
     found = choose_transfers([("a", "m"), ("b", "m"), ("b", "x")], nodes, {"m": 10, "x": 1}, TransferPolicy())
-    assert found == [Transfer(node="b", checkpoint="m", source=None)]
+    assert found == [LoadCheckpoint(node="b", checkpoint="m", source=None)]
 
 
 def test_workers_are_divided_by_weight_and_what_is_of_no_use_goes_to_others() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.explain_scoreboard import Outcome, restarts_by_default, score
 from prism.explain import diagnose, read_job, read_text
 from prism.explain.origins import parse_line
 from prism.explain.routine import template_of
-from prism.explain.scoreboard import Outcome, restarts_by_default, score
 
 DATA = Path(__file__).parent / "data"
 JOBS = sorted((DATA / "corpus").iterdir())

@@ -24,8 +24,8 @@ from prism.errors import BadFileError
 from prism.serve.alerts import AlertConfig, Alerter, Channel, decide_alerts, read_alerts, write_body
 from prism.serve.history import HistoryConfig
 from prism.serve.history.notes import Silence
+from prism.serve.shapes.jobs import FindingRow
 from prism.serve.tokens import Token, digest_of, read_tokens
-from prism.serve.views.jobs import FindingRow
 from prism.serve.web.app import AppConfig, create_app
 from prism.serve.web.guard import GuardConfig
 

@@ -15,7 +15,7 @@ from prism.records import SPANS
 from prism.records.spans import SPAN_KINDS
 from prism.serve.sources.diagnosed import STEPS
 from prism.serve.timeline import Overlay, WindowQuery, align_steps, build_index, draw_window, list_spans, measure_ranks
-from prism.serve.timeline.picture import draw_pixels
+from prism.serve.timeline.picture import draw_pixels, open_window
 from prism.serve.timeline.raster import compile_kernels
 
 KINDS = ("compute", "dp", "pp", "wait")
@@ -116,7 +116,8 @@ def test_few_spans_are_sent_exactly_as_they_are(rows: list, start: int, length: 
 def test_the_count_is_never_less_than_what_the_window_touches(rows: list, start: int, length: int) -> None:
     index = build_index(make_spans(rows))
     first, last = index.rows_of_ranks(index.ranks)
-    count = compile_kernels().count(index.start, index.reach, index.offset, first, last, start, start + length)
+    query = WindowQuery(start_ns=start, end_ns=start + length)
+    count = compile_kernels().count(open_window(index, first, last, query))
     assert count >= sum(1 for row in rows if row[3] < start + length and row[4] > start)
 
 

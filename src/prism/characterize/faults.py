@@ -119,10 +119,15 @@ def _read_events(path: Path) -> pl.DataFrame:
     try:
         events = json.loads(path.read_bytes())
         rows = [
-            (str(e["node_id"]), float(e["event_time"]) * 24, str(e["event_type"]), str(e["fault_type"]["Class"]),
-             str(e["fault_type"]["Desc"]))
+            (
+                str(e["node_id"]),
+                float(e["event_time"]) * 24,
+                str(e["event_type"]),
+                str(e["fault_type"]["Class"]),
+                str(e["fault_type"]["Desc"]),
+            )
             for e in events
-        ]  # fmt: skip
+        ]
     except (ValueError, RecursionError) as error:
         raise BadFileError(f"{path}: not JSON that can be read ({error}); export it again") from None
     except (KeyError, TypeError):

@@ -56,9 +56,10 @@ def draw_occupancy(report: Characterization) -> Figure | None:
     if days.is_empty():
         return None
     count = days["date"].to_physical() - days["date"].to_physical()[0]
-    lines = [Series(words, count.to_list(), days[name].to_list()) for name, words in (
-        ("busy_gpus", "GPUs held"), ("waiting_gpus", "GPUs waited for"),
-    )]  # fmt: skip
+    lines = [
+        Series(words, count.to_list(), days[name].to_list())
+        for name, words in (("busy_gpus", "GPUs held"), ("waiting_gpus", "GPUs waited for"))
+    ]
     size = report.study.capacity.gpus if report.study.capacity and report.study.capacity.gpus_known else None
     if size:
         lines.append(Series("GPUs bought", [0, float(count[-1])], [size, size]))
@@ -105,11 +106,15 @@ def _curves(found: Study) -> Iterator[Figure]:
                 + (f" The {_MOST_LINES} largest groups of {len(counts)}." if len(counts) > _MOST_LINES else ""),
                 table=table.drop("measure", "by"),
                 svg=draw_lines(
-                    f"{what}, {kind}", lines, x_label=f"{what.lower()} (log scale)", y_label="% of GPU jobs",
+                    f"{what}, {kind}",
+                    lines,
+                    x_label=f"{what.lower()} (log scale)",
+                    y_label="% of GPU jobs",
                     log_x=True,
-                    x_ticks=_TIME_TICKS, y_range=(0, 100),
+                    x_ticks=_TIME_TICKS,
+                    y_range=(0, 100),
                 ),
-            )  # fmt: skip
+            )
 
 
 def _sizes(found: Study) -> Figure:

@@ -18,11 +18,9 @@ HEADS: Mapping[str, tuple[str, ...]] = {
     "action": ("action", ">worth up to, GPU-hours", "why"),
     "node": ("node", ">failed jobs", ">their GPU-hours"),
     "wait": ("user", ">GPU jobs", ">mean wait", ">GPU-hours waited for", ">GPU-hours used"),
-    "trend": (
-        "week from", ">GPU-hours held", ">mean GPUs", ">GPU jobs", ">failed", ">GPU-hours lost", ">mean wait",
-    ),
+    "trend": ("week from", ">GPU-hours held", ">mean GPUs", ">GPU jobs", ">failed", ">GPU-hours lost", ">mean wait"),
     "change": ("of", "what", ">week before", ">last week", ">change"),
-}  # fmt: skip
+}
 _SHOWN = 8
 
 
@@ -81,11 +79,15 @@ def trend_rows(report: Characterization) -> Rows:
     return [
         (
             f"{row['week']}" + (f" ({row['days']:.1f} days)" if row["days"] < 6.9 else ""),
-            f"{row['gpu_hours']:,.0f}", f"{row['mean_gpus']:,.1f}", f"{row['jobs']:,}", f"{row['failed_jobs']:,}",
-            f"{row['lost_gpu_hours']:,.0f}", say(row["mean_queue_s"], "s"),
+            f"{row['gpu_hours']:,.0f}",
+            f"{row['mean_gpus']:,.1f}",
+            f"{row['jobs']:,}",
+            f"{row['failed_jobs']:,}",
+            f"{row['lost_gpu_hours']:,.0f}",
+            say(row["mean_queue_s"], "s"),
         )
         for row in report.weeks.trend.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
 
 
 def change_rows(report: Characterization) -> Rows:

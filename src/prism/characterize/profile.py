@@ -11,9 +11,7 @@ from typing import Any
 from prism.characterize.columns import Choices, parse_choices
 from prism.errors import BadConfigError, BadFileError
 
-_KEYS = {
-    "map": list, "columns": list, "time_zone": str, "cluster": str, "gpus": float, "gpus_per_node": int,
-}  # fmt: skip
+_KEYS = {"map": list, "columns": list, "time_zone": str, "cluster": str, "gpus": float, "gpus_per_node": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +54,13 @@ def write_profile(profile: Profile, path: Path) -> None:
     """Write a profile as TOML."""
     chosen = [f"{name}={c.column}{':' + c.unit if c.unit else ''}" for name, c in profile.choices.items()]
     values: dict[str, Any] = {
-        "map": chosen, "columns": list(profile.columns), "time_zone": profile.time_zone, "cluster": profile.cluster,
-        "gpus": profile.gpus, "gpus_per_node": profile.gpus_per_node,
-    }  # fmt: skip
+        "map": chosen,
+        "columns": list(profile.columns),
+        "time_zone": profile.time_zone,
+        "cluster": profile.cluster,
+        "gpus": profile.gpus,
+        "gpus_per_node": profile.gpus_per_node,
+    }
     # JSON's strings, numbers and lists of strings are TOML's, but for one control character.
     texts = {key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") for key, value in values.items()}
     lines = [f"{key} = {text}" for key, text in texts.items() if values[key] not in (None, [])]

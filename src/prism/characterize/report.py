@@ -131,11 +131,14 @@ def advice_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Checkpoint advice as words: GPUs, time between failures, best interval, Young's, goodput."""
     return [
         (
-            f"{a.gpus:,}", f"{a.mtbf_hours:,.1f} h", f"{a.interval_s / 60:,.1f} min",
-            f"{a.young_interval_s / 60:,.1f} min", f"{a.goodput_pct:.1f} %",
+            f"{a.gpus:,}",
+            f"{a.mtbf_hours:,.1f} h",
+            f"{a.interval_s / 60:,.1f} min",
+            f"{a.young_interval_s / 60:,.1f} min",
+            f"{a.goodput_pct:.1f} %",
         )
         for a in plan.advice
-    ]  # fmt: skip
+    ]
 
 
 ADVICE_HEAD = ("job GPUs", "time between failures", "best interval", "Young's interval", "expected goodput")

@@ -231,9 +231,12 @@ def measure_concentration(users: pl.DataFrame) -> Concentration:
     total, count = float(used.sum()), len(used)
     if total <= 0:
         return Concentration(
-            users=count, gini_gpu_time=None, top_1pct_users_gpu_time_pct=None, top_5pct_users_gpu_time_pct=None,
+            users=count,
+            gini_gpu_time=None,
+            top_1pct_users_gpu_time_pct=None,
+            top_5pct_users_gpu_time_pct=None,
             top_10pct_users_gpu_time_pct=None,
-        )  # fmt: skip
+        )
     ranks = pl.int_range(count, 0, -1, eager=True)
 
     def top(share: float) -> float:

@@ -15,7 +15,7 @@ STATE_WORDS: Mapping[str, tuple[str, ...]] = {
     "out_of_memory": ("out_of_memory", "oom", "oomkilled"),
     "running": ("running", "active", "completing"),
     "pending": ("pending", "waiting", "queued", "requeued", "configuring"),
-}  # fmt: skip
+}
 
 # Philly says "Pass", "Killed" and "Failed"; PAI "Terminated" for a task that ended well; sacct cuts words to fit a
 # column and adds a "+", or says who cancelled ("CANCELLED by 1000").

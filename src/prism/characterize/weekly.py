@@ -85,11 +85,12 @@ def _compare(tally: Tally, trend: pl.DataFrame, last_day: int) -> pl.DataFrame:
         return pl.DataFrame(schema=CHANGES)
     before, now = trend.row(-2, named=True), trend.row(-1, named=True)
     measures = [
-        ("cluster", "GPU-hours held", "GPU-hours", "gpu_hours"), ("cluster", "GPU jobs ended", "jobs", "jobs"),
+        ("cluster", "GPU-hours held", "GPU-hours", "gpu_hours"),
+        ("cluster", "GPU jobs ended", "jobs", "jobs"),
         ("cluster", "GPU jobs failed", "jobs", "failed_jobs"),
         ("cluster", "lost to failed jobs", "GPU-hours", "lost_gpu_hours"),
         ("cluster", "mean queueing", "s", "mean_queue_s"),
-    ]  # fmt: skip
+    ]
     rows = [
         (
             of,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
 EPILOG = examples(
@@ -27,8 +27,6 @@ def run_calibrate(
     ] = None,
     pin: Annotated[bool, typer.Option(help="gloo: one core per rank.")] = True,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Time collectives on the ranks at hand and write a calibration file."""
     from prism.errors import BadConfigError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, SkipBadRows, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, SkipBadRows, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -106,8 +106,6 @@ def characterize_traces(
     restart_cost: RestartCost = None,
     skip_bad_rows: SkipBadRows = False,
     json_output: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Report what a datacenter's GPUs were used for, lost to and waited for, beside five published ones."""
     from prism.characterize import CharacterizeOptions, Profile, parse_choices, read_profile, write_profile

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import show, show_json, table
 from prism.errors import BadFileError
 
@@ -27,8 +27,6 @@ def run_compare(
     ],
     observed: Annotated[Path, typer.Argument(help="Timeline of how it is.")],
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Say where the time of a step went that one timeline has and the other has not."""
     from prism.investigate import compare_timelines

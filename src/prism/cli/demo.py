@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from prism.cli.diagnose import show_diagnosis, write_diagnosis
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def run_demo(
     serve: Annotated[bool | None, typer.Option(help="Leave the dashboard open; by default in a terminal only.")] = None,
     port: Annotated[int, typer.Option(help="Of the dashboard.", min=1, max=65535)] = 8042,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
     from prism.tour.parts import list_parts, prepare, run_part

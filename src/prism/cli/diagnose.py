@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prism.cli.flows import make_options, read_sources
-from prism.cli.options import JsonFlag, MapOption, OutputDir, QuietFlag, SkipBadRows, VerboseFlag, examples
+from prism.cli.options import JsonFlag, MapOption, OutputDir, SkipBadRows, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ def run_diagnose(
     map_columns: MapOption = None,
     skip_bad_rows: SkipBadRows = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Find the jobs in network flows, their parallelism, their steps, and what slows them down."""
     from prism.records import TOPOLOGY, read_table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ def run_emulate(
     chakra: Chakra = False,
     snapshot: Snapshot = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run a few ranks of a training script, unmodified, and predict the whole job."""
     _need_torch()
@@ -113,18 +111,28 @@ def run_emulate(
     first = plan.choices()[0] if plan and plan.choices() else {}
     command = plan.command(first) if plan else tuple(script or ())
     launch = LaunchConfig(
-        script=command, world_size=world_size, gpus_per_node=gpus_per_node, timeout_s=timeout, max_live=max_live,
-        pin=pin, folder=output / "ranks" if output else None,
-    )  # fmt: skip
+        script=command,
+        world_size=world_size,
+        gpus_per_node=gpus_per_node,
+        timeout_s=timeout,
+        max_live=max_live,
+        pin=pin,
+        folder=output / "ranks" if output else None,
+    )
     capture = CaptureConfig(
         launch=launch, ranks=read_ranks(ranks), iterations=iterations, warmup=warmup, company=company,
         check_symmetry=check_symmetry, lint_ranks=lint_ranks, snapshot=snapshot, note=note,
         **read_routing(routing, routing_file),
     )  # fmt: skip
     config = EmulateConfig(
-        capture=capture, cluster=cluster, calibration=calibration, compute_scale=compute_scale, overlap=overlap,
-        gpu_memory_bytes=round(gpu_memory * 1e9) if gpu_memory else None, measure_host=measure_host,
-    )  # fmt: skip
+        capture=capture,
+        cluster=cluster,
+        calibration=calibration,
+        compute_scale=compute_scale,
+        overlap=overlap,
+        gpu_memory_bytes=round(gpu_memory * 1e9) if gpu_memory else None,
+        measure_host=measure_host,
+    )
     if plan is not None:
         _sweep(plan, config, json)
         return

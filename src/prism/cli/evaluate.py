@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
+from prism.cli.options import App, JsonFlag, RunByDefault, examples
 from prism.cli.terminal import console, note, show, show_json, table, verbosity
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prism.evaluate.plan_file import EvaluationPlan
     from prism.evaluate.schedule.trials import Checkpoint
 
-app = typer.Typer(
+app = App(
     cls=RunByDefault,
     help="Score every checkpoint on every dataset, as soon as the hardware allows.",
     no_args_is_help=True,
@@ -58,8 +58,6 @@ def run(
     address: Address = None,
     beside_training: BesideTraining = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Score the checkpoints of a plan; what an earlier run finished is kept."""
     from prism.evaluate.demo import write_demo
@@ -100,8 +98,6 @@ def watch(
     engine: EngineName = None,
     address: Address = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Score each checkpoint as training writes it; half-written ones wait."""
     from dataclasses import replace

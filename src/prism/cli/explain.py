@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, show, show_json
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ def explain(
     model: Annotated[str, typer.Option(help="Model to ask at the endpoint.", envvar="PRISM_MODEL")] = "default",
     votes: Annotated[int, typer.Option(help="How many times the endpoint is asked.")] = 3,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Name why a job failed, what to do, and the lines that prove it."""
     from prism.errors import BadConfigError

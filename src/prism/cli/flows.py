@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, MapOption, QuietFlag, SkipBadRows, VerboseFlag, examples
+from prism.cli.options import App, JsonFlag, MapOption, SkipBadRows, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prism.records import FlowOptions, FlowsRead
     from prism.records.flow_summary import FlowSummary
 
-app = typer.Typer(help="Look at flow records and convert them.", no_args_is_help=True)
+app = App(help="Look at flow records and convert them.", no_args_is_help=True)
 
 Sources = Annotated[
     list[Path],
@@ -37,8 +37,6 @@ def show_info(
     skip_bad_rows: SkipBadRows = False,
     packet_bytes: PacketBytes = 4096,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Rows, time span, endpoints, rate, and what is missing."""
     from prism.records.flow_summary import summarize_flows
@@ -69,8 +67,6 @@ def check(
     skip_bad_rows: SkipBadRows = False,
     packet_bytes: PacketBytes = 4096,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Say what the records can show: resolution, timeouts, sampling, double export, and which settings to change."""
     from rich.text import Text
@@ -116,8 +112,6 @@ def make_topology(
     auto: Annotated[bool, typer.Option("--auto", help="The sources are flows: guess hosts from them.")] = False,
     map_columns: MapOption = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Write the topology that `--topology` takes, from what is there or by a guess with its confidence."""
     from prism.collect.topology_files import read_topology_sources
@@ -151,8 +145,6 @@ def convert(
     skip_bad_rows: SkipBadRows = False,
     packet_bytes: PacketBytes = 4096,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Rewrite flow records from any tool as FLOWS columns, in nanoseconds."""
     from prism.records import write_flows

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, progress, show_json
 
 EPILOG = examples(
@@ -22,8 +22,6 @@ def generate_trace_file(
     jobs: Annotated[int | None, typer.Option("--jobs", "-n", help="Jobs to make; else as many as published.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same trace.")] = 0,
     json_output: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Write a synthetic trace of Seren or Kalos: no real job is in it, and every job id says so."""
     from prism.characterize import GeneratorOptions

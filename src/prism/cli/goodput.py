@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import show, show_json, table
 
 EPILOG = examples(
@@ -23,8 +23,6 @@ def goodput(
     gpus: Annotated[int | None, typer.Option(help="GPUs of each run; else its ranks are counted.", min=1)] = None,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus text instead.")] = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Say where every GPU-hour went: training, lost work, restarts, stalls, hangs; per run, week and cause."""
     from prism.recover.supervise.goodput import KINDS, read_goodput, total_hours, write_metrics

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 from prism.errors import BadConfigError
 
@@ -44,8 +44,6 @@ def run_investigate(
     ] = None,
     output: OutputDir = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Say what happened to a job, since when and who is to blame, from whatever it left behind."""
     live = bool(pid or job or hosts)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
 FOUND = 3  # the exit code when a host or a link is suspected or condemned; nothing is ever cordoned from here
@@ -32,8 +32,6 @@ def isolate(
     ] = None,
     python: Annotated[str, typer.Option(help="Python on the hosts.")] = "python3",
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Test hosts against each other and say which to trust, to suspect, to take out of use; exit 3 if there are any."""
     from rich.text import Text

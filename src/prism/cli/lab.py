@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, examples
 from prism.cli.terminal import note, show, show_json, table
 
 EPILOG = examples("sudo prism lab", "sudo prism lab --hosts 4 --output /tmp/lab")
@@ -23,8 +23,6 @@ def run_lab_command(
         "prism-lab"
     ),
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run real torch jobs over gloo between namespaces, slow a host and a cable, and check the diagnosis of both.
 

@@ -32,13 +32,14 @@ from prism.cli import (
     watch,
 )
 from prism.cli.crash import write_crash_file
+from prism.cli.options import App
 from prism.cli.terminal import fail, note, verbosity
 from prism.errors import PrismError
 from prism.version import __version__
 
 START, CLUSTER, PLAN, DATA = "Start here", "Run a cluster", "Plan and rehearse", "Data"
 
-app = typer.Typer(
+app = App(
     name="prism",
     help="Observe, emulate, diagnose and recover large-model training.",
     no_args_is_help=True,

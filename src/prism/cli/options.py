@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from prism.cli.terminal import verbosity
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _set_verbose(value: bool) -> bool:
@@ -22,12 +27,10 @@ def _set_quiet(value: bool) -> bool:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-VerboseFlag = Annotated[
+_Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more on stderr; show tracebacks.", callback=_set_verbose)
 ]
-QuietFlag = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress or messages on stderr.", callback=_set_quiet)
-]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress or messages on stderr.", callback=_set_quiet)]
 SkipBadRows = Annotated[
     bool,
     typer.Option("--skip-bad-rows", help="Leave bad rows and unreadable files out, and report how many."),
@@ -48,6 +51,34 @@ OutputDir = Annotated[
 def examples(*commands: str) -> str:
     """An epilog that shows how a command is called."""
     return "\n\n".join(["[bold]Examples[/bold]"] + [f"  {command}" for command in commands])
+
+
+class App(typer.Typer):
+    """Commands that all take --verbose and --quiet, which set how much is said and reach no command."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
+        """As Typer's, with the two flags behind those of the function."""
+
+        def register(function: Command) -> Command:
+            super(App, self).command(name, **options)(_add_flags(function))
+            return function
+
+        return register
+
+
+def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*, verbose: bool, quiet: bool, **given: Any) -> Any:
+        return function(**given)
+
+    hints = {**get_type_hints(function, include_extras=True), "verbose": _Verbose, "quiet": _Quiet}
+    own = inspect.signature(function).parameters.values()
+    flags = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False) for name in ("verbose", "quiet")]
+    parameters = [one.replace(kind=one.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *flags)]
+    described: Any = run
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = hints
+    return run
 
 
 class RunByDefault(TyperGroup):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, VerboseFlag, examples
+from prism.cli.options import App, JsonFlag, examples
 from prism.cli.terminal import note, progress, show, show_json, table
 from prism.errors import BadConfigError
 
 if TYPE_CHECKING:
     from prism.place.live.dispatcher import Asked, Dispatcher
 
-app = typer.Typer(help="Which cluster should run a job; what sharing clusters would have saved.", no_args_is_help=True)
+app = App(help="Which cluster should run a job; what sharing clusters would have saved.", no_args_is_help=True)
 
 Clusters = Annotated[Path, typer.Option(help="How the clusters are reached (YAML); see docs/place.md.")]
 History = Annotated[
@@ -39,8 +39,6 @@ def run_simulate(
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policies to run; all of them where none is named.")] = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run a trace of jobs through policies of sharing clusters, and compare how long jobs wait."""
     from prism.characterize import parse_choices
@@ -106,8 +104,6 @@ def run_ask(
     act: Annotated[bool, typer.Option("--act", help="Submit it to the best cluster, once.")] = False,
     state: StateFolder = Path("prism-place"),
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Ask all clusters when a job would start and end there, and say where it should run; submits only with --act."""
     from prism.place.live.forms import find_job
@@ -139,8 +135,6 @@ def run_dispatch(
     poll_s: Annotated[
         float, typer.Option(help="Pause before jobs that could not be placed are tried again.", min=0.1)
     ] = 10.0,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Place every job of a folder exactly once; goes on after it was killed, with the same --state."""
     from prism.place.live.forms import list_jobs
@@ -176,8 +170,6 @@ def run_nominate(
     poll_s: Annotated[float, typer.Option(help="Pause between rounds.", min=0.1)] = 10.0,
     rounds: Annotated[int, typer.Option(help="Rounds to make; 0: until stopped.", min=0)] = 0,
     patience_s: Annotated[float, typer.Option(help="Until one more worker is nominated.", min=1.0)] = 300.0,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Tell MultiKueue which worker cluster each waiting workload should be sent to, instead of a race of all."""
     from prism.place.live.kueue import KueueCluster

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
+from prism.cli.options import App, JsonFlag, RunByDefault, examples
 from prism.cli.terminal import note, show, show_json, table
 from prism.errors import BadConfigError, InputError
 
 if TYPE_CHECKING:
     from prism.predict import History
 
-app = typer.Typer(
+app = App(
     cls=RunByDefault,
     help="Which part fails next, why, what to do about it and what that is worth.",
     no_args_is_help=True,
@@ -55,8 +55,6 @@ def run_predict(
     counters: Counters = None,
     most: Annotated[int, typer.Option(help="Rows to show; --json gives all.", min=1)] = 20,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Give every part in place at a moment its risk of an event, from what was known before that moment."""
     from prism.predict import PredictConfig, predict
@@ -100,8 +98,6 @@ def run_advise(
     restart_s: RestartS = 600.0,
     run_days: Annotated[float, typer.Option(help="How long the next job will run.", min=0.1)] = 14.0,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Say how often to save, which nodes to avoid or drain, and how many spares to hold; nothing is done."""
     from prism.predict import AdviceConfig, PredictConfig, advise, predict
@@ -152,8 +148,6 @@ def run_replay(
     restart_s: RestartS = 600.0,
     seed: Annotated[int, typer.Option(help="Of the order in which nodes are taken.")] = 0,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run a job through the faults that came, under several policies, with the supervisor's own decisions."""
     from prism.predict import PredictConfig, TraceConfig, forecast_often, replay_history
@@ -205,8 +199,6 @@ def run_watch(
     every_s: Annotated[float, typer.Option(help="Seconds between scores.", min=1.0)] = 3_600.0,
     rounds: Annotated[int, typer.Option(help="Scores to make; 0: until stopped.", min=0)] = 0,
     at: Annotated[str | None, typer.Option(help="Score as of this moment; else now.")] = None,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Score every node again and again from files; alert once per node, and when calibration drifts."""
     from prism.predict import PredictConfig, RiskRound, WatchConfig

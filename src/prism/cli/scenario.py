@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ def run_scenario(
     ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the named scenarios and stop.")] = False,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Write the flows, topology, timeline and truth of a training cluster."""
     from prism.scenarios import load_scenario, make_scenario, random_scenario, write_graphs, write_scenario

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from prism.cli.options import QuietFlag, VerboseFlag, examples
+from prism.cli.options import examples
 from prism.cli.terminal import note
 
 EPILOG = examples(
@@ -63,8 +63,6 @@ def run_serve(
         list[str] | None, typer.Option(help="Address of a proxy that names the logged-in user; may be given again.")
     ] = None,
     user_header: Annotated[str, typer.Option(help="Header in which that proxy names the user.")] = "X-Forwarded-User",
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Show what the other commands wrote as pages that update as it grows; an API and metrics too. Read-only."""
     from prism.errors import BadConfigError, BadFileError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prism.cli.options import JsonFlag, OutputDir, QuietFlag, VerboseFlag, examples
+from prism.cli.options import JsonFlag, OutputDir, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ def simulate_graph(
     chakra: Annotated[bool, typer.Option(help="Also write Chakra traces of all ranks to --output.")] = False,
     output: OutputDir = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Solve a saved graph: step time, critical path, overlap; and the same after each what-if."""
     from prism.simulate import (
@@ -101,8 +99,13 @@ def simulate_graph(
     _show_outcome(outcome)
     if jitter:
         spread = document["jitter"]
-        show(table(f"step time over {seeds} draws, ms", ["p5", "p50", "p95", "p99"],
-                   [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]]))  # fmt: skip
+        show(
+            table(
+                f"step time over {seeds} draws, ms",
+                ["p5", "p50", "p95", "p99"],
+                [[f"{spread[p] / 1e6:,.3f}" for p in ("p5_ns", "p50_ns", "p95_ns", "p99_ns")]],
+            )
+        )
 
 
 def _ask_for_calibration(known: Assessment) -> str:
@@ -165,8 +168,10 @@ def _write(outcome: Outcome, folder: Path, chakra: bool) -> list[str]:
 def _show_outcome(outcome: Outcome) -> None:
     solution = outcome.solution
     steps = outcome.step_ns
-    show(f"{solution.graph.name}: {solution.graph.num_ranks:,} ranks, {len(steps)} steps, "
-         f"mean step {sum(steps) / len(steps) / 1e6:,.3f} ms ({solution.num_cells} ranks solved)")  # fmt: skip
+    show(
+        f"{solution.graph.name}: {solution.graph.num_ranks:,} ranks, {len(steps)} steps, "
+        f"mean step {sum(steps) / len(steps) / 1e6:,.3f} ms ({solution.num_cells} ranks solved)"
+    )
     kinds = outcome.share("kind").head(8).rows()
     show(table("critical path", ["what", ">ms", ">share"], [[k, f"{ns / 1e6:,.3f}", f"{s:.1%}"] for k, ns, s in kinds]))
     rows = [[r["what"], f"{r['mean_ns'] / 1e6:,.3f}", f"{r['share']:.1%}"] for r in outcome.usage.to_dicts()]
@@ -175,8 +180,12 @@ def _show_outcome(outcome: Outcome) -> None:
 
 def _show_comparison(comparison: Comparison, changes: list[str]) -> None:
     before, after = comparison.before.solution.total_ns, comparison.after.solution.total_ns
-    show(f"what if {'; '.join(changes)}: {before / 1e6:,.3f} ms -> {after / 1e6:,.3f} ms "
-         f"({(after - before) / max(before, 1):+.1%}, {comparison.speedup:.3f}x)")  # fmt: skip
-    rows = [[r["kind"], *(f"{r[c] / 1e6:,.3f}" for c in ("before_ns", "after_ns", "change_ns"))]
-            for r in comparison.moved().to_dicts()]  # fmt: skip
+    show(
+        f"what if {'; '.join(changes)}: {before / 1e6:,.3f} ms -> {after / 1e6:,.3f} ms "
+        f"({(after - before) / max(before, 1):+.1%}, {comparison.speedup:.3f}x)"
+    )
+    rows = [
+        [r["kind"], *(f"{r[c] / 1e6:,.3f}" for c in ("before_ns", "after_ns", "change_ns"))]
+        for r in comparison.moved().to_dicts()
+    ]
     show(table("where the time went (critical path, ms)", ["what", ">before", ">after", ">change"], rows))

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prism.cli.options import JsonFlag, QuietFlag, RunByDefault, VerboseFlag, examples
+from prism.cli.options import App, JsonFlag, RunByDefault, examples
 from prism.cli.terminal import note, show, show_json, table
 
 if TYPE_CHECKING:
     from prism.recover.supervise import HostHistory, RunStatus
 
 
-app = typer.Typer(
+app = App(
     cls=RunByDefault,
     help="Launch a training command, watch it, and restart it from its last good checkpoint when it fails.",
     no_args_is_help=True,
@@ -70,8 +70,6 @@ def run(
         typer.Option("--output/--no-output", help="Show what the command prints. [default: if stdout is a terminal]"),
     ] = None,
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Run a command until it is done, whatever happens to it; the same command continues a run that was stopped."""
     from prism.recover.risks import read_risks
@@ -103,8 +101,6 @@ def run(
 def status(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")] = Path("prism-run"),
     json: JsonFlag = False,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """How a run stands, and its last decisions."""
     from rich.text import Text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prism.cli.flows import make_options
-from prism.cli.options import MapOption, QuietFlag, VerboseFlag, examples
+from prism.cli.options import MapOption, examples
 from prism.cli.terminal import note, show_json
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ def watch_source(
             is_eager=True,
         ),
     ] = None,
-    verbose: VerboseFlag = False,
-    quiet: QuietFlag = False,
 ) -> None:
     """Watch a source of flows and print findings as JSON Lines, each one once."""
     from prism.collect import BurstConfig, SourceConfig, open_source

@@ -60,10 +60,12 @@ def read_counter_table(path: Path) -> pl.DataFrame:
         if n in found
     ]
     speed = (
-        pl.col(found["speed"]).cast(pl.Float64, strict=False) if "speed" in found
-        else pl.col(found["speed_mbps"]).cast(pl.Float64, strict=False) * 1e6 if "speed_mbps" in found
+        pl.col(found["speed"]).cast(pl.Float64, strict=False)
+        if "speed" in found
+        else pl.col(found["speed_mbps"]).cast(pl.Float64, strict=False) * 1e6
+        if "speed_mbps" in found
         else pl.lit(0.0)
-    )  # fmt: skip
+    )
     counters = table.select(
         to_ns(time, dtype, unit).alias("time_ns"),
         pl.col(found["exporter"]).cast(pl.String).alias("exporter"),

@@ -128,9 +128,11 @@ def _take_message_packet(e: Any, p: Any, role: int, out: Table, n: int, counts: 
         if behind != 0:
             counts[PSN_GAPS] += 1
     if e.open:
-        past_end = e.dma_bytes > 0 and e.mtu > 0 and (
-            (psn - np.int64(e.first_psn)) & _PSN_MASK
-        ) * np.int64(e.mtu) >= e.dma_bytes  # fmt: skip
+        past_end = (
+            e.dma_bytes > 0
+            and e.mtu > 0
+            and ((psn - np.int64(e.first_psn)) & _PSN_MASK) * np.int64(e.mtu) >= e.dma_bytes
+        )
         if role in (FIRST, ONLY) or past_end:
             counts[CUT_MESSAGES] += 1
             n = _emit(e, _message_bytes(e, False), out, n)

@@ -27,8 +27,11 @@ def read_nfcapd(path: Path, options: FlowOptions) -> FlowsRead:
     try:
         done = subprocess.run(
             [command, "-q", "-r", str(path), "-o", "json"],
-            capture_output=True, timeout=_TIMEOUT_S, env=environment, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadFileError(f"{path}: nfdump did not read it ({error}); try nfdump -r {path}") from None
     if done.returncode or not done.stdout.strip():

@@ -251,9 +251,12 @@ def walk_pcapng(
             entry = index[n]
             entry.offset = at + 28
             entry.time_ns = _to_ns(
-                _number(data, at + 12, big), _number(data, at + 16, big),
-                clocks[interface, 0], clocks[interface, 1], clocks[interface, 2],
-            )  # fmt: skip
+                _number(data, at + 12, big),
+                _number(data, at + 16, big),
+                clocks[interface, 0],
+                clocks[interface, 1],
+                clocks[interface, 2],
+            )
             entry.captured = captured
             entry.length = _number(data, at + 24, big)
             entry.link = links[interface]

@@ -98,9 +98,14 @@ def draw_lines(
 
 
 def draw_bars(
-    title: str, categories: Sequence[str], groups: Sequence[Bars], *, unit: str, stacked: bool = False,
+    title: str,
+    categories: Sequence[str],
+    groups: Sequence[Bars],
+    *,
+    unit: str,
+    stacked: bool = False,
     high: float | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Horizontal bars, side by side or stacked, each labelled with its number."""
     legend, top = _legend([(g.name, _box_key(i)) for i, g in enumerate(groups)]) if len(groups) > 1 else ([], 34.0)
     categories = [c if len(c) <= _LONGEST else c[: _LONGEST - 1] + "…" for c in categories]

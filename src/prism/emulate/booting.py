@@ -71,9 +71,13 @@ class Boot:
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         with self._log.open("wb") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "prism.emulate.inside.entry", *script], env=environment, stdout=stream,
-                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+                [sys.executable, "-m", "prism.emulate.inside.entry", *script],
+                env=environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
         theirs.close()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -148,9 +152,12 @@ class Boot:
     def _start_alone(self, plan: Path, log: Path) -> Process:
         with log.open("ab") as stream:
             return subprocess.Popen(
-                [sys.executable, "-m", "prism.emulate.inside.entry", *self._script], env=_environment(plan),
-                stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                [sys.executable, "-m", "prism.emulate.inside.entry", *self._script],
+                env=_environment(plan),
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
 
 
 class Forked:

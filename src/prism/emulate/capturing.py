@@ -79,9 +79,12 @@ def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) ->
     ranks = choose_ranks(classes, check=check, company=0 if on_gpu else _company(config))
     config.note(f"{len(classes.kinds())} kinds of ranks; capturing ranks {_list(ranks)}")
     plan = replace(
-        base_plan(config), live_ranks=tuple(ranks), twins=classes.twins(ranks), recorded=True,
+        base_plan(config),
+        live_ranks=tuple(ranks),
+        twins=classes.twins(ranks),
+        recorded=True,
         in_step=not on_gpu and len(ranks) > 1,
-    )  # fmt: skip
+    )
     # One GPU: ranks take turns, and messages of the survey answer for those that are not there.
     launcher = Launcher(boot, replace(launch, one_by_one=on_gpu), plan, folder, recording=survey.recording)
     captures = launcher.run([rank for rank in ranks if rank not in survey.measured])

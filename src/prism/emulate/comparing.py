@@ -136,9 +136,13 @@ def _compare(
 
 
 def _say_odd(
-    members: Sequence[int], by_rank: Mapping[int, list[CapturedEntry]], index: int, odd: Sequence[int],
-    at: Mapping[int, _Call], usual: _Call,
-) -> str:  # fmt: skip
+    members: Sequence[int],
+    by_rank: Mapping[int, list[CapturedEntry]],
+    index: int,
+    odd: Sequence[int],
+    at: Mapping[int, _Call],
+    usual: _Call,
+) -> str:
     one = odd[0]
     alike = [r for r in odd if at[r] == at[one]]
     most = [r for r, call in at.items() if call == usual]

@@ -66,9 +66,13 @@ def run_live(emulation: Emulation, ranks: Sequence[int], faults: Sequence[FaultP
 def _run_together(emulation: Emulation, ranks: Sequence[int], faults: Sequence[FaultPlan]) -> list[LiveRun]:
     config, prediction = emulation.config.capture, emulation.prediction
     peers = VirtualPeers(
-        emulation.stitched, prediction.costs, ranks, num_steps=config.warmup + config.iterations,
-        faults=faults, eager_bytes=prediction.eager_bytes,
-    )  # fmt: skip
+        emulation.stitched,
+        prediction.costs,
+        ranks,
+        num_steps=config.warmup + config.iterations,
+        faults=faults,
+        eager_bytes=prediction.eager_bytes,
+    )
     with tempfile.TemporaryDirectory(prefix="prism-") as scratch:
         plan = _live_plan(emulation, faults, paced=True)
         return _launch(emulation, ranks, plan, Path(scratch), peers)
@@ -94,9 +98,14 @@ def _live_plan(
     emulation: Emulation, faults: Sequence[FaultPlan], *, schedule: str = "", paced: bool = False
 ) -> RunPlan:
     return replace(
-        base_plan(emulation.config.capture), schedule=schedule, paced=paced, faults=tuple(faults), track_memory=False,
-        live_ranks=(), recorded=True,
-    )  # fmt: skip
+        base_plan(emulation.config.capture),
+        schedule=schedule,
+        paced=paced,
+        faults=tuple(faults),
+        track_memory=False,
+        live_ranks=(),
+        recorded=True,
+    )
 
 
 def _launch(
@@ -191,11 +200,14 @@ def _list_calls(solution: Solution, rank: int) -> pl.DataFrame:
     }
     own_place = {g: p for (g, p), r in place.items() if r == rank}
     other = [
-        -1 if row["kind"] not in _MESSAGES
-        else place[row["group"], row["peer"] if row["peer"] is not None
-                   else (own_place[row["group"]] + row["shift"]) % sizes[row["group"]]]
+        -1
+        if row["kind"] not in _MESSAGES
+        else place[
+            row["group"],
+            row["peer"] if row["peer"] is not None else (own_place[row["group"]] + row["shift"]) % sizes[row["group"]],
+        ]
         for row in calls.select("kind", "group", "peer", "shift").to_dicts()
-    ]  # fmt: skip
+    ]
     role = pl.when(pl.col("kind").is_in(_MESSAGES)).then(pl.col("kind")).otherwise(pl.lit("collective")).alias("role")
     calls = calls.with_columns(pl.Series("other", other, pl.Int64), role)
     number = pl.int_range(pl.len()).over("group", "role", "other").alias("number")

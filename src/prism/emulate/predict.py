@@ -119,9 +119,13 @@ def _keep_what_fits(measured: Calibration, gpus_per_node: int, path: Path) -> Ca
 
 
 def predict(
-    stitched: Stitched, captures: Mapping[int, Capture], costs: ClusterCosts, *,
-    gpu_memory_bytes: int | None = None, crowded: bool = False,
-) -> Prediction:  # fmt: skip
+    stitched: Stitched,
+    captures: Mapping[int, Capture],
+    costs: ClusterCosts,
+    *,
+    gpu_memory_bytes: int | None = None,
+    crowded: bool = False,
+) -> Prediction:
     """Solve all measured iterations in a row and read the figures off; ranks with few cores are `crowded`."""
     gloo = costs.cluster.backend == "gloo"
     config = SolveConfig(note_ops=True, eager_bytes=EAGER_BYTES if gloo else -1)

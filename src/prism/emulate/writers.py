@@ -123,9 +123,14 @@ class StreamWriter:
             )
             return
         self._program.collective(
-            entry.what, slot, entry.bytes, stream=lane, source=source, root=entry.peer if entry.peer >= 0 else None,
+            entry.what,
+            slot,
+            entry.bytes,
+            stream=lane,
+            source=source,
+            root=entry.peer if entry.peer >= 0 else None,
             sizes=entry.sizes or None,
-        )  # fmt: skip
+        )
 
 
 class SerialWriter(StreamWriter):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prism.errors import BadConfigError, BadFileError, PrismError
-from prism.evaluate.run.assignments import Assignments, Model, RunConfig
+from prism.evaluate.run.assignments import Assignments, Model
 from prism.evaluate.run.checkpoints.convert import make_readable
-from prism.evaluate.run.coordinator import Arrival, Coordinator
+from prism.evaluate.run.coordinator import Coordinator
 from prism.evaluate.run.engines import Engine, EngineNode
 from prism.evaluate.run.failures import is_disk_full
 from prism.evaluate.run.fingerprint import make_fingerprint
@@ -45,7 +45,6 @@ class EvaluateConfig:
     """Where an evaluation writes, and how it is watched."""
 
     folder: Path
-    roots: tuple[Path, ...] = ()  # of the shelf; empty: shared memory, else the temporary folder
     priors: Path | None = None
     say: Callable[[str], None] = field(default=lambda text: None)
     show: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
@@ -99,7 +98,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     coordinator = Coordinator(
         scheduler,
         worker_pool,
-        Assignments(RunConfig(folder=config.folder, roots=config.roots), models, looked.datasets, book.word),
+        Assignments(config.folder, models, looked.datasets, book.word),
         RunLog(config.folder, steps, len(looked.datasets), say=config.say, show=config.show),
         config.busy_gpus,
     )
@@ -117,7 +116,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
             watched=dict(config.watched),
         )
 
-    def arrive() -> list[Arrival] | None:
+    def arrive() -> list[tuple[Checkpoint, Kept]] | None:
         news = config.arrivals()
         if news is None:
             return None
@@ -131,8 +130,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
                 continue
             checkpoints.append(_measured(_on_device(checkpoint, layout), models[checkpoint.name]))
             config.say(f"{checkpoint.name}: found, {checkpoints[-1].bytes / 1e6:,.1f} MB")
-            kept = book.find_kept(config.folder, checkpoint.name)
-            received.append(Arrival(checkpoint=checkpoints[-1], kept=kept))
+            received.append((checkpoints[-1], book.find_kept(config.folder, checkpoint.name)))
         return received
 
     try:

@@ -67,9 +67,14 @@ class LogScan:
     def take(self, chunk: bytes, scan: ChunkScan, *, closed: bool) -> None:
         """Keep what `scan` found in `chunk`; `closed` says that the chunk ends at a line's end."""
         for start, end, line, trigger, progress, template in zip(
-            scan.starts.tolist(), scan.ends.tolist(), scan.lines.tolist(), scan.triggers.tolist(),
-            scan.progress.tolist(), scan.templates.tolist(), strict=True,
-        ):  # fmt: skip
+            scan.starts.tolist(),
+            scan.ends.tolist(),
+            scan.lines.tolist(),
+            scan.triggers.tolist(),
+            scan.progress.tolist(),
+            scan.templates.tolist(),
+            strict=True,
+        ):
             hit = trigger >= 0
             if hit:
                 self._seen[template] += 1

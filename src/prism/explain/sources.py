@@ -29,9 +29,12 @@ _RANK_IN_NAME = re.compile(
     r"(?:^|[^a-z])(?:global_?)?(?:rank|proc|worker|task|replica)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE
 )
 _TORCHRUN_FOLDER = re.compile(r"(?:^|/)(?:attempt_\d+/)?(\d{1,6})/(?:stdout|stderr)(?:\.log)?(?:\.(?:gz|zst|xz|bz2))?$")
-_HOST_IN_NAME = re.compile(r"(?:^|[^a-z0-9])((?:node|host|gpu|worker|dgx|hgx|cn|nid|ip|compute|pod)"
-                           r"[-_]?[a-z]{0,8}[-_]?\d[\w-]*?)"
-                           r"(?=$|\.|_rank|-rank|/|_local)", re.IGNORECASE)  # fmt: skip
+_HOST_IN_NAME = re.compile(
+    r"(?:^|[^a-z0-9])((?:node|host|gpu|worker|dgx|hgx|cn|nid|ip|compute|pod)"
+    r"[-_]?[a-z]{0,8}[-_]?\d[\w-]*?)"
+    r"(?=$|\.|_rank|-rank|/|_local)",
+    re.IGNORECASE,
+)
 _ARCHIVES = {".gz": "a gzip file", ".bz2": "a bzip2 file", ".xz": "an xz file", ".zst": "a zstd file"}
 _EXIT_CODE = re.compile(rb"-?\d{1,3}\n?")
 _BARE_NUMBER = re.compile(r"^(?:log[-_.])?(\d{1,5})$", re.IGNORECASE)

@@ -82,10 +82,13 @@ ALIASES: tuple[Alias, ...] = (
 )
 
 TWINS = {
-    "src4_addr": "src6_addr", "dst4_addr": "dst6_addr", "sourceIPv4Address": "sourceIPv6Address",
-    "destinationIPv4Address": "destinationIPv6Address", "ip4_router": "ip6_router",
+    "src4_addr": "src6_addr",
+    "dst4_addr": "dst6_addr",
+    "sourceIPv4Address": "sourceIPv6Address",
+    "destinationIPv4Address": "destinationIPv6Address",
+    "ip4_router": "ip6_router",
     "exporterIPv4Address": "exporterIPv6Address",
-}  # fmt: skip
+}
 """Columns that take turns: a row fills the one of its address family."""
 
 H3C_PACKETS = ("ReadPkts", "WritePkts", "SendPkts")

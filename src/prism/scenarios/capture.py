@@ -49,9 +49,11 @@ def merge_bursts(records: pl.DataFrame, idle_ns: int) -> pl.DataFrame:
     busy_until = pl.col("end_ns").cum_max().shift(1).over("connection")
     opens = ((pl.col("start_ns") - busy_until) > idle_ns).fill_null(True)
     numbered = ordered.with_columns(opens.cum_sum().alias("record"))
-    return numbered.group_by("record", maintain_order=True).agg(
-        pl.col("connection").first(), pl.col("start_ns").first(), pl.col("end_ns").max(), pl.col("bytes").sum()
-    ).drop("record")  # fmt: skip
+    return (
+        numbered.group_by("record", maintain_order=True)
+        .agg(pl.col("connection").first(), pl.col("start_ns").first(), pl.col("end_ns").max(), pl.col("bytes").sum())
+        .drop("record")
+    )
 
 
 def cut_long(records: pl.DataFrame, active_ns: int) -> pl.DataFrame:

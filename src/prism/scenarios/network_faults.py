@@ -57,8 +57,9 @@ def slow_switch(fault: Fault, site: Site, start: int, end: int) -> Planted:
     name = fault.switch or ""
     touched = pl.col("path").str.split(">").list.contains(name)
     slow = {plan.index: _on_groups(plan, touched, [(start, end)], fault.speed) for plan in site.plans}
-    return slow_down(fault, start, end, "slow_switch", Culprit(type="switch", id=name), (), slow,
-                     _slow_hops(site, touched))  # fmt: skip
+    return slow_down(
+        fault, start, end, "slow_switch", Culprit(type="switch", id=name), (), slow, _slow_hops(site, touched)
+    )
 
 
 def _slow_hops(site: Site, touched: pl.Expr) -> dict[int, tuple[int, ...]]:

@@ -42,9 +42,14 @@ def take_ns(size: Ints) -> Ints:
 
 
 def find_stalled(
-    messages: pl.DataFrame, times: OpTimes, start: Ints, first_op: int, now: int, stop: int,
+    messages: pl.DataFrame,
+    times: OpTimes,
+    start: Ints,
+    first_op: int,
+    now: int,
+    stop: int,
     slowdowns: Sequence[Slowdown],
-) -> Stalled | None:  # fmt: skip
+) -> Stalled | None:
     """Messages that began before `stop` though not all of their group came by then; None where no rank stands still."""
     if not any(s.target == "rank" and s.speed == 0 and s.start_ns < stop <= s.end_ns for s in slowdowns):
         return None

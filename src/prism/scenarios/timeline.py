@@ -215,9 +215,14 @@ def _spread_work(graph: Graph, plan: JobPlan, spread: tuple[int, int, float], ex
 
 
 def _collect(
-    found: _Collected, plan: JobPlan, solution: Solution, stretch: Stretch, pauses: Ints, span_ranks: Sequence[int],
+    found: _Collected,
+    plan: JobPlan,
+    solution: Solution,
+    stretch: Stretch,
+    pauses: Ints,
+    span_ranks: Sequence[int],
     disturbance: Disturbance,
-) -> None:  # fmt: skip
+) -> None:
     now, stop = stretch.now, stretch.stop
     times = OpTimes(solution)
     count = len(pauses)

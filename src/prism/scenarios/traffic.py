@@ -55,9 +55,14 @@ def _records(
 
 
 def _reroute(
-    records: pl.DataFrame, connections: pl.DataFrame, run: JobRun, planted: Sequence[Planted], cluster: Cluster,
-    epoch_ns: int, first: int,
-) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
+    records: pl.DataFrame,
+    connections: pl.DataFrame,
+    run: JobRun,
+    planted: Sequence[Planted],
+    cluster: Cluster,
+    epoch_ns: int,
+    first: int,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """While a fault holds, its rerouted connections are others: the same ends over another spine."""
     added = connections.clear()
     for p in planted:

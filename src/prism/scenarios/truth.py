@@ -22,9 +22,14 @@ SCHEMA = "prism.truth/1"
 
 
 def describe_truth(
-    scenario: Scenario, seed: int, runs: Sequence[JobRun], planted: Sequence[Planted],
-    effects: Sequence[Sequence[Effect]], naming: Naming, span_ranks: Sequence[Sequence[int]],
-) -> dict[str, Any]:  # fmt: skip
+    scenario: Scenario,
+    seed: int,
+    runs: Sequence[JobRun],
+    planted: Sequence[Planted],
+    effects: Sequence[Sequence[Effect]],
+    naming: Naming,
+    span_ranks: Sequence[Sequence[int]],
+) -> dict[str, Any]:
     """The whole document."""
     epoch, cluster = scenario.epoch_s * 10**9, scenario.cluster
     renamed = dict(zip(naming.original, naming.names, strict=True)) if scenario.measurement.renamed else {}

@@ -20,7 +20,7 @@ import yaml
 
 from prism.errors import BadFileError
 from prism.serve.history.notes import Silence
-from prism.serve.views.jobs import FindingRow
+from prism.serve.shapes.jobs import FindingRow
 
 ChannelType = Literal["webhook", "slack", "alertmanager"]
 _TYPES: tuple[ChannelType, ...] = ("webhook", "slack", "alertmanager")
@@ -95,8 +95,12 @@ def _read_channel(row: Any, where: str) -> Channel:
     headers = row.get("headers") or {}
     if not isinstance(headers, dict):
         raise BadFileError(f"{where}: headers is not a table of names and values")
-    return Channel(name=str(row.get("name") or kind), type=kind, url=url,
-                   headers={str(name): str(value) for name, value in headers.items()})  # fmt: skip
+    return Channel(
+        name=str(row.get("name") or kind),
+        type=kind,
+        url=url,
+        headers={str(name): str(value) for name, value in headers.items()},
+    )
 
 
 def decide_alerts(

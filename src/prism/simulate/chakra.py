@@ -51,8 +51,10 @@ def export_chakra(graph: Graph, folder: Path, ranks: Sequence[int] | None = None
     document = {str(group): list(inside) for group, inside in members.iter_rows()}
     (folder / "comm_groups.json").write_text(json.dumps(document) + "\n")
     groups = {group: np.array(inside) for group, inside in members.iter_rows()}
-    seats = {rank: {s: (g, p) for s, g, p in rows.select("slot", "group", "position").iter_rows()}
-             for (rank,), rows in graph.groups.group_by("rank")}  # fmt: skip
+    seats = {
+        rank: {s: (g, p) for s, g, p in rows.select("slot", "group", "position").iter_rows()}
+        for (rank,), rows in graph.groups.group_by("rank")
+    }
     prepared: dict[int, _Nodes] = {}
     paths = []
     for rank in wanted:

@@ -52,8 +52,10 @@ def _check_groups(graph: Graph) -> None:
     odd = groups.filter(pl.col("position") != place)
     if odd.height:
         row = odd.row(0, named=True)
-        raise GraphError(f"group {row['group']} ({row['slot']}): positions must count 0, 1, 2, ...; rank {row['rank']}"
-                         f" has {row['position']}")  # fmt: skip
+        raise GraphError(
+            f"group {row['group']} ({row['slot']}): positions must count 0, 1, 2, ...; rank {row['rank']}"
+            f" has {row['position']}"
+        )
     for key, message in ((["group", "rank"], "is twice in group"), (["rank", "slot"], "has two groups in slot")):
         double = groups.filter(pl.struct(key).is_duplicated())
         if double.height:
@@ -102,9 +104,11 @@ def _check_slots(graph: Graph) -> None:
         op = used.filter((pl.col("class") == row["class"]) & (pl.col("slot") == row["slot"])).row(0, named=True)
         raise GraphError(f"{describe_op(op)} uses slot '{row['slot']}', but rank {row['rank']} is in no such group")
     span = filled.group_by("class", "slot").agg(
-        pl.col("size").min().alias("least"), pl.col("size").max().alias("most"),
-        pl.col("position").min().alias("low"), pl.col("position").max().alias("high"),
-    )  # fmt: skip
+        pl.col("size").min().alias("least"),
+        pl.col("size").max().alias("most"),
+        pl.col("position").min().alias("low"),
+        pl.col("position").max().alias("high"),
+    )
     wide = used.join(span, on=["class", "slot"], maintain_order="left")
     p2p = pl.col("kind").cast(pl.String).is_in(POINT_TO_POINT)
     alone = (pl.col("peer") == pl.col("low")) & (pl.col("low") == pl.col("high"))

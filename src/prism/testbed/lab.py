@@ -75,8 +75,9 @@ def why_no_lab() -> str | None:
     return why_no_namespaces() or why_no_cpu_limits()
 
 
-def run_lab(config: LabConfig, folder: Path, exporter_port: int | None = None,
-            tell: Callable[[str], None] = lambda _: None) -> LabRun:  # fmt: skip
+def run_lab(
+    config: LabConfig, folder: Path, exporter_port: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> LabRun:
     """Run the jobs, harm a host and then a cable, and capture it all; softflowd exports to `exporter_port`."""
     if problem := why_no_lab():
         raise PrismError(f"prism lab: {problem}")
@@ -172,9 +173,14 @@ def _running(
                       "--blocks", str(tenant.blocks), "--passes", str(tenant.passes),
                       "--steps", str(many), "--truth", str(folder / f"{tenant.name}-{rank}.jsonl")]  # fmt: skip
             environment = os.environ | {
-                "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(tenant.hosts)), "MASTER_PORT": "29400",
-                "MASTER_ADDR": network.addresses[tenant.hosts[0]], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
-            }  # fmt: skip
+                "RANK": str(rank),
+                "LOCAL_RANK": "0",
+                "WORLD_SIZE": str(len(tenant.hosts)),
+                "MASTER_PORT": "29400",
+                "MASTER_ADDR": network.addresses[tenant.hosts[0]],
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+            }
             (folder / f"{tenant.name}-{rank}.jsonl").unlink(missing_ok=True)
             with (folder / f"{tenant.name}-{rank}.log").open("wb") as log:
                 ranks.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True))

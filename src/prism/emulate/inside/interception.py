@@ -122,9 +122,13 @@ def _make_split(session: Session) -> Callable[..., Any]:
     """Splits are new groups: nothing has to be carved out of a communicator."""
 
     def split_group(
-        parent_pg: Any = None, split_ranks: list[list[int]] | None = None, timeout: timedelta | None = None,
-        pg_options: Any = None, group_desc: str | None = None, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        parent_pg: Any = None,
+        split_ranks: list[list[int]] | None = None,
+        timeout: timedelta | None = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
         if not split_ranks:
             raise ValueError("split_ranks cannot be None or empty")
         parent: Any = parent_pg or dist.group.WORLD

@@ -99,8 +99,9 @@ class Peers:
     def _reduce(self, number: int, where: str, own: Tensor, op: Any) -> None:
         mine = _dump(own)
         size = len(mine)
-        parts = Counter(raw if raw is not None and len(raw) == size else mine
-                        for raw in self._collect("reduce", number, where))  # fmt: skip
+        parts = Counter(
+            raw if raw is not None and len(raw) == size else mine for raw in self._collect("reduce", number, where)
+        )
         rows = torch.stack([_as_tensor(raw, own) for raw in parts])
         if op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG:
             counts = torch.tensor(list(parts.values()), dtype=torch.float64).view(-1, *[1] * own.dim())

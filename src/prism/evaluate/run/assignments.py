@@ -11,6 +11,8 @@ from prism.evaluate.run.loading.source import SourceFile
 from prism.evaluate.schedule import actions
 from prism.evaluate.schedule.trials import Dataset, Part
 
+SCORE_TIMEOUT_S = 600.0  # unless a dataset says otherwise
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
@@ -22,28 +24,18 @@ class Model:
     files: tuple[SourceFile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
-    """What jobs need to know of the run."""
-
-    folder: Path
-    roots: tuple[Path, ...] = ()  # of the shelf; empty: its own choice
-    threads: int = 1  # of a worker; more make sums in another order, and scores that differ in their last digits
-    score_timeout_s: float = 600.0
-
-
 class Assignments:
     """Writes jobs for the checkpoints and datasets of a run."""
 
     def __init__(
         self,
-        config: RunConfig,
+        folder: Path,
         models: dict[str, Model],
         datasets: Sequence[Dataset],
         fingerprint: Callable[[str, str], str],
     ) -> None:
         """`models` may get more entries while the run goes on."""
-        self.config = config
+        self.folder = folder
         self.models = models
         self.fingerprint = fingerprint
         self._datasets = {dataset.name: dataset for dataset in datasets}
@@ -55,7 +47,6 @@ class Assignments:
             key=model.key,
             addresses=(*([offered] if offered else []), model.address),
             files=model.files,
-            roots=self.config.roots,
             host=host,
         )
 
@@ -69,11 +60,9 @@ class Assignments:
             part=part,
             dataset=self._datasets[part.dataset],
             key=self.models[part.checkpoint].key,
-            roots=self.config.roots,
-            folder=self.config.folder,
+            folder=self.folder,
             fingerprint=self.fingerprint(part.checkpoint, part.dataset),
             device="cuda:0" if gpus else "cpu",
-            threads=self.config.threads,
             shrink=shrink,
         )
 
@@ -82,19 +71,19 @@ class Assignments:
         return ScoreJob(
             part=part,
             dataset=self._datasets[part.dataset],
-            folder=self.config.folder,
+            folder=self.folder,
             fingerprint=self.fingerprint(part.checkpoint, part.dataset),
         )
 
     def score_limit_s(self, dataset: str) -> float:
         """How long a score may take before it counts as hung."""
-        return float(self._datasets[dataset].settings.get("score_timeout_s", self.config.score_timeout_s))
+        return float(self._datasets[dataset].settings.get("score_timeout_s", SCORE_TIMEOUT_S))
 
     def combine(self, action: actions.CombineScores) -> CombineJob:
         """Make a dataset's metrics of all its scores."""
         return CombineJob(
             dataset=self._datasets[action.dataset],
             parts=action.parts,
-            folder=self.config.folder,
+            folder=self.folder,
             fingerprint=self.fingerprint(action.checkpoint, action.dataset),
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.evaluate.run.assignments import Assignments
+from prism.evaluate.run.assignments import SCORE_TIMEOUT_S, Assignments
 from prism.evaluate.run.engines.engine import Outcome
 from prism.evaluate.run.jobs import Combined, Inferred, Pulled
 from prism.evaluate.run.outcomes import Findings, Problem
@@ -25,14 +25,8 @@ _TICK_S = 1.0
 _PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
 _LEAST_PATIENCE_S = 600.0
 GIVE_BACK = "give-back"  # a file with the number of workers that training wants
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A checkpoint that came while the evaluation ran, and what an earlier run has kept of it."""
-
-    checkpoint: Checkpoint
-    kept: Kept
+# Checkpoints that came since it was last asked, each with what an earlier run has kept of it; None: no more will come.
+Arrivals = Callable[[], Iterable[tuple[Checkpoint, Kept]] | None]
 
 
 @dataclass(slots=True)
@@ -62,7 +56,7 @@ class Coordinator:
         self._log = log
         self._num_published = 0
         self._plan_told = False
-        self._folder = assignments.config.folder
+        self._folder = assignments.folder
         self._runs: dict[str, _Run] = {}
         self._offers: dict[tuple[str, str], str] = {}  # by node and checkpoint
         self._combining: set[tuple[str, str]] = set()
@@ -74,11 +68,10 @@ class Coordinator:
         """The run's clock."""
         return time.monotonic() - self._started
 
-    def run(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> Findings:
+    def run(self, arrivals: Arrivals, publish: Callable[[Findings], None]) -> Findings:
         """Until nothing is left.
 
-        `arrivals` gives checkpoints that came since, or None when no more will come; `publish` gets all results
-        whenever there are new ones.
+        `publish` gets all results whenever there are new ones.
         """
         try:
             self._loop(arrivals, publish)
@@ -89,7 +82,7 @@ class Coordinator:
         self._log.write_progress(self.scheduler.progress(self.now_s), self.found, state="done")
         return self.found
 
-    def _loop(self, arrivals: Callable[[], Iterable[Arrival] | None], publish: Callable[[Findings], None]) -> None:
+    def _loop(self, arrivals: Arrivals, publish: Callable[[Findings], None]) -> None:
         next_tick = 0.0
         while True:
             self._take(*self._collect())
@@ -124,12 +117,11 @@ class Coordinator:
                 self._worker_pool.dismiss(worker)
         self._worker_pool.take_back(wanted, busy)
 
-    def _add(self, arrivals: Iterable[Arrival]) -> None:
-        added: list[Event] = []
-        for arrival in arrivals:
-            self._log.steps[arrival.checkpoint.name] = arrival.checkpoint.step
+    def _add(self, arrivals: Iterable[tuple[Checkpoint, Kept]]) -> None:
+        added = [events.CheckpointAdded(now_s=self.now_s, checkpoint=one, kept=kept) for one, kept in arrivals]
+        for event in added:
+            self._log.steps[event.checkpoint.name] = event.checkpoint.step
             self._finished = False
-            added.append(events.CheckpointAdded(now_s=self.now_s, checkpoint=arrival.checkpoint, kept=arrival.kept))
         self._take(*added)
 
     def _collect(self) -> list[Event]:
@@ -201,7 +193,7 @@ class Coordinator:
             self.found.metrics[key] = kept
             return
         self._combining.add(key)
-        limit_s = self._jobs.config.score_timeout_s
+        limit_s = SCORE_TIMEOUT_S
         self._worker_pool.score(
             None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s)
         )

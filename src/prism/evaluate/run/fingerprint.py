@@ -25,8 +25,5 @@ def make_fingerprint(model: str, adapter: str, task: str, data: str, settings: M
 
 def identify_file(path: Path) -> str:
     """A file's content as one word."""
-    digest = hashlib.sha256()
     with path.open("rb") as handle:
-        while chunk := handle.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()

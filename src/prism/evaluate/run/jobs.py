@@ -50,11 +50,10 @@ class WarmUpJob:
     """Import what inference needs, while the checkpoint is on its way."""
 
     modules: tuple[str, ...]
-    threads: int = 1
 
     def run(self, place: Workplace) -> None:
         """Import them; what is missing is told when it is used."""
-        place.use_threads(self.threads)
+        place.use_one_thread()
         for name in self.modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
@@ -76,14 +75,12 @@ class PullJob:
     key: str
     addresses: tuple[str, ...]  # of sources, best first
     files: tuple[SourceFile, ...]
-    roots: tuple[Path, ...]
     host: str
 
     def run(self, place: Workplace) -> Pulled:
         """Pull it unless it is there."""
-        shelf = place.shelf(self.roots)
-        lease = shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
-        place.keep(shelf, lease)
+        lease = place.shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
+        place.keep(lease)
         address = place.neighbour(self.host).offer(self.key, self.files)
         return Pulled(seconds=lease.seconds, num_bytes=lease.pulled_bytes, address=address)
 
@@ -116,17 +113,15 @@ class InferJob:
     part: Part
     dataset: Dataset
     key: str
-    roots: tuple[Path, ...]
     folder: Path
     fingerprint: str
     device: str
-    threads: int
     shrink: int = 0
 
     def run(self, place: Workplace) -> Inferred:
         """Model and dataset made ready, samples inferred, outputs on disk."""
-        place.use_threads(self.threads)
-        model = place.use_only(self.key, self.roots)
+        place.use_one_thread()
+        model = place.use_only(self.key)
         place.bench.device = self.device
         adapter = open_adapter(self.dataset.adapter)
         adapter.prepare(self.dataset, model, place.bench, self.shrink)
@@ -152,7 +147,7 @@ class ScoreJob:
 
     def run(self, place: Workplace) -> float:
         """Seconds it took."""
-        place.use_threads(1)
+        place.use_one_thread()
         start = time.monotonic()
         store = Store(self.folder)
         outputs = store.read("outputs", self.part)

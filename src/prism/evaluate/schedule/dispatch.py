@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prism.evaluate.schedule.actions import Action, LoadCheckpoint, ReleaseCheckpoint, StartInference
+from prism.evaluate.schedule.actions import Action, ReleaseCheckpoint, StartInference
 from prism.evaluate.schedule.cutting import CuttingConfig, cut_trial
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.planner import Planner
@@ -73,11 +73,11 @@ class Dispatcher:
         yield from self.release(frozenset(wants))
         memories = self.roster.memories
         sizes = {name: checkpoint.bytes for name, checkpoint in self.ledger.checkpoints.items()}
-        for transfer in choose_transfers(wants, memories, sizes, self.transfers):
-            memory = memories[transfer.node]
-            memory.loading[transfer.checkpoint] = transfer.source
-            memory.began_s[transfer.checkpoint] = now_s
-            yield LoadCheckpoint(node=transfer.node, checkpoint=transfer.checkpoint, source=transfer.source)
+        for load in choose_transfers(wants, memories, sizes, self.transfers):
+            memory = memories[load.node]
+            memory.loading[load.checkpoint] = load.source
+            memory.began_s[load.checkpoint] = now_s
+            yield load
 
     def _retry_wants(self) -> Iterator[tuple[str, str]]:
         """Where a checkpoint has to be loaded because no worker that may retry a part of it has it."""

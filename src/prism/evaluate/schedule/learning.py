@@ -72,7 +72,7 @@ class Effects:
         self._mean[:size] += gain * (surprise / variance)
         self._covariance[:size, :size] -= np.outer(gain, gain) / variance
 
-    def beliefs(self, prefix: str) -> dict[str, Belief]:
+    def beliefs(self, prefix: str | tuple[str, ...]) -> dict[str, Belief]:
         """What is known of the effects whose names begin so, those of earlier runs included."""
         found = {name: belief for name, belief in self._known.items() if name.startswith(prefix)}
         for name, row in self._rows.items():

@@ -235,12 +235,11 @@ class Priors:
 
     def learned(self) -> Learned:
         """What holds beyond single datasets, for the next run."""
-        beliefs = {name: one for prefix in ("node:", "batch", "exponent") for name, one in self._beliefs(prefix)}
         errors = self._errors["record"]
-        return Learned(effects=beliefs, record_spread=max(_LEAST_SPREAD, math.sqrt(errors.variance)))
-
-    def _beliefs(self, prefix: str) -> Iterable[tuple[str, Belief]]:
-        return self._effects.beliefs(prefix).items()
+        return Learned(
+            effects=self._effects.beliefs(("node:", "batch", "exponent")),
+            record_spread=max(_LEAST_SPREAD, math.sqrt(errors.variance)),
+        )
 
     def _find_effects(self, guess: _Guess, dataset: Dataset, checkpoint: Checkpoint) -> list[Effect]:
         """What may be wrong with a guess."""

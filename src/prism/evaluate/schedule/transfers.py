@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prism.evaluate.schedule.actions import LoadCheckpoint
 from prism.evaluate.schedule.trials import Node
 
 
@@ -15,15 +16,6 @@ class TransferPolicy:
     storage_readers: int = 0  # nodes that read from storage at once, 0: all
     pass_on: bool = False  # nodes fetch from a node that holds the model, rather than from storage
     peer_readers: int = 1  # nodes that fetch from one node at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """A checkpoint on its way to a node."""
-
-    node: str
-    checkpoint: str
-    source: str | None  # a node; None: storage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,13 +41,13 @@ def choose_transfers(
     memories: Mapping[str, Memory],
     sizes: Mapping[str, int],
     policy: TransferPolicy,
-) -> list[Transfer]:
+) -> list[LoadCheckpoint]:
     """The transfers to begin now, of the (node, checkpoint) wished for, most urgent first."""
     reading: dict[str | None, int] = {}
     for memory in memories.values():
         for source in memory.loading.values():
             reading[source] = reading.get(source, 0) + 1
-    chosen: list[Transfer] = []
+    chosen: list[LoadCheckpoint] = []
     busy = {node for node, memory in memories.items() if memory.loading}  # one at a time into each node
     for node, checkpoint in wants:
         memory = memories[node]
@@ -69,7 +61,7 @@ def choose_transfers(
                 continue
         reading[source] = reading.get(source, 0) + 1
         busy.add(node)
-        chosen.append(Transfer(node=node, checkpoint=checkpoint, source=source))
+        chosen.append(LoadCheckpoint(node=node, checkpoint=checkpoint, source=source))
     return chosen
 
 

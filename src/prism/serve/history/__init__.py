@@ -2,6 +2,6 @@
 
 from prism.serve.history.entries import Entry, EntryKind
 from prism.serve.history.index import HistoryConfig, HistoryIndex
-from prism.serve.history.queries import Asked, Day, Page, StoredEntry
+from prism.serve.history.queries import Asked, Page, StoredEntry
 
-__all__ = ["Asked", "Day", "Entry", "EntryKind", "HistoryConfig", "HistoryIndex", "Page", "StoredEntry"]
+__all__ = ["Asked", "Entry", "EntryKind", "HistoryConfig", "HistoryIndex", "Page", "StoredEntry"]

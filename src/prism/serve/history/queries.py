@@ -8,6 +8,7 @@ from typing import Any
 
 from prism.serve.history.database import ReadableIndex
 from prism.serve.history.entries import DAY_NS
+from prism.serve.shapes.history import DayRow
 
 _COLUMNS = (
     "kind", "cluster", "job", "key", "at_ns", "until_ns", "state", "text", "step_s", "num_steps", "gpus", "lost_gpu_s",
@@ -61,22 +62,6 @@ class Page:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
-    """One day (UTC) of a job, of a cluster or of everything; null is unknown."""
-
-    day: str
-    num_jobs: int
-    num_runs: int
-    step_s: float | None  # median over looks and runs
-    num_findings: int
-    num_verdicts: int
-    lost_gpu_s: float
-    gpu_s: float | None  # that looks have seen
-    restarts: int
-    goodput: float | None  # median over runs
-
-
 def find_entries(index: ReadableIndex, asked: Asked) -> Page:
     """Rows that meet every part of the question, newest first."""
     where, values = _write_where(asked)
@@ -90,7 +75,7 @@ def find_entries(index: ReadableIndex, asked: Asked) -> Page:
     return Page(rows=tuple(_to_entry(row) for row in rows), total=total)
 
 
-def find_days(index: ReadableIndex, asked: Asked, most: int = 400) -> list[Day]:
+def find_days(index: ReadableIndex, asked: Asked, most: int = 400) -> list[DayRow]:
     """A row for each day that something ended on, oldest first; the newest `most` days."""
     where, values = _write_where(asked)
     query = f"""
@@ -161,9 +146,9 @@ def _to_entry(row: tuple[Any, ...]) -> StoredEntry:
     return StoredEntry(**dict(zip(_COLUMNS, row, strict=False)), gone=bool(row[len(_COLUMNS)]))
 
 
-def _to_day(row: tuple[Any, ...]) -> Day:
+def _to_day(row: tuple[Any, ...]) -> DayRow:
     day, jobs, runs, step_s, findings, verdicts, lost, gpu_s, restarts, goodput = row
-    return Day(
+    return DayRow(
         day=datetime.fromtimestamp(day * 86_400, UTC).date().isoformat(),
         num_jobs=jobs,
         num_runs=runs,

@@ -12,6 +12,7 @@ import polars as pl
 from prism.errors import BadFileError
 from prism.records.shape import Shape, columns
 from prism.serve.folder import Folder
+from prism.serve.shapes.evaluation import Progress
 from prism.serve.sources.place import Place, read_object
 
 RESULTS_FILE = "results.json"
@@ -55,22 +56,6 @@ LEADERBOARD = Shape(
     nullable=frozenset({"step", "value"}),
 )
 SCORES = pl.Schema({**LEADERBOARD.required, "higher_is_better": pl.Boolean()})  # null where nothing says so
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an evaluation is."""
-
-    state: str = "unknown"
-    done: int = 0
-    running: int = 0
-    waiting: int = 0
-    failed: int = 0
-    gpus_busy: int | None = None
-    gpus: int | None = None
-    samples: int | None = None  # of all checkpoints and datasets, and how many of them have their score
-    scored: int | None = None
-    time_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

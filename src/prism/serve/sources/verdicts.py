@@ -12,6 +12,7 @@ from prism.errors import BadRowError
 from prism.explain.secrets import mask
 from prism.records import Verdict
 from prism.serve.folder import Folder, NotInFolderError
+from prism.serve.shapes.runs import Context, ContextLine
 
 _MOST_LINES_BYTES = 64 << 20
 _MOST_LOG_BYTES = 256 << 20
@@ -25,23 +26,6 @@ class VerdictFile:
     path: str
     verdicts: tuple[Verdict, ...]
     updated_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextLine:
-    """A line of a log; `cited` where the verdict rests on it."""
-
-    line: int
-    text: str
-    cited: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Evidence in its place. `file` is "" where the log is not in the folder, so that only cited lines are known."""
-
-    file: str
-    lines: tuple[ContextLine, ...]
 
 
 def read_verdicts(folder: Folder, path: str, mtime_ns: int) -> VerdictFile:

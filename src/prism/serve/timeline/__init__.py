@@ -1,16 +1,9 @@
 """A million spans on a screen: an index of them, and pictures of a window as wide as the pixels shown."""
 
+from prism.serve.shapes.timeline import Picture, SpanColumns, SpanRow
 from prism.serve.timeline.index import SpanIndex, build_index, index_phases
 from prism.serve.timeline.overlay import Overlay, align_steps
-from prism.serve.timeline.picture import (
-    Picture,
-    SpanColumns,
-    SpanRow,
-    WindowQuery,
-    draw_window,
-    list_spans,
-    measure_ranks,
-)
+from prism.serve.timeline.picture import WindowQuery, draw_window, list_spans, measure_ranks
 
 __all__ = [
     "Overlay",

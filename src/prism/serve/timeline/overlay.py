@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.serve.shapes.timeline import SpanRow
 from prism.serve.timeline.index import SpanIndex
-from prism.serve.timeline.picture import SpanRow, WindowQuery, draw_pixels, list_spans
+from prism.serve.timeline.picture import WindowQuery, draw_pixels, list_spans
 
 _MOST_STEPS = 64  # in sight; with more, a step is too narrow to compare
 

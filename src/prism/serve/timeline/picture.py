@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from prism.serve.shapes.timeline import Picture, SpanColumns, SpanRow
 from prism.serve.timeline.index import SpanIndex
-from prism.serve.timeline.raster import MAX_KINDS, compile_kernels
+from prism.serve.timeline.raster import MAX_KINDS, Window, compile_kernels
 
 # Compute, waiting and hosts' work fill whole rows; they must not hide the communication in the same pixel.
 _WEIGHTS = {"compute": 0.4, "wait": 0.15, "host": 0.3, "microbatch": 0.0, "step": 0.0}
@@ -30,45 +31,6 @@ class WindowQuery:
     by: Literal["rank", "lane"] = "rank"
     hidden: frozenset[str] = frozenset()
     most_spans: int = 2_000  # more are drawn as pixels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanRow:
-    """One span; times count from the origin of the request."""
-
-    kind: str
-    name: str
-    lane: str
-    from_ns: int
-    to_ns: int
-    step: int | None
-    bytes: int | None
-    group: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanColumns:
-    """Spans by column: shown row, kind and name as places in their lists, and times from the origin of the request."""
-
-    names: tuple[str, ...] = ()
-    row: tuple[int, ...] = ()
-    kind: tuple[int, ...] = ()
-    name: tuple[int, ...] = ()
-    from_ns: tuple[int, ...] = ()
-    to_ns: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Rows and what fills them. `pixels` is base64 of rows x width bytes, each kind * 16 + level (1 to 15)."""
-
-    labels: tuple[str, ...]
-    ranks: tuple[int, ...]
-    num_rows: int  # of the whole timeline
-    num_spans: int  # that the window touches, in the rows shown
-    width: int
-    pixels: str
-    spans: SpanColumns  # instead of pixels, where there are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +60,7 @@ def choose_rows(index: SpanIndex, query: WindowQuery) -> ShownRows:
 def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Picture:
     """Draw what is in sight."""
     shown = choose_rows(index, query)
-    t0, t1 = query.start_ns, max(query.end_ns, query.start_ns + 1)
-    num_spans = compile_kernels().count(index.start, index.reach, index.offset, shown.first, shown.last, t0, t1)
+    num_spans = compile_kernels().count(open_window(index, shown.first, shown.last, query))
     few = num_spans <= query.most_spans
     pixels = "" if few else encode_pixels(draw_pixels(index, shown.first, shown.last, query))
     return Picture(
@@ -113,6 +74,15 @@ def draw_window(index: SpanIndex, query: WindowQuery, origin_ns: int = 0) -> Pic
     )
 
 
+def open_window(index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], query: WindowQuery) -> Window:
+    """What the loops over spans need to know of a query."""
+    return _window(index, first, last, query.start_ns, max(query.end_ns, query.start_ns + 1))
+
+
+def _window(index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], t0: int, t1: int) -> Window:
+    return Window(index.start, index.end, index.reach, index.kind, index.offset, first, last, t0, t1)
+
+
 def draw_pixels(
     index: SpanIndex, first: NDArray[np.int64], last: NDArray[np.int64], query: WindowQuery
 ) -> NDArray[np.uint8]:
@@ -120,10 +90,7 @@ def draw_pixels(
     out = np.zeros((len(first), query.width), dtype=np.uint8)
     weights = weigh_kinds(index, query.hidden)
     scratch = np.empty((max(1, int(np.count_nonzero(weights))), query.width + 2), dtype=np.float32)
-    compile_kernels().draw(
-        *(index.start, index.end, index.reach, index.kind, index.offset, first, last),
-        *(query.start_ns, max(query.end_ns, query.start_ns + 1), weights, out, scratch),
-    )
+    compile_kernels().draw(open_window(index, first, last, query), weights, out, scratch)
     return out
 
 
@@ -155,19 +122,14 @@ def measure_ranks(index: SpanIndex, start_ns: int, end_ns: int) -> pl.DataFrame:
     """Nanoseconds of each kind in a window, one row a rank and a column a kind that is there."""
     first, last = index.rows_of_ranks(index.ranks)
     out = np.zeros((len(first), MAX_KINDS))
-    compile_kernels().measure(
-        index.start, index.end, index.reach, index.kind, index.offset, first, last, start_ns, end_ns, out
-    )
+    compile_kernels().measure(_window(index, first, last, start_ns, end_ns), out)
     found = [code for code in range(len(index.kinds)) if out[:, code].any()]
     return pl.DataFrame({"rank": index.ranks, **{index.kinds[code]: out[:, code] for code in found}})
 
 
 def _gather(index: SpanIndex, shown: ShownRows, query: WindowQuery, origin_ns: int, most: int) -> SpanColumns:
     found = np.empty((most, 2), dtype=np.int64)
-    end_ns = max(query.end_ns, query.start_ns + 1)
-    count = compile_kernels().collect(
-        *(index.start, index.end, index.reach, index.offset, shown.first, shown.last, query.start_ns, end_ns, found)
-    )
+    count = compile_kernels().collect(open_window(index, shown.first, shown.last, query), found)
     span, row = found[:count, 0], found[:count, 1]
     hidden = np.array([kind in query.hidden for kind in index.kinds])
     kept = ~hidden[index.kind[span]]

@@ -14,6 +14,20 @@ MAX_KINDS = 16  # a kind and a level share a byte
 _warm = threading.Event()
 
 
+class Window(NamedTuple):
+    """The spans of an index (as in `SpanIndex`), the rows that are shown of it, and from when to when."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    reach: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    offset: NDArray[np.int64]
+    first_row: NDArray[np.int64]  # of each shown row; -1: none
+    last_row: NDArray[np.int64]
+    t0: int
+    t1: int
+
+
 class Kernels(NamedTuple):
     """The compiled loops."""
 
@@ -42,13 +56,11 @@ def warm_up() -> None:
     long, none = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
     kind, weight = np.zeros(1, dtype=np.uint8), np.ones(MAX_KINDS)
     kernels = compile_kernels()
-    kernels.draw(
-        *(long, long, long, kind, none, long, long, 0, 1, weight),
-        *(np.zeros((1, 1), dtype=np.uint8), np.zeros((MAX_KINDS, 3), dtype=np.float32)),
-    )
-    kernels.measure(long, long, long, kind, none, long, long, 0, 1, np.zeros((1, MAX_KINDS)))
-    kernels.count(long, long, none, long, long, 0, 1)
-    kernels.collect(long, long, long, none, long, long, 0, 1, np.zeros((1, 2), dtype=np.int64))
+    seen = Window(long, long, long, kind, none, long, long, 0, 1)
+    kernels.draw(seen, weight, np.zeros((1, 1), dtype=np.uint8), np.zeros((MAX_KINDS, 3), dtype=np.float32))
+    kernels.measure(seen, np.zeros((1, MAX_KINDS)))
+    kernels.count(seen)
+    kernels.collect(seen, np.zeros((1, 2), dtype=np.int64))
     _warm.set()
 
 
@@ -57,25 +69,13 @@ def is_warm() -> bool:
     return _warm.is_set()
 
 
-def _draw(
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    kind: NDArray[np.uint8],
-    offset: NDArray[np.int64],
-    first_row: NDArray[np.int64],
-    last_row: NDArray[np.int64],
-    t0: int,
-    t1: int,
-    weight: NDArray[np.float64],
-    out: NDArray[np.uint8],
-    acc: NDArray[np.float32],
-) -> None:
+def _draw(seen: Window, weight: NDArray[np.float64], out: NDArray[np.uint8], acc: NDArray[np.float32]) -> None:
     """Fill `out` (shown rows by pixels) with kind * 16 + level; level 0 is nothing, 15 a full pixel.
 
     A kind of weight 0 is hidden. Where kinds share a pixel, the one with most weighted time has it, and the level
     is the share of the pixel that anything fills. `acc` is scratch: kinds with a weight by pixels, and two more.
     """
+    start, end, reach, kind, offset, first_row, last_row, t0, t1 = seen
     slot = np.full(len(weight), -1, dtype=np.int64)
     kind_of = np.zeros(acc.shape[0], dtype=np.uint8)
     num = 0
@@ -133,19 +133,9 @@ def _draw(
             out[shown, p] = winner[p] * 16 + level if best[p] > 0.0 else 0
 
 
-def _measure(
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    kind: NDArray[np.uint8],
-    offset: NDArray[np.int64],
-    first_row: NDArray[np.int64],
-    last_row: NDArray[np.int64],
-    t0: int,
-    t1: int,
-    out: NDArray[np.float64],
-) -> None:
+def _measure(seen: Window, out: NDArray[np.float64]) -> None:
     """Add up in `out` (shown rows by kinds) the nanoseconds of each kind between two times."""
+    start, end, reach, kind, offset, first_row, last_row, t0, t1 = seen
     for shown in range(out.shape[0]):
         for row in range(first_row[shown], last_row[shown]):
             low, high = offset[row], offset[row + 1]
@@ -156,16 +146,9 @@ def _measure(
                 i += 1
 
 
-def _count(
-    start: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    first_row: NDArray[np.int64],
-    last_row: NDArray[np.int64],
-    t0: int,
-    t1: int,
-) -> int:
+def _count(seen: Window) -> int:
     """How many spans the window may touch, at most."""
+    start, _, reach, _, offset, first_row, last_row, t0, t1 = seen
     total = 0
     for shown in range(len(first_row)):
         if first_row[shown] < 0:
@@ -177,18 +160,9 @@ def _count(
     return total
 
 
-def _collect(
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    first_row: NDArray[np.int64],
-    last_row: NDArray[np.int64],
-    t0: int,
-    t1: int,
-    out: NDArray[np.int64],
-) -> int:
+def _collect(seen: Window, out: NDArray[np.int64]) -> int:
     """Write the number of every span that the window touches, and its shown row, to `out`; how many there are."""
+    start, end, reach, _, offset, first_row, last_row, t0, t1 = seen
     found = 0
     for shown in range(len(first_row)):
         if first_row[shown] < 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from prism.serve.shapes.reports import DatacenterDocument, OverviewDocument, ProblemRow, ReportRow, SourceRow
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.evaluated import Evaluated
@@ -15,66 +15,6 @@ from prism.serve.views.looks import find_now
 from prism.serve.views.reports import list_reports
 
 _MOST_SOURCES = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow:
-    """A report of one or more clusters; `page` where the stand-alone page is there too."""
-
-    key: str
-    place: str
-    clusters: tuple[dict[str, Any], ...]
-    comparison: dict[str, Any]
-    page: bool
-    updated_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatacenterDocument:
-    """All reports."""
-
-    reports: tuple[ReportRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemRow:
-    """A file that is gone, broken, or has not been written to for long although something should."""
-
-    path: str
-    state: str
-    message: str
-    since_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRow:
-    """Something that was found in the folder."""
-
-    kind: str
-    place: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewDocument:
-    """What there is to see, in numbers."""
-
-    folder: str
-    version: int
-    num_files: int
-    num_jobs: int
-    num_findings: int
-    num_verdicts: int
-    num_runs: int
-    num_evaluations: int
-    num_reports: int
-    num_printed: int  # investigations, comparisons, predictions, goodput
-    files_left_out: bool  # more files are in the folder than are looked at
-    num_archived: int  # sources that are in the history only, because many newer ones are shown
-    price_per_gpu_hour: float | None
-    currency: str
-    looked_ns: str
-    sources: tuple[SourceRow, ...]
-    problems: tuple[ProblemRow, ...]
 
 
 def describe_datacenters(snapshot: Snapshot) -> DatacenterDocument:

@@ -2,82 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
+from prism.serve.shapes.evaluation import (
+    EvaluationDocument,
+    EvaluationRow,
+    EvaluationsDocument,
+    PhaseShare,
+    ScoreRow,
+)
 from prism.serve.snapshot import Snapshot
-from prism.serve.sources.evaluated import Evaluated, Progress
+from prism.serve.sources.evaluated import Evaluated
 from prism.serve.views.jobs import key_of
 
 _MOST_SCORES = 5_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRow:
-    """An evaluation in a list."""
-
-    key: str
-    place: str
-    state: str
-    done: int
-    running: int
-    waiting: int
-    failed: int
-    time_left_s: float | None
-    stale: bool  # it says that it runs and has written nothing for long
-    updated_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationsDocument:
-    """All evaluations, the newest first."""
-
-    evaluations: tuple[EvaluationRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreRow:
-    """One number of the leaderboard; `change` is against the checkpoint before, of the same dataset and metric.
-
-    `better` is whether the change is for the better; null where nothing says which way is.
-    """
-
-    checkpoint: str
-    step: int | None
-    dataset: str
-    metric: str
-    value: float | None
-    change: float | None
-    higher_is_better: bool | None
-    better: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseShare:
-    """What a phase of trials cost, over all of them."""
-
-    phase: str
-    count: int
-    total_s: float
-    median_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationDocument:
-    """One evaluation; its Gantt chart is the timeline of the same key."""
-
-    evaluation: EvaluationRow
-    progress: Progress
-    makespan_s: float | None
-    lower_bound_s: float | None
-    scores: tuple[ScoreRow, ...]
-    scores_left_out: int
-    regressions: tuple[str, ...]
-    broken: str  # why its results cannot be read; "" where they can
-    phases: tuple[PhaseShare, ...]
-    num_workers: int
-    origin_ns: str
 
 
 def describe_evaluations(snapshot: Snapshot) -> EvaluationsDocument:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from prism.records import Verdict
 from prism.serve.folder import Folder
+from prism.serve.shapes.runs import FailuresDocument, HostHistory, VerdictDocument, VerdictRow
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.supervised import Supervised
-from prism.serve.sources.verdicts import Context, VerdictFile, read_context
+from prism.serve.sources.verdicts import VerdictFile, read_context
 from prism.serve.views.looks import find_now
-from prism.serve.views.runs import RunRow, describe_run_row
+from prism.serve.views.runs import describe_run_row
 
 
 class ToldVerdict(NamedTuple):
@@ -23,55 +24,6 @@ class ToldVerdict(NamedTuple):
     origin: str
     place: str
     verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictRow:
-    """A verdict in a table; `id` asks for its context."""
-
-    id: str
-    origin: str  # file of verdicts, or the run whose supervisor asked
-    log: str
-    reason: str
-    category: str
-    action: str
-    confidence: float
-    hosts: tuple[str, ...]
-    first_rank: int | None
-    evidence: str  # the first line
-    mitigation: str
-    lines_read: int
-    lines_kept: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictDocument:
-    """A verdict with its evidence in place."""
-
-    verdict: VerdictRow
-    context: tuple[Context, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostHistory:
-    """What is known against a host."""
-
-    host: str
-    cordoned: bool
-    num_failures: int
-    num_strikes: int
-    num_cordons: int
-    num_findings: int
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailuresDocument:
-    """Everything on the page but the details of one verdict or run."""
-
-    verdicts: tuple[VerdictRow, ...]
-    hosts: tuple[HostHistory, ...]
-    runs: tuple[RunRow, ...]
 
 
 def describe_failures(snapshot: Snapshot) -> FailuresDocument:

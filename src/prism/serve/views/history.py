@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -15,18 +15,31 @@ from prism.serve.history.entries import DAY_NS
 from prism.serve.history.notes import Annotation, Notes
 from prism.serve.history.queries import (
     Asked,
-    Day,
     StoredEntry,
     find_days,
     find_entries,
     find_hosts,
     list_jobs_of,
 )
+from prism.serve.shapes.history import (
+    AnnotationRow,
+    DayRow,
+    DifferenceDocument,
+    DifferenceRow,
+    EntryRow,
+    FoundHost,
+    HistoryDocument,
+    HistoryJobsDocument,
+    SearchDocument,
+)
 
 _GROUPS = {
-    "jobs": ("look",), "runs": ("run",), "findings": ("finding",), "verdicts": ("verdict",),
+    "jobs": ("look",),
+    "runs": ("run",),
+    "findings": ("finding",),
+    "verdicts": ("verdict",),
     "reports": ("evaluation", "prediction", "investigation", "comparison", "goodput", "placement", "characterization"),
-}  # fmt: skip
+}
 _MOST_OF_GROUP = 20
 _DAY = re.compile(r"day:(\d{4}-\d{2}-\d{2})(?::(.{1,512}))?")
 
@@ -35,127 +48,13 @@ class NoSuchEntryError(BadFileError):
     """The index holds nothing of that name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRow:
-    """Something that was written once, as the index remembers it; null is unknown."""
-
-    ref: str
-    kind: str
-    cluster: str
-    job: str
-    key: str
-    page: str
-    at_ns: str
-    until_ns: str
-    state: str
-    text: str
-    step_s: float | None
-    num_steps: int | None
-    gpus: int | None
-    lost_gpu_s: float | None
-    restarts: int | None
-    goodput: float | None
-    num_findings: int | None
-    gone: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayRow:
-    """One day (UTC); null is unknown."""
-
-    day: str
-    num_jobs: int
-    num_runs: int
-    step_s: float | None
-    num_findings: int
-    num_verdicts: int
-    lost_gpu_s: float
-    gpu_s: float | None
-    restarts: int
-    goodput: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotationRow:
-    """What somebody remarked on a moment."""
-
-    id: str
-    at_ns: str
-    text: str
-    author: str
-    job: str
-    host: str
-    written_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryDocument:
-    """Rows of the history, newest first, one day at a time, and remarks on them."""
-
-    entries: tuple[EntryRow, ...]
-    total: int
-    days: tuple[DayRow, ...]
-    annotations: tuple[AnnotationRow, ...]
-    num_waiting: int  # sources that are not in the index yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryJobsDocument:
-    """Every job that was ever seen, by its newest look or run."""
-
-    jobs: tuple[EntryRow, ...]
-    num_waiting: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceRow:
-    """One figure of both sides; `ratio` is the second over the first, null where either is unknown or zero."""
-
-    name: str
-    unit: str
-    first: float | None
-    second: float | None
-    ratio: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceDocument:
-    """Two runs, looks or days, figure by figure."""
-
-    first: str
-    second: str
-    rows: tuple[DifferenceRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundHost:
-    """A host that the search found."""
-
-    host: str
-    num_entries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchDocument:
-    """What holds every word that was asked for, newest first in each group."""
-
-    text: str
-    hosts: tuple[FoundHost, ...]
-    jobs: tuple[EntryRow, ...]
-    runs: tuple[EntryRow, ...]
-    findings: tuple[EntryRow, ...]
-    verdicts: tuple[EntryRow, ...]
-    reports: tuple[EntryRow, ...]
-    total: int
-
-
 def describe_history(index: ReadableIndex, notes: Notes, asked: Asked) -> HistoryDocument:
     """The page's document."""
     page = find_entries(index, asked)
     return HistoryDocument(
         entries=tuple(to_row(entry) for entry in page.rows),
         total=page.total,
-        days=tuple(_to_day_row(day) for day in find_days(index, asked)),
+        days=tuple(find_days(index, asked)),
         annotations=tuple(to_annotation_row(note) for note in notes.annotations(asked.job, asked.host)),
         num_waiting=index.num_waiting,
     )
@@ -242,10 +141,6 @@ def _page_of(entry: StoredEntry) -> str:
             return f"/reports?{urlencode({'path': entry.key})}" if by_path else f"/job?{urlencode({'key': entry.key})}"
 
 
-def _to_day_row(day: Day) -> DayRow:
-    return DayRow(**{field.name: getattr(day, field.name) for field in fields(Day)})
-
-
 def _find_side(index: ReadableIndex, ref: str) -> tuple[str, dict[str, float | None]]:
     day = _DAY.fullmatch(ref)
     if day is not None:
@@ -257,10 +152,15 @@ def _find_side(index: ReadableIndex, ref: str) -> tuple[str, dict[str, float | N
     if entry is None:
         raise NoSuchEntryError(f"{ref}: not in the history; take `ref` from /api/history, or write day:2026-01-31")
     return f"{entry.kind} {entry.key}", {
-        "step_s": entry.step_s, "num_steps": entry.num_steps, "gpus": entry.gpus, "restarts": entry.restarts,
-        "goodput": entry.goodput, "num_findings": entry.num_findings, "lost_gpu_s": entry.lost_gpu_s,
+        "step_s": entry.step_s,
+        "num_steps": entry.num_steps,
+        "gpus": entry.gpus,
+        "restarts": entry.restarts,
+        "goodput": entry.goodput,
+        "num_findings": entry.num_findings,
+        "lost_gpu_s": entry.lost_gpu_s,
         "duration_s": (entry.until_ns - entry.at_ns) / 1e9,
-    }  # fmt: skip
+    }
 
 
 def _find_day(index: ReadableIndex, text: str, job: str) -> tuple[str, dict[str, float | None]]:
@@ -272,7 +172,7 @@ def _find_day(index: ReadableIndex, text: str, job: str) -> tuple[str, dict[str,
     day = next((row for row in found if row.day == text), None)
     if day is None:
         raise NoSuchEntryError(f"{text}: nothing in the history ended on that day{f' for {job}' if job else ''}")
-    values: dict[str, Any] = {field.name: getattr(day, field.name) for field in fields(Day) if field.name != "day"}
+    values: dict[str, Any] = {field.name: getattr(day, field.name) for field in fields(DayRow) if field.name != "day"}
     return f"{text}{f' {job}' if job else ''}", values
 
 

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked, find_entries
+from prism.serve.shapes.history import FeedDocument, FeedRow, HostDocument
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.watched import ToldFindings
 from prism.serve.views.cluster import describe_cluster
-from prism.serve.views.failures import HostHistory, list_hosts
-from prism.serve.views.history import AnnotationRow, EntryRow, to_annotation_row, to_row
+from prism.serve.views.failures import list_hosts
+from prism.serve.views.history import to_annotation_row, to_row
 
 _MOST_EVENTS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDocument:
-    """One host."""
-
-    host: str
-    state: Literal["ok", "blamed", "cordoned", "unknown"]
-    why: str
-    jobs: tuple[str, ...]
-    addresses: tuple[str, ...]
-    switches: tuple[str, ...]
-    known: HostHistory | None
-    entries: tuple[EntryRow, ...]
-    total: int
-    annotations: tuple[AnnotationRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRow:
-    """A line of the feed: a finding when it was told, updated or resolved."""
-
-    id: str
-    event: Literal["told", "updated", "resolved"]
-    reported_ns: str
-    job: str
-    job_key: str
-    kind: str
-    culprit_type: str
-    culprit: str
-    start_ns: str
-    end_ns: str
-    lost_gpu_seconds: float
-    score: float
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedDocument:
-    """The last lines that watches printed, newest first."""
-
-    events: tuple[FeedRow, ...]
-    total: int
 
 
 def describe_host(

@@ -5,105 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import polars as pl
 
 from prism.records import Finding, Layout
+from prism.serve.shapes.jobs import (
+    ExpectedRow,
+    GroupRow,
+    JobDocument,
+    JobRow,
+    LookRow,
+    MarkedFinding,
+    RankRow,
+    StepRow,
+)
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import STEPS, Diagnosed, DiagnosedJob
 from prism.serve.sources.predicted import Predicted, PredictedJob
-from prism.serve.views.jobs import (
-    FindingRow,
-    JobRow,
-    describe_finding,
-    key_of,
-    list_jobs,
-    origin_of,
-)
+from prism.serve.views.jobs import describe_finding, key_of, list_jobs, origin_of
 from prism.serve.views.looks import find_now, findings_of_job
 
 _MOST_LOOKS = 1_000
 _MOST_GROUPS = 256  # of one kind
 _SAME_JOB = 0.5  # share of endpoints in common that makes a scenario's job the observed one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """One step; times count from the job's origin."""
-
-    index: int
-    from_ns: int
-    to_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedFinding:
-    """A finding and the ranks it is about."""
-
-    finding: FindingRow
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """A group: its kind and its members as ranks."""
-
-    kind: str
-    ranks: tuple[int, ...]
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
-    """A rank of the job, where it sits and which stage it is."""
-
-    rank: int
-    endpoint: str
-    host: str
-    stage: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedRow:
-    """A prediction that can be laid over the job; `suggested` where it is surely of the same job."""
-
-    key: str
-    title: str
-    kind: str
-    aligned: Literal["clock", "step"]
-    suggested: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookRow:
-    """One look at a job, among others."""
-
-    key: str
-    place: str
-    source: str
-    looked_until_ns: str
-    step_s: float | None
-    num_findings: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDocument:
-    """Everything on the page but the timeline."""
-
-    job: JobRow
-    origin_ns: str
-    steps: tuple[StepRow, ...]
-    steps_known: bool  # false where the source lists none, such as a watch, which keeps the median alone
-    latest_key: str  # of the newest look at the same job; this one's own where it is the newest
-    looks: tuple[LookRow, ...]  # all looks at the same job, newest first
-    findings: tuple[MarkedFinding, ...]
-    groups: tuple[GroupRow, ...]
-    groups_left_out: int
-    ranks: tuple[RankRow, ...]
-    expected: tuple[ExpectedRow, ...]
-    notes: tuple[str, ...]
-    emulation: dict[str, Any]  # what `prism emulate --json` printed, for an emulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

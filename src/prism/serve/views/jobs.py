@@ -4,83 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
 from prism.records import Finding
 from prism.records.layout import DEGREES, Layout
 from prism.recover.supervise.events import StepDone
+from prism.serve.shapes.jobs import DegreeRow, FindingRow, Health, JobRow, JobSource, JobState
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed, DiagnosedJob
 from prism.serve.sources.predicted import Predicted
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.watched import Watched, WatchedJob
 
-JobSource = Literal["observed", "watched", "supervised", "emulation", "simulation", "scenario"]
-JobState = Literal["running", "ended", "stopped", "paused", "gone", "unknown"]
-Health = Literal["ok", "degraded", "hung", "failed", "done", "waiting", "unknown"]
 _TREND = 48  # steps in the little plot of a table
 _UNSEEN: dict[str, Any] = {"state": "unknown", "stale": False, "looked_until_ns": "0", "num_hosts": None, "hosts": ()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegreeRow:
-    """One degree of a layout; `value` null where it is not known."""
-
-    name: str
-    value: int | None
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRow:
-    """A job in a table: one look at it. Null is unknown, never none."""
-
-    key: str
-    id: str
-    place: str
-    source: JobSource
-    health: Health
-    health_text: str
-    state: JobState  # as the records show it; "gone" where a watch does not see it any more
-    stale: bool  # what should write about it has not for long
-    num_ranks: int | None
-    num_hosts: int | None
-    hosts: tuple[str, ...]
-    layout: str
-    degrees: tuple[DegreeRow, ...]
-    num_steps: int | None
-    step_s: float | None  # the median
-    trend_s: tuple[float, ...]  # the last steps
-    num_findings: int
-    lost_gpu_seconds: float
-    has_timeline: bool
-    updated_ns: str  # when its file was written
-    looked_until_ns: str  # the last moment that the look tells of
-    num_looks: int = 1  # at this job, this one and earlier ones
-    run_key: str = ""  # the supervised run on the same hosts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingRow:
-    """A finding in a table; times count from the origin of its job."""
-
-    job_key: str
-    job: str
-    place: str
-    kind: str
-    culprit_type: str
-    culprit: str
-    origin_ns: str
-    from_ns: int
-    to_ns: int
-    lost_gpu_seconds: float
-    score: float
-    evidence: str
-    status: Literal["open", "resolved"] = "open"
 
 
 def key_of(place: str, name: str) -> str:

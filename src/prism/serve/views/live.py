@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from prism.serve.shapes.cluster import LiveDocument, QueueRow, RiskRow
 from prism.serve.snapshot import Snapshot
-from prism.serve.views.cluster import ClusterCounts, describe_cluster
-from prism.serve.views.host import FeedRow, describe_feed
-from prism.serve.views.jobs import JobRow
+from prism.serve.views.cluster import describe_cluster
+from prism.serve.views.host import describe_feed
 from prism.serve.views.reports import list_reports
 
 _MOST_EVENTS = 60
 _MOST_RISKS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskRow:
-    """A part that the newest prediction holds to be at risk."""
-
-    id: str
-    risk: float | None
-    reasons: tuple[str, ...]
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRow:
-    """How long jobs wait under one policy, by the newest placement."""
-
-    policy: str
-    mean_queue_s: float | None
-    p99_queue_s: float | None
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveDocument:
-    """What happens now; the counts are those of the Cluster page."""
-
-    counts: ClusterCounts
-    jobs: tuple[JobRow, ...]
-    jobs_left_out: int
-    events: tuple[FeedRow, ...]
-    num_events: int
-    risks: tuple[RiskRow, ...]
-    queues: tuple[QueueRow, ...]
 
 
 def describe_live(snapshot: Snapshot) -> LiveDocument:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from prism.records import Finding
+from prism.serve.shapes.jobs import FindingRow, JobRow
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.diagnosed import Diagnosed
 from prism.serve.sources.supervised import Supervised
 from prism.serve.sources.watched import FollowedFinding, ToldFindings, Watched
-from prism.serve.views.jobs import FindingRow, JobRow, describe_finding, key_of, list_jobs, origin_of
+from prism.serve.views.jobs import describe_finding, key_of, list_jobs, origin_of
 
 _SAME_JOB = 0.5  # share of the larger set of endpoints that two looks at one job have in common
 _SAME_TIME_NS = 86_400 * 10**9  # a run and a look at its hosts are of one job when they are no further apart
@@ -74,9 +75,9 @@ def _find_now(snapshot: Snapshot) -> Now:
     replaced = {key for key, older in newest.items() for key in older}
     shown = set(current)
     runs = _match_runs(snapshot, [rows[key] for key in current])
-    jobs = [
-        replace(rows[key], num_looks=1 + len(newest[key]), run_key=runs.get(key, "")) for key in current
-    ] + [row for row in rows.values() if row.source == "supervised" and row.key not in runs.values()]  # fmt: skip
+    jobs = [replace(rows[key], num_looks=1 + len(newest[key]), run_key=runs.get(key, "")) for key in current] + [
+        row for row in rows.values() if row.source == "supervised" and row.key not in runs.values()
+    ]
     watched = {key for key, row in rows.items() if row.source in ("observed", "watched")}
     kept = _without_doubles(row for row in found if row.job_key in shown or row.job_key not in watched)
     places = {rows[key].place for key in current}

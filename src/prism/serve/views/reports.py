@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
+from prism.serve.shapes.reports import PrintedDocument, PrintedRow, ReportsDocument
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.characterized import Characterized
 from prism.serve.sources.printed import Printed, say_in_a_line
 
 _MOST_REPORTS = 500
 _MOST_RISKS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedRow:
-    """A printed document in a list; `line` is what it says in a line."""
-
-    path: str
-    kind: str
-    line: str
-    updated_ns: str
-    has_page: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportsDocument:
-    """All of them, the newest first."""
-
-    reports: tuple[PrintedRow, ...]
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedDocument:
-    """One of them; `document` as the command printed it, but for risks that are left out."""
-
-    report: PrintedRow
-    document: dict[str, Any]
-    risks_left_out: int
 
 
 def list_reports(snapshot: Snapshot) -> list[Printed]:

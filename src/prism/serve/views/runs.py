@@ -4,88 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from prism.recover.supervise.events import CheckpointBroken, Restored, Saved, SaveFailed, StepDone
+from prism.serve.shapes.runs import Chapter, InvestigationRow, LossPoint, Mark, RunDocument, RunRow, Tone
 from prism.serve.snapshot import Snapshot
 from prism.serve.sources.printed import Printed, say_in_a_line
 from prism.serve.sources.supervised import Decision, Supervised
-from prism.serve.views.jobs import Health, judge_run, key_of
+from prism.serve.views.jobs import judge_run, key_of
 
 _MOST_POINTS = 2_000
-Tone = Literal["good", "info", "warning", "bad"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    """A supervised run in a table."""
-
-    key: str
-    place: str
-    health: Health
-    state: str
-    attempt: int
-    step: int
-    last_good_step: int | None
-    num_failures: int
-    num_rollbacks: int
-    skipped: tuple[str, ...]
-    supervised: bool
-    updated_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter:
-    """One decision: what was seen, what was done about it."""
-
-    time_s: float
-    tone: Tone
-    title: str
-    details: tuple[str, ...]
-    verdict_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossPoint:
-    """A reported loss; null where it was not finite."""
-
-    attempt: int
-    step: int
-    time_s: float
-    loss: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Something on the loss curve."""
-
-    kind: Literal["saved", "save_failed", "restored", "broken", "failure", "rollback"]
-    attempt: int
-    step: int
-    time_s: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvestigationRow:
-    """The verdict that `prism investigate` left in an attempt's folder."""
-
-    attempt: int
-    path: str
-    line: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDocument:
-    """One run: its story and its loss curve with marks."""
-
-    run: RunRow
-    story: tuple[Chapter, ...]
-    losses: tuple[LossPoint, ...]
-    losses_left_out: int
-    marks: tuple[Mark, ...]
-    investigations: tuple[InvestigationRow, ...]
 
 
 def describe_run(snapshot: Snapshot, key: str) -> RunDocument | None:
@@ -103,9 +31,11 @@ def describe_run(snapshot: Snapshot, key: str) -> RunDocument | None:
     kept = [
         point
         for number, point in enumerate(losses)
-        if number % stride == 0 or point.loss is None or losses[number + 1 : number + 2] == []
+        if number % stride == 0
+        or point.loss is None
+        or losses[number + 1 : number + 2] == []
         or losses[number + 1].attempt != point.attempt
-    ]  # fmt: skip
+    ]
     return RunDocument(
         run=describe_run_row(run),
         story=tuple(tell_story(run)),

@@ -8,57 +8,21 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from prism.serve.timeline import Picture, SpanRow, WindowQuery, draw_window, list_spans, measure_ranks
+from prism.serve.shapes.jobs import StepRow
+from prism.serve.shapes.timeline import (
+    BreakdownDocument,
+    ExpectedPicture,
+    Picture,
+    SpanRow,
+    SpansDocument,
+    TimelineDocument,
+)
+from prism.serve.timeline import WindowQuery, draw_window, list_spans, measure_ranks
 from prism.serve.timeline.picture import encode_pixels
 from prism.serve.timelines import Timeline, Timelines
-from prism.serve.views.job import StepRow
 
 _MOST_STEPS = 500
 _MOST_HOVERED = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedPicture:
-    """The prediction for the same rows; no pixels where too many steps are in sight to compare."""
-
-    aligned: Literal["clock", "step"]
-    pixels: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineDocument:
-    """A window of a timeline; times count from the origin, which is text because it does not fit a double."""
-
-    key: str
-    origin_ns: str
-    first_ns: int
-    last_ns: int
-    from_ns: int
-    to_ns: int
-    kinds: tuple[str, ...]  # by code
-    kinds_present: tuple[str, ...]
-    total_spans: int
-    steps: tuple[StepRow, ...]  # in the window, unless too many
-    picture: Picture
-    expected: ExpectedPicture | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpansDocument:
-    """Spans of one rank in a short window, longest first."""
-
-    observed: tuple[SpanRow, ...]
-    num_observed: int
-    expected: tuple[SpanRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakdownDocument:
-    """Seconds of each kind in a window, for each rank."""
-
-    kinds: tuple[str, ...]
-    ranks: tuple[int, ...]
-    seconds: tuple[tuple[float, ...], ...]  # of each kind, by rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

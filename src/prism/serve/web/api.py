@@ -17,9 +17,14 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from prism.errors import BadFileError
 from prism.serve.library import Library
+from prism.serve.shapes.cluster import ClusterDocument, LiveDocument
+from prism.serve.shapes.evaluation import EvaluationDocument, EvaluationsDocument
+from prism.serve.shapes.jobs import FindingsDocument, JobDocument, JobsDocument
+from prism.serve.shapes.reports import DatacenterDocument, OverviewDocument, PrintedDocument, ReportsDocument, Versions
+from prism.serve.shapes.runs import FailuresDocument, RunDocument, VerdictDocument
+from prism.serve.shapes.timeline import BreakdownDocument, SpansDocument, TimelineDocument
 from prism.serve.timelines import Timelines
 from prism.serve.views import cluster, datacenter, evaluation, failures, job, live, reports, runs, timeline
-from prism.serve.views.jobs import FindingRow, JobRow
 from prism.serve.views.looks import find_now
 from prism.serve.views.trace import write_trace
 from prism.serve.web.answers import Answers, Direct
@@ -36,30 +41,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "Nothing of that key"},
     422: {"model": ErrorBody, "description": "A parameter is wrong"},
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """The version of what is served; it grows when a file changes."""
-
-    version: int
-    looked_ns: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsDocument:
-    """Jobs, each by its newest look: those observed, watched or supervised first, then predictions."""
-
-    jobs: tuple[JobRow, ...]
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingsDocument:
-    """Open findings of the newest looks, costliest first."""
-
-    findings: tuple[FindingRow, ...]
-    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +74,7 @@ def _add_lists(router: APIRouter, service: Service) -> None:
         now = Versions(version=service.version(), looked_ns=str(library.snapshot.looked_ns))
         return await give(request, lambda: now)
 
-    @router.get("/overview", response_model=datacenter.OverviewDocument, tags=["folder"])
+    @router.get("/overview", response_model=OverviewDocument, tags=["folder"])
     async def overview(request: Request) -> Response:
         """What was found in the folder, and what could not be read."""
         name = library.folder.root.name or "/"
@@ -120,32 +101,32 @@ def _add_lists(router: APIRouter, service: Service) -> None:
 
         return await give(request, build)
 
-    @router.get("/cluster", response_model=cluster.ClusterDocument, tags=["cluster"])
+    @router.get("/cluster", response_model=ClusterDocument, tags=["cluster"])
     async def get_cluster(request: Request) -> Response:
         """Jobs, hosts, switches, hot links, and who shares them."""
         return await give(request, lambda: cluster.describe_cluster(library.snapshot))
 
-    @router.get("/live", response_model=live.LiveDocument, tags=["cluster"])
+    @router.get("/live", response_model=LiveDocument, tags=["cluster"])
     async def get_live(request: Request) -> Response:
         """What happens now: jobs, the feed of findings, risks and queues."""
         return await give(request, lambda: live.describe_live(library.snapshot))
 
-    @router.get("/failures", response_model=failures.FailuresDocument, tags=["failures"])
+    @router.get("/failures", response_model=FailuresDocument, tags=["failures"])
     async def get_failures(request: Request) -> Response:
         """Verdicts, hosts with their history, and supervised runs."""
         return await give(request, lambda: failures.describe_failures(library.snapshot))
 
-    @router.get("/evaluations", response_model=evaluation.EvaluationsDocument, tags=["evaluation"])
+    @router.get("/evaluations", response_model=EvaluationsDocument, tags=["evaluation"])
     async def evaluations(request: Request) -> Response:
         """All evaluations, the newest first."""
         return await give(request, lambda: evaluation.describe_evaluations(library.snapshot))
 
-    @router.get("/datacenter", response_model=datacenter.DatacenterDocument, tags=["datacenter"])
+    @router.get("/datacenter", response_model=DatacenterDocument, tags=["datacenter"])
     async def get_datacenter(request: Request) -> Response:
         """Reports of `prism characterize`."""
         return await give(request, lambda: datacenter.describe_datacenters(library.snapshot))
 
-    @router.get("/reports", response_model=reports.ReportsDocument, tags=["reports"])
+    @router.get("/reports", response_model=ReportsDocument, tags=["reports"])
     async def get_reports(request: Request) -> Response:
         """What investigate, compare, predict and goodput printed, newest first."""
         return await give(request, lambda: reports.describe_reports(library.snapshot))
@@ -154,27 +135,27 @@ def _add_lists(router: APIRouter, service: Service) -> None:
 def _add_details(router: APIRouter, service: Service) -> None:
     library, give = service.library, service.answers.give
 
-    @router.get("/job", response_model=job.JobDocument, responses=_ERRORS, tags=["job"])
+    @router.get("/job", response_model=JobDocument, responses=_ERRORS, tags=["job"])
     async def get_job(request: Request, key: Key) -> Response:
         """Steps, findings, groups and stages of a job, and what can be laid over its timeline."""
         return await give(request, lambda: job.describe_job(library.snapshot_of(key), key))
 
-    @router.get("/verdict", response_model=failures.VerdictDocument, responses=_ERRORS, tags=["failures"])
+    @router.get("/verdict", response_model=VerdictDocument, responses=_ERRORS, tags=["failures"])
     async def verdict(request: Request, id: Key) -> Response:
         """A verdict with its evidence in context."""
         return await give(request, lambda: failures.describe_verdict(library.snapshot_of(id), library.folder, id))
 
-    @router.get("/run", response_model=runs.RunDocument, responses=_ERRORS, tags=["failures"])
+    @router.get("/run", response_model=RunDocument, responses=_ERRORS, tags=["failures"])
     async def run(request: Request, key: Key) -> Response:
         """A supervised run: its story, its losses, and marks on them."""
         return await give(request, lambda: runs.describe_run(library.snapshot_of(key), key))
 
-    @router.get("/evaluation", response_model=evaluation.EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
+    @router.get("/evaluation", response_model=EvaluationDocument, responses=_ERRORS, tags=["evaluation"])
     async def get_evaluation(request: Request, key: Key) -> Response:
         """An evaluation: its progress, its leaderboard, what its phases cost."""
         return await give(request, lambda: evaluation.describe_evaluation(library.snapshot_of(key), key))
 
-    @router.get("/printed", response_model=reports.PrintedDocument, responses=_ERRORS, tags=["reports"])
+    @router.get("/printed", response_model=PrintedDocument, responses=_ERRORS, tags=["reports"])
     async def get_printed(request: Request, path: Key) -> Response:
         """One printed document, by its path in the list."""
         return await give(request, lambda: reports.describe_report(library.snapshot_of(path), path))
@@ -206,17 +187,17 @@ def list_direct(service: Service) -> dict[str, Direct[Any]]:
 def _add_timeline(router: APIRouter, service: Service) -> None:
     timelines, give, direct = service.timelines, service.answers.give, list_direct(service)
 
-    @router.get("/timeline", response_model=timeline.TimelineDocument, responses=_ERRORS, tags=["job"])
+    @router.get("/timeline", response_model=TimelineDocument, responses=_ERRORS, tags=["job"])
     async def get_timeline(request: Request, asked: Annotated[TimelineQuery, Query()]) -> Response:
         """A window of the timeline of a job, or of the trials of an evaluation, aggregated to the pixels shown."""
         return await direct["/api/timeline"].answer(request, asked)
 
-    @router.get("/spans", response_model=timeline.SpansDocument, responses=_ERRORS, tags=["job"])
+    @router.get("/spans", response_model=SpansDocument, responses=_ERRORS, tags=["job"])
     async def spans(request: Request, asked: Annotated[SpansQuery, Query()]) -> Response:
         """The spans of a rank that a short window touches, longest first: what lies under the pointer."""
         return await direct["/api/spans"].answer(request, asked)
 
-    @router.get("/breakdown", response_model=timeline.BreakdownDocument, responses=_ERRORS, tags=["job"])
+    @router.get("/breakdown", response_model=BreakdownDocument, responses=_ERRORS, tags=["job"])
     async def breakdown(request: Request, key: Key, from_ns: Time = None, to_ns: Time = None) -> Response:
         """Where the time of each rank went in a window."""
         return await give(

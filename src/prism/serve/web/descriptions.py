@@ -267,7 +267,7 @@ FIELDS = {
     "SpanColumns.name": "Name of each span, counted in `names`.",
     "SpanColumns.kind": "Kind of each span, counted in `kinds`.",
     "VerdictRow.reason": "The cause, one of Prism's list, or Unknown.",
-}  # fmt: skip
+}
 
 PARAMETERS = {
     "key": "out~job-1", "id": "out/verdicts.jsonl~1", "path": "out/job-17.json", "from_ns": 0, "to_ns": 60_000_000_000,

@@ -17,6 +17,19 @@ from prism.serve.history.database import ReadableIndex
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import Asked
 from prism.serve.library import Library
+from prism.serve.shapes.history import (
+    AlertsDocument,
+    AnnotationsDocument,
+    ChannelRow,
+    DifferenceDocument,
+    FeedDocument,
+    HistoryDocument,
+    HistoryJobsDocument,
+    HostDocument,
+    SearchDocument,
+    SilenceRow,
+    Written,
+)
 from prism.serve.views import history, host
 from prism.serve.web.answers import Answers
 from prism.serve.web.parameters import Limit, Offset
@@ -87,56 +100,6 @@ class AlertTrial(BaseModel):
     channel: str = Field(max_length=200, description="Name of a channel, as in /api/alerts.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotationsDocument:
-    """Remarks, newest moment first."""
-
-    annotations: tuple[history.AnnotationRow, ...]
-    writable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilenceRow:
-    """A silence that holds."""
-
-    id: str
-    until_ns: str
-    job: str
-    kind: str
-    culprit: str
-    reason: str
-    author: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelRow:
-    """Somebody who is told; the address is a secret and never here."""
-
-    name: str
-    type: str
-    last_ok: bool | None
-    last_why: str
-    last_ns: str
-    num_sent: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertsDocument:
-    """Who is told, what fires, and what is silenced."""
-
-    channels: tuple[ChannelRow, ...]
-    num_firing: int
-    silences: tuple[SilenceRow, ...]
-    writable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What was written or ended, by its id."""
-
-    id: str
-
-
 # What is asked of the index and of what people wrote: answers there change with these, beside the folder.
 HISTORY_PATHS = tuple(
     f"/api/{name}" for name in ("history", "history/jobs", "difference", "search", "host", "annotations")
@@ -155,7 +118,7 @@ def build_history_api(service: HistoryService) -> APIRouter:
 def _add_history(router: APIRouter, service: HistoryService) -> None:
     index, notes, give = service.index, service.notes, service.answers.give
 
-    @router.get("/history", response_model=history.HistoryDocument, responses=_ERRORS, tags=["history"])
+    @router.get("/history", response_model=HistoryDocument, responses=_ERRORS, tags=["history"])
     async def get_history(
         request: Request,
         job: Name = "",
@@ -171,23 +134,19 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
         """Everything that was ever found in the folder, newest first, and day by day."""
         asked = Asked(kind=kind, cluster=cluster, job=job, host=host, text=q, from_ns=from_ns, to_ns=to_ns,
                       offset=offset, limit=limit)  # fmt: skip
-        return await give(
-            request, lambda: history.describe_history(index, notes, asked),
-        )  # fmt: skip
+        return await give(request, lambda: history.describe_history(index, notes, asked))
 
-    @router.get("/history/jobs", response_model=history.HistoryJobsDocument, tags=["history"])
+    @router.get("/history/jobs", response_model=HistoryJobsDocument, tags=["history"])
     async def jobs(request: Request, limit: Limit = 500) -> Response:
         """Every job that was ever seen, by its newest look or run."""
         return await give(request, lambda: history.describe_history_jobs(index, limit))
 
-    @router.get("/difference", response_model=history.DifferenceDocument, responses=_ERRORS, tags=["history"])
+    @router.get("/difference", response_model=DifferenceDocument, responses=_ERRORS, tags=["history"])
     async def difference(request: Request, first: Ref, second: Ref) -> Response:
         """Two runs, looks or days side by side."""
-        return await give(
-            request, lambda: history.describe_difference(index, first, second),
-        )  # fmt: skip
+        return await give(request, lambda: history.describe_difference(index, first, second))
 
-    @router.get("/search", response_model=history.SearchDocument, responses=_ERRORS, tags=["history"])
+    @router.get("/search", response_model=SearchDocument, responses=_ERRORS, tags=["history"])
     async def search(
         request: Request, q: Annotated[str, Query(min_length=1, max_length=400, description="Words, all of them.")]
     ) -> Response:
@@ -198,7 +157,7 @@ def _add_history(router: APIRouter, service: HistoryService) -> None:
 def _add_reading(router: APIRouter, service: HistoryService) -> None:
     index, notes, give = service.index, service.notes, service.answers.give
 
-    @router.get("/host", response_model=host.HostDocument, responses=_ERRORS, tags=["history"])
+    @router.get("/host", response_model=HostDocument, responses=_ERRORS, tags=["history"])
     async def get_host(
         request: Request,
         name: Annotated[str, Query(max_length=256, description="A host.")],
@@ -211,12 +170,10 @@ def _add_reading(router: APIRouter, service: HistoryService) -> None:
             lambda: host.describe_host(service.library.snapshot, index, notes, name, offset=offset, limit=limit),
         )
 
-    @router.get("/feed", response_model=host.FeedDocument, tags=["cluster"])
+    @router.get("/feed", response_model=FeedDocument, tags=["cluster"])
     async def feed(request: Request, offset: Offset = 0, limit: Limit = 200) -> Response:
         """Findings as watches told, updated and resolved them, newest first."""
-        return await give(
-            request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit),
-        )  # fmt: skip
+        return await give(request, lambda: host.describe_feed(service.library.snapshot, offset=offset, limit=limit))
 
     @router.get("/annotations", response_model=AnnotationsDocument, tags=["history"])
     async def annotations(request: Request, job: Name = "", host: Name = "") -> Response:
@@ -261,8 +218,13 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
             "requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}
         }
 
-    @router.post("/annotations", response_model=Written, responses=_WRITE_ERRORS, tags=["history"],
-                 openapi_extra=body_of(NewAnnotation))  # fmt: skip
+    @router.post(
+        "/annotations",
+        response_model=Written,
+        responses=_WRITE_ERRORS,
+        tags=["history"],
+        openapi_extra=body_of(NewAnnotation),
+    )
     async def annotate(request: Request) -> Response:
         """Write a remark down; it survives a rebuild of the index."""
         asked = await _read_body(request, NewAnnotation)
@@ -271,8 +233,9 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
         note = await run_in_threadpool(notes.annotate, author=_user_of(request), **asked.model_dump())
         return Response(to_json(Written(id=note.id)), media_type="application/json")
 
-    @router.post("/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"],
-                 openapi_extra=body_of(NewSilence))  # fmt: skip
+    @router.post(
+        "/silences", response_model=Written, responses=_WRITE_ERRORS, tags=["alerts"], openapi_extra=body_of(NewSilence)
+    )
     async def silence(request: Request) -> Response:
         """Hold back alerts until a moment."""
         asked = await _read_body(request, NewSilence)
@@ -289,8 +252,13 @@ def _add_writing(router: APIRouter, service: HistoryService) -> None:
             return answer_error(404, f"{id}: no remark or silence of that id")
         return Response(to_json(Written(id=id)), media_type="application/json")
 
-    @router.post("/alerts/test", response_model=ChannelRow, responses=_WRITE_ERRORS, tags=["alerts"],
-                 openapi_extra=body_of(AlertTrial))  # fmt: skip
+    @router.post(
+        "/alerts/test",
+        response_model=ChannelRow,
+        responses=_WRITE_ERRORS,
+        tags=["alerts"],
+        openapi_extra=body_of(AlertTrial),
+    )
     async def test_alert(request: Request) -> Response:
         """Send a test message to a channel and say how it went."""
         asked = await _read_body(request, AlertTrial)

@@ -62,14 +62,18 @@ def _of_findings(snapshot: Snapshot) -> list[str]:
     )
     return [
         write_metric(
-            "findings", "gauge", "Findings by kind.",
+            "findings",
+            "gauge",
+            "Findings by kind.",
             [({"place": place, "kind": kind}, n) for (place, kind), n in sorted(counts.items())],
         ),
         write_metric(
-            "verdicts", "gauge", "Explained failures.",
+            "verdicts",
+            "gauge",
+            "Explained failures.",
             [({"reason": r, "category": c, "action": a}, n) for (r, c, a), n in sorted(verdicts.items())],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _of_runs(snapshot: Snapshot) -> list[str]:
@@ -82,20 +86,22 @@ def _of_runs(snapshot: Snapshot) -> list[str]:
             "run_failures", "counter", "Failures of a run.", [(name, len(run.failures)) for name, run in runs]
         ),
         write_metric(
-            "run_recoveries", "counter", "Attempts after the first: failures recovered from, and rollbacks.",
+            "run_recoveries",
+            "counter",
+            "Attempts after the first: failures recovered from, and rollbacks.",
             [(name, max(0, run.attempt - 1)) for name, run in runs],
         ),
         write_metric(
             "run_rollbacks", "counter", "Rollbacks for a bad loss.", [(name, run.num_rollbacks) for name, run in runs]
         ),
         write_metric(
-            "run_supervised", "gauge", "1 while its supervisor is at work.",
+            "run_supervised",
+            "gauge",
+            "1 while its supervisor is at work.",
             [(name, float(run.supervised)) for name, run in runs],
         ),
-        write_metric(
-            "hosts_cordoned", "gauge", "Hosts out of use.", [({}, sum(host.cordoned for host in hosts))]
-        ),
-    ]  # fmt: skip
+        write_metric("hosts_cordoned", "gauge", "Hosts out of use.", [({}, sum(host.cordoned for host in hosts))]),
+    ]
 
 
 def _of_evaluations(snapshot: Snapshot) -> list[str]:

@@ -89,7 +89,7 @@ TREE_CORRECTION: Final[tuple[tuple[float, ...], ...]] = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
     (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
-)  # fmt: skip
+)
 
 # The per-channel bandwidths that the topology search tries, best first.
 _BEFORE_HOPPER = (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
@@ -107,7 +107,7 @@ SPEEDS_NODES: Final[dict[str, tuple[float, ...]]] = {
     "cdna": _BEFORE_HOPPER_NODES,
     "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     "blackwell": (96, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-}  # fmt: skip
+}
 
 MAX_CHANNELS: Final = 64
 LL_BYTES_PER_STEP: Final = 4096  # 512 threads of 8 bytes: what one channel moves at once with LL

@@ -45,9 +45,14 @@ class OnlineSolver:
     """
 
     def __init__(
-        self, graph: Graph, costs: CostModel, live: Sequence[int], *, slowdowns: Sequence[Slowdown] = (),
+        self,
+        graph: Graph,
+        costs: CostModel,
+        live: Sequence[int],
+        *,
+        slowdowns: Sequence[Slowdown] = (),
         eager_bytes: int = -1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         missing = [rank for rank in live if not 0 <= rank < graph.num_ranks]
         if missing:
             raise BadConfigError(f"no rank {missing[0]} to run live; the ranks are 0 to {graph.num_ranks - 1}")

@@ -58,8 +58,12 @@ def _list_edges(solution: Solution) -> pl.DataFrame:
     first = code.class_op_start[solution.wiring.wires.rank_class[rank]]
     kind = code.ops[np.arange(len(rank)) - state.ranks[rank, RANK_NOTES] + first, 0] & CODE_MASK
     transfers = (kind >= COLLECTIVE) & (kind < MARK)
-    parts = [("compute", kind == COMPUTE, START, END), ("host", kind == HOST, START, END),
-             ("transfer", transfers, READY, END), ("wait", transfers, START, READY)]  # fmt: skip
+    parts = [
+        ("compute", kind == COMPUTE, START, END),
+        ("host", kind == HOST, START, END),
+        ("transfer", transfers, READY, END),
+        ("wait", transfers, START, READY),
+    ]
     frames = []
     for name, mask, begin, end in parts:
         for column, step in ((begin, 1), (end, -1)):

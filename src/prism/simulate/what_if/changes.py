@@ -133,9 +133,12 @@ def _replicate(
     fresh = np.arange((degree - kept) * size)
     first = int(hosts[: kept * size].max()) + 1
     hosts[kept * size :], locals_[kept * size :] = first + fresh // per_host, fresh % per_host
-    ranks = RANKS.conform(pl.DataFrame({
-        "rank": number.ravel(), "class": graph.ranks["class"].to_numpy()[source], "host": hosts, "local": locals_,
-    }), graph.name)  # fmt: skip
+    ranks = RANKS.conform(
+        pl.DataFrame(
+            {"rank": number.ravel(), "class": graph.ranks["class"].to_numpy()[source], "host": hosts, "local": locals_}
+        ),
+        graph.name,
+    )
     frames, next_group = [], 0
     for _, rows in graph.groups.group_by("group", maintain_order=True):
         members = rows["rank"].to_numpy()

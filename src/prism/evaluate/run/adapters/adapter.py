@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +110,23 @@ class Adapter(Protocol):
     def combine(self, dataset: Dataset, scores: Sequence[Record]) -> dict[str, float]:
         """The dataset's metrics from the scores of all its samples, in order."""
         ...
+
+
+def check_known(dataset: Dataset, known: Collection[str]) -> None:
+    """Refuse settings that nobody reads."""
+    if unknown := sorted(set(dataset.settings) - set(known)):
+        raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(known)}")
+
+
+def read_directions(dataset: Dataset) -> dict[str, bool]:
+    """Which way each metric is better, where the settings say it."""
+    found: dict[str, bool] = {}
+    for key, better in (("higher_is_better", True), ("lower_is_better", False)):
+        names = dataset.settings.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' is {names!r}, expected a list of metrics")
+        found |= dict.fromkeys(names, better)
+    return found
 
 
 def batch_of(dataset: Dataset, shrink: int, default: int = 1) -> int:

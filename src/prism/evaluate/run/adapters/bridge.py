@@ -11,15 +11,14 @@ import json
 import math
 import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, PrismError
-from prism.evaluate.run.adapters.adapter import Bench, Record, Survey
-from prism.evaluate.run.adapters.environment import tool_environment
+from prism.evaluate.run.adapters.adapter import Bench, Record, Survey, check_known, read_directions
+from prism.evaluate.run.adapters.programs import fill_command, run_program
 from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, read_endpoint
 from prism.evaluate.schedule.trials import Dataset
 
@@ -46,19 +45,19 @@ class BridgeAdapter:
 
     def survey(self, dataset: Dataset) -> Survey:
         """One sample stands for all: the tool counts them itself."""
-        unknown = sorted(set(dataset.settings) - set(_KNOWN))
-        if unknown:
-            raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_KNOWN)}")
+        check_known(dataset, _KNOWN)
         program = shlex.split(str(dataset.settings.get("command", _COMMANDS[self._tool])))[0]
         if shutil.which(program) is None:
             raise BadConfigError(
                 f"dataset '{dataset.name}': no program '{program}' can be run here; install {self._tool}"
             )
-        settings = dataset.settings
-        directions = {str(n): True for n in settings.get("higher_is_better", [])}
-        directions |= {str(n): False for n in settings.get("lower_is_better", [])}
-        version = str(settings.get("version", ""))
-        return Survey(samples=1, identity=f"{self._tool}/{dataset.task}", version=version, directions=directions)
+        version = str(dataset.settings.get("version", ""))
+        return Survey(
+            samples=1,
+            identity=f"{self._tool}/{dataset.task}",
+            version=version,
+            directions=read_directions(dataset),
+        )
 
     def prepare(self, dataset: Dataset, model: Path, bench: Bench, shrink: int) -> None:
         """The tool loads the model itself."""
@@ -66,14 +65,7 @@ class BridgeAdapter:
     def infer(self, dataset: Dataset, model: Path, bench: Bench, first: int, last: int, shrink: int) -> list[Record]:
         """Run the tool and read what it wrote."""
         with tempfile.TemporaryDirectory(prefix="prism-bridge-") as folder:
-            done = subprocess.run(
-                self._command(dataset, model, bench, folder),
-                cwd=dataset.settings.get("folder", "."),
-                env=tool_environment(),
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            done = run_program(dataset, self._command(dataset, model, bench, folder), {})
             if done.returncode:
                 last_line = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
                 raise PrismError(f"dataset '{dataset.name}': {self._tool} ended with {done.returncode}: {last_line}")
@@ -101,12 +93,7 @@ class BridgeAdapter:
             chosen = str(dataset.settings.get("command", _SERVED[self._tool]))
         if not chosen:
             raise BadConfigError(f"dataset '{dataset.name}': write the 'command' that asks an endpoint")
-        try:
-            filled = [part.format_map(words) for part in shlex.split(chosen)]
-        except (KeyError, ValueError, IndexError) as error:
-            raise BadConfigError(
-                f"dataset '{dataset.name}': 'settings.command' cannot be filled in ({error})"
-            ) from None
+        filled = fill_command(dataset, "command", chosen, words)
         return [*filled, *shlex.split(str(dataset.settings.get("args", "")))]
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.errors import BadConfigError
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, batch_of
+from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, batch_of, check_known
 from prism.evaluate.run.models import Continuation, LanguageModel, open_model
 from prism.evaluate.run.models.adapted import split_adapter
 from prism.evaluate.run.scoring.judge import judge_answer
@@ -161,9 +160,7 @@ def _score(dataset: Dataset, sample: Sample, output: Record) -> Record:
 
 
 def _task_of(dataset: Dataset) -> _Task:
-    unknown = sorted(set(dataset.settings) - set(_SETTINGS))
-    if unknown:
-        raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_SETTINGS)}")
+    check_known(dataset, _SETTINGS)
     return TASKS[dataset.task]
 
 

@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, BadFileError, PrismError
-from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey
-from prism.evaluate.run.adapters.environment import tool_environment
+from prism.evaluate.run.adapters.adapter import Bench, Record, SampleError, Survey, check_known, read_directions
+from prism.evaluate.run.adapters.programs import fill_command, run_program
 from prism.evaluate.run.fingerprint import identify_file
 from prism.evaluate.schedule.trials import Dataset
 
 _KNOWN = ("infer", "score", "data", "folder", "lower_is_better", "higher_is_better", "score_timeout_s", "version")
-# A program must not go on and hold a GPU when its worker is stopped: it is bound to it (PR_SET_PDEATHSIG), then begun.
-_BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "MemoryError")
 
 
@@ -39,13 +34,11 @@ class CommandAdapter:
         for key in ("infer", "score"):
             if not isinstance(dataset.settings.get(key), str):
                 raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' is missing; write the command to run")
-        unknown = sorted(set(dataset.settings) - set(_KNOWN))
-        if unknown:
-            raise BadConfigError(f"dataset '{dataset.name}': no setting '{unknown[0]}'; known: {', '.join(_KNOWN)}")
+        check_known(dataset, _KNOWN)
         path = self._data_path(dataset)
         if path is None and not dataset.samples:
             raise BadConfigError(f"dataset '{dataset.name}': give 'samples', or 'settings.data' with a line per sample")
-        directions = _directions(dataset)
+        directions = read_directions(dataset)
         version = str(dataset.settings.get("version", ""))
         if path is None:
             identity = "no data file"
@@ -108,39 +101,18 @@ class CommandAdapter:
         """Run one of the commands; its last line on stderr is what a failure is told by."""
         data = self._data_path(dataset)
         filled = dict(words) | {"data": data.resolve() if data else "", "task": dataset.task}
-        try:
-            command = [part.format_map(filled) for part in shlex.split(dataset.settings[key])]
-        except (KeyError, ValueError, IndexError) as error:
-            raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' cannot be filled in ({error})") from None
+        command = fill_command(dataset, key, dataset.settings[key], filled)
         folder = Path(dataset.settings.get("folder", "."))
         if shutil.which(folder / command[0] if "/" in command[0] else command[0]) is None:
             raise BadConfigError(
                 f"dataset '{dataset.name}': 'settings.{key}': no program '{command[0]}' can be run here"
             )
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _BOUND, *command],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=tool_environment() | {"PRISM_SHRINK": str(words.get("shrink", 0))},
-        )
+        done = run_program(dataset, command, {"PRISM_SHRINK": str(words.get("shrink", 0))})
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             if done.returncode == -9 or any(word in done.stderr for word in _OUT_OF_MEMORY):
                 raise MemoryError(last)
             raise PrismError(f"dataset '{dataset.name}': the {key} command ended with {done.returncode}: {last}")
-
-
-def _directions(dataset: Dataset) -> dict[str, bool]:
-    """Which way each metric is better, where the settings say it."""
-    found: dict[str, bool] = {}
-    for key, better in (("higher_is_better", True), ("lower_is_better", False)):
-        names = dataset.settings.get(key, [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' is {names!r}, expected a list of metrics")
-        found |= dict.fromkeys(names, better)
-    return found
 
 
 def _read_lines(path: Path) -> list[Record]:

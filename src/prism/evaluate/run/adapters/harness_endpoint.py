@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
@@ -55,12 +54,7 @@ class _OverClient:
                 return ["" if text is None else text for text in me.parse_generations(outputs=found)]
             return me.parse_logprobs(outputs=found, tokens=[request], ctxlens=[length])
 
-        with ThreadPoolExecutor(self.client.endpoint.concurrency) as pool:
-            try:
-                return list(pool.map(ask, requests, lengths))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        return self.client.at_once(ask, requests, lengths)
 
 
 class _Completions(_OverClient, LocalCompletionsAPI):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, BadFileError, MissingExtraError
-from prism.evaluate.run.adapters.adapter import Survey
+from prism.evaluate.run.adapters.adapter import Survey, check_known
 from prism.evaluate.run.failures import first_line
 from prism.evaluate.schedule.trials import Dataset, Group, GroupMetric
 from prism.version import __version__
@@ -37,9 +37,8 @@ KNOWN: dict[str, tuple[type, ...]] = {
 
 def check_settings(dataset: Dataset) -> None:
     """Refuse settings that nobody reads, and values of the wrong kind."""
+    check_known(dataset, KNOWN)
     for key, value in dataset.settings.items():
-        if key not in KNOWN:
-            raise BadConfigError(f"dataset '{dataset.name}': no setting '{key}'; known: {', '.join(sorted(KNOWN))}")
         if not isinstance(value, KNOWN[key]) or (isinstance(value, bool) and bool not in KNOWN[key]):
             kinds = " or ".join(_KINDS.get(kind, "a number") for kind in KNOWN[key])
             raise BadConfigError(f"dataset '{dataset.name}': 'settings.{key}' is {value!r}, expected {kinds}")

@@ -16,15 +16,15 @@ import numpy as np
 from prism.errors import BadFileError
 from prism.evaluate.files import replace_file
 from prism.evaluate.run.checkpoints.dcp import METADATA, read_metadata
+from prism.evaluate.run.checkpoints.folder import saved_paths
 from prism.evaluate.run.checkpoints.kinds import Kind, find_kind
 from prism.evaluate.run.checkpoints.names import Lazy, rename
 from prism.evaluate.run.checkpoints.tensors import DTYPES, find_tensors, read_saved
 from prism.evaluate.run.loading.source import SIDE_FILES
+from prism.evaluate.run.models.adapted import ADAPTER_FILE, check_base, find_base
 
 _CONVERTED = (Kind.DCP, Kind.MEGATRON, Kind.TORCH, Kind.LORA)
 _WRITE_BYTES = 64 << 20
-_ADAPTER = "adapter_config.json"
-_BIN_INDEX = "pytorch_model.bin.index.json"
 
 
 def make_readable(path: Path, assets: Path | None, base: Path | None, cache: Path) -> Path:
@@ -72,25 +72,13 @@ def read_weights(kind: Kind, weights: Path) -> Mapping[str, Lazy]:
     if kind in (Kind.DCP, Kind.MEGATRON):
         return read_metadata(weights)
     found: dict[str, Lazy] = {}
-    for path in _torch_files(weights):
+    for path in saved_paths(weights):
         document = read_saved(path)
         inner = next(
             (document[k] for k in ("state_dict", "model") if isinstance(document, dict) and k in document), document
         )
         found |= find_tensors(inner)
     return found
-
-
-def _torch_files(weights: Path) -> list[Path]:
-    if weights.is_file():
-        return [weights]
-    if (weights / _BIN_INDEX).is_file():
-        try:
-            names = set(json.loads((weights / _BIN_INDEX).read_text())["weight_map"].values())
-            return [weights / Path(str(name)).name for name in sorted(names)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise BadFileError(f"{weights / _BIN_INDEX}: not a readable index of weights; save it again") from None
-    return [weights / "pytorch_model.bin"]
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
@@ -120,14 +108,9 @@ def _copy_adapter(target: Path, source: Path, base: Path | None) -> None:
     for path in source.iterdir():
         if path.name.startswith("adapter_") or path.name in SIDE_FILES:
             shutil.copyfile(path, target / path.name)
-    document = json.loads((source / _ADAPTER).read_text())
-    named = base or Path(str(document.get("base_model_name_or_path")))
-    if not (named / "config.json").is_file():
-        raise BadFileError(
-            f"{source / _ADAPTER}: its base model '{named}' is no folder with a config.json here; "
-            "give the checkpoint's 'base' in the plan"
-        )
-    replace_file(target / _ADAPTER, json.dumps({**document, "base_model_name_or_path": str(named.resolve())}))
+    document = json.loads((source / ADAPTER_FILE).read_text())
+    named = find_base(source) if base is None else check_base(base, source / ADAPTER_FILE)
+    replace_file(target / ADAPTER_FILE, json.dumps({**document, "base_model_name_or_path": str(named.resolve())}))
 
 
 def _find_side(path: Path, weights: Path, assets: Path | None) -> Path:

@@ -41,12 +41,13 @@ def inspect_folder(folder: Path) -> Checkpoint:
         size = check_whole(weights, read_metadata(weights))
         return _describe(folder, [_Shard(num_bytes=size, parameters=0)], step)
     if kind is Kind.TORCH:
-        return _describe(folder, [_inspect_saved(path) for path in _saved_paths(weights)], step)
+        return _describe(folder, [_inspect_saved(path) for path in saved_paths(weights)], step)
     paths = [folder] if folder.is_file() else _shard_paths(folder)
     return _describe(folder, [_inspect_shard(path) for path in paths], step)
 
 
-def _saved_paths(weights: Path) -> list[Path]:
+def saved_paths(weights: Path) -> list[Path]:
+    """The files of torch.save that hold a model, all of them there."""
     if weights.is_file():
         return [weights]
     index = weights / "pytorch_model.bin.index.json"

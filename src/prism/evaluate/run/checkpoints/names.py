@@ -34,32 +34,42 @@ class Made:
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
 # The embedding of each family of models, by which the names before it are known to be a prefix.
 _EMBEDDINGS = (
-    "model.embed_tokens.weight", "transformer.wte.weight", "gpt_neox.embed_in.weight",
-    "model.decoder.embed_tokens.weight", "transformer.word_embeddings.weight", "backbone.embeddings.weight",
+    "model.embed_tokens.weight",
+    "transformer.wte.weight",
+    "gpt_neox.embed_in.weight",
+    "model.decoder.embed_tokens.weight",
+    "transformer.word_embeddings.weight",
+    "backbone.embeddings.weight",
     "model.language_model.embed_tokens.weight",
-)  # fmt: skip
+)
 _TITAN_EMBEDDING = "tok_embeddings.weight"
 _MEGATRON_EMBEDDING = "embedding.word_embeddings.weight"
 _TITAN = {
-    "attention.wq.weight": "self_attn.q_proj.weight", "attention.wk.weight": "self_attn.k_proj.weight",
-    "attention.wv.weight": "self_attn.v_proj.weight", "attention.wo.weight": "self_attn.o_proj.weight",
-    "attention.q_norm.weight": "self_attn.q_norm.weight", "attention.k_norm.weight": "self_attn.k_norm.weight",
-    "feed_forward.w1.weight": "mlp.gate_proj.weight", "feed_forward.w2.weight": "mlp.down_proj.weight",
-    "feed_forward.w3.weight": "mlp.up_proj.weight", "attention_norm.weight": "input_layernorm.weight",
+    "attention.wq.weight": "self_attn.q_proj.weight",
+    "attention.wk.weight": "self_attn.k_proj.weight",
+    "attention.wv.weight": "self_attn.v_proj.weight",
+    "attention.wo.weight": "self_attn.o_proj.weight",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
+    "feed_forward.w1.weight": "mlp.gate_proj.weight",
+    "feed_forward.w2.weight": "mlp.down_proj.weight",
+    "feed_forward.w3.weight": "mlp.up_proj.weight",
+    "attention_norm.weight": "input_layernorm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
-}  # fmt: skip
+}
 _TITAN_ENDS = {"norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
 _INTERLEAVED = ("llama",)  # torchtitan turns pairs of neighbours for these, Hugging Face turns halves
 _AS_LLAMA = ("llama", "mistral", "qwen2", "qwen3")
 _MEGATRON = {
-    "self_attention.linear_proj.weight": "self_attn.o_proj.weight", "mlp.linear_fc2.weight": "mlp.down_proj.weight",
+    "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+    "mlp.linear_fc2.weight": "mlp.down_proj.weight",
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "input_layernorm.weight": "input_layernorm.weight",
     "mlp.linear_fc1.layer_norm_weight": "post_attention_layernorm.weight",
     "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
     "self_attention.q_layernorm.weight": "self_attn.q_norm.weight",
     "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
-}  # fmt: skip
+}
 _MEGATRON_ENDS = {"decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
 _LAYER = re.compile(r"\blayers?\.(\d+)\.|\bh\.(\d+)\.")
 

@@ -101,10 +101,6 @@ class LocalEngine:
         self._processes.clear()
         self._lines.clear()
 
-    def process_id(self, worker: str) -> int:
-        """The number of a worker's process, for tests that kill it."""
-        return self._processes[worker].pid
-
     def _forget(self, worker: str) -> None:
         self._lines.pop(worker).close()
         self._processes.pop(worker)

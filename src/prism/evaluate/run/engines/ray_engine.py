@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import time
 from collections.abc import Sequence
@@ -123,11 +122,6 @@ class RayEngine:
         for worker in list(self._hands):
             self.stop(worker)
         ray.shutdown()
-
-    def process_id(self, worker: str) -> int:
-        """The number of an actor's process, for tests that kill it."""
-        pid: int = ray.get(self._hands[worker].__ray_call__.remote(lambda _: os.getpid()))
-        return pid
 
     def _report(self, ref: Any) -> Report:
         worker = self._running.pop(ref)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
-from prism.evaluate.run.loading.source import SourceFile, read_sums
+from prism.evaluate.run.loading.source import SourceFile, add_sums
 
 _SAMPLE_BYTES = 4096
 
@@ -30,9 +30,7 @@ class FolderSource:
             raise BadFileError(f"{self._path}: the folder holds no files; is the checkpoint being written?")
         if MANIFEST_NAME in found:
             manifest = self._path / MANIFEST_NAME
-            for name, (num_bytes, sha256) in read_sums(manifest.read_bytes(), str(manifest)).items():
-                version = found[name].version if name in found else ""
-                found[name] = SourceFile(name=name, num_bytes=num_bytes, version=version, sha256=sha256)
+            add_sums(found, manifest.read_bytes(), str(manifest))
         return tuple(found.values())
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:

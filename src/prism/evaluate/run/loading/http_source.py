@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
 from dataclasses import replace
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.folder import INDEX_NAME
 from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
+from prism.evaluate.run.connections import Connections
 from prism.evaluate.run.loading.source import (
     SIDE_FILES,
     SINGLE_NAME,
@@ -33,12 +31,7 @@ class HttpSource:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         self._url = urllib.parse.urlsplit(self.address)
-        self._idle: list[http.client.HTTPConnection] = []  # connections are kept; several threads read at once
-        self._guard = threading.Lock()
-
-    def __del__(self) -> None:
-        for connection in self._idle:
-            connection.close()
+        self._connections = Connections(self._url, _TIMEOUT_S)
 
     def files(self) -> tuple[SourceFile, ...]:
         """All files that the server is known to have."""
@@ -75,7 +68,7 @@ class HttpSource:
 
     def _read_once(self, name: str, start: int, buffer: memoryview) -> int:
         """Read as much as comes on one connection; the number of bytes that came."""
-        with self._connection() as line:
+        with self._connections.take() as line:
             response = self._ask(line, "GET", name, {"Range": f"bytes={start}-{start + len(buffer) - 1}"})
             if response.status not in (200, 206):
                 response.read()
@@ -104,7 +97,7 @@ class HttpSource:
 
     def _probe(self, name: str) -> SourceFile | None:
         try:
-            with self._connection() as line:
+            with self._connections.take() as line:
                 response = self._ask(line, "HEAD", name, {})
                 response.read()
         except (http.client.HTTPException, OSError) as error:
@@ -122,20 +115,6 @@ class HttpSource:
         path = self._url.path if plain else f"{self._url.path}/{urllib.parse.quote(name)}"
         line.request(method, f"{path}?{self._url.query}" if self._url.query else path, headers=headers)
         return line.getresponse()
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[http.client.HTTPConnection]:
-        """An idle connection or a new one; after an error it is closed."""
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        with self._guard:
-            line = self._idle.pop() if self._idle else kind(self._url.netloc, timeout=_TIMEOUT_S)
-        try:
-            yield line
-        except BaseException:
-            line.close()
-            raise
-        with self._guard:
-            self._idle.append(line)
 
 
 def _skip(response: http.client.HTTPResponse, count: int) -> None:

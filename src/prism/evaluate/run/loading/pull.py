@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,8 @@ from pathlib import Path
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.folder import inspect_folder
+from prism.evaluate.run.fingerprint import identify_file
 from prism.evaluate.run.loading.source import Source, SourceFile
-
-_HASH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +81,5 @@ def _check_whole(folder: Path, address: str) -> None:
 
 
 def _check_sum(folder: Path, file: SourceFile, address: str) -> None:
-    if file.sha256 is None:
-        return
-    digest = hashlib.sha256()
-    with (folder / file.name).open("rb") as handle:
-        while chunk := handle.read(_HASH_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != file.sha256:
+    if file.sha256 is not None and identify_file(folder / file.name) != file.sha256:
         raise BadFileError(f"{address}/{file.name}: its checksum differs from the manifest's; write or copy it again")

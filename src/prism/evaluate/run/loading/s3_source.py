@@ -7,7 +7,7 @@ from typing import Any
 from prism.errors import BadFileError, MissingExtraError
 from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
 from prism.evaluate.run.failures import first_line
-from prism.evaluate.run.loading.source import SourceFile, read_small, read_sums
+from prism.evaluate.run.loading.source import SourceFile, add_sums, read_small
 
 _READ_BYTES = 1 << 20
 
@@ -37,10 +37,7 @@ class S3Source:
         if not found:
             raise BadFileError(f"{self.address}: no objects below this prefix; check the address")
         if MANIFEST_NAME in found:
-            sums = read_sums(read_small(self, found[MANIFEST_NAME]), f"{self.address}/{MANIFEST_NAME}")
-            for name, (num_bytes, sha256) in sums.items():
-                version = found[name].version if name in found else ""
-                found[name] = SourceFile(name=name, num_bytes=num_bytes, version=version, sha256=sha256)
+            add_sums(found, read_small(self, found[MANIFEST_NAME]), f"{self.address}/{MANIFEST_NAME}")
         return tuple(found[name] for name in sorted(found))
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:

@@ -62,6 +62,13 @@ def read_small(source: Source, file: SourceFile) -> bytes:
     return bytes(content)
 
 
+def add_sums(found: dict[str, SourceFile], text: bytes, where: str) -> None:
+    """Take sizes and checksums from a manifest; a file that only the manifest knows is missed when it is read."""
+    for name, (num_bytes, sha256) in read_sums(text, where).items():
+        version = found[name].version if name in found else ""
+        found[name] = SourceFile(name=name, num_bytes=num_bytes, version=version, sha256=sha256)
+
+
 def read_sums(text: bytes, where: str) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 of every file that a manifest written by Prism's checkpointer names."""
     try:

@@ -18,10 +18,14 @@ def find_base(folder: Path) -> Path:
         named = str(json.loads(path.read_text())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError):
         raise BadFileError(f"{path}: names no 'base_model_name_or_path'; write the adapter again") from None
-    base = Path(named)
+    return check_base(Path(named), path)
+
+
+def check_base(base: Path, where: Path) -> Path:
+    """The same folder; raises where it holds no model."""
     if not (base / "config.json").is_file():
         raise BadFileError(
-            f"{path}: its base model '{named}' is no folder with a config.json here; "
+            f"{where}: its base model '{base}' is no folder with a config.json here; "
             "give the checkpoint's 'base' in the plan"
         )
     return base

@@ -12,17 +12,19 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from prism.errors import BadConfigError, BadFileError, PrismError
+from prism.evaluate.run.connections import Connections
 from prism.evaluate.run.models.model import Continuation, Likelihood
 from prism.records.settings import Checked, number, one_of
 
 ENDPOINT_FILE = "endpoint.json"
+T = TypeVar("T")
 _RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 _MAX_WAIT_S = 60.0
 
@@ -86,17 +88,19 @@ class EndpointClient:
         self._where = urllib.parse.urlsplit(endpoint.url.rstrip("/"))
         if self._where.scheme not in ("http", "https") or not self._where.netloc:
             raise BadConfigError(f"'endpoint.url' is '{endpoint.url}', expected an address as http://host:8000/v1")
-        self._idle: list[http.client.HTTPConnection] = []
+        self._connections = Connections(self._where, endpoint.timeout_s)
         self._lock = threading.Lock()
         self._pace = _Pace(endpoint)
 
     def post_all(self, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Answers in the order of the requests; the first that cannot be had ends them all."""
-        if not bodies:
-            return []
-        with ThreadPoolExecutor(min(self.endpoint.concurrency, len(bodies))) as pool:
+        return self.at_once(self.post, bodies)
+
+    def at_once(self, ask: Callable[..., T], *given: Iterable[Any]) -> list[T]:
+        """What `ask` returns for each, as many at once as the endpoint may have."""
+        with ThreadPoolExecutor(self.endpoint.concurrency) as pool:
             try:
-                return list(pool.map(self.post, bodies))
+                return list(pool.map(ask, *given))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -147,24 +151,10 @@ class EndpointClient:
         if key := os.environ.get(self.endpoint.key_variable):
             headers["Authorization"] = f"Bearer {key}"
         path = "chat/completions" if "messages" in body else "completions"
-        line = self._idle.pop() if self._idle else self._connect()
-        try:
+        with self._connections.take() as line:
             line.request("POST", f"{self._where.path}/{path}", json.dumps(body), headers)
             answer = line.getresponse()
-            text = answer.read()
-        except BaseException:
-            line.close()
-            raise
-        self._idle.append(line)
-        return answer.status, answer.headers, text
-
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
-        return kind(self._where.netloc, timeout=self.endpoint.timeout_s)
-
-    def __del__(self) -> None:
-        for line in getattr(self, "_idle", ()):
-            line.close()
+            return answer.status, answer.headers, answer.read()
 
 
 class _Pace:

@@ -6,11 +6,14 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prism.evaluate.run.checkpoints.convert import write_tensors
+from prism.evaluate.run.checkpoints.names import Made
 from prism.evaluate.run.models.model import TINY, Continuation, Likelihood
 
 _VOCABULARY = 256
@@ -45,16 +48,9 @@ def write_tiny(folder: Path, seed: int, config: TinyConfig | None = None) -> Non
 
 def write_safetensors(path: Path, tensors: dict[str, Array]) -> None:
     """Write float32 tensors as safetensors."""
-    header, offset = {}, 0
-    for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, offset + tensor.nbytes]}
-        offset += tensor.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            handle.write(np.ascontiguousarray(tensor).tobytes())
+    write_tensors(
+        path, {name: Made("float32", held.shape, partial(np.asarray, held)) for name, held in tensors.items()}
+    )
 
 
 def map_safetensors(path: Path) -> dict[str, Array]:
@@ -66,6 +62,7 @@ def map_safetensors(path: Path) -> dict[str, Array]:
     return {
         name: data[slice(*entry["data_offsets"])].view(np.float32).reshape(entry["shape"])
         for name, entry in header.items()
+        if name != "__metadata__"
     }
 
 

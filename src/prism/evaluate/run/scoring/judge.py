@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prism.errors import BadConfigError, PrismError
+from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
 
 _QUESTION = (
     "Question: {prompt}\nReference answer: {answer}\nAnswer to judge: {text}\n"
@@ -31,7 +29,10 @@ def judge_answer(settings: Mapping[str, Any], prompt: str, answer: str, text: st
     kept = _kept_path(settings, json.dumps([url, body], sort_keys=True))
     if kept is not None and kept.is_file():
         return float(kept.read_text())
-    mark = _read_mark(_ask(f"{url}/chat/completions", body, float(settings.get("timeout_s", 60.0))))
+    timeout_s = float(settings.get("timeout_s", 60.0))
+    # A judge that is busy is asked again by the retry of the score, which may be on another node.
+    judge = Endpoint(url=url, model=model, key_variable="PRISM_JUDGE_KEY", timeout_s=timeout_s, attempts=1)
+    mark = _read_mark(_ask(judge, body))
     if kept is not None:
         from prism.evaluate.files import replace_file
 
@@ -44,16 +45,11 @@ def _kept_path(settings: Mapping[str, Any], request: str) -> Path | None:
     return Path(str(folder)) / hashlib.sha256(request.encode()).hexdigest() if folder else None
 
 
-def _ask(url: str, body: dict[str, Any], timeout_s: float) -> str:
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get("PRISM_JUDGE_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+def _ask(endpoint: Endpoint, body: dict[str, Any]) -> str:
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            return str(json.load(response)["choices"][0]["message"]["content"])
-    except (urllib.error.URLError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise PrismError(f"the judge at {url} gave no answer ({error})") from None
+        return str(EndpointClient(endpoint).post(body)["choices"][0]["message"]["content"])
+    except (PrismError, KeyError, IndexError, TypeError) as error:
+        raise PrismError(f"the judge at {endpoint.url} gave no answer ({error})") from None
 
 
 def _read_mark(reply: str) -> float:

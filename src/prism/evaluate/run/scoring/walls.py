@@ -197,9 +197,13 @@ def make_filter(machine: str) -> bytes:
         raise OSError(38, f"no system call filter for {machine}")
     audit, column = _ARCHITECTURES[machine]
     steps: list[Step] = [
-        (_LOAD, 0, 0, _AT_ARCHITECTURE), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _AT_NUMBER), (_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL),  # the x32 variants
-    ]  # fmt: skip
+        (_LOAD, 0, 0, _AT_ARCHITECTURE),
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _AT_NUMBER),
+        (_AT_LEAST, 0, 1, 0x40000000),
+        (_RETURN, 0, 0, _KILL),  # the x32 variants
+    ]
     refused = [(numbers[column], _EPERM) for numbers in _CALLS.values()]
     for number, error in [*refused, (_CLONE3, _ENOSYS)]:  # clone3 hides its flags; libraries fall back to clone
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | error)]

@@ -1,6 +1,6 @@
 """A tiny trainer for drills: several real gloo ranks, the same numbers every time, and faults on order.
 
-    python -m prism.recover.checkpoint.rehearsal --ranks 4 --steps 100 --checkpoints DIR --losses FILE
+    python drills/trainers/rehearsal.py --ranks 4 --steps 100 --checkpoints DIR --losses FILE
 
 It imports torch once and forks its ranks. Gradients are averaged by plain all-reduces: DDP rebuilds its buckets
 after the first step, and with that the order of its sums, so a restarted run would differ in the last bit.
