@@ -14,6 +14,7 @@ _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.Break: ast.Continue, ast.Continue: ast.Break,
 }  # fmt: skip
+NOTE = "__note_line__"  # the function that traced modules call
 _SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -89,6 +90,24 @@ def build_mutant(mutant: Mutant) -> ast.Module:
             elif isinstance(value, list):
                 value[:] = [changed if item is target else item for item in value]
     return ast.fix_missing_locations(tree)
+
+
+def build_traced(file: Path) -> ast.Module:
+    """The module with a call of `NOTE` before every statement of a function, which is told the statement's line."""
+    tree = ast.parse(file.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node): node for function in functions for node in ast.walk(function)}
+    for node in inside.values():
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and not isinstance(node, ast.ClassDef):
+                block[:] = [part for statement in block for part in _with_note(statement)]
+    return ast.fix_missing_locations(tree)
+
+
+def _with_note(statement: ast.stmt) -> list[ast.stmt]:
+    call = ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(statement.lineno)], []))
+    return [call, statement]
 
 
 def mutate_node(node: ast.AST) -> ast.AST | None:
