@@ -126,8 +126,8 @@ def mutate_node(node: ast.AST) -> ast.AST | None:
     elif isinstance(made, ast.Constant):
         return _mutate_constant(made)
     elif isinstance(made, ast.Return):
-        if made.value is None or (isinstance(made.value, ast.Constant) and made.value.value is None):
-            return None
+        if made.value is None or (isinstance(made.value, ast.Constant) and not made.value.value):
+            return None  # whoever asks for a truth takes False for None; the constant itself is changed elsewhere
         made.value = ast.Constant(None)
     elif isinstance(made, ast.If | ast.IfExp | ast.While):
         if isinstance(made.test, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Constant):

@@ -320,7 +320,7 @@ class _Tracer:
         return 0
 
     def note(self, lines: dict[int, list[str]], line: int) -> None:
-        """Remember that the present test executes a line."""
+        """Remember that the present test executes a line; what runs at import is of no test."""
         tests = lines.setdefault(line, [])
-        if not tests or tests[-1] != self.test:
+        if self.test and (not tests or tests[-1] != self.test):
             tests.append(self.test)

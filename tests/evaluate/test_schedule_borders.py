@@ -190,6 +190,18 @@ def test_scores_that_wait_and_scores_that_run_are_not_done() -> None:
     assert seen.scores_waiting == 3
 
 
+def test_scores_wait_for_the_cpus_there_are() -> None:
+    for cpus, expected_s in ((0, 6.0), (1, 6.0), (3, 2.0)):
+        assert ScoreQueue(waiting={part(0, 1): 6.0}, cpus={"a": cpus}).expected_s == expected_s
+
+
+def test_a_score_goes_to_the_node_with_most_free_cpus() -> None:
+    queue = ScoreQueue(cpus={"a": 3, "b": 2}, busy={"a": 2})
+    queue.add(part(0, 1), 1.0, None)
+    assert queue.start()[0][1].node == "b"
+    assert [scoring.node for scoring in queue.running.values()] == ["b"] and queue.busy == {"a": 2, "b": 1}
+
+
 # -- cutting and packing
 
 
