@@ -16,10 +16,10 @@ from prism.evaluate.schedule.actions import ReportFailure, StartInference
 from prism.evaluate.schedule.bound import Supply, _fits, _needed_s
 from prism.evaluate.schedule.cutting import CuttingConfig, Outlook, cut_trial
 from prism.evaluate.schedule.hardware import Hardware
-from prism.evaluate.schedule.learning import Effect, Effects, Errors
+from prism.evaluate.schedule.learning import BatchTrials, Effect, Effects, Errors
 from prism.evaluate.schedule.ledger import Ledger
 from prism.evaluate.schedule.packing import Slot, _Attempt, _urgency
-from prism.evaluate.schedule.priors import Priors, Record
+from prism.evaluate.schedule.priors import Priors, Record, Took
 from prism.evaluate.schedule.roster import RunningTrial
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.score_queue import ScoreQueue, Scoring
@@ -331,3 +331,28 @@ def test_errors_that_are_all_alike_leave_only_what_was_expected_before() -> None
     assert errors.variance == pytest.approx(2 * 0.25 / 4)
     errors.add(4.0)  # around a mean of two: 1 + 1 + 4
     assert errors.variance == pytest.approx((2 * 0.25 + 6) / 5)
+
+
+def test_what_larger_models_take_is_learned_from_models_of_another_size_alone() -> None:
+    for parameters, learned in ((7 * 10**9, False), (10**9, True)):
+        priors = Priors([Record(dataset="task", parameters=parameters, infer_s=0.5)])
+        priors.observe_inference(TASK, LARGE, Took(samples=10, seconds=50.0))
+        assert ("exponent" in priors.learned().effects) is learned
+
+
+def test_a_batch_that_failed_and_fitted_as_often_is_tried_as_it_is() -> None:
+    batches = BatchTrials()
+    batches.add("task", 10, 0, fits=False)
+    assert batches.choose("task", 10) == 1
+    batches.add("task", 10, 0, fits=True)
+    assert batches.choose("task", 10) == 0
+
+
+def test_a_checkpoint_that_was_never_served_has_had_nothing() -> None:
+    planner = make_planner()
+    assert planner._claim(planner.ledger.checkpoints["m"]).served_s == 0.0
+
+
+def test_a_worker_goes_on_with_a_dataset_that_it_holds_for_a_single_sample() -> None:
+    work = make_work("a", 2, infer_s=10.0)
+    assert make_attempt(10.0, 0.0).keep(work, [(False, "w0")]) == 1
