@@ -41,7 +41,7 @@ _OPTIONS = (
     *_WARNINGS,
 )
 _PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
-_WALL_LIMIT_S = 600.0
+_WALL_LIMIT_S = 120.0
 _EXAMPLES = (
     20  # per test; fewer than the suite tries, so that a mutant that only luck finds counts as one that survived
 )
@@ -104,6 +104,9 @@ class _Server:
         """Trace all tests, then run those that reach each mutant."""
         if session.testsfailed:
             return True
+        if _has_pool():
+            self.trouble = "collecting the tests has started Polars' threads, which a forked process would wait for"
+            return True
         with tempfile.TemporaryDirectory() as folder:
             told, output = Path(folder) / "lines.json", Path(folder) / "output"
             tracer = _Tracer({mutant.file for mutant in self.mutants})
@@ -139,6 +142,11 @@ class _Server:
             cpu_s=sum(reach.seconds.values()),
         )
         return True
+
+
+def _has_pool() -> bool:
+    """Whether Polars has started its threads: a forked process has none of them and would wait for ever."""
+    return any((task / "comm").read_text().strip() == "polars-0" for task in Path("/proc/self/task").iterdir())
 
 
 def _print_fate(mutant: Mutant, fate: str) -> None:
