@@ -74,8 +74,19 @@ TARGETS = {
         ),
     ),
     "decisions": Target(
-        sources=("src/prism/observe/findings/{ranking,windows,progress,stages,suspects,durations,load,silence}.py",),
-        tests=("tests/observe/test_finding_decisions.py", "tests/observe/test_suspects.py"),
+        sources=(
+            "src/prism/observe/findings/{causes,progress,ranking,silence,stages,suspects,verdicts,windows}.py",
+            "src/prism/observe/parallelism/layout_model.py",
+            "src/prism/observe/steps/life.py",
+        ),
+        tests=(
+            "tests/observe/test_causes.py",
+            "tests/observe/test_finding_decisions.py",
+            "tests/observe/test_layout_model.py",
+            "tests/observe/test_life.py",
+            "tests/observe/test_network_decisions.py",
+            "tests/observe/test_suspects.py",
+        ),
     ),
 }
 
