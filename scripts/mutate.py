@@ -84,7 +84,7 @@ TARGETS = {
             "tests/observe/test_finding_decisions.py",
             "tests/observe/test_layout_model.py",
             "tests/observe/test_life.py",
-            "tests/observe/test_network_decisions.py",
+            "tests/observe/test_progress.py",
             "tests/observe/test_suspects.py",
         ),
     ),

@@ -49,7 +49,7 @@ def test_enough_single_packets_of_a_sampled_stream_are_samples(num: int, rate: i
 
 
 def test_an_exporter_that_sends_flows_too_sends_no_samples() -> None:
-    flow = make_samples([5], exporter="b").with_columns(packets=pl.lit(700))
+    flow = make_samples([5], exporter="b").with_columns(packets=pl.lit(700, pl.Int64))
     both = pl.concat([make_samples(range(20), exporter="a"), make_samples(range(20), exporter="b"), flow])
     assert find_samples(both).to_list() == [True] * 20 + [False] * 21
     lasting = make_samples(range(20)).with_columns(pl.col("end_ns") + 1)
