@@ -75,7 +75,8 @@ TARGETS = {
     ),
     "decisions": Target(
         sources=(
-            "src/prism/observe/findings/{causes,progress,ranking,silence,stages,suspects,verdicts,windows}.py",
+            "src/prism/observe/findings/{causes,progress,ranking,scoring,silence,stages,suspects}.py",
+            "src/prism/observe/findings/{verdicts,windows}.py",
             "src/prism/observe/parallelism/layout_model.py",
             "src/prism/observe/steps/life.py",
         ),
@@ -86,7 +87,9 @@ TARGETS = {
             "tests/observe/test_life.py",
             "tests/observe/test_progress.py",
             "tests/observe/test_suspects.py",
+            "tests/observe/test_verdicts.py",
         ),
+        compiled=False,
     ),
 }
 
