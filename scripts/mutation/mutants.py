@@ -14,6 +14,7 @@ _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.Break: ast.Continue, ast.Continue: ast.Break,
 }  # fmt: skip
+NOTE = "__note_line__"  # the function that traced modules call
 _SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -91,6 +92,24 @@ def build_mutant(mutant: Mutant) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+def build_traced(file: Path) -> ast.Module:
+    """The module with a call of `NOTE` before every statement of a function, which is told the statement's line."""
+    tree = ast.parse(file.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node): node for function in functions for node in ast.walk(function)}
+    for node in inside.values():
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and not isinstance(node, ast.ClassDef):
+                block[:] = [part for statement in block for part in _with_note(statement)]
+    return ast.fix_missing_locations(tree)
+
+
+def _with_note(statement: ast.stmt) -> list[ast.stmt]:
+    call = ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(statement.lineno)], []))
+    return [call, statement]
+
+
 def mutate_node(node: ast.AST) -> ast.AST | None:
     """The changed copy of a node, or None where there is nothing to change."""
     made = copy.copy(node)
@@ -107,8 +126,8 @@ def mutate_node(node: ast.AST) -> ast.AST | None:
     elif isinstance(made, ast.Constant):
         return _mutate_constant(made)
     elif isinstance(made, ast.Return):
-        if made.value is None or (isinstance(made.value, ast.Constant) and made.value.value is None):
-            return None
+        if made.value is None or (isinstance(made.value, ast.Constant) and not made.value.value):
+            return None  # whoever asks for a truth takes False for None; the constant itself is changed elsewhere
         made.value = ast.Constant(None)
     elif isinstance(made, ast.If | ast.IfExp | ast.While):
         if isinstance(made.test, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Constant):

@@ -6,6 +6,7 @@ the real ones and runs the tests that execute the changed line, so that a mutant
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
@@ -16,16 +17,15 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from mutation.mutants import Mutant, build_mutant
+from mutation.mutants import NOTE, Mutant, build_mutant, build_traced
 
 ROOT = Path(__file__).parents[2]
 _WARNINGS = ("-W", "ignore:overflow encountered:RuntimeWarning")  # of hashes in kernels that run as plain Python
@@ -41,8 +41,10 @@ _OPTIONS = (
     *_WARNINGS,
 )
 _PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
-_IMPORTED = "import"  # in place of a test: lines that run at import, for every test
-_WALL_LIMIT_S = 600.0
+_WALL_LIMIT_S = 120.0
+_EXAMPLES = (
+    20  # per test; fewer than the suite tries, so that a mutant that only luck finds counts as one that survived
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +104,20 @@ class _Server:
         """Trace all tests, then run those that reach each mutant."""
         if session.testsfailed:
             return True
+        if _has_pool():
+            self.trouble = "collecting the tests has started Polars' threads, which a forked process would wait for"
+            return True
         with tempfile.TemporaryDirectory() as folder:
             told, output = Path(folder) / "lines.json", Path(folder) / "output"
-            tracer = _Tracer({str(mutant.file) for mutant in self.mutants})
+            tracer = _Tracer({mutant.file for mutant in self.mutants})
             ended = _fork(lambda: tracer.run(session, told), cpu_limit_s=3600, output=output)
             if ended != 0:
-                self.trouble = f"the tests fail before anything is changed\n{output.read_text()[-6000:]}"
+                # Else every mutant would seem killed.
+                self.trouble = f"tests fail with unchanged modules put in place\n{output.read_text()[-6000:]}"
                 return True
             reach = _read_reach(told)
+        print(f"  {len(reach.seconds)} tests of {sum(reach.seconds.values()):.0f} CPU-s", flush=True)
         items = {item.nodeid: item for item in session.items}
-        if not self._spares_the_unchanged(session):
-            return True
         killed, survived, unreached = [], [], []
         for mutant in self.mutants:
             if time.monotonic() > self.until_s:
@@ -120,10 +125,15 @@ class _Server:
             chosen = reach.tests_of(mutant)
             if not chosen:
                 unreached.append(mutant)
+                _print_fate(mutant, "reached by no test")
                 continue
-            act = functools.partial(_run_changed, session, [items[name] for name in chosen], [mutant])
+            act = functools.partial(_run_changed, session, [items[name] for name in chosen], mutant)
             limit = 20 + 5 * sum(reach.seconds[name] for name in chosen)
-            (survived if _fork(act, cpu_limit_s=limit) == 0 else killed).append(mutant)
+            if _fork(act, cpu_limit_s=limit) == 0:
+                survived.append(mutant)
+                _print_fate(mutant, "survived")
+            else:
+                killed.append(mutant)
         self.score = Score(
             killed=killed,
             survived=survived,
@@ -133,17 +143,15 @@ class _Server:
         )
         return True
 
-    def _spares_the_unchanged(self, session: Any) -> bool:
-        """Whether tests pass with modules put in place that were not changed: else every mutant would seem killed."""
-        files = sorted({mutant.file for mutant in self.mutants})
-        same = [Mutant(file=file, line=0, lines=(), at_import=True, node=-1, change="") for file in files]
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "output"
-            act = functools.partial(_run_changed, session, session.items, same)
-            passed = _fork(act, cpu_limit_s=3600, output=output) == 0
-            if not passed:
-                self.trouble = f"tests fail with unchanged modules put in place\n{output.read_text()[-6000:]}"
-        return passed
+
+def _has_pool() -> bool:
+    """Whether Polars has started its threads: a forked process has none of them and would wait for ever."""
+    return any((task / "comm").read_text().strip() == "polars-0" for task in Path("/proc/self/task").iterdir())
+
+
+def _print_fate(mutant: Mutant, fate: str) -> None:
+    """At once, so that a run that is stopped has told what it found."""
+    print(f"  {mutant.file.relative_to(ROOT)} line {mutant.line}: {mutant.change} ({fate})", flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +162,16 @@ class _Reach:
     seconds: dict[str, float]
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that execute a mutant's lines, quickest first; for lines that run at import, all of its module."""
+        """The tests that execute a mutant's lines, quickest first.
+
+        For lines that run at import they are those of its module, or all where a module has constants alone.
+        """
         lines = self.lines.get(str(mutant.file), {})
         if mutant.at_import:
-            found = {test for tests in lines.values() for test in tests}
+            found = {test for tests in lines.values() for test in tests} or set(self.seconds)
         else:
             found = {test for line in mutant.lines for test in lines.get(line, [])}
-        return sorted(found - {_IMPORTED}, key=lambda test: self.seconds.get(test, 0.0))
+        return sorted(found, key=lambda test: self.seconds.get(test, 0.0))
 
 
 def _read_reach(told: Path) -> _Reach:
@@ -169,20 +180,30 @@ def _read_reach(told: Path) -> _Reach:
     return _Reach(lines=lines, seconds=read["seconds"])
 
 
-def _run_changed(session: Any, items: list[Any], mutants: Sequence[Mutant]) -> int:
-    """Put mutants in place and run tests until one fails."""
-    for mutant in mutants:
-        _put_in_place(mutant)
+def _run_changed(session: Any, items: list[Any], mutant: Mutant) -> int:
+    """Put a mutant in place and run tests until one fails."""
+    _put_in_place(mutant.file, build_mutant(mutant))
     return _run_items(session, items)
 
 
-def _run_items(session: Any, items: list[Any]) -> int:
+def _load_profile() -> None:
+    """A failing example is enough: no time is spent on a smaller one, and few are tried on each mutant."""
     from hypothesis import Phase, settings
 
-    # A failing example is enough; no time is spent on finding a smaller one.
     phases = (Phase.explicit, Phase.generate)
-    settings.register_profile("mutants", settings.get_profile("prism"), phases=phases, database=None, derandomize=True)
+    settings.register_profile(
+        "mutants",
+        settings.get_profile("prism"),
+        phases=phases,
+        database=None,
+        derandomize=True,
+        max_examples=_EXAMPLES,
+    )
     settings.load_profile("mutants")
+
+
+def _run_items(session: Any, items: list[Any]) -> int:
+    _load_profile()
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
@@ -190,13 +211,15 @@ def _run_items(session: Any, items: list[Any]) -> int:
     return 0
 
 
-def _put_in_place(mutant: Mutant) -> None:
-    """Execute the changed module beside the real one, and give the real functions and constants what it defines."""
-    name = ".".join(mutant.file.relative_to(ROOT / "src").with_suffix("").parts)
+def _put_in_place(file: Path, tree: ast.Module, **names: object) -> None:
+    """Execute a changed module beside the real one, and give the real functions and constants what it defines."""
+    name = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
     real = importlib.import_module(name)
     changed = ModuleType(name)
-    changed.__dict__.update(__file__=str(mutant.file), __package__=name.rpartition(".")[0], __name__=name)
-    exec(compile(build_mutant(mutant), str(mutant.file), "exec"), changed.__dict__)
+    changed.__dict__.update(__file__=str(file), __package__=name.rpartition(".")[0], __name__=name)
+    for module in (real, changed):
+        module.__dict__.update(names)
+    exec(compile(tree, str(file), "exec"), changed.__dict__)
     for key, value in vars(changed).items():
         old = vars(real).get(key)
         if key.startswith("__") or old is None or getattr(value, "__module__", name) != name:
@@ -276,41 +299,36 @@ def _fork(act: Callable[[], int], cpu_limit_s: float, output: Path | None = None
 
 
 class _Tracer:
-    """Notes which lines of the files each test executes."""
+    """Notes which lines of the files each test executes.
 
-    def __init__(self, files: set[str]) -> None:
-        self.lines: dict[str, dict[int, list[str]]] = {file: {} for file in files}
+    The modules themselves make the notes: a trace function of Python would be called for every frame of every
+    library, which makes tests on generated examples ten times slower.
+    """
+
+    def __init__(self, files: set[Path]) -> None:
+        self.files = files
+        self.lines: dict[str, dict[int, list[str]]] = {str(file): {} for file in files}
         self.seconds: dict[str, float] = {}
-        self.test = _IMPORTED
+        self.test = ""
 
     def run(self, session: Any, told: Path) -> int:
         """Run all tests one by one and write down what they executed."""
-        threading.settrace(self.enter)
+        for file in self.files:
+            note = functools.partial(self.note, self.lines[str(file)])
+            _put_in_place(file, build_traced(file), **{NOTE: note})
+        _load_profile()
         items = session.items
         for item, following in zip(items, [*items[1:], None], strict=True):
             self.test, begin = item.nodeid, time.process_time()
-            sys.settrace(self.enter)
-            failed = _run_items_traced(session, item, following)
-            sys.settrace(None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             self.seconds[item.nodeid] = time.process_time() - begin
-            if failed:
+            if session.testsfailed:
                 return 1
         told.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
         return 0
 
-    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Look into frames of the files only."""
-        return self.note if frame.f_code.co_filename in self.lines else None
-
-    def note(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Remember a line."""
-        seen = self.lines[frame.f_code.co_filename].setdefault(frame.f_lineno, [])
-        test = self.test if frame.f_code.co_name != "<module>" else _IMPORTED
-        if not seen or (seen[-1] != test and test not in seen):
-            seen.append(test)
-        return self.note
-
-
-def _run_items_traced(session: Any, item: Any, following: Any) -> int:
-    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-    return int(session.testsfailed)
+    def note(self, lines: dict[int, list[str]], line: int) -> None:
+        """Remember that the present test executes a line; what runs at import is of no test."""
+        tests = lines.setdefault(line, [])
+        if self.test and (not tests or tests[-1] != self.test):
+            tests.append(self.test)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.observe.parallelism.layout_model import (
     Degrees,
+    LayoutConfig,
     RankCount,
     RankedLayout,
     Reading,
+    _log_prior,
     confidence_of,
     list_layouts,
     rank_layouts,
+    stages_on_host,
 )
 
 
@@ -58,3 +63,54 @@ def test_counts_of_ranks_that_nothing_tells_apart_are_both_said() -> None:
     assert (first.degrees.dp, second.degrees.dp) == (32, 16)
     assert first.probability == pytest.approx(second.probability)
     assert first.probability < 0.5
+
+
+def make_degrees(**given: int) -> Degrees:
+    return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ranks", "shares"),
+    [
+        (make_degrees(dp=8), 8, (0.9, 0.8, 0.8, 0.7)),
+        (make_degrees(dp=4, tp=2), 8, (0.9, 0.8, 0.2, 0.7)),
+        (make_degrees(dp=4, cp=2), 8, (0.1, 0.8, 0.8, 0.7)),
+        (make_degrees(dp=8, ep=8), 8, (0.9, 0.2, 0.8, 0.7)),
+        (make_degrees(dp=2, pp=2, tp=2), 8, (0.9, 0.8, 0.5, 0.3)),  # two stages on a host
+        (make_degrees(dp=4, pp=2, tp=2), 16, (0.9, 0.8, 0.5, 0.7)),  # a host for each
+        (make_degrees(dp=8, tp=3), 24, (0.9, 0.8, 0.2, 0.7, 0.02)),  # no power of two
+        (make_degrees(dp=2, tp=16), 32, (0.9, 0.8, 0.2, 0.7, 0.02)),  # more than a host holds
+    ],
+    ids=str,
+)
+def test_a_layout_is_as_common_as_what_it_splits(degrees: Degrees, ranks: int, shares: tuple[float, ...]) -> None:
+    assert _log_prior(degrees, ranks, 8, LayoutConfig()) == pytest.approx(sum(math.log(share) for share in shares))
+
+
+@pytest.mark.parametrize(
+    ("value", "predicted", "merged", "expected"),
+    [
+        (4, (2, 4), False, math.log(0.9)),
+        (4, (2,), True, math.log(0.1)),
+        (4, (1, 2), False, math.log(0.1) - math.log(2)),  # the nearest of what is predicted
+        (0, (2,), False, math.log(0.1) - math.log(4)),  # none counts as a half
+        (2, (0,), False, math.log(0.1) - math.log(4)),
+        (4, (), False, math.log(0.1) - 1.0),
+    ],
+)
+def test_a_count_is_the_less_likely_the_further_off_it_is(
+    value: int, predicted: tuple[int, ...], merged: bool, expected: float
+) -> None:
+    reading = Reading(value=value, reliability=0.9, predict=lambda degrees: predicted, merged=merged)
+    assert reading.log_likelihood(make_degrees()) == pytest.approx(expected)
+
+
+def test_stages_share_a_host_where_one_holds_several() -> None:
+    assert [stages_on_host(make_degrees(pp=pp), 16, 8) for pp in (1, 2, 4, 8)] == [1, 1, 2, 4]
+
+
+def test_layouts_far_less_likely_than_the_best_are_left_out() -> None:
+    found = rank(16, read(pp=4, tp=2, cp=1, ep=1))
+    behind = [math.log(r.probability / found[0].probability) / LayoutConfig().sharpness for r in found]
+    assert len(found) > 1 and all(b >= math.log(0.05) - 1e-9 for b in behind)
+    assert sum(r.probability for r in found) < 0.97

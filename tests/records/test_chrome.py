@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prism.errors import InputError
 from prism.records import SPANS
 from prism.records.chrome import SLICES_PER_BATCH, write_chrome_trace
-from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans
+from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 
 def write(spans: pl.DataFrame, findings: pl.DataFrame | None = None) -> str:
@@ -121,7 +121,7 @@ def test_a_number_that_json_cannot_hold_is_left_out(value: float) -> None:
 @pytest.mark.parametrize(
     ("spans", "findings", "message"),
     [
-        (to_spans(span(0, 1)).drop("job"), None, "spans: no column 'job'"),
+        (without(to_spans(span(0, 1)), "job"), None, "spans: no column 'job'"),
         (to_spans(span(-1, 1)), None, "spans row 1: 'start_ns' is -1.*add an offset"),
         (to_spans(), finding(3, 2), "findings row 1: 'end_ns' is 2, before its start_ns 3"),
     ],

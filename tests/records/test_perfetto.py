@@ -16,7 +16,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 from prism.errors import InputError
 from prism.records import SPANS
 from prism.records.perfetto import EVENTS_PER_CHUNK, write_perfetto
-from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans
+from traces import finding, finding_tables, in_order, slices_wanted, span, span_tables, to_spans, without
 
 CLEARED, NEEDED = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED, TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
@@ -193,11 +193,11 @@ def test_an_arrow_forward_in_time_leaves_the_span_it_comes_from() -> None:
 @pytest.mark.parametrize(
     ("spans", "options", "message"),
     [
-        (to_spans(span(0, 1)).drop("lane"), {}, "spans: no column 'lane'"),
+        (without(to_spans(span(0, 1)), "lane"), {}, "spans: no column 'lane'"),
         (to_spans(span(0, 1), span(-5, 1)), {}, "spans row 2: 'start_ns' is -5.*add an offset"),
         (to_spans(span(7, 3)), {}, "spans row 1: 'end_ns' is 3, before its start_ns 7"),
         (to_spans(), {"findings": finding(7, 3)}, "findings row 1: 'end_ns' is 3"),
-        (to_spans(), {"findings": finding(0, 3).drop("evidence")}, "findings: no column 'evidence'"),
+        (to_spans(), {"findings": without(finding(0, 3), "evidence")}, "findings: no column 'evidence'"),
         (to_spans(span(0, 1)), {"arrows": pl.DataFrame({"from_span": [0]})}, "arrows: no column 'to_span'"),
         (
             to_spans(span(0, 1)),

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from prism.recover.progress import STEPS_FILE, attempt_dir
 from prism.serve.folder import Folder
 from prism.serve.history import Asked, HistoryConfig, HistoryIndex
+from prism.serve.history.database import forget_index
 from prism.serve.history.entries import measure_goodput
 from prism.serve.history.notes import Notes
 from prism.serve.history.queries import find_days, find_entries
@@ -104,9 +105,11 @@ def test_an_index_made_anew_says_the_same_and_survives_a_restart(tmp_path: Path,
     first.close()
     again = open_index(HistoryConfig(state=state))
     assert list_all(again) == rows and bring_up(again, served) == 0
-    again.forget()
-    assert list_all(again) == [] and bring_up(again, served) == 2
-    assert sorted(list_all(again)) == sorted(rows)
+    again.close()
+    forget_index(state)
+    anew = open_index(HistoryConfig(state=state))
+    assert list_all(anew) == [] and bring_up(anew, served) == 2
+    assert sorted(list_all(anew)) == sorted(rows)
 
 
 def test_a_damaged_index_is_made_anew(tmp_path: Path, open_index: OpenIndex) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from max_min import max_min_rates
 from test_contention import CAPACITY, COSTS, ONE_NIC, SIZE, price, senders
 
 from prism.errors import InputError
 from prism.simulate import Cluster, ClusterCosts, GraphBuilder, LinearCosts, Plan, SolveConfig, apply_change
 from prism.simulate.cluster import Fabric, Nics
 from prism.simulate.links import FlowLinks, link_capacities, link_number
-from prism.simulate.solving.sharing import max_min_rates
 from prism.simulate.what_if.background import LinkLoad, add_background, measure_background
 from prism.simulate.what_if.comparison import solve_plan
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from max_min import max_min_rates
 
 from prism.simulate.cluster import Cluster, Link
 from prism.simulate.cluster_file import load_cluster
 from prism.simulate.links import FlowLinks, link_capacities, link_name, link_number, links_of, links_of_many
-from prism.simulate.solving.sharing import max_min_rates
 
 CLOSE = 1e-6
 

@@ -38,7 +38,9 @@ def infer_unit(lazy: pl.LazyFrame, column: str, dtype: pl.DataType, where: str, 
             return "iso"
     numbers = pl.col(column).cast(pl.Float64, strict=False)
     low, high = lazy.select(numbers.min().alias("low"), numbers.max().alias("high")).collect().row(0)
-    units = [next((u for u, lo, hi in _EPOCH_RANGES if lo <= v < hi), None) for v in (low or 0.0, high or 0.0)]
+    if low is None:
+        raise BadRowError(f"{where}: '{column}' has no value in any row; export it again with times")
+    units = [next((u for u, lo, hi in _EPOCH_RANGES if lo <= v < hi), None) for v in (low, high)]
     if units[0] is None or units[1] is None:
         raise BadRowError(
             f"{where}: cannot tell the unit of '{column}' (values {low:g} to {high:g}); "

@@ -66,14 +66,6 @@ class HistoryIndex:
         with self.lock:
             self.connection.close()
 
-    def forget(self) -> None:
-        """Drop all rows; the next update reads every file again."""
-        with self.lock, self.connection:
-            for table in ("source", "entry", "mention", "member"):
-                self.connection.execute(f"DELETE FROM {table}")
-            self._seen = None
-            self.version += 1
-
     def update(self, readings: Mapping[Key, Reading], load: Callable[[Reading], Source]) -> int:
         """Read what changed since the last time, forget what is long gone; how many sources were read."""
         changed = self._find_changed(readings)

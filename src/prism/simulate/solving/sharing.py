@@ -7,36 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.simulate.cluster import IntArray
-from prism.simulate.links import FlowLinks
 
 FloatArray = NDArray[np.float64]
 
 # Rates that differ by less than this share of themselves are one level: symmetric flows freeze together.
 _SAME = 1e-9
-
-
-def max_min_rates(capacity: FloatArray, flows: FlowLinks, caps: FloatArray | None = None) -> FloatArray:
-    """The max-min fair rate of every flow, in the unit of `capacity`; `caps` bounds what a flow can use itself.
-
-    All rates rise together; when a link is full its flows keep their rate, when a flow meets its cap it keeps it.
-    A flow that crosses no link gets its cap.
-    """
-    count = len(flows.start) - 1
-    limit = np.full(count, np.inf) if caps is None else np.asarray(caps, np.float64)
-    # A negative or missing number would never be reached by rates that rise from zero.
-    assert (np.asarray(capacity) >= 0).all()
-    assert (limit >= 0).all()
-    transposed = _flows_of_links(flows, len(capacity))
-    rates: FloatArray = fill_rates(np.asarray(capacity, np.float64), flows.start, flows.links, *transposed, limit)
-    return rates
-
-
-def _flows_of_links(flows: FlowLinks, num_links: int) -> tuple[IntArray, IntArray]:
-    """The transpose: which flows cross each link."""
-    flow = np.repeat(np.arange(len(flows.start) - 1), np.diff(flows.start))
-    start = np.zeros(num_links + 1, np.int64)
-    np.cumsum(np.bincount(flows.links, minlength=num_links), out=start[1:])
-    return start, flow[np.argsort(flows.links, kind="stable")]
 
 
 @numba.njit(cache=True)
@@ -48,6 +23,11 @@ def fill_rates(
     link_flows: IntArray,
     caps: FloatArray,
 ) -> FloatArray:
+    """The max-min fair rate of every flow, in the unit of `capacity`; `caps` bounds what a flow can use itself.
+
+    All rates rise together; when a link is full its flows keep their rate, when a flow meets its cap it keeps it.
+    A flow that crosses no link gets its cap. `link_start` and `link_flows` say which flows cross each link.
+    """
     rate = np.full(len(caps), -1.0)
     left = capacity.copy()
     active = np.diff(link_start)

@@ -1,0 +1,147 @@
+"""The life of a job from messages that are given by hand: four ranks that send six layers in each step of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.observe.steps.life import Life, LifeConfig, StepTemplate, Watched, judge_life, make_template, rests_whole
+
+MS, S = 10**6, 10**9
+RANKS, LAYERS, STEPS = 4, 6, 20
+BEGIN = 5 * S
+LAST = BEGIN + (STEPS - 1) * S + 850 * MS  # the last layer of the last step ends
+Sends = Callable[[int, int, int], bool]  # whether a rank sends a layer in a step
+
+
+def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int = 0, pause_s: int = 0) -> pl.DataFrame:
+    """A layer every 150 ms that lasts 100 ms; `rest_ms` comes after the second layer, `pause_s` after the tenth step."""
+    rows = []
+    for step in range(STEPS):
+        for layer in range(LAYERS):
+            start = BEGIN + step * S + layer * 150 * MS + (rest_ms * MS if layer > 1 else 0)
+            start += pause_s * S if step >= 10 else 0
+            rows += [(r, start, start + 100 * MS) for r in range(RANKS) if sends(r, step, layer)]
+    return pl.DataFrame(rows, schema={"stream": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+
+
+def make_streams(messages: pl.DataFrame, sizes: tuple[int, ...] = (1_000_000,) * RANKS) -> pl.DataFrame:
+    found = messages.group_by("stream").agg(num=pl.len()).sort("stream")
+    return found.with_columns(
+        cut=pl.lit(False),
+        kind=pl.lit("dp"),
+        duration_ns=pl.lit(100.0 * MS),
+        bytes=pl.Series(sizes[: found.height], dtype=pl.Float64),
+    )
+
+
+def make_steps(shift_ms: int = 0, *, num: int = STEPS) -> pl.DataFrame:
+    start = BEGIN + shift_ms * MS + S * np.arange(num)
+    return pl.DataFrame({"start_ns": start, "end_ns": start + S})
+
+
+def judge(messages: pl.DataFrame, silent_s: float, *, steps: pl.DataFrame | None = None, **watched: int) -> Life:
+    last = int(messages["end_ns"].max())  # type: ignore[arg-type]
+    seen = Watched(**{"begin_ns": 0, "until_ns": last + round(silent_s * S), **watched})
+    return judge_life(messages, make_streams(messages), make_steps() if steps is None else steps, seen)
+
+
+def test_nothing_is_known_of_a_job_without_messages() -> None:
+    none = make_messages(lambda rank, step, layer: False)
+    assert judge_life(none, make_streams(none), make_steps(), Watched(begin_ns=0, until_ns=9 * S)) == Life()
+
+
+@pytest.mark.parametrize(("silent_s", "state"), [(0.0, "running"), (2.999, "running"), (3.0, "ended")])
+def test_a_job_runs_until_it_was_silent_for_three_steps(silent_s: float, state: str) -> None:
+    found = judge(make_messages(), silent_s)
+    assert (found.state, found.started_ns) == (state, BEGIN)
+    assert found.ended_ns == (LAST if state == "ended" else None)
+
+
+def test_a_job_whose_ranks_disagree_about_the_step_has_stopped() -> None:
+    def sends(rank: int, step: int, layer: int) -> bool:
+        return step < STEPS - 1 or layer < 3 or (layer == 3 and rank != 2)
+
+    assert judge(make_messages(sends), 30).state == "stopped"
+
+
+@pytest.mark.parametrize(("layers", "rest_ms", "state"), [(2, 0, "stopped"), (2, 100, "ended"), (3, 100, "stopped")])
+def test_a_job_that_breaks_off_where_steps_rest_may_have_ended(layers: int, rest_ms: int, state: str) -> None:
+    messages = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < layers, rest_ms=rest_ms)
+    assert judge(messages, 30).state == state
+
+
+def test_a_few_missing_records_do_not_break_a_step() -> None:
+    many = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 5 or rank != 2)
+    assert judge(many, 30).state == "stopped"  # one of 24 is more than three in a hundred
+    config = LifeConfig(missing=0.05)
+    template = make_template(many, make_streams(many), make_steps(), config)
+    assert template is not None and rests_whole(template, LAST, start_seen=False, config=config)
+
+
+@pytest.mark.parametrize(("since_ns", "state"), [(0, "ended"), (BEGIN - S // 2, "stopped")])
+def test_whole_steps_since_the_start_count_where_the_start_was_seen(since_ns: int, state: str) -> None:
+    # Steps are cut in the middle of the true ones, and the true ones rest longer inside than at their end.
+    messages = make_messages(rest_ms=400)
+    steps = make_steps(950, num=STEPS - 1)
+    assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == state
+
+
+@pytest.mark.parametrize(("silent_s", "state"), [(5.0, "paused"), (6.2, "paused"), (6.3, "ended")])
+def test_a_silence_hardly_longer_than_an_earlier_one_is_a_pause(silent_s: float, state: str) -> None:
+    messages = make_messages(pause_s=4)  # with the end of the step before it, 4.15 s
+    steps = pl.concat([make_steps(num=10), make_steps(14_000, num=10)])
+    assert judge(messages, silent_s, steps=steps).state == state
+
+
+@pytest.mark.parametrize(("saved_s", "state"), [(16, "paused"), (15, "ended")])
+def test_a_job_that_writes_to_storage_for_most_of_its_silence_pauses(saved_s: int, state: str) -> None:
+    assert judge(make_messages(), 30, saved_ns=LAST + saved_s * S).state == state
+
+
+@pytest.mark.parametrize(("silent_s", "state"), [(10.5, "running"), (10.7, "ended")])
+def test_without_steps_a_job_is_over_after_a_third_of_the_observation(silent_s: float, state: str) -> None:
+    found = judge(make_messages(), silent_s, steps=make_steps(num=0))  # 24.85 s until then
+    assert found.state == state and found.ended_ns == (LAST if state == "ended" else None)
+
+
+# -- what a usual step sends
+
+
+def make_plain_template(messages: pl.DataFrame, **sizes: tuple[int, ...]) -> StepTemplate:
+    template = make_template(messages, make_streams(messages, **sizes), make_steps(), LifeConfig())
+    assert template is not None
+    return template
+
+
+def test_a_template_holds_regular_streams_alone() -> None:
+    def sends(rank: int, step: int, layer: int) -> bool:
+        return rank < 3 or (step < 11 and layer == 0)  # the last one sends in 11 of 20 steps, less than six tenths
+
+    found = make_plain_template(make_messages(sends))
+    assert found.usual.tolist() == [LAYERS] * 3 and len(found.start) == 3 * LAYERS * STEPS
+    assert found.longest_ns == 100 * MS and found.differing == 0.0
+    none = make_messages(lambda rank, step, layer: step == 0)
+    assert make_template(none, make_streams(none), make_steps(), LifeConfig()) is None
+    assert make_template(none, make_streams(none), make_steps(num=0), LifeConfig()) is None
+
+
+def test_streams_of_one_size_are_alike() -> None:
+    found = make_plain_template(make_messages(), sizes=(1_000_000, 1_000_000, 9_000_000, 9_000_000))
+    first, second, third, fourth = found.alike.tolist()
+    assert first == second != third == fourth
+
+
+def test_a_lost_record_differs_in_one_step_of_one_stream() -> None:
+    found = make_plain_template(make_messages(lambda rank, step, layer: (rank, step, layer) != (2, 7, 3)))
+    assert found.usual.tolist() == [LAYERS] * RANKS
+    assert found.differing == pytest.approx(1 / (RANKS * (STEPS - 1)))  # the last step may have broken off
+
+
+def test_messages_are_counted_from_their_start_to_the_end_of_a_stretch() -> None:
+    found = make_plain_template(make_messages())
+    assert found.count_since(BEGIN, BEGIN + 150 * MS).tolist() == [2] * RANKS
+    assert found.count_since(BEGIN + 1, BEGIN + 150 * MS - 1).tolist() == [0] * RANKS

@@ -1,0 +1,78 @@
+"""How a job gets on, by hand: noise that is no trouble, slopes, pauses, and silences that end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_finding_decisions import BEGIN, HOSTS, MS, S, make_case, make_messages, name
+
+from prism.observe.findings.case import Case
+from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
+from prism.observe.findings.silence import find_hang
+
+
+def test_steps_within_six_times_their_own_noise_are_usual_however_short_they_are() -> None:
+    noise = 1 + 0.04 * np.random.default_rng(5).standard_normal(40)
+    stretch = np.r_[np.ones(20), np.full(10, 1.1), np.ones(10)]
+    assert find_slow_steps(make_case((0.1 * noise * stretch).tolist())) == []
+    assert name(find_slow_steps(make_case((0.1 * stretch).tolist()))) == [("slow_step", "job-1")]
+
+
+def test_a_slow_stretch_is_told_where_steps_have_many_messages() -> None:
+    lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
+    ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
+    rows = [(h, int(end) - 100 * MS, int(end) - MS, i) for i, end in enumerate(ends) for h in range(HOSTS)]
+    (found,) = find_slow_steps(make_case(lengths, make_messages(rows)))
+    assert found.lost_gpu_seconds == pytest.approx(6 * 0.5 * HOSTS, rel=0.01)
+    assert found.evidence.startswith("6 steps of 1.500 s on average, up to 1.500 s; usually 1.000 s")
+
+
+def test_a_drift_costs_half_of_its_rise_in_every_step() -> None:
+    (found,) = find_drift(make_case((1 + 0.1 * np.arange(40) / 39).tolist()))
+    assert found.lost_gpu_seconds == pytest.approx(0.5 * 0.1 * 40 * HOSTS, rel=0.01)
+    assert "steps grew from 1.000 s to 1.100 s (9.5 %)" in found.evidence
+
+
+@pytest.mark.parametrize(("num", "told"), [(4, True), (3, False)])
+def test_four_pauses_can_show_that_they_became_longer(num: int, told: bool) -> None:
+    pauses = dict(zip(range(4, 40, 5), [0.4, 0.4, 0.8, 0.8][-num:], strict=False))
+    lengths = [1.0 + pauses.get(i, 0.0) for i in range(40)]
+    assert bool(find_longer_pauses(make_case(lengths, pauses=pauses))) is told
+
+
+# -- silences that end
+
+
+def make_broken(*, resumed: bool, silent_s: float = 30.0) -> Case:
+    """A ring of six layers in steps of 1.2 s that falls silent after three layers of the eleventh, and comes back.
+
+    It goes on with the fourth layer where it is resumed, and begins a step anew where it is not.
+    """
+    rows, lengths, at = [], [], BEGIN
+    for step in range(20):
+        begin = at
+        for layer in range(6):
+            if step == 10 and layer == 3:
+                at += round(silent_s * S)
+                if not resumed:
+                    break
+            start = at + layer * 150 * MS
+            rows += [(h, start, start + 100 * MS, step) for h in range(HOSTS)]
+        at += 1200 * MS if resumed or step != 10 else 450 * MS
+        lengths.append((at - begin) / S)
+    return make_case(lengths, make_messages(rows), until_s=sum(lengths))
+
+
+def test_a_job_that_broke_off_a_step_and_began_anew_was_started_again() -> None:
+    (found,) = find_hang(make_broken(resumed=False))
+    assert (found.kind, found.culprit.type, found.score) == ("restart", "job", 0.8)
+    assert "it came back after 30." in found.evidence
+    assert found.lost_gpu_seconds == pytest.approx(30.05 * HOSTS, rel=0.01)
+    assert (found.end_ns - found.start_ns) / S == pytest.approx(30.05, abs=0.3)
+
+
+def test_a_job_that_finished_the_broken_step_was_held_up() -> None:
+    (found,) = find_hang(make_broken(resumed=True))
+    assert (found.kind, found.culprit.type, found.score) == ("slow_step", "job", 0.5)
+    assert "which was finished afterwards" in found.evidence
+    assert find_hang(make_broken(resumed=True, silent_s=1.0)) == []
