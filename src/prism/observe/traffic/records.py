@@ -77,7 +77,7 @@ def leave_second_exporters(flows: pl.DataFrame, notes: list[str]) -> pl.DataFram
     home = pl.col("exporter").sort_by(whose, "exporter", descending=[True, False]).first().over("src")
     own = pl.col("bytes").filter(pl.col("exporter") == home).sum().over(named)
     again = sent.filter((pl.col("exporter") != home) & (own >= levels.SHARE_HALF * pl.col("bytes")))
-    if again["bytes"].sum() < levels.SHARE_SMALL * sent["bytes"].sum():
+    if float(again["bytes"].sum()) < levels.SHARE_SMALL * float(sent["bytes"].sum()):
         return flows  # Traffic that changed its way is seen by two switches, one after the other.
     kept = flows.join(again, on=[*named, "exporter"], how="anti", nulls_equal=True, maintain_order="left")
     notes.append(f"{flows.height - kept.height:,} flows were exported by a second switch, and count once")
@@ -170,7 +170,7 @@ def measure_samples(flows: pl.DataFrame) -> float:
     rate = int(found[count.argmax()]) if len(found) else 1
     if rate < _MANY_SIZES or np.mean(some % rate == 0) < levels.SHARE_NEARLY_ALL:
         return 0.0
-    return float(rate * flows["bytes"].sum() / flows["packets"].sum())
+    return rate * float(flows["bytes"].sum()) / float(flows["packets"].sum())
 
 
 def find_quantum(sizes: Ints, rate: int | None) -> float:
