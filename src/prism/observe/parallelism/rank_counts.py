@@ -80,9 +80,11 @@ def count_unseen_ranks(
         return shared
     if not 0 < most <= _FEW_NICS:
         # A host with four NICs may have four GPUs or eight.
-        return Ranks(total=len(job.endpoints), per_host=nics, shared=False, guessed=not odd and behind > 1)
+        return replace(shared, total=len(job.endpoints), per_host=nics, shared=False, guessed=not odd and behind > 1)
     if senders == behind and traffic.connected:
         return shared
+    if senders == 1:
+        return replace(shared, total=len(job.endpoints), per_host=nics, shared=False, guessed=True)
     # What lasts for several steps shows an average over the time that nothing is sent in, too.
     enough = _FAST_GBPS / levels.RATIO_DOUBLE
     return replace(shared, guessed=True) if _are_servers(traffic, job, hosts, enough, piped=False) else None

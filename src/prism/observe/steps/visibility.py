@@ -58,7 +58,7 @@ def judge_visibility(
     large = streams.filter(pl.col("role") != "rare")
     if usual and _hold_several(large, config.long * usual) > config.merged:
         reasons.append("records last for a good part of a step (idle timeout)")
-    if traffic.sample_bytes and large.height and float(large["bytes"].median()) < config.packets * traffic.sample_bytes:  # type: ignore[arg-type]
+    if traffic.sample_bytes and large.height and _lower_size(large) < config.packets * traffic.sample_bytes:
         reasons.append(f"fewer than {config.packets:.0f} packets of a message are seen (sampling)")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     if not steps.height:
@@ -72,6 +72,11 @@ def judge_visibility(
         note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found, only slow steps and stops"
         return Visibility(inside=False, layout="timeout)" not in why, notes=(note,))
     return Visibility()
+
+
+def _lower_size(streams: pl.DataFrame) -> float:
+    """Bytes of a message of the smaller streams: those of a pipeline may be far smaller than sums of gradients."""
+    return float(streams["bytes"].quantile(_SOME) or 0.0)
 
 
 def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
