@@ -59,8 +59,8 @@ def test_steps_that_cannot_be_seen_are_not_guessed(made: Made, coarse: object) -
     for job in found.jobs:
         assert any(note.startswith(f"{job.id}: steps cannot be seen") for note in found.notes)
     pipe = next(job for job in found.jobs if "10.0.0.1" in job.endpoints)
-    # How much each pair sends still tells a pipeline, at a low confidence.
-    assert (pipe.layout.dp.value, pipe.layout.pp.value) == (2, 4) and pipe.layout.confidence < 0.7
+    # How much each pair sends still tells a pipeline, but not how many ranks are behind a NIC.
+    assert (pipe.layout.dp.value, pipe.layout.pp.value) == (2, 4) and pipe.layout.confidence < 0.8
     assert "unknown" not in set(pipe.pairs["kind"])
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from prism.observe import levels
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
@@ -18,13 +19,13 @@ from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
 from prism.observe.parallelism.message_streams import find_message_streams
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
-from prism.observe.parallelism.rank_counts import count_own_nics, count_seen_ranks
+from prism.observe.parallelism.rank_counts import count_own_nics, count_unseen_ranks
 from prism.observe.parallelism.stages import NO_STAGES, find_stages
 from prism.observe.parallelism.volumes import lay_out_volumes
 from prism.observe.phases import join_phases
 from prism.observe.steps.cutting import STEPS, cut_steps
 from prism.observe.steps.life import Life, Watched, judge_life
-from prism.observe.steps.visibility import form_rings, judge_visibility, lay_out_degrees, lay_out_rings
+from prism.observe.steps.visibility import judge_visibility
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.preparation import prepare_traffic
 from prism.observe.traffic.table import Traffic
@@ -139,19 +140,27 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     pairs = known.name_pairs(traffic, job) if known is not None else None
     visible = judge_visibility(traffic, streams, steps)
     steps = steps if visible.steps else steps.clear()
-    volumes = None if visible.layout else lay_out_volumes(traffic, job)
-    if not visible.layout and form_rings(traffic, job.pairs):
-        layout, pairs = lay_out_rings(layout, count_seen_ranks(traffic, job, layout)), None
-    elif volumes is not None:
-        kind = pl.col("pair").replace_strict(volumes.kinds, default="unknown", return_dtype=pl.String)
-        streams, stages, pairs = streams.with_columns(kind=kind), NO_STAGES, None
-        layout = lay_out_degrees(dp=volumes.dp, pp=volumes.pp, tp=volumes.tp)
+    unclear = not visible.inside or layout.confidence < levels.SHARE_HALF
+    volumes = lay_out_volumes(traffic, job) if unclear else None
+    if volumes is not None and visible.inside and not volumes.pp == layout.pp.value > 1:
+        volumes = None  # Where single messages show, volumes only tell how many replicas a pipeline has.
+    if volumes is not None:
+        ranks = count_unseen_ranks(traffic, job, volumes.senders, gpus_per_host)
+        if not visible.layout or volumes.pp != layout.pp.value:
+            kind = pl.col("pair").replace_strict(volumes.name_pairs(traffic, job), return_dtype=pl.String)
+            streams, stages, pairs = streams.with_columns(kind=kind), NO_STAGES, None
+            visible, layout = replace(visible, inside=False), Layout()
+        layout = replace(volumes.lay_out(ranks), groups=layout.groups, stages=layout.stages)
     elif not visible.layout:
         # Without messages of a known size and rate, what a pair carries and how ranks are laid out would be a guess.
         visible = replace(visible, notes=(*visible.notes, "how it is laid out cannot be seen either"))
         streams = streams.with_columns(kind=pl.lit("unknown"))
         stages, layout, pairs = NO_STAGES, Layout(), None
     own = traffic.endpoints[job.endpoints]
+    if pairs is None:
+        pairs = _name_pairs(traffic, job, choose_kind(streams))
+    if volumes is not None and not layout.stages:
+        pairs = pairs.with_columns(pl.col("confidence").clip(upper_bound=volumes.sure))
     return JobDiagnosis(
         id=job.id,
         endpoints=tuple(own["address"]),
@@ -159,7 +168,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         notes=visible.notes,
         visible=visible,
         layout=layout,
-        pairs=_name_pairs(traffic, job, choose_kind(streams)) if pairs is None else pairs,
+        pairs=pairs,
         steps=steps,
         streams=streams,
         stages=stages,

@@ -104,8 +104,9 @@ def _judge(diagnosis: Diagnosis, job: JobDiagnosis, seen: _Samples | None, confi
     layout = Layout()
     kinds: dict[int, str] = {}
     volumes = lay_out_volumes(diagnosis.traffic, job.observed) if seen.pair >= config.pair else None
-    if volumes is not None:
-        layout, kinds = Layout(pp=Degree(volumes.pp, config.from_totals), joint=config.from_totals), volumes.kinds
+    if volumes is not None and volumes.pp > 1:
+        layout = Layout(pp=Degree(volumes.pp, config.from_totals), joint=config.from_totals)
+        kinds = volumes.name_pairs(diagnosis.traffic, job.observed)
     piped = [pair for pair, kind in kinds.items() if kind == "pp"]
     kind = (
         pl.when(pl.col("kind") == "storage")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.traffic.table import Traffic
-from prism.records.layout import Layout
 
 Ints = NDArray[np.int64]
 
@@ -55,7 +53,7 @@ def list_rank_counts(
     piped = bool((streams["kind"] == "pp").any())
     if shared > 1 and not odd and (shared == behind or (piped and behind > 1 and shared % behind == 0)):
         return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
-    if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, piped=piped):
+    if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, _FAST_GBPS, piped=piped):
         return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
     each = Ranks(total=count, per_host=nics, shared=False)
     listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
@@ -65,16 +63,34 @@ def list_rank_counts(
     return [each, Ranks(total=count * behind, per_host=nics * behind, shared=False, guessed=True)]
 
 
-def count_seen_ranks(traffic: Traffic, job: ObservedJob, layout: Layout) -> int | None:
-    """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC."""
-    hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints]).tolist()
-    if all(not 0 < traffic.nics_of_host.get(int(h), 0) <= _FEW_NICS for h in hosts):
-        return len(job.endpoints)
-    ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
-    return ranks if ranks == len(hosts) * _USUAL_GPUS else None
+def count_unseen_ranks(
+    traffic: Traffic, job: ObservedJob, senders: float, gpus_per_host: int | None = None
+) -> Ranks | None:
+    """How many ranks a job has where single messages do not show; None where more of them may be behind a NIC.
+
+    `senders` are connections from one endpoint to another that each are one rank's, where there are any.
+    """
+    hosts = np.unique(traffic.endpoints["host_id"].to_numpy()[job.endpoints])
+    nics = len(job.endpoints) / len(hosts)
+    listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
+    most = max(listed)
+    behind, odd = divmod(gpus_per_host or _USUAL_GPUS, most) if most else (1, 0)
+    shared = Ranks(total=len(job.endpoints) * behind, per_host=nics * behind, shared=behind > 1)
+    if gpus_per_host is not None and most and not odd:
+        return shared
+    if not 0 < most <= _FEW_NICS:
+        # A host with four NICs may have four GPUs or eight.
+        return replace(shared, total=len(job.endpoints), per_host=nics, shared=False, guessed=not odd and behind > 1)
+    if senders == behind and traffic.connected:
+        return shared
+    if senders == 1:
+        return replace(shared, total=len(job.endpoints), per_host=nics, shared=False, guessed=True)
+    # What lasts for several steps shows an average over the time that nothing is sent in, too.
+    enough = _FAST_GBPS / levels.RATIO_DOUBLE
+    return replace(shared, guessed=True) if _are_servers(traffic, job, hosts, enough, piped=False) else None
 
 
-def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, *, piped: bool) -> bool:
+def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, gbps: float, *, piped: bool) -> bool:
     """Whether hosts have one or two NICs, fast enough for several GPUs: records do not show how many are behind.
 
     NCCL opens several connections between two hosts for one GPU too, so that they do not tell.
@@ -84,7 +100,7 @@ def _are_servers(traffic: Traffic, job: ObservedJob, hosts: Ints, *, piped: bool
     sender = traffic.pairs["src"].to_numpy()[job.pairs]
     busiest = np.bincount(sender, traffic.pairs["bytes"].to_numpy()[job.pairs]).argmax()
     sent = traffic.messages.select("start_ns", "end_ns", "bytes")[traffic.rows_of(job.pairs[sender == busiest])]
-    return _measure_speed(sent, together=not piped) >= _FAST_GBPS
+    return _measure_speed(sent, together=not piped) >= gbps
 
 
 def _measure_speed(sent: pl.DataFrame, *, together: bool) -> float:

@@ -1,156 +1,168 @@
-"""Volumes: how a job is laid out where single messages do not show, from how much each pair sends in all.
+"""Volumes: how a job is laid out where single messages do not show, from how much each connection carries in all.
 
-Stages of a pipeline send each other as much as they get back, in paths from the first stage to the last. Rings of
-gradients go one way, or both ways between two replicas, and join paths at the same place. Ties of embeddings join the
-two ends of a path. Each kind sends one amount. Where the graph allows another reading, nothing is said.
+A ring through all hosts sums gradients of one model, so that there are no stages; what hosts beside each other in it
+exchange besides is context or tokens. Stages of a pipeline send each other as much as they get back, in paths from the
+first stage to the last. Rings of gradients go one way, or both ways between two replicas, and join paths at the same
+place. Ties of embeddings join the two ends of a path. Where volumes allow another reading, nothing is said.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import ObservedJob, connect
+from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.rank_counts import Ranks
+from prism.observe.parallelism.volume_graph import (
+    Edge,
+    Layer,
+    VolumeConfig,
+    lie_side_by_side,
+    list_edge_layers,
+    list_layers,
+)
 from prism.observe.traffic.table import Traffic
-
-Edge = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeConfig:
-    """How volumes are compared."""
-
-    light: float = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
-    # Of the larger direction that the other one carries, where both carry the same.
-    both_ways: float = levels.SHARE_LARGE
-    other_class: float = levels.SHARE_SMALL  # of the logarithm of bytes
-    alike: float = levels.SHARE_NEARLY_ALL  # share of the parts of a class that have the usual size
+from prism.records.layout import Degree, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeLayout:
-    """A layout read from volumes: its degrees, and the kind of each pair that carries any."""
+    """A layout read from volumes: degrees by hosts or endpoints, how likely it is, and the kind of each edge."""
 
-    dp: int
-    pp: int
-    tp: int
-    kinds: dict[int, str]
+    pp: int = 1
+    dp: int = 1  # endpoints that sum gradients, of a pipeline
+    cp: int = 1  # hosts of a group
+    ep: int = 1  # hosts of a group
+    senders: float = 0.0  # connections between endpoints of two stages: one for each rank
+    sure: float
+    kinds: dict[Edge, str]
+
+    def name_pairs(self, traffic: Traffic, job: ObservedJob) -> dict[int, str]:
+        """The kind of each pair; in a job with gradients alone that of all pairs."""
+        rest = "dp" if set(self.kinds.values()) == {"dp"} else "unknown"
+        ends = traffic.pairs[job.pairs].select("pair", "src", "dst").iter_rows()
+        return {pair: self.kinds.get((min(s, d), max(s, d)), rest) for pair, s, d in ends}
+
+    def lay_out(self, ranks: Ranks | None) -> Layout:
+        """The degrees of as many ranks; unknown where it is unknown how many there are."""
+        if ranks is None:
+            return Layout()
+        inside, total = max(1, round(ranks.per_host)), ranks.total
+        sure = self.sure * (levels.SHARE_LARGE if ranks.guessed else 1.0)
+        tp = inside if self.cp > 1 else 1
+        dp = total // (self.cp * tp)
+        if self.pp > 1:
+            dp, tp = self.dp, total // (self.pp * self.dp)
+        values = (dp, self.pp, tp, self.cp, self.ep * inside if self.ep > 1 else 1)
+        each = [Degree(value, round(sure, 3)) for value in values]
+        return Layout(dp=each[0], pp=each[1], tp=each[2], cp=each[3], ep=each[4], joint=round(sure, 3))
 
 
 def lay_out_volumes(traffic: Traffic, job: ObservedJob, config: VolumeConfig | None = None) -> VolumeLayout | None:
-    """The layout of a job with a pipeline of three stages or more; None where volumes leave it open."""
+    """The layout of a job; None where volumes leave it open."""
     config = config or VolumeConfig()
-    load = _sum_pairs(traffic, job, config)
-    ranks = len(job.endpoints)
-    classes = [_part(edges, ranks_of(job), both) for both, edges in _class_edges(load, config)]
-    # What goes one way is no pipeline: a ring of which samples missed a pair is a path, too.
-    paths = [c for c in classes if c.both and c.shape == "path" and c.size >= 3 and c.even >= config.alike]
-    if len(paths) != 1 or sum(c.shape == "path" and c.size >= 3 for c in classes) != 1:
+    host = dict(enumerate(traffic.endpoints["host_id"].to_list()))
+    rings = _read_rings(list_layers(traffic, job, config), job, host, config)
+    return rings or _read_pipeline(list_edge_layers(traffic, job, config), job, config)
+
+
+def _read_rings(
+    layers: list[Layer], job: ObservedJob, host: dict[int, int], config: VolumeConfig
+) -> VolumeLayout | None:
+    """Data parallelism over all hosts, and groups of neighbours in it that exchange more."""
+    every = {host[e] for e in job.endpoints.tolist()}
+    around = [(layer, order) for layer in layers if len(order := layer.goes_around(host)) == len(every) > 2]
+    if len(every) == 2 and len(layers) == 1:
+        # Two hosts with one volume between them may be two stages, too, but these have a norm and little else.
+        whole = layers[0].even >= config.alike and layers[0].size == 2
+        kinds = dict.fromkeys(layers[0].edges, "dp")
+        return VolumeLayout(sure=config.sure, kinds=kinds) if whole else None
+    if not around:
         return None
-    (pipeline,) = paths
-    place = pipeline.number_along()
+    order = around[0][1]
+    kinds = {edge: "dp" for layer, _ in around for edge in layer.edges}
+    inner: list[Layer] = []
+    apart = 1  # hosts of a group that lies apart
+    for layer in layers:
+        if any(layer is ring for ring, _ in around):
+            continue
+        groups = [set(part) for part in {frozenset(host[e] for e in part) for part in layer.parts}]
+        if len({len(g) for g in groups}) != 1 or sum(map(len, groups)) != len(every):
+            return None
+        if lie_side_by_side(order, groups):
+            inner.append(layer)
+        else:
+            apart = len(groups[0])
+            kinds |= dict.fromkeys(layer.edges, "dp")
+    if not inner and apart == 1:
+        return VolumeLayout(sure=config.alike, kinds=kinds)
+    # Experts have copies on hosts that lie apart; rings of context have none.
+    kind = "ep" if apart > 1 or inner[0].shape == "other" else "cp"
+    kinds |= {edge: kind for layer in inner for edge in layer.edges}
+    hosts = len({host[e] for e in inner[0].parts[0]}) if inner else len(every) // apart
+    return VolumeLayout(**{kind: hosts}, sure=config.sure, kinds=kinds)
+
+
+def _read_pipeline(layers: list[Layer], job: ObservedJob, config: VolumeConfig) -> VolumeLayout | None:
+    """The pipeline that accounts for all layers; of two that do, the likelier one."""
+    # What goes one way is no pipeline: a ring of which samples missed a pair is a path, too.
+    paths = [c for c in layers if c.both and c.shape == "path" and c.even >= config.alike]
+    read = [(c, found) for c in paths if (found := _explain(c, layers, job, config)) is not None]
+    if not read:
+        return None
+    if len(read) == 1:
+        return _name(*read[0], config.alike)
+    if len(read) > 2 or any(layer.size > 2 for layer, _ in read):
+        return None
+    (one, _), (other, _) = read
+    odds = weigh_stages(one, other)
+    sure = min(1 / (1 + math.exp(-abs(odds))), config.alike)
+    return _name(*(read[0] if odds > 0 else read[1]), sure) if sure >= config.sure else None
+
+
+def _name(pipeline: Layer, read: tuple[int, dict[Edge, str]], sure: float) -> VolumeLayout:
+    dp, kinds = read
+    return VolumeLayout(pp=pipeline.size, dp=dp, senders=pipeline.connections, sure=sure, kinds=kinds)
+
+
+def weigh_stages(one: Layer, other: Layer) -> float:
+    """Logarithm of how much likelier the first layer joins stages and the second sums their gradients.
+
+    Micro-batches come with pauses and gradients in one go, so records of the same exporter show another pace, or only
+    those of gradients end before a timeout. A rank sends to the next stage by one connection and sums by several
+    channels. Ties go by the edges of two stages.
+    """
+    pace = 0.0 if one.cut and other.cut else math.log(other.pace / one.pace)
+    channels = levels.RATIO_DOUBLE * math.log(other.connections / one.connections)
+    told = (one.cut > other.cut) - (one.cut < other.cut) + (one.mixed > other.mixed) - (one.mixed < other.mixed)
+    return pace + channels + math.log(levels.RATIO_FAR) * told
+
+
+def _explain(
+    pipeline: Layer, layers: list[Layer], job: ObservedJob, config: VolumeConfig
+) -> tuple[int, dict[Edge, str]] | None:
+    """How many replicas a pipeline has and the kinds of all edges, if all other layers are ties or gradients."""
+    place, ranks = pipeline.number_along(), len(job.endpoints)
     if len(place) < config.alike * ranks:
         return None
     kinds: dict[Edge, str] = dict.fromkeys(pipeline.edges, "pp")
-    dp = 1
-    for other in classes:
+    sizes: Counter[int] = Counter()
+    for other in layers:
         if other is pipeline:
             continue
         known = [(place[a], place[b]) for a, b in other.edges if a in place and b in place]
         ties = [p[0] == q[0] and {p[1], q[1]} == {0, pipeline.size - 1} for p, q in known]
         beside = [p[0] != q[0] and p[1] in (q[1], pipeline.size - 1 - q[1]) for p, q in known]
         if known and np.mean(ties) >= config.alike:
-            kinds |= dict.fromkeys(other.edges, "embedding")
-        elif known and np.mean(beside) >= config.alike:
+            kinds = dict.fromkeys(other.edges, "embedding") | kinds
+        elif known and np.mean(beside) >= config.alike and (other.shape == "ring" or other.size == 2):
             kinds |= dict.fromkeys(other.edges, "dp")
-            dp = max(dp, other.size)
+            sizes[other.size] += 1
         else:
             return None
-    if ranks % (pipeline.size * dp):
-        return None
-    named = {pair: kinds[_edge(s, d)] for pair, s, d in load.select("pair", "src", "dst").iter_rows()}
-    return VolumeLayout(dp=dp, pp=pipeline.size, tp=ranks // (pipeline.size * dp), kinds=named)
-
-
-def ranks_of(job: ObservedJob) -> int:
-    """One more than the largest number of an endpoint."""
-    return int(job.endpoints.max()) + 1
-
-
-def _edge(src: int, dst: int) -> Edge:
-    return (min(src, dst), max(src, dst))
-
-
-def _sum_pairs(traffic: Traffic, job: ObservedJob, config: VolumeConfig) -> pl.DataFrame:
-    """pair src dst bytes of all pairs that are not light."""
-    own = traffic.pairs[job.pairs].select("pair", pl.col("src", "dst").cast(pl.Int64), "bytes")
-    return own.filter(pl.col("bytes") >= config.light * pl.col("bytes").max())
-
-
-def _class_edges(load: pl.DataFrame, config: VolumeConfig) -> list[tuple[bool, list[Edge]]]:
-    """Pairs without their direction, in classes of one volume; what goes one way is apart from what goes both ways."""
-    sent = {(s, d): float(b) for s, d, b in load.select("src", "dst", "bytes").iter_rows()}
-    found: dict[bool, dict[Edge, float]] = {True: {}, False: {}}
-    for (s, d), size in sent.items():
-        back = sent.get((d, s), 0.0)
-        both = min(size, back) >= config.both_ways * max(size, back)
-        found[both][_edge(s, d)] = max(size, back)
-    classes: list[tuple[bool, list[Edge]]] = []
-    for both, edges in found.items():
-        ordered = sorted(edges, key=lambda e: edges[e])
-        for i, edge in enumerate(ordered):
-            if i == 0 or np.log(edges[edge] / edges[ordered[i - 1]]) > config.other_class:
-                classes.append((both, []))
-            classes[-1][1].append(edge)
-    return classes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeClass:
-    """Edges of one volume: the shape of the parts they form, the usual size of these, and how many have it."""
-
-    edges: list[Edge]
-    both: bool  # whether each carries as much in either direction
-    shape: str  # path, ring or other
-    size: int
-    even: float
-    parts: list[list[int]]
-
-    def number_along(self) -> dict[int, tuple[int, int]]:
-        """By endpoint of a class of paths the number of its path and its place in it, from either end."""
-        beside: dict[int, list[int]] = {}
-        for a, b in self.edges:
-            beside.setdefault(a, []).append(b)
-            beside.setdefault(b, []).append(a)
-        found: dict[int, tuple[int, int]] = {}
-        for number, part in enumerate(self.parts):
-            here, at = next(e for e in sorted(part) if len(beside[e]) == 1), 0
-            while here is not None:
-                found[here] = (number, at)
-                here, at = next((e for e in beside[here] if e not in found), None), at + 1  # type: ignore[assignment]
-        return found
-
-
-def _part(edges: list[Edge], num: int, both: bool) -> EdgeClass:
-    """The parts that edges form, and what most of them look like."""
-    ends = np.array(edges, np.int64)
-    labels = connect(num, ends[:, 0], ends[:, 1])
-    degree = Counter(ends.ravel().tolist())
-    parts: dict[int, list[int]] = {}
-    for e in degree:
-        parts.setdefault(int(labels[e]), []).append(e)
-    count = Counter(int(labels[a]) for a, _ in edges)
-    shapes = Counter(_shape_of(part, count[label], degree) for label, part in parts.items())
-    sizes = Counter(len(part) for part in parts.values())
-    size, most = sizes.most_common(1)[0]
-    shape = shapes.most_common(1)[0][0] if len(shapes) == 1 else "other"
-    return EdgeClass(edges=edges, both=both, shape=shape, size=size, even=most / len(parts), parts=list(parts.values()))
-
-
-def _shape_of(part: list[int], edges: int, degree: Counter[int]) -> str:
-    most = max(degree[e] for e in part)
-    return "other" if most > 2 else "path" if edges == len(part) - 1 else "ring"
+    dp = max(sizes, default=1)
+    return (dp, kinds) if ranks % (pipeline.size * dp) == 0 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,15 +10,12 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import size_up
 from prism.observe.traffic.table import Traffic
-from prism.records.layout import Degree, Layout
 
 _LIKE_TIMEOUT = levels.SHARE_SMALL  # relative difference
 _COARSE_NS = levels.MILLISECOND_NS  # times in milliseconds are common
 _SECOND_NS = 1_000_000_000
-_LIGHT = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
 _SOME = levels.SHARE_MINOR  # of the bytes of a pair
 _QUICK = levels.SHARE_MINOR  # of a record that lasts long
-_UNSEEN = levels.SHARE_MAJORITY  # confidence of a degree that follows from what is usual, not from what was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,6 @@ class VisibilityConfig:
     merged: float = levels.SHARE_MINOR  # share of the pairs that send such records
     # Of a step by which a half of them differ: cut records do not show such steps.
     scattered: float = levels.SHARE_MINOR
-    even: float = levels.SHARE_SMALL  # by which pairs of a ring may differ in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +58,7 @@ def judge_visibility(
     large = streams.filter(pl.col("role") != "rare")
     if usual and _hold_several(large, config.long * usual) > config.merged:
         reasons.append("records last for a good part of a step (idle timeout)")
-    if traffic.sample_bytes and large.height and float(large["bytes"].median()) < config.packets * traffic.sample_bytes:  # type: ignore[arg-type]
+    if traffic.sample_bytes and large.height and _lower_size(large) < config.packets * traffic.sample_bytes:
         reasons.append(f"fewer than {config.packets:.0f} packets of a message are seen (sampling)")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     if not steps.height:
@@ -76,6 +72,11 @@ def judge_visibility(
         note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found, only slow steps and stops"
         return Visibility(inside=False, layout="timeout)" not in why, notes=(note,))
     return Visibility()
+
+
+def _lower_size(streams: pl.DataFrame) -> float:
+    """Bytes of a message of the smaller streams: those of a pipeline may be far smaller than sums of gradients."""
+    return float(streams["bytes"].quantile(_SOME) or 0.0)
 
 
 def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
@@ -109,29 +110,3 @@ def drop_timeouts(
     like = abs(times / whole - 1) < _LIKE_TIMEOUT and (mostly_cut or traffic.resolution_ns >= _SECOND_NS)
     scattered = mostly_cut and high - low > config.scattered * usual
     return steps.clear() if like or scattered else steps
-
-
-def form_rings(traffic: Traffic, pairs: np.ndarray, config: VisibilityConfig | None = None) -> bool:
-    """Whether every endpoint sends to one other and receives from one, all as much: data parallelism, steps or not."""
-    config = config or VisibilityConfig()
-    own = traffic.pairs[pairs]
-    load = own["bytes"].to_numpy().astype(np.float64)
-    heavy = load >= _LIGHT * load.max()
-    single = all(own.filter(pl.Series(heavy))[c].n_unique() == int(heavy.sum()) for c in ("src", "dst"))
-    middle = float(np.median(load[heavy]))
-    return bool(single and np.mean(np.abs(load[heavy] / middle - 1) <= config.even) > 0.9)
-
-
-def lay_out_rings(layout: Layout, ranks: int | None) -> Layout:
-    """Rings alone are data parallelism; whether each NIC has a ring of its own group is not seen, and is rarer.
-
-    The degrees are unknown where it is unknown how many ranks there are.
-    """
-    known = Layout() if ranks is None else lay_out_degrees(dp=ranks, pp=1, tp=1)
-    return replace(known, groups=layout.groups)
-
-
-def lay_out_degrees(*, dp: int, pp: int, tp: int) -> Layout:
-    """A layout that follows from what is usual, not from what was seen of single messages."""
-    one = Degree(1, _UNSEEN)
-    return Layout(dp=Degree(dp, _UNSEEN), pp=Degree(pp, _UNSEEN), tp=Degree(tp, _UNSEEN), cp=one, ep=one, joint=_UNSEEN)

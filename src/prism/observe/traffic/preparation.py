@@ -25,6 +25,8 @@ from prism.observe.traffic.records import (
     find_quantum,
     find_resolution,
     keep_messages,
+    leave_second_exporters,
+    measure_samples,
     number_addresses,
     number_connections,
     number_pairs,
@@ -47,7 +49,7 @@ _MOSTLY_TWICE = levels.SHARE_MINOR  # share of all records that repeat another, 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
     """Number the endpoints and pairs of FLOWS and clean the records; without a topology every endpoint is a host."""
     notes: list[str] = []
-    flows, *ends = keep_messages(flows, notes)
+    flows, *ends = keep_messages(leave_second_exporters(flows, notes), notes)
     src, dst, addresses = number_addresses(*ends)
     endpoints = _number_endpoints(addresses, topology, notes)
     pair, keys = number_pairs(src * max(endpoints.height, 1) + dst)
@@ -61,7 +63,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         records = records.take(np.flatnonzero(~repeated))
     if connected:
         records = _leave_second_exports(records, num_connections, notes)
-    quantum = find_quantum(records.size, read_rate(flows))
+    quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
         records = _join_torn(_split_merged(records, notes), notes)

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 _MANY_SIZES = levels.MIN_STATISTICS  # that chance makes of one
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
-_MIN_PER_CONNECTION = levels.MIN_SAMPLES
+_MIN_PER_CONNECTION = levels.RATIO_LONGER  # records; long timeouts leave two or three of a connection
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 
@@ -62,6 +62,26 @@ def keep_messages(flows: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, 
     if int((other & ~kept).sum()):
         notes.append(f"{int((other & ~kept).sum()):,} flows without bytes were left out")
     return flows.filter(kept), src.filter(kept), dst.filter(kept)
+
+
+def leave_second_exporters(flows: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    """Flows without what a second switch exported of the same connection: that of the sender has all it sends.
+
+    Each may have sampled or cut it on its own, so that records differ and only the bytes in all are about the same.
+    """
+    if "exporter" not in flows.columns or flows["exporter"].n_unique() < 2:
+        return flows
+    named = [c for c in ("src", "dst", "qp", "src_port") if c in flows.columns]
+    sent = flows.group_by(*named, "exporter").agg(pl.col("bytes").sum())
+    whose = pl.col("bytes").sum().over("src", "exporter")
+    home = pl.col("exporter").sort_by(whose, "exporter", descending=[True, False]).first().over("src")
+    own = pl.col("bytes").filter(pl.col("exporter") == home).sum().over(named)
+    again = sent.filter((pl.col("exporter") != home) & (own >= levels.SHARE_HALF * pl.col("bytes")))
+    if float(again["bytes"].sum()) < levels.SHARE_SMALL * float(sent["bytes"].sum()):
+        return flows  # Traffic that changed its way is seen by two switches, one after the other.
+    kept = flows.join(again, on=[*named, "exporter"], how="anti", nulls_equal=True, maintain_order="left")
+    notes.append(f"{flows.height - kept.height:,} flows were exported by a second switch, and count once")
+    return kept
 
 
 def number_addresses(src: pl.Series, dst: pl.Series) -> tuple[Ints, Ints, pl.Series]:
@@ -135,6 +155,22 @@ def read_rate(flows: pl.DataFrame) -> int | None:
     """The largest sampling rate that the records name; None where they name none."""
     rate = flows["sampling_rate"].max() if "sampling_rate" in flows.columns else None
     return rate if isinstance(rate, int) else None
+
+
+def measure_samples(flows: pl.DataFrame) -> float:
+    """Bytes that a sampled packet stands for, where nearly all counts of packets are multiples of a rate; else 0.
+
+    An exporter that scales multiplies the packets that it saw; only records that a timeout cut may hold a part of one.
+    """
+    if "packets" not in flows.columns or flows["packets"].null_count():
+        return 0.0
+    some = flows["packets"].to_numpy()[:: max(1, flows.height // levels.MAX_RECORDS)].astype(np.int64)
+    several = some[: len(some) // _MANY_SIZES * _MANY_SIZES].reshape(-1, _MANY_SIZES)
+    found, count = np.unique(np.gcd.reduce(several, axis=1), return_counts=True)
+    rate = int(found[count.argmax()]) if len(found) else 1
+    if rate < _MANY_SIZES or np.mean(some % rate == 0) < levels.SHARE_NEARLY_ALL:
+        return 0.0
+    return rate * float(flows["bytes"].sum()) / float(flows["packets"].sum())
 
 
 def find_quantum(sizes: Ints, rate: int | None) -> float:

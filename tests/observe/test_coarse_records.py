@@ -1,0 +1,69 @@
+"""What records of long timeouts, of two switches and of sampled packets are taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.observe.traffic.preparation import prepare_traffic
+
+SECOND = 1_000_000_000
+
+
+def make_flows(rows: list[tuple[str, str, int, int, int, int]], **more: Sequence[object]) -> pl.DataFrame:
+    """Flows of src, dst, port, bytes, start and end in seconds."""
+    flows = pl.DataFrame(rows, schema=["src", "dst", "src_port", "bytes", "start_ns", "end_ns"], orient="row")
+    return flows.with_columns(pl.col("start_ns", "end_ns") * SECOND, **{name: pl.Series(v) for name, v in more.items()})
+
+
+def test_two_channels_of_one_volume_in_records_of_a_minute_are_two_connections() -> None:
+    """Each has two records of the same times and bytes as the other: none of them repeats another."""
+    minutes = [("a", "b", port, 5_000_000, 60 * m, 60 * m + 60) for port in (1, 2) for m in range(2)]
+    traffic = prepare_traffic(make_flows(minutes))
+    assert traffic.connected
+    assert traffic.pairs["bytes"].to_list() == [20_000_000]
+
+
+def test_ports_that_are_new_for_every_record_tell_no_connections_apart() -> None:
+    rows = [("a", "b", 1000 + k, 5_000_000 + k, k, k + 1) for k in range(30)]
+    assert not prepare_traffic(make_flows(rows)).connected
+
+
+def export_at_both_ends(share: float) -> pl.DataFrame:
+    """Ten flows of each of two senders; the second one's switch exports a share of what the first sends, too."""
+    rng = np.random.default_rng(1)
+    rows, exporter = [], []
+    for k in range(10):
+        for src, dst, by in (("a", "b", "leaf-a"), ("b", "a", "leaf-b"), ("a", "b", "leaf-b")):
+            scale = share if (src, by) == ("a", "leaf-b") else 1.0
+            rows.append((src, dst, 7, int(scale * rng.normal(1e6, 3e4)), k, k + 1))
+            exporter.append(by)
+    return make_flows(rows, exporter=exporter)
+
+
+def test_what_a_second_switch_sampled_of_the_same_connection_counts_once() -> None:
+    traffic = prepare_traffic(export_at_both_ends(1.0))
+    assert traffic.pairs["num"].to_list() == [10, 10]
+    assert any("by a second switch" in note for note in traffic.notes)
+
+
+def test_flows_of_one_switch_each_all_count() -> None:
+    flows = export_at_both_ends(1.0)
+    assert prepare_traffic(flows.filter(pl.col("exporter") == "leaf-b")).pairs["num"].to_list() == [10, 10]
+
+
+@pytest.mark.parametrize("rate", [32, 1000])
+def test_packets_that_come_in_multiples_were_sampled(rate: int) -> None:
+    seen = np.random.default_rng(2).poisson(40, 200) + 1
+    rows = [("a", "b", 7, int(s) * rate * 4166 - 11, k, k + 1) for k, s in enumerate(seen)]
+    flows = make_flows(rows, packets=[int(s) * rate for s in seen])
+    assert prepare_traffic(flows).sample_bytes == pytest.approx(rate * 4166, rel=1e-3)
+
+
+def test_packets_that_were_all_counted_were_not_sampled() -> None:
+    seen = np.random.default_rng(2).poisson(4000, 200) + 1
+    rows = [("a", "b", 7, int(s) * 4166 - 11, k, k + 1) for k, s in enumerate(seen)]
+    assert prepare_traffic(make_flows(rows, packets=seen.tolist())).sample_bytes == 0.0
