@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from numpy.typing import NDArray
 
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
-from prism.observe.steps.boundaries import mend_marks
+from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import find_steps
 from prism.observe.timeline.drawing import begin_together
 from prism.observe.traffic.period import pack_starts
@@ -113,11 +114,43 @@ def pause_once(pause_ms: int) -> NDArray[np.int64]:
     return STEP * np.arange(12) + np.where(np.arange(12) > 5, pause_ms * MS, 0)
 
 
-def test_a_long_pause_in_which_a_job_saves_belongs_to_the_step_that_it_follows() -> None:
-    saves = pl.DataFrame({"start_ns": [605 * MS], "end_ns": [900 * MS]})
-    found = lengths_ms(find_steps(send_gradients(pause_once(300)), STREAMS, STEP, saves))
-    assert found == [100.0] * 5 + [400.0] + [100.0] * 6
-    assert lengths_ms(find_steps(send_gradients(pause_once(300)), STREAMS, STEP))[5] == 100.0
+@pytest.mark.parametrize("often", [1, 3])
+def test_a_pause_longer_than_a_step_belongs_to_none_however_often_it_comes(often: int) -> None:
+    # An evaluation, or a checkpoint that a job waits for, before every fifth step.
+    late = 300 * MS * np.minimum(np.arange(20) // 5, often)
+    begins = STEP * np.arange(20) + late
+    paused = [begins[5 * (i + 1)] for i in range(often)]
+    saves = pl.DataFrame({"start_ns": [t - 290 * MS for t in paused], "end_ns": paused})
+    for written in (None, saves):
+        steps = find_steps(send_gradients(begins), STREAMS, STEP, written)
+        assert lengths_ms(steps) == [100.0] * 20
+        between = (steps["start_ns"][1:] - steps["end_ns"][:-1]).to_numpy()
+        assert between[between > 0].tolist() == [300 * MS] * often
+
+
+def test_messages_that_end_when_they_start_come_before_the_end_of_their_step() -> None:
+    # Times in milliseconds: three messages of each of two streams at 70, 70 and 71 ms, or all at once.
+    last = np.where(np.arange(40) % 3, 71, 70)
+    start = np.sort(np.concatenate([STEP * np.arange(40) + MS * at for at in (70, 70, 70, 70, last, last)]))
+    none = Spans(start=start[:0], end=start[:0])
+    row, opening = np.arange(len(start)) % 2, np.ones(len(start), np.bool_)
+    clocks = list_clocks(start, start, row, STREAMS, STEP, opening, None, none)
+    assert clocks
+    for clock in clocks:
+        assert set(np.diff(np.searchsorted(start, clock.marks)).tolist()) == {6}, clock.name
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.97, "dp 1 longest end"), (0.65, "numbers apart end")])
+def test_gradients_close_a_step_but_not_where_every_norm_is_summed_far_from_them(share: float, chosen: str) -> None:
+    ends = STEP * np.arange(1, 21)
+    tensors = ends - STEP + round(share * STEP)
+    start = np.sort(np.concatenate([ends + 20 * MS, tensors + 30 * MS]))
+    clocks = [
+        Clock(name=name, marks=marks, jitter=jitter, closing=True, complete=1.0)
+        for name, marks, jitter in (("numbers apart end", ends, 0.0023), ("dp 1 longest end", tensors, 0.0025))
+    ]
+    found = choose_clock(clocks, start, np.ones(len(start), np.bool_))
+    assert found is not None and found.name == chosen
 
 
 def test_what_is_saved_after_the_last_step_counts_to_it_if_it_held_the_job_up_before() -> None:

@@ -104,3 +104,36 @@ def test_a_known_job_goes_by_one_clock_until_its_steps_differ(monkeypatch: pytes
         look(cut(flows, *span), topology, memory)
     assert listed[0] is None and listed[1] is not None, "the first look tries all clocks, the second the one chosen"
     assert listed[2:] == [listed[1], None], "the third finds slow steps, and tries all again"
+
+
+def write_two() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Two jobs of a few seconds on hosts of their own."""
+    made = [write_job(MadeJob(steps=16, first_host=first, seed=first)) for first in (0, 8)]
+    return tuple(pl.concat([job[part] for job in made]) for part in (0, 1))  # type: ignore[return-value]
+
+
+def test_a_look_without_time_studies_one_job_and_puts_the_others_off_to_the_next(laid_out: list[str]) -> None:
+    flows, topology = write_two()
+    hours = iter(range(0, 10**6, 10))
+    memory = JobMemory(study_s=1.0, now=lambda: next(hours))
+    first = look(flows, topology, memory)
+    assert len(laid_out) == 1
+    assert sorted(job.studied for job in first.jobs) == [False, True]
+    assert sorted(job.num_steps > 0 for job in first.jobs) == [False, True]
+    assert any(line.startswith("1 jobs are not studied yet") for line in first.notes)
+    second = look(flows, topology, memory)
+    assert len(laid_out) == 2, "the job that waits is studied, the other one is known"
+    assert all(job.studied and job.num_steps > 0 for job in second.jobs)
+    assert not any("not studied yet" in line for line in second.notes)
+    assert second.jobs == look(flows, topology, None).jobs
+
+
+def test_a_known_job_that_is_due_again_without_time_is_seen_by_what_is_known(laid_out: list[str]) -> None:
+    flows, topology = write_two()
+    memory = JobMemory()
+    look(flows, topology, memory)
+    hours = iter(range(0, 10**6, 10))
+    memory.look, memory.study_s, memory.now = 10**6, 1.0, lambda: next(hours)
+    later = look(flows, topology, memory)
+    assert len(laid_out) == 3, "one of the two that are due again is studied in full"
+    assert all(job.studied and job.num_steps > 0 for job in later.jobs)

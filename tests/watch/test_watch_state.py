@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -93,6 +95,18 @@ def test_jobs_keep_their_names_when_their_order_changes():
     assert (told.finding.job, told.finding.culprit.id) == ("job-2", "job-2")
     assert told.finding.evidence == "job-2 against job-1"
     assert set(state.jobs) == {"job-1", "job-2", "job-3"} and state.jobs["job-1"].endpoints == (*a, "10.0.0.9")
+
+
+@pytest.mark.parametrize(("studied", "over"), [(True, ["resolved"]), (False, [])])
+def test_a_finding_is_over_only_once_its_job_was_studied_without_it(studied: bool, over: list[str]):
+    state = quick_state()
+    for until in (30, 33):
+        state.handle(make_report(until, make_finding(end_s=until)))
+    plain = make_report(36)
+    jobs = tuple(replace(j, studied=studied, step_s=None) for j in plain.jobs)
+    looks = [replace(plain, until_ns=s * S, jobs=jobs) for s in (36, 39, 42)]
+    assert [told.status for look in looks for told in state.handle(look)] == over
+    assert state.jobs["job-1"].step_s == (None if studied else 1.0)
 
 
 def test_what_is_long_over_is_forgotten():

@@ -99,11 +99,11 @@ def study_job(
     try:
         return _study(traffic, job, gpus_per_host, known)
     except Exception as error:
-        return _list_unstudied(traffic, job, describe_error(error))
+        return list_unstudied(traffic, job, describe_error(error))
 
 
-def _list_unstudied(traffic: Traffic, job: ObservedJob, why: str) -> JobDiagnosis:
-    """A job of which only the endpoints are known."""
+def list_unstudied(traffic: Traffic, job: ObservedJob, *notes: str) -> JobDiagnosis:
+    """A job of which only the endpoints are known; `notes` say why."""
     kinds = pl.DataFrame({"pair": job.pairs.astype(np.uint32)}).with_columns(
         kind=pl.lit("unknown"), confidence=pl.lit(0.0)
     )
@@ -118,7 +118,7 @@ def _list_unstudied(traffic: Traffic, job: ObservedJob, why: str) -> JobDiagnosi
         streams=pl.DataFrame(),
         stages=NO_STAGES,
         observed=job,
-        notes=(why,),
+        notes=notes,
     )
 
 

@@ -22,6 +22,7 @@ from prism.records.flow_samples import put_together
 from prism.watch.memory import JobMemory
 from prism.watch.state import SeenJob, WindowReport
 
+_STUDY_S = 3.0  # of a look: known jobs and findings take as long again, and findings are due within 15 s
 _LOOKS_PER_PROCESS = 500  # A fresh process now and then keeps memory flat whatever libraries hold on to.
 
 
@@ -52,11 +53,17 @@ def look_at(
         until_ns=until_ns,
         num_flows=flows.height,
         jobs=tuple(
-            SeenJob(id=j.id, endpoints=j.endpoints, step_s=_usual_step(j.steps), num_steps=j.steps.height)
+            SeenJob(
+                id=j.id,
+                endpoints=j.endpoints,
+                step_s=_usual_step(j.steps),
+                num_steps=j.steps.height,
+                studied=j.endpoints not in memory.put_off,
+            )
             for j in found.jobs
         ),
         findings=told,
-        notes=(*said, *found.notes),
+        notes=(*said, *found.notes, *((memory.note,) if memory.note else ())),
         seconds=time.perf_counter() - begin,
     )
 
@@ -149,7 +156,7 @@ def _look_at_file(path: Path, topology: pl.DataFrame | None, until_ns: int) -> W
 @cache
 def _memory_of_process() -> JobMemory:
     """What the looks of this process remember; a fresh process studies all jobs anew."""
-    return JobMemory()
+    return JobMemory(study_s=_STUDY_S)
 
 
 def _ignore_interrupts() -> None:

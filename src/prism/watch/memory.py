@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.observe.diagnose import study_job
+from prism.observe.diagnose import list_unstudied, study_job
 from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.jobs.grouping import ObservedJob, measure_period
 from prism.observe.parallelism.known_jobs import Known, remember
@@ -38,13 +41,19 @@ class Acquaintance:
 class JobMemory:
     """Jobs by the addresses of their endpoints; each is studied in full when new, changed, or not for long.
 
-    Nothing depends on it but time: a watch that starts without it studies all jobs in its first look.
+    A look studies as many jobs in full as it has time for, those that wait for it longest first, and at least one; the
+    others are put off to the next looks. Nothing else depends on the memory: without it all jobs are new.
     """
 
     look: int = 0
     until_ns: int = 0
+    study_s: float = math.inf  # for full studies in one look
+    now: Callable[[], float] = time.monotonic
+    put_off: dict[tuple[str, ...], int] = field(default_factory=dict)  # by job the look since which it waits
     _jobs: dict[tuple[str, ...], Acquaintance] = field(default_factory=dict)
     _unmeasured: dict[tuple[str, ...], tuple[NDArray[np.int64], Times]] = field(default_factory=dict)  # in this look
+    _turns: Iterator[int] = field(default_factory=count)  # of full studies in this look
+    _study_until: float = 0.0
 
     def begin_look(self, until_ns: int) -> None:
         """Another look begins, at what was observed until a moment."""
@@ -64,9 +73,26 @@ class JobMemory:
         self._unmeasured[name] = pairs, pauses
         return met.step_ns
 
+    @property
+    def note(self) -> str | None:
+        """A line on the jobs that were not studied in this look."""
+        if not self.put_off:
+            return None
+        return f"{len(self.put_off):,} jobs are not studied yet, so that findings of others come in time; they are next"
+
     def study(self, traffic: Traffic, jobs: Sequence[ObservedJob]) -> list[JobDiagnosis]:
-        """Every job of a look: those that are known by what is known of them, the others in full."""
-        return do_each(lambda job: self._study(traffic, job), jobs)
+        """Every job of a look: those that are known by what is known of them, the others in full while there is time.
+
+        A job that is put off has its endpoints and no steps.
+        """
+        named = [(_name(traffic, job.endpoints), job) for job in jobs]
+        waited, self.put_off = self.put_off, {}
+        order = sorted(
+            range(len(jobs)), key=lambda i: (self._is_known(named[i][0]), waited.get(named[i][0], self.look))
+        )
+        self._turns, self._study_until = count(), self.now() + self.study_s
+        found = do_each(lambda i: self._study(traffic, *named[i], waited.get(named[i][0], self.look)), order)
+        return [job for _, job in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
     def needs_findings(self, job: JobDiagnosis) -> bool:
         """Whether anything new may be found of a job: not while its steps come as they did when nothing was found.
@@ -91,14 +117,25 @@ class JobMemory:
             elif met is not None and self.needs_findings(job):
                 met.calm_ns = _usual_step(job)
 
-    def _study(self, traffic: Traffic, job: ObservedJob) -> JobDiagnosis:
-        name = _name(traffic, job.endpoints)
+    def _is_known(self, name: tuple[str, ...]) -> bool:
         met = self._jobs.get(name)
-        if met is not None and self.look < met.due:
+        return met is not None and self.look < met.due
+
+    def _is_late(self) -> bool:
+        """Whether there is no time for another full study; there is for the first of every look."""
+        return next(self._turns) > 0 and self.now() > self._study_until
+
+    def _study(self, traffic: Traffic, name: tuple[str, ...], job: ObservedJob, since: int) -> JobDiagnosis:
+        met, known = self._jobs.get(name), self._is_known(name)
+        late = not known and self._is_late()
+        if met is not None and (known or late):
             found = study_job(traffic, job, known=met.known)
             if found.steps.height >= _ENOUGH_STEPS:
                 met.step_ns = _usual_step(found)
                 return found
+        if late or (known and self._is_late()):
+            self.put_off[name] = since
+            return list_unstudied(traffic, job)
         if name in self._unmeasured:
             job = replace(job, period_ns=measure_period(traffic, *self._unmeasured[name]))
         found = study_job(traffic, job)

@@ -32,6 +32,7 @@ class SeenJob:
     endpoints: tuple[str, ...]
     step_s: float | None = None
     num_steps: int = 0
+    studied: bool = True  # false where there was no time for it in this look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ class WatchState:
                 known.resolved = False
                 known.score, known.evidence = finding.score, finding.evidence
                 told.append(Told(id=known.id, finding=known.whole(), update=update, reported_ns=report.until_ns))
-        told += self._resolve(set(names.values()), report.until_ns)
+        told += self._resolve({names[job.id] for job in report.jobs if job.studied}, report.until_ns)
         self._forget(report.until_ns)
         return told
 
@@ -255,7 +256,7 @@ class WatchState:
                 endpoints=job.endpoints,
                 first_seen_ns=report.until_ns if known_job is None else known_job.first_seen_ns,
                 last_seen_ns=report.until_ns,
-                step_s=job.step_s,
+                step_s=job.step_s if job.studied or known_job is None else known_job.step_s,
             )
         return names
 

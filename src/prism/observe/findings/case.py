@@ -46,19 +46,25 @@ class Case:
     @cached_property
     def length_s(self) -> Floats:
         """Seconds of each step, without a pause (an evaluation, a checkpoint) that follows its last message."""
-        lengths: Floats = (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy() / 1e9
+        lengths: Floats = (self._until_ns - self.steps["start_ns"].to_numpy()) / 1e9
         return lengths - self.pause_s
 
     @cached_property
+    def _until_ns(self) -> Ints:
+        """When the next step begins: a pause that is longer than a step is part of none."""
+        end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
+        return np.maximum(end, np.append(start[1:], end[-1:]))
+
+    @cached_property
     def pause_s(self) -> Floats:
-        """Seconds of silence at the end of each step beyond what is usual there."""
+        """Seconds of silence after each step beyond what is usual there."""
         if not self.steps.height:
             return np.empty(0)
         last = np.full(self.steps.height, -1, np.int64)
         index = self.messages["step"].to_numpy()
         inside = np.flatnonzero(index >= 0)
         np.maximum.at(last, index[inside], self.messages["end_ns"].to_numpy()[inside])
-        end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
+        end, start = self._until_ns, self.steps["start_ns"].to_numpy()
         last = np.where(last < 0, start, np.minimum(last, end))
         silent: Floats = (end - last) / 1e9
         usual = float(np.median(silent))

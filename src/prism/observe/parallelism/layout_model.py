@@ -8,8 +8,9 @@ less likely the further off it is. Layouts whose product is not the number of ra
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from prism.observe import levels
 
@@ -103,10 +104,7 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
     config = config or LayoutConfig()
     scored: list[tuple[float, int, Degrees]] = []
     for place, count in enumerate(counts):
-        own = [
-            (_log_prior(d, count.ranks, count.per_host, config) + sum(r.log_likelihood(d) for r in count.readings), d)
-            for d in list_layouts(count.ranks)
-        ]
+        own = _score_layouts(count, config)
         best = max(score for score, _ in own)
         scored += [(score - best, place, d) for score, d in own]
     total = sum(math.exp(config.sharpness * behind) for behind, _, _ in scored)
@@ -115,6 +113,24 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
         for behind, _, d in sorted(scored, key=lambda r: (-r[0], r[1], r[2].tp))
         if behind >= math.log(config.close)
     ]
+
+
+def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, Degrees]]:
+    """Layouts of as many ranks with their score, in order; those that would not change a digit of the sum are left out.
+
+    No reading makes a layout likelier, so its score is known to be too low before all readings are asked.
+    """
+    lost = math.log(sys.float_info.epsilon) / config.sharpness
+    best, own = -math.inf, []
+    for degrees in list_layouts(count.ranks):
+        score = _log_prior(degrees, count.ranks, count.per_host, config)
+        for reading in count.readings:
+            if score < best + lost:
+                break
+            score += reading.log_likelihood(degrees)
+        best = max(best, score)
+        own.append((score, degrees))
+    return [(score, degrees) for score, degrees in own if score >= best + lost]
 
 
 def confidence_of(ranked: Sequence[RankedLayout], name: str) -> float:
@@ -131,9 +147,8 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
     """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
     tensor = config.tensor if degrees.pp > 1 and degrees.ep == 1 else config.tensor_alone
-    shares = {"cp": config.context, "ep": config.experts, "tp": tensor}
-    used = {f.name: getattr(degrees, f.name) > 1 for f in fields(degrees)}
-    log = sum(math.log(share if used[name] else 1 - share) for name, share in shares.items())
+    shares = (degrees.cp, config.context), (degrees.ep, config.experts), (degrees.tp, tensor)
+    log = sum(math.log(share if degree > 1 else 1 - share) for degree, share in shares)
     log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))
     several = stages_on_host(degrees, ranks, per_host) > 1
     return log + math.log(config.shared_host if several else 1 - config.shared_host)

@@ -13,7 +13,7 @@ from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients, size_up
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.medians import scatter, take_median
-from prism.observe.traffic.numbering import group_by_number
+from prism.observe.traffic.numbering import group_by_number, nearest
 from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
@@ -29,6 +29,7 @@ _ONE_MARK = levels.SHARE_MINOR  # of a step: marks that are closer are one
 _QUIET = levels.SHARE_LARGE  # of the longest silence
 _SAME_COUNT = levels.SHARE_SMALL  # of the messages of a step
 _PAUSE = levels.SHARE_SMALL  # of a step
+_CLOSE = levels.SHARE_SMALL  # of a step
 _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
 _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
@@ -118,10 +119,23 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
 
 
 def _without_numbers(clocks: list[Clock]) -> list[Clock]:
-    """The clocks of tensors, where any of them is about as steady: numbers are summed before a step ends, or after."""
+    """The clocks of tensors, where any of them is about as steady: numbers are summed before a step ends, or after.
+
+    What is far from them is the middle of a step: numbers that every step sums, such as the norm, are of a whole one.
+    """
+    numbers = [c for c in clocks if c.name.startswith("numbers")]
     tensors = [c for c in clocks if not c.name.startswith("numbers")]
+    tensors = [c for c in tensors if any(_are_close(c, number) for number in numbers)] if numbers else tensors
     steadiest = min(c.jitter for c in clocks)
-    return tensors if any(c.jitter <= steadiest + _STRAYS for c in tensors) else clocks
+    if any(c.jitter <= steadiest + _STRAYS for c in tensors):
+        return tensors
+    return numbers if any(c.jitter <= steadiest + _STRAYS for c in numbers) else clocks
+
+
+def _are_close(clock: Clock, other: Clock) -> bool:
+    """Whether two clocks usually strike at about the same moment of a step."""
+    apart = np.abs(other.marks[nearest(other.marks, clock.marks)] - clock.marks)
+    return float(take_median(apart)) <= _CLOSE * float(take_median(np.diff(clock.marks)))
 
 
 def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
@@ -334,7 +348,9 @@ def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, 
         cut = np.flatnonzero(gaps >= max(limit, 1.0))
         cut = cut[_keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
         if len(cut) >= 2:
-            found.append((f"{name} end", np.append(reach[cut], reach[-1])))
+            last = np.append(cut, len(reach) - 1)
+            # Where times are rounded, a message may end when it starts: it still comes before the mark.
+            found.append((f"{name} end", np.maximum(reach[last], start[last] + 1)))
             found.append((f"{name} start", np.append(start[:1], start[cut + 1])))
     return found
 

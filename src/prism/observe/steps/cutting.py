@@ -27,7 +27,7 @@ _SPREAD = levels.SHARE_SMALL  # of a pause: how much longer it may be for one ra
 _OUTAGE = levels.SHARE_HALF  # of a step: silence in the middle of a step that is longer than usual by this much
 _DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens what it delays
 _SAVING = levels.SHARE_HALF  # of a pause in which a job writes to storage
-_GONE = levels.RATIO_LONGER  # steps: a pause that is longer, and comes once, is no part of a step
+_GONE = levels.RATIO_LONGER  # steps: a pause that is longer is no part of a step
 
 
 def find_steps(
@@ -155,7 +155,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
         end.append(int(busy[-1]) + int(max(rest, 0.0)))
     if end and (seen <= 0 or seen >= enough):
-        end[-1] += _measure_last_save(boundaries, opened, at, sent)
+        last_save = _measure_last_save(boundaries, opened, at, sent)
+        end[-1] += last_save if last_save <= _GONE * period_ns else 0
     frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
 
@@ -191,7 +192,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
     whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
-    is saved. A silence of several steps that comes once, without that, belongs to none: the job was gone.
+    is saved. One that is longer than a step belongs to none: the job did something else.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
@@ -205,8 +206,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
-    gone = (length > _GONE * period_ns) & ((length[:, None] < 2 * length).sum(axis=1) == 1)
-    gone &= sent.share_saving(boundaries[paused], opened[paused]) < _SAVING
+    gone = length > _GONE * period_ns
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened

@@ -19,6 +19,11 @@ _AS_OFTEN = levels.SHARE_LARGE  # of the messages of the first slot
 @numba.njit(cache=True, nogil=True)
 def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     """A dense number for every distinct key, in order of first appearance, and the keys by number."""
+    least = keys.min() if len(keys) else np.int64(0)
+    span = keys.max() - least if len(keys) else np.int64(-1)  # negative where it is too wide for a number
+    if 0 <= span < 2 * len(keys):  # A table of all that the keys may be is read far faster than a hashed one.
+        numbers, found = number_again(keys - least, span + 1)
+        return numbers, found + least
     bits = 10
     slots = np.full((1 << bits, 2), _FREE, np.int64)  # of each the key and, where it is taken, its number
     found = np.empty(1 << (bits - 1), np.int64)
