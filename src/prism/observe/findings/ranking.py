@@ -12,6 +12,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
+from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
@@ -58,7 +59,7 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        late = _apart_from(stops, find_late(case))
+        late = _apart_from(stops, find_late(case) + find_hot_expert(case))
         # A job that is held up now and then may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
         stops = [s for s in stops if _is_long(case, s) or not held_up]

@@ -171,12 +171,17 @@ def _compare_work(case: Case) -> Iterator[Residuals]:
 
 
 def _centre(table: Residuals, unit_s: float) -> Residuals:
-    """The table less what all rows share in a step, and its scale: from step to step, or between rows at all times."""
+    """The table less what all rows share in a step, and its scale."""
     late = table.late_s - quantile_rows(table.late_s, _QUICK, axis=0)
+    return replace(table, late_s=late, scale_s=measure_scale(late, unit_s))
+
+
+def measure_scale(late: Floats, unit: float) -> float:
+    """How much residuals scatter by chance: from step to step, or between rows at all times; `unit` is a whole step."""
     by_step = spread_of(np.diff(late, axis=1).ravel()) / float(np.sqrt(2)) if late.shape[1] > 1 else 0.0
     usual = quantile_rows(late, levels.SHARE_HALF, axis=1)
     by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.SHARE_HALF, axis=0))
-    return replace(table, late_s=late, scale_s=max(by_step, by_row, _CLOSE * unit_s))
+    return max(by_step, by_row, _CLOSE * unit)
 
 
 def number_hosts(case: Case) -> Ints:

@@ -15,12 +15,11 @@ import numpy as np
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
-from prism.observe.findings.residuals import Residuals
-from prism.observe.findings.windows import Window, quantile_rows, spread_of
+from prism.observe.findings.residuals import Residuals, measure_scale
+from prism.observe.findings.windows import Window
 from prism.observe.traffic.medians import select_nth
 from prism.observe.traffic.numbering import group_by_number
 
-_QUICK = levels.SHARE_QUICK  # share of like rows that are surely not late
 PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain: from when to when it lasts is chosen too
 
 
@@ -130,11 +129,8 @@ def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: boo
 
 def score_delays(delay_s: Floats, rows: Sequence[int], window: Window, step_s: float) -> float:
     """What a place gains in a stretch of steps if the transfers of these rows take longer by one amount."""
-    by_step = spread_of(np.diff(delay_s, axis=1).ravel()) / float(np.sqrt(2)) if delay_s.shape[1] > 1 else 0.0
-    usual = quantile_rows(delay_s, levels.SHARE_HALF, axis=1)
-    by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.SHARE_HALF, axis=0))
     gain, _ = _gain_rows(delay_s, np.array(rows, np.int64))
-    inside = gain[window.first : window.last + 1] / max(by_step, by_row, levels.TWO_PER_MILLE * step_s)
+    inside = gain[window.first : window.last + 1] / measure_scale(delay_s, step_s)
     return float((inside - PER_STEP).sum())
 
 
