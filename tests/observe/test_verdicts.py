@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,24 +28,23 @@ CASE: Any = SimpleNamespace(
 
 
 def propose(
-    kind: FindingKind, who: tuple[CulpritType, str], gain: float, *, first: int = 0, last: int = STEPS,
-    pairs: set[int] | None = None, seconds: tuple[Alternative, ...] = (),
-) -> Proposal:  # fmt: skip
+    kind: FindingKind, who: tuple[CulpritType, str], gain: float, *, first: int = 0, last: int = STEPS
+) -> Proposal:
     finding = Finding(
         kind=kind, job="job-1", culprit=culprit(*who), start_ns=first * S, end_ns=last * S, lost_gpu_seconds=9.0,
         score=0.9, evidence="it is slow",
     )  # fmt: skip
-    return Proposal(finding=finding, gain=gain, pairs=None if pairs is None else frozenset(pairs), seconds=seconds)
+    return Proposal(finding=finding, gain=gain, by_design=kind == "stage_imbalance")
 
 
 RANK = propose("slow_compute", ("endpoint", "10.0.0.1"), 90.0)
 HOST = propose("slow_compute", ("host", "h1"), 80.0)
-LINK = propose("slow_link", ("link", "10.0.0.1>leaf-0"), 60.0, pairs={1, 2})
-OTHER_LINK = propose("slow_link", ("link", "10.0.9.1>leaf-1"), 30.0, pairs={7})
-SWITCH = propose("slow_switch", ("switch", "leaf-0"), 70.0, pairs={1, 2, 3})
-HEAVY = propose("stage_imbalance", ("stage", "3"), 50.0, pairs=set())
+LINK = propose("slow_link", ("link", "10.0.0.1>leaf-0"), 60.0)
+OTHER_LINK = propose("slow_link", ("link", "10.0.9.1>leaf-1"), 30.0)
+SWITCH = propose("slow_switch", ("switch", "leaf-0"), 70.0)
+HEAVY = propose("stage_imbalance", ("stage", "3"), 50.0)
 UNEVEN = propose("load_imbalance", ("job", "job-1"), 95.0)
-SHARED = propose("contention", ("switch", "leaf-0"), 65.0, pairs={1, 2, 3, 7})
+SHARED = propose("contention", ("switch", "leaf-0"), 65.0)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def tell(*proposals: Proposal) -> list[tuple[str, str, list[str]]]:
         ((LINK, SWITCH), [("slow_switch", "leaf-0", ["10.0.0.1>leaf-0"])]),
         ((SHARED, LINK), [("contention", "leaf-0", ["10.0.0.1>leaf-0"])]),
         ((LINK, RANK), [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]),
-        ((LINK, OTHER_LINK), [("slow_link", "10.0.0.1>leaf-0", []), ("slow_link", "10.0.9.1>leaf-1", [])]),
+        ((LINK, OTHER_LINK), [("slow_link", "10.0.0.1>leaf-0", ["10.0.9.1>leaf-1"])]),
         ((HEAVY, LINK), [("slow_link", "10.0.0.1>leaf-0", []), ("stage_imbalance", "3", [])]),
         ((), []),
     ],
@@ -79,7 +79,7 @@ def test_the_cause_that_gains_most_is_told_and_close_ones_are_listed(
 
 
 def test_what_gains_far_less_is_no_second_and_another_time_is_another_cause() -> None:
-    weak = propose("slow_link", ("link", "a>b"), 0.2 * RANK.gain, pairs={1})
+    weak = propose("slow_link", ("link", "a>b"), 0.2 * RANK.gain)
     before = propose("slow_compute", ("host", "h2"), 40.0, last=4)
     after = propose("slow_link", ("link", "a>b"), 9.0, first=6)
     assert tell(RANK, weak) == [("slow_compute", "10.0.0.1", [])]
@@ -88,11 +88,20 @@ def test_what_gains_far_less_is_no_second_and_another_time_is_another_cause() ->
 
 def test_seconds_are_in_the_document_and_in_one_phrase_of_the_evidence() -> None:
     own = Alternative(kind="slow_compute", culprit=culprit("host", "h7"), score=0.4)
-    (found,) = choose(CASE, [propose("slow_compute", ("host", "h1"), 80.0, seconds=(own,)), LINK])
+    (found,) = choose(CASE, [replace(HOST, seconds=(own,)), LINK])
     assert found.evidence == "it is slow; less likely link 10.0.0.1>leaf-0 or host h7"
     assert [a["culprit"]["id"] for a in found.to_json()["alternatives"]] == ["10.0.0.1>leaf-0", "h7"]
     (alone,) = choose(CASE, [RANK])
     assert "alternatives" not in alone.to_json() and alone.evidence == "it is slow"
+
+
+def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
+    (found,) = choose(CASE, [LINK, replace(OTHER_LINK, gain=LINK.gain)])
+    assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
+
+
+def test_what_gains_nothing_is_not_told() -> None:
+    assert choose(CASE, [replace(LINK, gain=-18.0)]) == []
 
 
 def test_a_cause_that_does_not_beat_none_is_neither_told_nor_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +120,7 @@ def test_a_late_rank_explains_slow_transfers_unless_they_have_one_place_in_commo
 
 
 def test_a_meeting_of_tenants_explains_what_a_slow_link_would() -> None:
-    weak = propose("contention", ("switch", "leaf-0"), 10.0, pairs={1, 2, 3})
+    weak = propose("contention", ("switch", "leaf-0"), 10.0)
     (found,) = choose(CASE, ranking._weigh_together([], [weak], [LINK], at_place=False))
     assert (found.kind, [a.kind for a in found.alternatives]) == ("contention", ["slow_link"])
 

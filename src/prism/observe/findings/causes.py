@@ -79,11 +79,19 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
         return []
     if best.window.mean < (_ALWAYS_LATE if longer is None else _LATE):
         return []
-    margin = best.lead(rival)
+    margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
+    """How sure it is that one host is late in all slow steps, where each time another might be."""
+    if longer is None:
+        return 1.0
+    slow = int((longer[cause.window.first : cause.window.last + 1] > 0).sum())
+    return 1 / (1 + float(len(case.own_by_host)) ** (1 - slow))
 
 
 def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:

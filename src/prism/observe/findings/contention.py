@@ -259,8 +259,7 @@ def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) ->
     window, step_s = Window(first, last, met.ratio - 1, 1.0), float(np.median(case.length_s))
     seconds = [Alternative(kind="contention", culprit=_name(s), score=1 / (1 + len(met.same))) for s in met.same]
     gain = max(score_delays(transfers.extra_s, rows, window, step_s), 0.0) + met.depends
-    # What is slow because of another tenant needs no broken link to explain it, wherever in the job it is slow.
-    return Proposal(finding=told, gain=gain, seconds=tuple(seconds), pairs=frozenset(case.job.pairs.tolist()))
+    return Proposal(finding=told, gain=gain, seconds=tuple(seconds))
 
 
 def _name(link: str) -> Culprit:

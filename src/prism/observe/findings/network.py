@@ -132,7 +132,6 @@ def _propose(
     return Proposal(
         finding=told,
         gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s),
-        pairs=frozenset(p.pair for p in chosen),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 

@@ -52,7 +52,7 @@ def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Propos
     found.sort(key=lambda p: -p.finding.lost_gpu_seconds)
     seconds = [p.finding for p in found[1:]]
     listed = tuple(Alternative(kind=f.kind, culprit=f.culprit, score=round(f.score / 2, 3)) for f in seconds)
-    return [replace(p, seconds=listed, pairs=frozenset()) for p in found[:1]]  # its transfers are as quick as ever
+    return [replace(p, seconds=listed, by_design=True) for p in found[:1]]
 
 
 def _expect_of_last(case: Case, last: int) -> float:

@@ -1,8 +1,7 @@
 """Verdicts: all causes that were proposed of one job are one list, and the best of each time is told.
 
 Every proposal comes with what it gains: the nats by which it makes the calls of the job likelier than no cause does. Of
-proposals of the same time and the same calls the one that gains most is told, and those that gain nearly as much are
-listed with it.
+proposals of the same time the one that gains most is told, and those that gain nearly as much are listed with it.
 
 A cause that begins or ends within the observation also says which steps are longer. With no cause steps scatter about
 one length. How far the two are apart, in standard errors, is how sure it is that there is a cause at all. What lasts
@@ -24,6 +23,7 @@ from prism.records.findings import Alternative, Finding
 
 _SCATTER = math.sqrt(math.pi / 2)  # a median scatters so much more than a mean
 CLOSE_SECOND = levels.SHARE_MINOR  # of what the best gains: what gains more is listed with it
+_PLACES = {"slow_link", "slow_switch"}
 _MOST_SECONDS = levels.MIN_SAMPLES
 _OUTLIERS = levels.SIGMAS_CERTAIN  # standard deviations beyond which a step counts no further
 
@@ -35,17 +35,20 @@ class Proposal:
     finding: Finding
     gain: float
     seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
-    pairs: frozenset[int] | None = None  # those that it makes slow; None where it makes members late, and all calls
+    by_design: bool = False  # it always was so, whatever else began
 
     def rivals(self, other: Proposal) -> bool:
-        """Whether two explain the same calls, so that one of them is enough."""
-        apart = self.pairs is not None and other.pairs is not None and not self.pairs & other.pairs
-        return not apart and (covers(self.finding, other.finding) or covers(other.finding, self.finding))
+        """Whether two account for the same time, so that one of them is enough."""
+        at_once = covers(self.finding, other.finding) or covers(other.finding, self.finding)
+        return at_once and self.by_design == other.by_design
 
 
 def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
-    """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds."""
-    weighed = [(p, _beat_none(case, p.finding)) for p in proposals]
+    """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
+
+    Two places that gain alike are no surer than one of two.
+    """
+    weighed = [(p, _beat_none(case, p.finding)) for p in proposals if p.gain > 0]
     ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain)
     told: list[tuple[Proposal, float]] = []
     seconds: dict[int, list[Alternative]] = {}
@@ -55,15 +58,18 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             seconds[len(told)] = list(proposal.seconds)
             told.append((proposal, sure))
         elif proposal.gain >= CLOSE_SECOND * told[over][0].gain:
-            share = round(proposal.gain / (proposal.gain + told[over][0].gain), 3)
-            found = proposal.finding
+            best, sure = told[over]
+            share, found = round(proposal.gain / (proposal.gain + best.gain), 3), proposal.finding
             seconds[over].append(Alternative(kind=found.kind, culprit=found.culprit, score=min(share, found.score)))
+            if {best.finding.kind, found.kind} <= _PLACES:
+                told[over] = best, min(sure, 1 - share)
     return [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
 
 
 def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:
     """A finding with what comes close to it, by name."""
-    kept = tuple(sorted(seconds, key=lambda a: -a.score)[:_MOST_SECONDS])
+    others = {a.culprit: a for a in sorted(seconds, key=lambda a: a.score) if a.culprit != finding.culprit}
+    kept = tuple(sorted(others.values(), key=lambda a: -a.score)[:_MOST_SECONDS])
     words = f"; less likely {' or '.join(f'{a.culprit.type} {a.culprit.id}' for a in kept)}" if kept else ""
     return replace(finding, score=round(score, 3), evidence=finding.evidence + words, alternatives=kept)
 
