@@ -71,12 +71,13 @@ def test_a_host_that_nobody_waits_for_more_than_for_others_is_not_accused() -> N
 
 def test_two_hosts_that_are_late_alike_are_not_accused_as_one() -> None:
     found = find_late(open_only_case(*write_rings({1: 0.4, 3: 0.4})))
-    assert all(f.culprit.type == "group" for f in found)
+    assert all(p.finding.culprit.type == "group" for p in found)
 
 
 def test_two_ends_of_the_last_hop_that_cannot_be_told_apart_are_both_named() -> None:
     case = open_only_case(*write_rings({2: 0.4}, hops_late=("out",)))
-    (finding,) = find_late(case)
+    (proposed,) = find_late(case)
+    finding = proposed.finding
     assert finding.culprit == Culprit(type="group", id="10.3.2.1,10.3.3.1")
     assert "records do not show which of them is late" in finding.evidence
 

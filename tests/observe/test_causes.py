@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prism.observe.findings import causes
-from prism.observe.findings.causes import Cause, Scored
+from prism.observe.findings.scoring import Candidate, Cause, Scores
 
 STEPS = 12
 
@@ -17,7 +17,7 @@ STEPS = 12
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Four hosts of one rank each; a finding is the members and the steps of its cause."""
-    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, margin: _say(cause))
+    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: _say(cause))
     names = [f"node-{i}" for i in range(4)]
     return SimpleNamespace(hosts=names, own_by_host={name: {i} for i, name in enumerate(names)})
 
@@ -26,15 +26,12 @@ def _say(cause: Cause) -> tuple[list[int], int, int]:
     return sorted(cause.members), cause.window.first, cause.window.last
 
 
-def _gains(late: int, first: int, last: int, gain: float = 50.0) -> list[Scored]:
-    """One rank gains in some steps, nobody else does."""
-    out = []
-    for rank in range(4):
-        own = np.full(STEPS, -3.0)
-        own[first : last + 1] = gain if rank == late else -3.0
-        amounts = np.where(own > 0, 0.2, 0.0)
-        out.append(Scored(frozenset([rank]), own, np.zeros(STEPS), amounts, amounts))
-    return out
+def _gains(*late: int, first: int, last: int) -> Scores:
+    """Some ranks gain in some steps, the others do not."""
+    gain = np.full((4, STEPS), -3.0)
+    gain[list(late), first : last + 1] = 50.0
+    amounts = np.where(gain > 0, 0.2, 0.0)
+    return Scores([Candidate(frozenset([rank])) for rank in range(4)], gain, np.zeros_like(gain), amounts, amounts)
 
 
 def _longer(first: int, last: int) -> Any:
@@ -44,18 +41,17 @@ def _longer(first: int, last: int) -> Any:
 
 
 def test_the_one_that_explains_the_slow_steps_is_late(case: Any) -> None:
-    assert causes._choose(case, _gains(2, 4, 8), None, _longer(4, 8)) == [([2], 4, 8)]
+    assert causes._choose(case, _gains(2, first=4, last=8), None, _longer(4, 8)) == [([2], 4, 8)]
 
 
 def test_two_long_steps_at_the_start_of_a_program_are_no_cause(case: Any) -> None:
-    assert causes._choose(case, _gains(2, 0, 1), None, _longer(0, 1)) == []
+    assert causes._choose(case, _gains(2, first=0, last=1), None, _longer(0, 1)) == []
 
 
 def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> None:
-    assert causes._choose(case, _gains(2, 0, 3), None, _longer(6, 10)) == []
+    assert causes._choose(case, _gains(2, first=0, last=3), None, _longer(6, 10)) == []
 
 
 def test_two_that_gain_alike_are_named_together(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
-    alike = [_gains(1, 4, 8)[1], _gains(2, 4, 8)[2], _gains(1, 4, 8)[3]]
-    assert causes._choose(case, alike, None, _longer(4, 8)) == [[1, 2]]
+    assert causes._choose(case, _gains(1, 2, first=4, last=8), None, _longer(4, 8)) == [[1, 2]]

@@ -16,9 +16,9 @@ from prism.observe.findings.durations import compare_with_peers, list_rows, meas
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
-from prism.observe.findings.suspects import Ranked, Scene, points_at_one, rank_suspects, weigh_first
+from prism.observe.findings.suspects import Ranked, Scene, points_at_one, rank_suspects, weigh_rivals
 from prism.observe.findings.transfers import SlowPair
-from prism.observe.findings.verdicts import decide, weigh
+from prism.observe.findings.verdicts import Proposal, choose, covers, weigh
 from prism.observe.findings.windows import Window, find_window, quantile_rows, spread_of
 from prism.observe.findings.work_table import WorkTable
 from prism.observe.jobs.grouping import ObservedJob
@@ -200,7 +200,7 @@ def test_a_cause_whose_steps_are_no_longer_than_the_others_does_not_beat_none() 
     lengths = np.r_[case.length_s[:20] * 1.2, case.length_s[20:]]
     slow = make_case(lengths.tolist())
     cause = make_finding(0, float(lengths[:20].sum()))
-    assert decide(slow, [cause]) == [cause]
+    assert choose(slow, [Proposal(finding=cause, gain=10.0)]) == [cause]
     assert weigh(slow, cause) > 0.999
     short = make_finding(0, float(case.length_s[:20].sum()))
     assert weigh(make_case((case.length_s * np.r_[np.full(20, 0.99), np.ones(20)]).tolist()), short) == 0.0
@@ -210,7 +210,8 @@ def test_a_cause_is_told_no_surer_than_that_there_is_one() -> None:
     noise = 0.02 * np.random.default_rng(2).standard_normal(40)
     lengths = 1 + noise + np.r_[np.full(20, 0.016), np.zeros(20)]
     case = make_case(lengths.tolist())
-    (told,) = decide(case, [make_finding(0, float(lengths[:20].sum()), score=0.99)])
+    cause = make_finding(0, float(lengths[:20].sum()), score=0.99)
+    (told,) = choose(case, [Proposal(finding=cause, gain=10.0)])
     assert 0.5 <= told.score < 0.95
 
 
@@ -235,7 +236,9 @@ def make_stages(work: list[float], confidence: float = 1.0) -> tuple[Case, WorkT
 
 
 def test_a_stage_with_more_work_than_the_others_is_heavy() -> None:
-    (found,) = find_heavy_stages(*make_stages([0.03, 0.03, 0.045, 0.03]))
+    (proposed,) = find_heavy_stages(*make_stages([0.03, 0.03, 0.045, 0.03]))
+    found = proposed.finding
+    assert proposed.gain > 0
     assert (found.kind, found.culprit.type, found.culprit.id) == ("stage_imbalance", "stage", "2")
     assert found.score == 0.95 and found.lost_gpu_seconds > 0
 
@@ -246,7 +249,9 @@ def test_stages_that_differ_little_and_a_last_one_with_its_output_layer_are_not_
 
 
 def test_a_last_stage_far_heavier_than_its_output_layer_is_told() -> None:
-    assert name(find_heavy_stages(*make_stages([0.03, 0.03, 0.03, 0.06]))) == [("stage_imbalance", "3")]
+    assert name([p.finding for p in find_heavy_stages(*make_stages([0.03, 0.03, 0.03, 0.06]))]) == [
+        ("stage_imbalance", "3")
+    ]
 
 
 def test_stages_that_are_not_known_well_are_not_judged() -> None:
@@ -362,7 +367,7 @@ def make_scene(slow: Sequence[int], quick: Sequence[int], *, apart: bool = True)
         )
         for h in slow
     }  # fmt: skip
-    return Scene(case, pairs, frozenset(quick), touches, list(range(HOSTS)), frozenset(), apart)
+    return Scene(case, pairs, frozenset(quick), touches, list(range(HOSTS)), frozenset(), np.zeros((HOSTS, 12)), apart)
 
 
 def test_the_suspect_that_touches_all_that_is_slow_and_nothing_quick_comes_first() -> None:
@@ -410,9 +415,9 @@ def test_a_cause_is_worth_telling_where_it_costs_more_than_half_a_percent_while_
 
 def test_what_a_cause_covers_is_not_told_again() -> None:
     cause, effect, later = make_finding(0, 10), make_finding(2, 8), make_finding(9, 20)
-    assert ranking._covers(cause, effect) and not ranking._covers(cause, later)
-    assert ranking._without([effect, later], [cause]) == [later]
-    assert ranking._apart_from([cause], [effect, later]) == [later]
+    assert covers(cause, effect) and not covers(cause, later)
+    proposed = [Proposal(finding=f, gain=1.0) for f in (effect, later)]
+    assert ranking._apart_from([cause], proposed) == proposed[1:]
 
 
 def test_a_healthy_job_has_no_findings_and_a_slow_stretch_of_unknown_cause_is_told() -> None:
@@ -433,11 +438,12 @@ def rank(name: str, units: set[int], score: float) -> Ranked:
 
 def test_a_place_is_as_sure_as_it_is_ahead_of_its_rivals() -> None:
     best, close, far = rank("1", {1, 2, 3, 4}, 4.0), rank("2", {1, 2, 3}, 3.0), rank("3", {1}, 1.0)
-    assert weigh_first([best], [best.suspect]) == 1.0
-    assert weigh_first([best, far], [best.suspect]) > 0.9 > weigh_first([best, close], [best.suspect]) > 0.5
+    assert weigh_rivals([best], [best.suspect]) == {}
+    weak, strong = (weigh_rivals([best, r], [best.suspect])[r.suspect] for r in (far, close))
+    assert weak < 0.1 < strong < 0.5
     even = rank("4", {5, 6, 7, 8}, 4.0)
-    assert weigh_first([best, even], [best.suspect]) == 0.5
-    assert weigh_first([best, even], [best.suspect, even.suspect]) == 1.0
+    assert weigh_rivals([best, even], [best.suspect]) == {even.suspect: 0.5}
+    assert weigh_rivals([best, even], [best.suspect, even.suspect]) == {}
 
 
 def test_a_slow_stage_is_as_sure_as_the_solved_job_reproduces_the_steps() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import Diagnosis, diagnose
+from prism.observe.steps.life import LifeConfig, StepTemplate, rests_whole
 
 SECOND = 10**9
 DDP = PlainJob(
@@ -101,3 +103,21 @@ def test_jobs_that_share_only_some_hosts_in_turn_are_told_apart() -> None:
     found = look(make_jobs(DDP, moved, NEIGHBOUR))
     assert sorted(len(job.endpoints) for job in found.jobs) == [8, 16, 16]
     assert found.findings == ()
+
+
+def make_steps(sent: list[int]) -> StepTemplate:
+    """Four ranks that send one message after the other; steps of one second, of which each sends so many."""
+    start = [s * SECOND + i * 40_000_000 for s, num in enumerate(sent) for i in range(num)]
+    begin = np.arange(len(sent)) * SECOND
+    return StepTemplate(
+        start=np.array(start), end=np.array(start) + 30_000_000, row=np.array([i % 4 for n in sent for i in range(n)]),
+        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, differing=0.0, begin=begin,
+        until=np.r_[begin[1:], int(start[-1]) + 30_000_000],
+    )  # fmt: skip
+
+
+def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
+    config = LifeConfig()
+    for sent, whole in ((20, True), (12, False)):
+        template = make_steps([20] * 9 + [sent])
+        assert rests_whole(template, int(template.end[-1]) + 1, start_seen=False, config=config) == whole

@@ -43,6 +43,15 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What explains a finding nearly as well."""
+
+    kind: FindingKind
+    culprit: Culprit
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One diagnosis an operator can act on."""
 
@@ -54,10 +63,11 @@ class Finding:
     lost_gpu_seconds: float
     score: float
     evidence: str  # what was measured, with units
+    alternatives: tuple[Alternative, ...] = ()  # the likeliest first
 
     def to_json(self) -> dict[str, Any]:
         """The document form that `prism diagnose --json` prints."""
-        return {
+        document: dict[str, Any] = {
             "kind": self.kind,
             "job": self.job,
             "culprit": {"type": self.culprit.type, "id": self.culprit.id},
@@ -67,6 +77,12 @@ class Finding:
             "score": self.score,
             "evidence": self.evidence,
         }
+        if self.alternatives:
+            document["alternatives"] = [
+                {"kind": a.kind, "culprit": {"type": a.culprit.type, "id": a.culprit.id}, "score": a.score}
+                for a in self.alternatives
+            ]
+        return document
 
 
 def findings_to_frame(findings: Iterable[Finding]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numba
@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.observe.findings.collectives import place_calls
+from prism.observe.findings.collectives import number_sizes, place_calls
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.work import measure_work
@@ -21,6 +21,35 @@ from prism.records.layout import Layout
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Messages in steps of streams that are known and not rare; `row` is that of their stream among those of the case.
+
+    `src`, `dst`, `kind` (a number) and `like` (a number that sizes which are nearly equal share) are by stream.
+    """
+
+    row: Ints
+    step: Ints
+    place: Ints
+    start: Ints
+    end: Ints
+    src: Ints
+    dst: Ints
+    kind: Ints
+    kinds: tuple[str, ...]  # by number
+    like: Ints
+
+    def take(self, kept: NDArray[np.bool_]) -> Calls:
+        """Some of the messages."""
+        names = ("row", "step", "place", "start", "end")
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+
+    def number_alike(self, stage: Ints) -> Ints:
+        """By stream a number that those of one kind and size share whose senders are of one stage."""
+        key = (self.kind * (int(self.like.max(initial=0)) + 1) + self.like) * (int(stage.max(initial=0)) + 2)
+        return np.unique(key + stage[self.src] + 1, return_inverse=True)[1].astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +109,24 @@ class Case:
             0,
         )
 
+    @cached_property
+    def calls(self) -> Calls:
+        """Messages of streams that are sent in steps, as arrays that all measures share."""
+        return _list_calls(self)
+
     @property
     def gpus(self) -> int:
         """Ranks that wait when one is late: by the degrees of the layout, at least one for each endpoint."""
         layout = self.layout
         ranks = math.prod(d.value or 1 for d in (layout.dp, layout.pp, layout.tp, layout.cp))
         return max(len(self.job.endpoints), ranks)
+
+    @cached_property
+    def stage_of(self) -> Ints:
+        """Stage by endpoint, -1 where it has none."""
+        stage = np.full(len(self.hosts), -1, np.int64)
+        stage[list(self.stages.stage)] = list(self.stages.stage.values())
+        return stage
 
     @cached_property
     def addresses(self) -> list[str]:
@@ -197,6 +238,31 @@ def make_case(
         observed_until_ns=until_ns,
         observed_since_ns=since_ns,
         transfers_visible=transfers_visible,
+    )
+
+
+def _list_calls(case: Case) -> Calls:
+    streams = case.streams
+    row_of = np.zeros(int(streams["stream"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    row_of[streams["stream"].to_numpy()] = np.arange(streams.height)
+    row, step = row_of[case.messages["stream"].to_numpy()], case.messages["step"].to_numpy()
+    steady = ((streams["role"] != "rare") & (streams["kind"] != "unknown")).to_numpy()
+    kept = np.flatnonzero(steady[row] & (step >= 0))
+    kinds = sorted(streams["kind"].unique().to_list())
+    number = {kind: i for i, kind in enumerate(kinds)}
+    place, start, end = (case.messages[c].to_numpy()[kept].astype(np.int64) for c in ("place", "start_ns", "end_ns"))
+    src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
+    return Calls(
+        row=row[kept],
+        step=step[kept].astype(np.int64),
+        place=place,
+        start=start,
+        end=end,
+        src=src,
+        dst=dst,
+        kind=np.array([number[k] for k in streams["kind"].to_list()], np.int64),
+        kinds=tuple(kinds),
+        like=number_sizes(streams["bytes"].to_numpy().astype(np.float64)),
     )
 
 

@@ -12,9 +12,11 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints, culprit
 from prism.observe.findings.routes import links_of
+from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.transfers import Transfers, find_last
-from prism.observe.findings.windows import find_window
-from prism.records.findings import Finding
+from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.windows import Window, find_window
+from prism.records.findings import Alternative, Culprit
 
 _SLOWER = 1.3  # times as long while the other sends as when it does not
 _FREE = 1.6  # times the pair's own quickest transfers: those that nobody disturbs take no longer
@@ -24,6 +26,7 @@ _TOLD_APART = levels.SHARE_HALF  # by how much this share is larger than that of
 _HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
 _MOST_LINKS = 40  # that are looked at for one job
 _MATTERS = levels.WORTH_TELLING  # of all its steps that a job must lose
+_SURE = 0.9  # most that a meeting of two tenants is said with: a third may share the link unseen
 _OTHERS = ">*<"  # stands for all other switches
 
 
@@ -36,6 +39,7 @@ class Meeting:
     ratio: float
     apart: float  # share of slow transfers beside the other, less that of the others
     num_with: int
+    depends: float  # nats by which whether a transfer is slow is told by whether the other sends
     extra_s: float
     first_ns: int
     last_ns: int
@@ -44,7 +48,7 @@ class Meeting:
 
 def find_contention(
     cases: Sequence[Case], measured: dict[str, Transfers | None], routes: pl.DataFrame | None = None
-) -> dict[str, list[Finding]]:
+) -> dict[str, list[Proposal]]:
     """Findings by job; `measured` are the transfers of each."""
     if len(cases) < 2:
         return {}
@@ -60,7 +64,8 @@ def find_contention(
             continue
         best = _worst_meeting(case, transfers, held[case.job.id], cases, carried, routes)
         if best is not None:
-            found[case.job.id] = [_to_finding(case, best)]
+            pairs = carried[case.job.id][best.link]
+            found[case.job.id] = [_propose(case, best, transfers, pairs)]
     return found
 
 
@@ -197,8 +202,27 @@ def _meet(case: Case, times: pl.DataFrame, pairs: set[int], link: str, other: Ca
         return None
     times_hit = start[hit & (slower > _SLOWER)]
     return Meeting(
-        link, other, ratio, shares[0] - shares[1], len(beside_it), extra_s, int(times_hit.min()), int(times_hit.max())
+        link,
+        other,
+        ratio,
+        shares[0] - shares[1],
+        len(beside_it),
+        _depend((len(beside_it), shares[0]), (len(apart_from_it), shares[1])),
+        extra_s,
+        int(times_hit.min()),
+        int(times_hit.max()),
     )
+
+
+def _depend(*parts: tuple[int, float]) -> float:
+    """How much likelier slow transfers are if each part has its own share of them than if all have one, in nats."""
+    total = sum(num for num, _ in parts)
+    mean = sum(num * share for num, share in parts) / total
+
+    def surprise(share: float) -> float:
+        return -sum(s * np.log(s) for s in (share, 1 - share) if s > 0)
+
+    return float(total * surprise(mean) - sum(num * surprise(share) for num, share in parts))
 
 
 def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Floats:
@@ -218,7 +242,7 @@ def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Fl
     return np.asarray(busy_until(end) - busy_until(start), np.float64)
 
 
-def _to_finding(case: Case, met: Meeting) -> Finding:
+def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) -> Proposal:
     starts = case.steps["start_ns"].to_numpy()
     first, last = (int(np.clip(np.searchsorted(starts, t, side="right") - 1, 0, len(starts) - 1)) for t in
                    (met.first_ns, met.last_ns))  # fmt: skip
@@ -230,5 +254,14 @@ def _to_finding(case: Case, met: Meeting) -> Finding:
     )
     if met.same:
         evidence += f"; the same transfers meet at {', '.join(met.same)}, which cannot be told apart from it"
-    who = culprit("link" if switch == met.link else "switch", switch)
-    return case.finding("contention", who, first, last, lost_s=met.extra_s, score=0.9, evidence=evidence)
+    told = case.finding("contention", _name(met.link), first, last, lost_s=met.extra_s, score=_SURE, evidence=evidence)
+    rows = np.flatnonzero(transfers.rows["pair"].is_in(list(pairs)).to_numpy()).tolist()
+    window, step_s = Window(first, last, met.ratio - 1, 1.0), float(np.median(case.length_s))
+    seconds = [Alternative(kind="contention", culprit=_name(s), score=1 / (1 + len(met.same))) for s in met.same]
+    gain = max(score_delays(transfers.extra_s, rows, window, step_s), 0.0) + met.depends
+    return Proposal(finding=told, gain=gain, seconds=tuple(seconds))
+
+
+def _name(link: str) -> Culprit:
+    switch = link.replace(_OTHERS, "")
+    return culprit("link" if ">" in switch else "switch", switch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,10 +10,12 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_pairs
-from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene, weigh_first
+from prism.observe.findings.scoring import score_delays
+from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene, weigh_rivals
 from prism.observe.findings.transfers import SlowPair, Transfers
+from prism.observe.findings.verdicts import Proposal
 from prism.observe.findings.windows import Window
-from prism.records.findings import Culprit, Finding
+from prism.records.findings import Alternative, Culprit, FindingKind
 
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
@@ -37,7 +38,7 @@ def find_scene(
     return set_scene(case, transfers, slow, felt, routes)
 
 
-def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Finding]:
+def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Proposal]:
     """Slow links and switches of one job; `others` are the scenes of other jobs, which may share them."""
     return _explain(scene.case, scene, [o for o in others if o is not scene and _at_one_time(scene, o)])
 
@@ -65,9 +66,9 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
     return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
 
 
-def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Finding]:
+def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal]:
     """The suspects that account for most of what is slow with least that is not, one after the other."""
-    found: list[Finding] = []
+    found: list[Proposal] = []
     left = dict(scene.slow)
     while left and len(found) < _MOST:
         worst = max(p.window.mean for p in left.values())
@@ -83,8 +84,7 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Finding]
             break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
-        told = _to_finding(case, scene, best, [scene.slow[r] for r in chosen], same)
-        found.append(replace(told, score=round(min(told.score, weigh_first(ranked, same)), 3)))
+        found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, same)))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
 
@@ -105,7 +105,10 @@ def _stands_alone(case: Case, pair: SlowPair) -> bool:
     return pair.steady and pair.window.mean >= least
 
 
-def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> Finding:
+def _propose(
+    scene: Scene, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect], rivals: dict[Suspect, float]
+) -> Proposal:
+    case = scene.case
     first = int(np.median([p.window.first for p in chosen]))
     last = max(first, int(np.median([p.window.last for p in chosen])))
     mean = float(np.median([p.window.mean for p in chosen]))
@@ -118,12 +121,23 @@ def _to_finding(case: Case, scene: Scene, suspect: Suspect, chosen: list[SlowPai
     cost = price_slow_pairs(
         case, [(p.src, p.dst, p.kind) for p in chosen], Window(first, last, mean, share), max(p.extra_s for p in chosen)
     )
-    return case.finding(
-        "slow_switch" if who.type == "switch" else "slow_link", who, first, last,
-        lost_s=cost.lost_s * (1 if steady else share), score=min(1 - np.exp(-sure / 10), cost.margin),
-        evidence=f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs "
-        f"{where}{moved}; {cost.words}",
+    evidence = f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs {where}{moved}"
+    told = case.finding(
+        _kind_of(who), who, first, last, lost_s=cost.lost_s * (1 if steady else share),
+        score=min(1 - np.exp(-sure / 10), cost.margin, 1 - sum(rivals.values())), evidence=f"{evidence}; {cost.words}",
     )  # fmt: skip
+    seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
+    rows = [r for r, touched in enumerate(scene.touches) if suspect in touched]
+    step_s = float(np.median(case.length_s))
+    return Proposal(
+        finding=told,
+        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s),
+        seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
+    )
+
+
+def _kind_of(who: Culprit) -> FindingKind:
+    return "slow_switch" if who.type == "switch" else "slow_link"
 
 
 def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list[Suspect]) -> tuple[Culprit, str]:

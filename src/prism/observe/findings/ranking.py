@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,13 +12,14 @@ from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
+from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
 from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
-from prism.observe.findings.verdicts import decide
+from prism.observe.findings.verdicts import Proposal, choose, covers
 from prism.observe.traffic.threads import describe_error, try_each
 from prism.records.findings import Finding
 
@@ -57,21 +59,18 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        late = _apart_from(stops, find_late(case))
+        late = _apart_from(stops, find_late(case) + find_hot_expert(case))
         # A job that is held up now and then may be so when the observation ends.
-        stops = [s for s in stops if _is_long(case, s) or not any(x.culprit.type == "job" for x in late)]
-        shared = contended.get(job, [])
-        # What is slow because of another tenant needs no broken link to explain it. Whoever waits for a late rank seems
-        # to transfer slowly; but where all that is slow has one place in common, who is late there waits for it.
-        network = [] if shared or scene is None else _apart_from(stops, find_network(scene, felt))
-        clear = network if scene is not None and points_at_one(scene) else []
-        # But all leave a collective together, however slow: who comes last to the next was not held up by a link.
-        late = _without(late, clear) if case.stages.chains else late
-        network = _without(network + _apart_from(stops, shared), late)
-        causes = network + (late or _without(find_heavy_stages(case), clear))
-        causes = stops + [c for c in decide(case, causes) if _is_worth_telling(case, c)]
+        held_up = any(x.finding.culprit.type == "job" for x in late)
+        stops = [s for s in stops if _is_long(case, s) or not held_up]
+        shared = _apart_from(stops, contended.get(job, []))
+        slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
+        at_place = bool(case.stages.chains) and scene is not None and points_at_one(scene)
+        heavy = [] if late else find_heavy_stages(case)  # A stage that is heavy by design waits for all that is not.
+        told = choose(case, heavy + _weigh_together(late, shared, slow, at_place=at_place))
+        causes = stops + [c for c in told if _is_worth_telling(case, c)]
         pauses = find_longer_pauses(case)
-        steps = [s for s in find_slow_steps(case) if not any(_covers(c, s) for c in causes)]
+        steps = [s for s in find_slow_steps(case) if not any(covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]
 
     found = [finding for _, findings in try_each(explain, cases, _name, notes) for finding in findings]
@@ -101,22 +100,29 @@ def _is_worth_telling(case: Case, finding: Finding) -> bool:
     return finding.lost_gpu_seconds >= case.gpus * max(_WORTH * while_s, _WORTH_AT_ALL * all_s)
 
 
-def _covers(cause: Finding, effect: Finding) -> bool:
-    """Whether a named cause already accounts for most of a slow stretch."""
-    overlap = min(cause.end_ns, effect.end_ns) - max(cause.start_ns, effect.start_ns)
-    return overlap > 0.5 * (effect.end_ns - effect.start_ns)
+def _apart_from(stops: list[Finding], proposals: list[Proposal]) -> list[Proposal]:
+    """Proposals whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
+    return [p for p in proposals if not any(covers(s, p.finding) for s in stops)]
 
 
-def _apart_from(stops: list[Finding], findings: list[Finding]) -> list[Finding]:
-    """Findings whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
-    return [f for f in findings if not any(_covers(s, f) for s in stops)]
+def _weigh_together(
+    late: list[Proposal], shared: list[Proposal], slow: list[Proposal], *, at_place: bool
+) -> list[Proposal]:
+    """Causes of one job, each with all that it explains: late members, tenants that meet, slow places.
+
+    Whoever waits for a late rank, or meets another tenant, seems to transfer slowly: these explain slow transfers, too.
+    But where all that is slow between stages is `at_place`, those who are late there wait for it. All leave a
+    collective together, however slow: who comes last to the next one was not held up by a link.
+    """
+    by_late, by_slow = (max((p.gain for p in part), default=0.0) for part in (late, slow))
+    if at_place:
+        slow = [replace(p, gain=p.gain + max(by_late, 0.0)) for p in slow]
+        return late + shared + slow
+    shared = [replace(p, gain=p.gain + max(by_slow, 0.0)) for p in shared]
+    by_shared = max((p.gain for p in shared), default=by_slow)
+    return [replace(p, gain=p.gain + max(by_shared, 0.0)) for p in late] + shared + slow
 
 
 def _is_long(case: Case, stop: Finding) -> bool:
     """Whether a standstill is longer than a usual step."""
     return (stop.end_ns - stop.start_ns) / 1e9 > float(np.median(case.length_s))
-
-
-def _without(findings: list[Finding], others: list[Finding]) -> list[Finding]:
-    """Findings of another time than these others."""
-    return [f for f in findings if not any(_covers(o, f) or _covers(f, o) for o in others)]

@@ -13,16 +13,13 @@ from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.findings.case import Case, Floats, Ints
-from prism.observe.findings.collectives import number_sizes
+from prism.observe.findings.case import Calls, Case, Floats, Ints
 from prism.observe.findings.waits import measure_waits
 from prism.observe.findings.windows import quantile_rows, spread_of
 from prism.observe.findings.work_table import tabulate_work
-from prism.observe.traffic.medians import median_groups, quantile_groups
+from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import number_keys
 
 _QUICK = levels.SHARE_QUICK  # share of the steps, and of like members, that are surely not late
@@ -56,11 +53,11 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
     """
     in_stages = len(set(case.stages.stage.values())) > 1
     step_s = float(np.median(case.length_s))
-    moments = _measure_gaps(case)
-    if moments is not None:
-        yield from _compare_starts(case, moments, in_stages, step_s)
-    if in_stages and moments is not None:
-        yield from _compare_answers(case, moments, step_s)
+    if len(case.calls.row):
+        gap, both = _measure_gaps(case)
+        yield from _compare_starts(case, both, in_stages, step_s)
+        if in_stages:
+            yield from _compare_answers(case, gap, step_s)
     if not case.work.is_empty():
         yield from _compare_work(case)
     waits = None if in_stages else measure_waits(case)
@@ -72,18 +69,14 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
         yield _centre(Residuals(rows, np.full(len(rows), -1), late, 0.0, of_hosts=True), step_s)
 
 
-def _measure_gaps(case: Case) -> pl.DataFrame | None:
-    """Messages of all steps, with the time since anything ended at their sender and at both ends."""
-    columns = ("stream", "src", "dst", "kind", "step", "place", "start_ns", "end_ns", "bytes")
-    steady = (pl.col("step") >= 0) & (pl.col("role") != "rare") & (pl.col("kind") != "unknown")
-    known = case.messages.lazy().filter(steady).select(columns).collect()
-    if known.is_empty():
-        return None
-    src, dst, start, end = (known[c].to_numpy().astype(np.int64) for c in ("src", "dst", "start_ns", "end_ns"))
+def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
+    """By message of the calls the time since anything ended at its sender, and at both of its ends."""
+    calls = case.calls
+    src, dst, start, end = calls.src[calls.row], calls.dst[calls.row], calls.start, calls.end
     line = np.arange(len(case.hosts)) * (int(end.max()) - int(start.min()) + 1) - int(start.min())
     done = np.sort(np.concatenate([line[side] + end for side in (src, dst)]))
     since = [_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst)]
-    return known.with_columns(gap=pl.Series(since[0]), both=pl.Series(np.fmin(*since)))
+    return since[0], np.fmin(*since)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -107,46 +100,34 @@ def _look_back(done: Ints, begin: Ints, wanted: Ints) -> Floats:
     return gap
 
 
-def _number_slots(moments: pl.DataFrame) -> tuple[Ints, int]:
-    """A number that one place of one stream has in all steps."""
-    stream, place = (moments[c].to_numpy().astype(np.int64) for c in ("stream", "place"))
-    slot, found = number_keys(stream * (int(place.max()) + 1) + place)
-    return slot, len(found)
+def _find_usual(calls: Calls, gap: Floats) -> Floats:
+    """By message what the same place of its stream takes in quick steps."""
+    places = int(calls.place.max(initial=0)) + 1
+    slot = calls.row * places + calls.place
+    return quantile_groups(gap, slot, len(calls.src) * places, levels.SHARE_MINOR)[slot]
 
 
-def _compare_starts(case: Case, moments: pl.DataFrame, in_stages: bool, step_s: float) -> Iterator[Residuals]:
+def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) -> Iterator[Residuals]:
     """By hop, what the messages of a step were late by in all; against quick steps, and like hops of the same step."""
-    own = moments.filter((pl.col("kind") != "pp") & pl.col("both").is_not_nan()) if in_stages else moments
-    own = own.filter(pl.col("both").is_not_nan())
-    if own.is_empty():
+    calls, ends = case.calls, len(case.hosts)
+    between_stages = np.array([in_stages and kind == "pp" for kind in calls.kinds], np.bool_)
+    kept = ~np.isnan(both) & ~between_stages[calls.kind][calls.row]
+    calls, gap = calls.take(kept), both[kept]
+    if not len(gap):
         return
-    gap = own["both"].to_numpy()
-    slot, count = _number_slots(own)
-    past = quantile_groups(gap, slot, count, levels.SHARE_MINOR)[slot]
-    peer, count = _number_peers(case, own)
-    usual = quantile_groups(gap, peer, count, _QUICK)[peer]
-    src, dst, step = (own[c].to_numpy().astype(np.int64) for c in ("src", "dst", "step"))
-    _, pairs = number_keys(peer * len(case.hosts) + src)
-    enough = np.bincount(pairs // len(case.hosts), minlength=count)[peer] >= levels.MIN_SAMPLES
+    past = _find_usual(calls, gap)
+    # Like messages of one place and step are of one kind and size, and between the same stages.
+    alike, found = number_keys(calls.number_alike(case.stage_of) * (ends + 1) + case.stage_of[calls.dst] + 1)
+    peer, cells = number_keys((alike[calls.row] * (int(calls.place.max()) + 1) + calls.place) * case.steps.height
+                              + calls.step)  # fmt: skip
+    usual = quantile_groups(gap, peer, len(cells), _QUICK)[peer]
+    senders = np.unique(alike * ends + calls.src) // ends
+    enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
     late = gap - np.where(enough, np.minimum(past, usual), past)
-    row, hops = number_keys(src * len(case.hosts) + dst)
-    table = _add_up(late / 1e9, row, step, (len(hops), case.steps.height))
-    yield _centre(Residuals(hops // len(case.hosts), hops % len(case.hosts), table, 0.0), step_s)
-
-
-def _number_peers(case: Case, own: pl.DataFrame) -> tuple[Ints, int]:
-    """A number that like messages of one place and step share: of one kind and size, between the same stages."""
-    named = own["stream"].to_numpy().astype(np.int64)
-    stream, found = number_keys(named)
-    like = number_sizes(median_groups(own["bytes"].to_numpy().astype(np.float64), stream, len(found)))[stream]
-    stage = np.zeros(len(case.hosts), np.int64)
-    stage[list(case.stages.stage)] = np.array(list(case.stages.stage.values()), np.int64) + 1
-    src, dst, step, place = (own[c].to_numpy().astype(np.int64) for c in ("src", "dst", "step", "place"))
-    kind = own["kind"].rank("dense").to_numpy().astype(np.int64)
-    between = stage[src] * (int(stage.max()) + 1) + stage[dst]
-    alike, _ = number_keys((between * (int(like.max()) + 1) + like) * (int(kind.max()) + 1) + kind)
-    peer, found = number_keys((alike * (int(place.max()) + 1) + place) * case.steps.height + step)
-    return peer, len(found)
+    hop, hops = number_keys(calls.src * ends + calls.dst)
+    table = _add_up(late / 1e9, hop[calls.row], calls.step, (len(hops), case.steps.height))
+    seen = ~np.isnan(table).all(axis=1)
+    yield _centre(Residuals(hops[seen] // ends, hops[seen] % ends, table[seen], 0.0), step_s)
 
 
 def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Floats:
@@ -155,17 +136,17 @@ def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Fl
     return np.where(seen, np.bincount(at, values, shape[0] * shape[1]), np.nan).reshape(shape)
 
 
-def _compare_answers(case: Case, moments: pl.DataFrame, step_s: float) -> Iterator[Residuals]:
+def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residuals]:
     """By endpoint, the growth that nearly all of its answers share: who waits answers as quickly as ever afterwards."""
-    own = moments.filter(pl.col("gap").is_not_nan())
-    gap, src, step = (own[c].to_numpy() for c in ("gap", "src", "step"))
-    slot, count = _number_slots(own)
-    quick = quantile_groups(gap, slot, count, levels.SHARE_MINOR)[slot]
+    known = ~np.isnan(gap)
+    calls, gap = case.calls.take(known), gap[known]
+    quick = _find_usual(calls, gap)
     work = quick >= _CLOSE * step_s * 1e9  # what is shorter is a delay of the network
     if not work.any():
         return
-    ends = np.unique(src).astype(np.int64)
-    cell = np.searchsorted(ends, src[work]) * case.steps.height + step[work]
+    src = calls.src[calls.row[work]]
+    ends = np.unique(src)
+    cell = np.searchsorted(ends, src) * case.steps.height + calls.step[work]
     grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
     table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)
     yield _centre(table, 10.0)
@@ -190,17 +171,19 @@ def _compare_work(case: Case) -> Iterator[Residuals]:
 
 
 def _centre(table: Residuals, unit_s: float) -> Residuals:
-    """The table less what all rows share in a step, and its scale: from step to step, or between rows at all times."""
+    """The table less what all rows share in a step, and its scale."""
     late = table.late_s - quantile_rows(table.late_s, _QUICK, axis=0)
+    return replace(table, late_s=late, scale_s=measure_scale(late, unit_s))
+
+
+def measure_scale(late: Floats, unit: float) -> float:
+    """How much residuals scatter by chance: from step to step, or between rows at all times; `unit` is a whole step."""
     by_step = spread_of(np.diff(late, axis=1).ravel()) / float(np.sqrt(2)) if late.shape[1] > 1 else 0.0
     usual = quantile_rows(late, levels.SHARE_HALF, axis=1)
     by_row = float(quantile_rows(np.abs(usual - quantile_rows(usual, _QUICK, axis=0)), levels.SHARE_HALF, axis=0))
-    return replace(table, late_s=late, scale_s=max(by_step, by_row, _CLOSE * unit_s))
+    return max(by_step, by_row, _CLOSE * unit)
 
 
 def number_hosts(case: Case) -> Ints:
     """A number by endpoint that those of one host share."""
     return np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1].astype(np.int64)
-
-
-Mask = NDArray[np.bool_]

@@ -10,6 +10,7 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
+from prism.observe.findings.verdicts import name_seconds
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
 from prism.records.findings import Finding, FindingKind
 
@@ -137,9 +138,10 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     kind: FindingKind = "restart" if silence.ends and stopped.type == "job" else "hang"
     finding = case.finding(
         kind, stopped, silence.last, silence.last, lost_s=length if silence.ends else max(length, usual),
-        score=0.95 if stopped.type != "job" else 0.8,
+        score=first.score,
         evidence=evidence,
     )  # fmt: skip
+    finding = name_seconds(finding, first.seconds, finding.score)
     return replace(finding, start_ns=silence.start_ns, end_ns=silence.end_ns)
 
 

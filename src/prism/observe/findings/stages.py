@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_work
+from prism.observe.findings.scoring import PER_STEP
+from prism.observe.findings.verdicts import Proposal
 from prism.observe.findings.windows import Window
 from prism.observe.findings.work_table import WorkTable, tabulate_work
-from prism.records.findings import Finding
+from prism.records.findings import Alternative
 
 _UNEVEN = 0.20  # a stage this much heavier than the others
 # The last one computes the loss too: the logits of a large vocabulary weigh as much as a layer.
 _UNEVEN_LAST = levels.SHARE_MAJORITY
+_LEAST = levels.TWO_PER_MILLE  # of the work: what differs by less says nothing
 # Times what a stage has more of weights: it may compute its gradients at once, others theirs later.
 _PER_WEIGHT = levels.RATIO_LONGER
 
 
-def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Finding]:
+def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Proposal]:
     """A stage whose ranks all work longer than those of the other stages, all the time."""
     table = table or tabulate_work(case)
     last = table.num_stages - 1
@@ -41,11 +46,13 @@ def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Findin
             f"stage {s} works {1000 * seconds:.1f} ms on a micro-batch, the other stages {1000 * others:.1f} ms "
             f"({100 * more:.0f} % more); {cost.words}"
         )
-        found.append(
-            case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1, lost_s=cost.lost_s,
-                         score=min(0.95, 0.5 + more, cost.margin), evidence=evidence)
-        )  # fmt: skip
-    return sorted(found, key=lambda f: -f.lost_gpu_seconds)[:1]
+        told = case.finding("stage_imbalance", culprit("stage", str(s)), 0, case.steps.height - 1, lost_s=cost.lost_s,
+                            score=min(0.95, 0.5 + more, cost.margin), evidence=evidence)  # fmt: skip
+        found.append(Proposal(finding=told, gain=case.steps.height * max(more / max(noise, _LEAST) - PER_STEP, 0.0)))
+    found.sort(key=lambda p: -p.finding.lost_gpu_seconds)
+    seconds = [p.finding for p in found[1:]]
+    listed = tuple(Alternative(kind=f.kind, culprit=f.culprit, score=round(f.score / 2, 3)) for f in seconds)
+    return [replace(p, seconds=listed, by_design=True) for p in found[:1]]
 
 
 def _expect_of_last(case: Case, last: int) -> float:

@@ -7,6 +7,7 @@ does not send.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
-from prism.records.findings import Culprit
+from prism.records.findings import Alternative, Culprit
 
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
 _USUAL_SIZE = levels.MIN_COMPARED  # messages of a pair of one size
@@ -25,6 +26,7 @@ _LATE = levels.SHARE_SMALL  # of a step: how far from when it is due a message m
 _SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
 _AS_MUCH = 0.7  # of what the sender of the first missing message owes
 _LONE = 0.2  # of what the host that owes most owes
+_ALL_AT_ONCE = levels.SHARE_LARGE  # how sure it is that a job stopped of which nobody is seen to wait
 _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the one before
 
 
@@ -47,6 +49,8 @@ class FirstToStop:
     culprit: Culprit
     why: str
     others_went_on: bool = False
+    score: float = _ALL_AT_ONCE
+    seconds: tuple[Alternative, ...] = ()  # who may have stopped first instead
 
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
@@ -164,6 +168,8 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     if at_once["host"].n_unique() > max(2, 0.5 * len(case.own_by_host)):
         return FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     head = _pick_head(case, stands, at_once, moment)
+    odds = _weigh_hosts(case, stands, free, _AT_ONCE * usual_ns)
+    odds.pop(case.hosts[head])
     # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
@@ -174,7 +180,8 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     if ends:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
-        return FirstToStop(culprit("group", ",".join(case.address(e) for end in ends for e in end)), why, went_on)
+        both = culprit("group", ",".join(case.address(e) for end in ends for e in end))
+        return FirstToStop(both, why, went_on, levels.SHARE_NEARLY_ALL)
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
@@ -182,7 +189,31 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     waits = f"{num_stuck} endpoints are stuck in transfers that they began" if num_stuck else "all others wait"
     message = f"its message to {case.address(int(row['dst']))}"
     why = f"{case.address(head)} had all it needs for {message} and sent none, and {waits}"
-    return FirstToStop(_name_stopped(case, members), why, went_on)
+    seconds = tuple(
+        Alternative(kind="hang", culprit=culprit("host", host), score=round(p, 3))
+        for host, p in odds.items()
+        if p >= levels.SHARE_SMALL
+    )
+    score = min(levels.SHARE_NEARLY_ALL, 1 - sum(odds.values()))
+    return FirstToStop(_name_stopped(case, members), why, went_on, score, seconds)
+
+
+def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: float) -> dict[str, float]:
+    """The probability by host that it stopped first: the earlier its first missing message was due, the likelier.
+
+    Each message that is missing at that moment and that a host has to do with counts as one nat, as in all scores.
+    """
+    moment = float(free["first"].min())  # type: ignore[arg-type]
+    missing = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment + margin_ns))
+    touched = [{case.hosts[int(s)], case.hosts[int(d)]} for s, d in missing.select("src", "dst").iter_rows()]
+    first: dict[str, float] = {}
+    for endpoint, due in free.select("src", "first").iter_rows():
+        host = case.hosts[int(endpoint)]
+        first[host] = min(first.get(host, float("inf")), due)
+    nats = {h: sum(h in t for t in touched) - (due - moment) / margin_ns for h, due in first.items()}
+    most = max(nats.values())
+    odds = {host: math.exp(value - most) for host, value in nats.items()}
+    return {host: value / sum(odds.values()) for host, value in odds.items()}
 
 
 def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float) -> int:
@@ -269,7 +300,7 @@ def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     host = case.hosts[int(missed["dst"][0])]
     members = sorted({int(e) for e in missed["dst"] if case.hosts[int(e)] == host})
     why = f"{missed.height} transfers to it and others were begun and never taken"
-    return FirstToStop(_name_stopped(case, members), why, True)
+    return FirstToStop(_name_stopped(case, members), why, True, levels.SHARE_NEARLY_ALL)
 
 
 def _name_stopped(case: Case, members: list[int]) -> Culprit:

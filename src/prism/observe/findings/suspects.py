@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
-from prism.observe.findings.case import Case
+from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.routes import links_of
 from prism.observe.findings.transfers import SlowPair, Transfers
@@ -41,6 +41,7 @@ class Scene:
     touches: list[set[Suspect]]  # by row
     unit: list[int]  # by row
     moved: frozenset[Suspect]  # links that a slow pair was moved to about when it became slow
+    delay_s: Floats  # by row and step, what its transfers take beyond the usual
     apart: bool  # some hops of a collective end last, or messages between two are slow both ways: waits do neither
 
 
@@ -74,7 +75,7 @@ def set_scene(
         for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
     ]
     quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow}
-    return Scene(case, by_row, quick, touches, unit, moved, both_ways or bool(apart))
+    return Scene(case, by_row, quick, touches, unit, moved, transfers.extra_s, both_ways or bool(apart))
 
 
 def _part_units(unit: list[int], slow: set[int], early: set[int]) -> tuple[list[int], set[int]]:
@@ -168,14 +169,15 @@ def _count_for(
     return (touched if touched >= _MOSTLY * num_slow else 0) - _MISS * len(misses.get(suspect, ()))
 
 
-def weigh_first(ranked: Sequence[Ranked], same: Sequence[Suspect]) -> float:
-    """The probability that one of the suspects `same` is the cause, against all the others that are slow somewhere.
+def weigh_rivals(ranked: Sequence[Ranked], same: Sequence[Suspect]) -> dict[Suspect, float]:
+    """The probabilities of all suspects but `same`, of which one is the cause or one of `same` is.
 
-    Each transfer that a suspect accounts for, or should have made slow and did not, counts as one; suspects that touch
-    the very same transfers are one rival.
+    Each transfer that a suspect accounts for, or should have made slow and did not, counts as one nat; suspects that
+    touch the very same transfers are one rival, named by the best of them.
     """
-    rivals = {r.units: r.score for r in reversed(ranked) if r.suspect not in same}
-    return 1 / (1 + sum(math.exp(min(score - ranked[0].score, 0.0)) for score in rivals.values()))
+    rivals = {r.units: r for r in reversed(ranked) if r.suspect not in same}
+    odds = {r.suspect: math.exp(min(r.score - ranked[0].score, 0.0)) for r in rivals.values()}
+    return {suspect: weight / (1 + sum(odds.values())) for suspect, weight in odds.items()}
 
 
 def points_at_one(scene: Scene) -> bool:

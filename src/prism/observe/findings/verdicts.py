@@ -1,35 +1,88 @@
-"""Verdicts: a cause is told only where steps are told better with it than with none.
+"""Verdicts: all causes that were proposed of one job are one list, and the best of each time is told.
 
-A cause that begins or ends within the observation says which steps are longer. With no cause steps scatter about one
-length. How far the two are apart, in standard errors, is how sure it is that there is a cause at all. What lasts all
-the time is judged by its calls alone: there are no steps to compare with.
+Every proposal comes with what it gains: the nats by which it makes the calls of the job likelier than no cause does. Of
+proposals of the same time the one that gains most is told, and those that gain nearly as much are listed with it.
+
+A cause that begins or ends within the observation also says which steps are longer. With no cause steps scatter about
+one length. How far the two are apart, in standard errors, is how sure it is that there is a cause at all. What lasts
+all the time is judged by its calls alone: there are no steps to compare with.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats
 from prism.observe.findings.windows import spread_of
-from prism.records.findings import Finding
+from prism.records.findings import Alternative, Finding
 
 _SCATTER = math.sqrt(math.pi / 2)  # a median scatters so much more than a mean
+CLOSE_SECOND = levels.SHARE_MINOR  # of what the best gains: what gains more is listed with it
+_PLACES = {"slow_link", "slow_switch"}
+_MOST_SECONDS = levels.MIN_SAMPLES
 _OUTLIERS = levels.SIGMAS_CERTAIN  # standard deviations beyond which a step counts no further
 
 
-def decide(case: Case, causes: list[Finding]) -> list[Finding]:
-    """The causes that beat none, none of them surer than that there is one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A cause that a generator proposes: the finding that it would be, and what it gains over no cause."""
 
-    Contention comes and goes within steps: it was compared with what the same transfers take without the other tenant.
+    finding: Finding
+    gain: float
+    seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
+    by_design: bool = False  # it always was so, whatever else began
+
+    def rivals(self, other: Proposal) -> bool:
+        """Whether two account for the same time, so that one of them is enough."""
+        at_once = covers(self.finding, other.finding) or covers(other.finding, self.finding)
+        return at_once and self.by_design == other.by_design
+
+
+def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
+    """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
+
+    Two places that gain alike are no surer than one of two.
     """
-    sure = [1.0 if cause.kind == "contention" else weigh(case, cause) for cause in causes]
-    return [
-        replace(c, score=round(min(c.score, s), 3)) for c, s in zip(causes, sure, strict=True) if s >= levels.SHARE_HALF
-    ]
+    weighed = [(p, _beat_none(case, p.finding)) for p in proposals if p.gain > 0]
+    ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain)
+    told: list[tuple[Proposal, float]] = []
+    seconds: dict[int, list[Alternative]] = {}
+    for proposal, sure in ordered:
+        over = next((i for i, (p, _) in enumerate(told) if p.rivals(proposal)), None)
+        if over is None:
+            seconds[len(told)] = list(proposal.seconds)
+            told.append((proposal, sure))
+        elif proposal.gain >= CLOSE_SECOND * told[over][0].gain:
+            best, sure = told[over]
+            share, found = round(proposal.gain / (proposal.gain + best.gain), 3), proposal.finding
+            seconds[over].append(Alternative(kind=found.kind, culprit=found.culprit, score=min(share, found.score)))
+            if {best.finding.kind, found.kind} <= _PLACES:
+                told[over] = best, min(sure, 1 - share)
+    return [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
+
+
+def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:
+    """A finding with what comes close to it, by name."""
+    others = {a.culprit: a for a in sorted(seconds, key=lambda a: a.score) if a.culprit != finding.culprit}
+    kept = tuple(sorted(others.values(), key=lambda a: -a.score)[:_MOST_SECONDS])
+    words = f"; less likely {' or '.join(f'{a.culprit.type} {a.culprit.id}' for a in kept)}" if kept else ""
+    return replace(finding, score=round(score, 3), evidence=finding.evidence + words, alternatives=kept)
+
+
+def covers(cause: Finding, effect: Finding) -> bool:
+    """Whether a named cause already accounts for most of a slow stretch."""
+    both = min(cause.end_ns, effect.end_ns) - max(cause.start_ns, effect.start_ns)
+    return both > levels.SHARE_HALF * (effect.end_ns - effect.start_ns)
+
+
+def _beat_none(case: Case, cause: Finding) -> float:
+    """How sure it is that there is a cause: contention comes and goes within steps, and was compared there."""
+    return 1.0 if cause.kind == "contention" else weigh(case, cause)
 
 
 def weigh(case: Case, cause: Finding) -> float:

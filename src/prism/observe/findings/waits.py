@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe.findings.case import Case, Floats, Ints
-from prism.observe.traffic.numbering import number_keys
-
-_TOGETHER = ("dp", "ep", "embedding", "tp")
-_LIKE = 20.0  # classes of sizes in a factor of e
+from prism.observe.findings.collectives import POINT_TO_POINT
+from prism.observe.traffic.numbering import group_by_number, number_keys
 
 
 @dataclass(frozen=True)
@@ -32,52 +29,41 @@ class Waits:
 
 def measure_waits(case: Case) -> Waits | None:
     """What each host costs every step; None where no collective has hops between other hosts to compare with."""
-    columns = ("kind", "stream", "src", "dst", "step", "place", "start_ns", "end_ns")
-    steady = (pl.col("step") >= 0) & (pl.col("role") != "rare") & pl.col("kind").is_in(list(_TOGETHER))
-    size = (pl.col("bytes").log1p().median().over("stream") * _LIKE).round().cast(pl.Int64).alias("size")
-    known = case.messages.lazy().filter(steady).select(*columns, size).collect()
-    if known.is_empty():
+    calls = case.calls
+    together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)
+    calls = calls.take(together[calls.kind][calls.row])
+    if not len(calls.row):
         return None
     names, number = np.unique(np.array(case.hosts, dtype=str), return_inverse=True)
-    host = number.astype(np.int64)
-    src, dst = known["src"].to_numpy().astype(np.int64), known["dst"].to_numpy().astype(np.int64)
-    stage = np.full(len(host), -1, np.int64)
-    stage[list(case.stages.stage)] = list(case.stages.stage.values())
-    step, place = (known[c].to_numpy().astype(np.int64) for c in ("step", "place"))
-    kind = known["kind"].rank("dense").to_numpy().astype(np.int64)
-    group, _ = number_keys((known["size"].to_numpy() * 8 + kind) * (stage.max() + 2) + stage[src] + 1)
-    call, _ = number_keys((group * (place.max() + 1) + place) * case.steps.height + step)
-    order = np.argsort(call, kind="stable")
-    cost, seen = _sum_costs(
-        call[order], host[src][order], host[dst][order], step[order], known["start_ns"].to_numpy()[order],
-        known["end_ns"].to_numpy()[order], (len(names), case.steps.height),
-    )  # fmt: skip
+    src, dst = number.astype(np.int64)[calls.src], number.astype(np.int64)[calls.dst]
+    group = calls.number_alike(case.stage_of)[calls.row]
+    call, found = number_keys((group * (int(calls.place.max()) + 1) + calls.place) * case.steps.height + calls.step)
+    order, begin = group_by_number(call, len(found))
+    ends = src[calls.row], dst[calls.row]
+    cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, (len(names), case.steps.height))
     return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
 
 
 @numba.njit(cache=True, nogil=True)
 def _sum_costs(
-    call: Ints, src: Ints, dst: Ints, step: Ints, start: Ints, end: Ints, shape: tuple[int, int]
+    order: Ints, begin: Ints, ends: tuple[Ints, Ints], step: Ints, start: Ints, end: Ints, shape: tuple[int, int]
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """By host and step the time between the last hop of each collective and the last one that does not touch a host."""
     cost = np.zeros(shape)
     seen = np.zeros(shape[1], np.bool_)
-    low = 0
-    while low < len(call):
-        high = low + 1
-        while high < len(call) and call[high] == call[low]:
-            high += 1
-        last = low + np.argmax(start[low:high])
+    src, dst = ends
+    for c in range(len(begin) - 1):
+        own = order[begin[c] : begin[c + 1]]
+        last = own[np.argmax(start[own])]
         for side in range(2):
             late = src[last] if side == 0 else dst[last]
             others, until = np.int64(-1), np.int64(-1)
-            for i in range(low, high):
+            for i in own:
                 if src[i] != late and dst[i] != late and start[i] > others:
                     others, until = start[i], end[i]
             if others >= 0:
-                seen[step[low]] = True
+                seen[step[last]] = True
                 # Those that were done before it began did not wait for it: they are of another collective.
                 if until > start[last] and src[last] != dst[last]:
-                    cost[late, step[low]] += start[last] - others
-        low = high
+                    cost[late, step[last]] += start[last] - others
     return cost, seen

@@ -115,6 +115,8 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
         return True
     begin_ns = int(template.begin[step] if at_ns <= template.until[step] else template.until[step])
     sent = template.count_since(begin_ns, at_ns)
+    if not sent.any():  # It fell silent where a step was cut: that step may be the one that broke off.
+        sent = template.count_since(int(template.begin[step]), at_ns)
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
     if abs(sent.sum()) <= config.missing * total:
@@ -125,8 +127,8 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
         return False
     # A record that lasts for a good part of a step may hide the silence that the step ends with, and where every few
     # steps are longer what is cut may be a part of a step.
-    lengths = (template.until - template.begin) / usual
-    odd = float(np.mean(np.abs(lengths - 1) > config.odd_length)) > config.odd_steps
+    lengths = np.delete((template.until - template.begin) / usual, step)
+    odd = bool((np.abs(lengths - 1) > config.odd_length).sum() > config.odd_steps * len(lengths))
     hidden = template.longest_ns > config.hiding * usual
     return odd or hidden or _may_end_at(template, int(sent.sum()), step, config)
 

@@ -1,0 +1,186 @@
+"""The one scorer: by how much a cause makes the calls of a job likelier than no cause does.
+
+Under a cause the rows that it touches are late by one amount in a step, and all others are not. Residuals scatter about
+that with a Laplace distribution, whose scale the job itself shows. What a cause gains in a step is how much likelier it
+makes the residuals, in nats, less what a step with a cause costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+
+from prism.observe import levels
+from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.findings.residuals import Residuals, measure_scale
+from prism.observe.findings.windows import Window
+from prism.observe.traffic.medians import select_nth
+from prism.observe.traffic.numbering import group_by_number
+
+PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain: from when to when it lasts is chosen too
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Endpoints that would be late, and the stage that they are the whole of."""
+
+    members: frozenset[int]
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Members that are late from one step to another, by a share of a step or of their work, and what that gains."""
+
+    members: frozenset[int]
+    window: Window
+    gain: float
+    of_host: float  # what of it the waits for its host gain: the hop that comes last has two ends, which both gain it
+    late_s: float
+    stage: int | None = None
+
+    def lead(self, rival: Cause | None) -> float:
+        """How far it is ahead of a rival, as a share of what the two do not gain alike."""
+        if rival is None or rival.gain <= 0:
+            return 1.0
+        return (self.gain - rival.gain) / max(self.gain - min(self.of_host, rival.of_host), 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of each candidate in each step: what it gains, how late it is in seconds, and as a share of a step or of work."""
+
+    candidates: Sequence[Candidate]
+    gain: Floats
+    of_host: Floats
+    late_s: Floats
+    share: Floats
+
+    def settle(self, at: int, window: Window) -> Cause:
+        """One candidate over a stretch of steps."""
+        inside = slice(window.first, window.last + 1)
+        gain, of_host = float(self.gain[at, inside].sum()), float(self.of_host[at, inside].sum())
+        late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
+        own = self.candidates[at]
+        return Cause(own.members, replace(window, mean=share), gain, of_host, late_s, own.stage)
+
+    def find_window(self, at: int) -> Window:
+        """The stretch of steps in which a candidate gains most."""
+        total = np.concatenate([[0.0], np.cumsum(self.gain[at])])
+        last = int(np.argmax(total[1:] - np.minimum.accumulate(total)[:-1]))
+        first = int(np.argmin(total[: last + 1]))
+        return Window(first, last, 0.0, float((self.gain[at, first : last + 1] > 0).mean()))
+
+    def find_best(self, window: Window | None) -> Cause:
+        """The candidate that gains most, in a stretch of steps or in its own best one; of equal ones the smallest."""
+        if window is None:
+            total = np.concatenate([np.zeros((len(self.gain), 1)), np.cumsum(self.gain, axis=1)], axis=1)
+            gains = (total[:, 1:] - np.minimum.accumulate(total, axis=1)[:, :-1]).max(axis=1)
+        else:
+            gains = self.gain[:, window.first : window.last + 1].sum(axis=1)
+        at = max(range(len(gains)), key=lambda i: (gains[i], -len(self.candidates[i].members)))
+        return self.settle(at, window or self.find_window(at))
+
+    def take(self, rows: Sequence[int]) -> Scores:
+        """Some of the candidates."""
+        parts = (values[rows] for values in (self.gain, self.of_host, self.late_s, self.share))
+        return Scores([self.candidates[i] for i in rows], *parts)
+
+
+def score(
+    case: Case, candidates: Sequence[Candidate], tables: Sequence[Residuals], host: Ints, longer: Floats | None
+) -> Scores:
+    """What every candidate gains in each step over all residuals; with `longer`, in slow steps alone."""
+    shape = len(candidates), case.steps.height
+    step_s = float(np.median(case.length_s))
+    gain, of_host, late_s, share = (np.zeros(shape) for _ in range(4))
+    slow = np.ones(case.steps.height, np.bool_) if longer is None else longer > 0
+    hosts = [{int(host[e]) for e in c.members} for c in candidates]
+    for table in tables:
+        touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
+        # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
+        own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
+        gain += own
+        of_host = own if table.of_hosts else of_host
+        shows = ((own - PER_STEP)[:, slow].sum(axis=1) > 0)[:, None]  # What gains less shows no amount.
+        share = np.where(shows, np.maximum(share, late if table.per_work else late / step_s), share)
+        late_s = late_s if table.per_work else np.where(shows, np.maximum(late_s, late), late_s)
+    late_s = late_s if longer is None else np.minimum(late_s, longer)
+    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share)
+
+
+def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: bool) -> tuple[Floats, Floats]:
+    """By candidate and step how much likelier its rows are if all are late by one amount than if none is; that amount.
+
+    `touched` are the ends that each candidate makes late.
+    """
+    count = int(max(table.sender.max(initial=0), table.receiver.max(initial=0), *(max(t, default=0) for t in touched)))
+    begin = np.concatenate([[0], np.cumsum([len(t) for t in touched])]).astype(np.int64)
+    members = np.array([e for t in touched for e in t], np.int64)
+    sent = group_by_number(table.sender, count + 1)
+    taken = group_by_number(np.where(table.receiver < 0, count + 1, table.receiver), count + 2)
+    ends = table.sender, table.receiver
+    gain, late = _gain_each(table.late_s, ends, sent, taken, members, begin, either_end)
+    return gain / table.scale_s, late
+
+
+def score_delays(delay_s: Floats, rows: Sequence[int], window: Window, step_s: float) -> float:
+    """What a place gains in a stretch of steps if the transfers of these rows take longer by one amount."""
+    gain, _ = _gain_rows(delay_s, np.array(rows, np.int64))
+    inside = gain[window.first : window.last + 1] / measure_scale(delay_s, step_s)
+    return float((inside - PER_STEP).sum())
+
+
+@numba.njit(cache=True, nogil=True)
+def _gain_each(
+    values: Floats, ends: tuple[Ints, Ints], sent: tuple[Ints, Ints], taken: tuple[Ints, Ints], members: Ints,
+    begin: Ints, either_end: bool,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """The gain of every candidate by step, times the scale: of hops that one of its ends is at, or that it sends."""
+    count, steps = len(begin) - 1, values.shape[1]
+    gain, late = np.zeros((count, steps)), np.zeros((count, steps))
+    inside = np.zeros(max(len(sent[1]), len(taken[1])), np.bool_)
+    rows = np.empty(len(values), np.int64)
+    for c in range(count):
+        own = members[begin[c] : begin[c + 1]]
+        inside[own] = True
+        found = 0
+        for e in own:
+            for row in sent[0][sent[1][e] : sent[1][e + 1]]:
+                if ends[1][row] < 0 or not inside[ends[1][row]]:
+                    rows[found] = row
+                    found += 1
+        sends = found
+        for e in own:
+            for row in taken[0][taken[1][e] : taken[1][e + 1]]:
+                if not inside[ends[0][row]]:
+                    rows[found] = row
+                    found += 1
+        inside[own] = False
+        gain[c], late[c] = _gain_rows(values, rows[:found])
+        if either_end and sends < found:
+            gain_sent, late_sent = _gain_rows(values, rows[:sends])
+            if gain_sent.sum() > gain[c].sum():
+                gain[c], late[c] = gain_sent, late_sent
+    return gain, late
+
+
+@numba.njit(cache=True, nogil=True)
+def _gain_rows(values: Floats, rows: Ints) -> tuple[Floats, Floats]:
+    """By step how much nearer rows are to their middle value than to zero, and that value; none below zero."""
+    gain, late = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    known = np.empty(len(rows))
+    for s in range(values.shape[1]):
+        count = 0
+        for row in rows:
+            if not np.isnan(values[row, s]):
+                known[count] = values[row, s]
+                count += 1
+        if count:
+            late[s] = max(select_nth(known[:count], (count - 1) // 2), 0.0)
+            for i in range(count):
+                gain[s] += abs(known[i]) - abs(known[i] - late[s])
+    return gain, late

@@ -1,0 +1,225 @@
+"""One list of causes: which of them is told, which are listed with it, and what each kind gains, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.observe.findings import contention, ranking, stopped
+from prism.observe.findings.case import culprit
+from prism.observe.findings.hot_experts import find_hot_expert
+from prism.observe.findings.residuals import Residuals
+from prism.observe.findings.scoring import PER_STEP, Candidate, score, score_delays
+from prism.observe.findings.verdicts import Proposal, choose
+from prism.observe.findings.windows import Window
+from prism.records.findings import Alternative, CulpritType, Finding, FindingKind
+
+STEPS = 10
+S = 10**9
+CASE: Any = SimpleNamespace(
+    steps=SimpleNamespace(height=STEPS), length_s=np.ones(STEPS), hosts=[f"h{i}" for i in range(4)]
+)
+
+
+def propose(
+    kind: FindingKind, who: tuple[CulpritType, str], gain: float, *, first: int = 0, last: int = STEPS
+) -> Proposal:
+    finding = Finding(
+        kind=kind, job="job-1", culprit=culprit(*who), start_ns=first * S, end_ns=last * S, lost_gpu_seconds=9.0,
+        score=0.9, evidence="it is slow",
+    )  # fmt: skip
+    return Proposal(finding=finding, gain=gain, by_design=kind == "stage_imbalance")
+
+
+RANK = propose("slow_compute", ("endpoint", "10.0.0.1"), 90.0)
+HOST = propose("slow_compute", ("host", "h1"), 80.0)
+LINK = propose("slow_link", ("link", "10.0.0.1>leaf-0"), 60.0)
+OTHER_LINK = propose("slow_link", ("link", "10.0.9.1>leaf-1"), 30.0)
+SWITCH = propose("slow_switch", ("switch", "leaf-0"), 70.0)
+HEAVY = propose("stage_imbalance", ("stage", "3"), 50.0)
+UNEVEN = propose("load_imbalance", ("job", "job-1"), 95.0)
+SHARED = propose("contention", ("switch", "leaf-0"), 65.0)
+
+
+@pytest.fixture(autouse=True)
+def every_cause_beats_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.observe.findings.verdicts.weigh", lambda case, cause: 1.0)
+
+
+def tell(*proposals: Proposal) -> list[tuple[str, str, list[str]]]:
+    """Kind, culprit and the names of the seconds of all that is told."""
+    found = choose(CASE, proposals)
+    return [(f.kind, f.culprit.id, [a.culprit.id for a in f.alternatives]) for f in found]
+
+
+@pytest.mark.parametrize(
+    ("proposals", "told"),
+    [
+        ((HOST, RANK), [("slow_compute", "10.0.0.1", ["h1"])]),
+        ((HOST, UNEVEN), [("load_imbalance", "job-1", ["h1"])]),
+        ((LINK, SWITCH), [("slow_switch", "leaf-0", ["10.0.0.1>leaf-0"])]),
+        ((SHARED, LINK), [("contention", "leaf-0", ["10.0.0.1>leaf-0"])]),
+        ((LINK, RANK), [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]),
+        ((LINK, OTHER_LINK), [("slow_link", "10.0.0.1>leaf-0", ["10.0.9.1>leaf-1"])]),
+        ((HEAVY, LINK), [("slow_link", "10.0.0.1>leaf-0", []), ("stage_imbalance", "3", [])]),
+        ((), []),
+    ],
+)
+def test_the_cause_that_gains_most_is_told_and_close_ones_are_listed(
+    proposals: tuple[Proposal, ...], told: list[tuple[str, str, list[str]]]
+) -> None:
+    assert tell(*proposals) == told
+    assert tell(*reversed(proposals)) == told
+
+
+def test_what_gains_far_less_is_no_second_and_another_time_is_another_cause() -> None:
+    weak = propose("slow_link", ("link", "a>b"), 0.2 * RANK.gain)
+    before = propose("slow_compute", ("host", "h2"), 40.0, last=4)
+    after = propose("slow_link", ("link", "a>b"), 9.0, first=6)
+    assert tell(RANK, weak) == [("slow_compute", "10.0.0.1", [])]
+    assert tell(after, before) == [("slow_compute", "h2", []), ("slow_link", "a>b", [])]
+
+
+def test_seconds_are_in_the_document_and_in_one_phrase_of_the_evidence() -> None:
+    own = Alternative(kind="slow_compute", culprit=culprit("host", "h7"), score=0.4)
+    (found,) = choose(CASE, [replace(HOST, seconds=(own,)), LINK])
+    assert found.evidence == "it is slow; less likely link 10.0.0.1>leaf-0 or host h7"
+    assert [a["culprit"]["id"] for a in found.to_json()["alternatives"]] == ["10.0.0.1>leaf-0", "h7"]
+    (alone,) = choose(CASE, [RANK])
+    assert "alternatives" not in alone.to_json() and alone.evidence == "it is slow"
+
+
+def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
+    (found,) = choose(CASE, [LINK, replace(OTHER_LINK, gain=LINK.gain)])
+    assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
+
+
+def test_what_gains_nothing_is_not_told() -> None:
+    assert choose(CASE, [replace(LINK, gain=-18.0)]) == []
+
+
+def test_a_cause_that_does_not_beat_none_is_neither_told_nor_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "prism.observe.findings.verdicts.weigh", lambda case, cause: 0.3 if cause.kind == "slow_compute" else 0.8
+    )
+    (found,) = choose(CASE, [RANK, LINK])
+    assert (found.kind, found.score, found.alternatives) == ("slow_link", 0.8, ())
+
+
+def test_a_late_rank_explains_slow_transfers_unless_they_have_one_place_in_common() -> None:
+    late, slow = propose("slow_compute", ("host", "h1"), 20.0), LINK
+    for at_place, kind in ((False, "slow_compute"), (True, "slow_link")):
+        told = choose(CASE, ranking._weigh_together([late], [], [slow], at_place=at_place))
+        assert [f.kind for f in told] == [kind]
+
+
+def test_a_meeting_of_tenants_explains_what_a_slow_link_would() -> None:
+    weak = propose("contention", ("switch", "leaf-0"), 10.0)
+    (found,) = choose(CASE, ranking._weigh_together([], [weak], [LINK], at_place=False))
+    assert (found.kind, [a.kind for a in found.alternatives]) == ("contention", ["slow_link"])
+
+
+# What single kinds gain
+
+
+def late_hops(late: dict[int, float], steps: slice) -> Residuals:
+    """A ring of four ends; hops of some senders are late by seconds."""
+    late_s = np.zeros((4, STEPS))
+    for sender, seconds in late.items():
+        late_s[sender, steps] = seconds
+    return Residuals(np.arange(4), (np.arange(4) + 1) % 4, late_s, 0.01)
+
+
+def test_the_sender_of_late_hops_gains_and_its_neighbours_do_not() -> None:
+    everyone = [Candidate(frozenset([e])) for e in range(4)]
+    longer = np.where(np.arange(STEPS) >= 5, 0.2, 0.0)
+    host = np.arange(4)
+    scores = score(CASE, everyone, [late_hops({2: 0.2}, slice(5, None))], host, longer)
+    best = scores.find_best(None)
+    assert (sorted(best.members), best.window.first, best.window.last) == ([2], 5, STEPS - 1)
+    assert best.gain == pytest.approx(5 * (0.2 / 0.01 - PER_STEP))
+    assert best.late_s == pytest.approx(0.2)
+    assert scores.settle(0, best.window).gain < 0
+
+
+def test_a_host_gains_more_than_one_of_its_ranks_where_all_are_late() -> None:
+    both = [Candidate(frozenset([1])), Candidate(frozenset([1, 2]))]
+    table = Residuals(np.arange(4), np.full(4, -1), late_hops({1: 0.2, 2: 0.2}, slice(0, None)).late_s, 0.01)
+    scores = score(CASE, both, [table], np.array([0, 1, 1, 2]), None)
+    assert sorted(scores.find_best(Window(0, STEPS - 1, 0.0, 1.0)).members) == [1, 2]
+
+
+def test_a_place_gains_by_the_transfers_that_pass_it_and_loses_by_quick_ones() -> None:
+    delays = np.zeros((5, STEPS))
+    delays[:2, 4:] = 0.1
+    window = Window(4, STEPS - 1, 0.1, 1.0)
+    slow, mixed, quick = (score_delays(delays, rows, window, 1.0) for rows in ([0, 1], [0, 1, 2], [2, 3]))
+    assert slow > mixed > 0 > quick
+    assert quick == pytest.approx(-PER_STEP * window.length)
+
+
+def test_two_tenants_gain_by_how_much_one_tells_of_the_other() -> None:
+    assert contention._depend((50, 0.5), (50, 0.5)) == pytest.approx(0.0)
+    assert contention._depend((50, 1.0), (50, 0.0)) == pytest.approx(100 * math.log(2))
+    assert 0 < contention._depend((5, 1.0), (5, 0.0)) < contention._depend((50, 1.0), (50, 0.0))
+
+
+def test_who_owes_the_first_message_stopped_and_who_owes_one_at_the_same_time_is_second() -> None:
+    due = pl.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 3], "due": [1.0, 1.5, 90.0], "owed": [True, True, True]})
+    stands: Any = SimpleNamespace(due=due)
+    free = pl.DataFrame({"src": [0, 2], "first": [1.0, 90.0]})
+    odds = stopped._weigh_hosts(CASE, stands, free, 10.0)
+    assert odds["h0"] > 0.99 and odds["h2"] < 0.01
+    close = pl.DataFrame({"src": [0, 3], "first": [1.0, 2.0]})
+    odds = stopped._weigh_hosts(CASE, stands, close, 10.0)
+    assert odds["h0"] > 0.5 and odds["h3"] > 0.1
+    assert sum(odds.values()) == pytest.approx(1.0)
+
+
+def make_experts(hot: float, *, hosts: int = 3) -> Any:
+    """Tokens go from every rank to every other and come back 5 ms later; rank 1 is sent `hot` times as many."""
+    rows, sent = [], []
+    for a in range(hosts):
+        for b in range(hosts):
+            for back, at in ((False, 0), (True, 5)):
+                src, dst = (b, a) if back else (a, b)
+                if a == b:
+                    continue
+                size = 1e6 * (hot if b == 1 else 1.0) * (1 + 0.01 * len(rows) / 12)
+                stream = len(rows)
+                rows.append((stream, src, dst, "ep", "routed", size, STEPS, size / 10))
+                sent += [(stream, src, dst, s, s * S + at * 1_000_000) for s in range(STEPS)]
+    streams = pl.DataFrame(
+        rows, schema=["stream", "src", "dst", "kind", "role", "bytes", "num", "duration_ns"], orient="row"
+    )
+    steps = pl.DataFrame({"start_ns": [s * S for s in range(STEPS)]})
+    messages = pl.DataFrame(sent, schema=["stream", "src", "dst", "step", "start_ns"], orient="row")
+    return SimpleNamespace(
+        streams=streams, steps=steps, messages=messages, hosts=[f"h{i}" for i in range(hosts)],
+        name_worker=lambda members: culprit("endpoint", str(members[0])), finding=lambda *args, **more: (args, more),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_the_rank_that_is_sent_far_more_tokens_is_hot(hosts: int) -> None:
+    case = make_experts(2.0, hosts=max(hosts, 3))
+    if hosts == 2:  # Only two of them exchange far more: which is hot shows by who is sent to first.
+        large = (pl.col("bytes") < 1.5e6) | (pl.col("src").is_in([0, 1]) & pl.col("dst").is_in([0, 1]))
+        case.streams = case.streams.filter(large)
+    (proposed,) = find_hot_expert(case)
+    args, _ = proposed.finding  # type: ignore[misc]
+    assert args[:2] == ("load_imbalance", culprit("endpoint", "1"))
+    assert proposed.gain > 0
+
+
+def test_loads_that_differ_a_little_and_two_hot_ranks_are_nobodys_trouble() -> None:
+    assert find_hot_expert(make_experts(1.2)) == []
+    both = make_experts(2.0)
+    both.streams = both.streams.with_columns(bytes=pl.when(pl.col("dst") == 2).then(2e6).otherwise("bytes"))
+    assert find_hot_expert(both) == []
