@@ -31,6 +31,7 @@ _LIVES = (
 _AS_OFTEN = levels.SHARE_LARGE  # of a stream's messages that come back
 _COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells how many are missing
 _MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
+_FAR_MORE = levels.RATIO_FAR  # times the variance that sampling makes
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
 
 
@@ -120,19 +121,27 @@ def _share_overlapping(start: Ints, end: Ints, first: Ints, count: Ints) -> Floa
 def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes: float) -> Floats:
     """The relative spread of each stream's sizes, without what sampling adds: one part in the root of the packets seen.
 
-    Samples run two sizes together that differ by little. Of them the smaller and the larger ones are measured apart:
-    two sizes are then steady, and tokens that are routed at random are not.
+    Samples run two sizes together that differ by little. Where sizes differ by far more than sampling explains, the
+    smaller and the larger ones are measured apart, too: two sizes are then steady, and tokens routed at random are not.
     """
-    part = 2 * np.repeat(np.arange(len(count)), count)
-    if sample_bytes:
-        part += size > np.repeat(mean, count)
-    num, total, square = (np.bincount(part, weights, 2 * len(count)) for weights in (None, size, size**2))
+    stream = np.repeat(np.arange(len(count)), count)
+    whole, chance = _measure_spread(size, stream, len(count), sample_bytes)
+    if not sample_bytes:
+        return whole
+    parts, _ = _measure_spread(size, 2 * stream + (size > mean[stream]), 2 * len(count), sample_bytes)
+    larger = np.bincount(stream, size > mean[stream], len(count)) / np.maximum(count, 1)
+    apart = np.sqrt((1 - larger) * parts[::2] ** 2 + larger * parts[1::2] ** 2)
+    return np.where(whole**2 > _FAR_MORE * chance, np.minimum(whole, apart), whole)
+
+
+def _measure_spread(size: Floats, part: Ints, parts: int, sample_bytes: float) -> tuple[Floats, Floats]:
+    """The relative spread of sizes of each part beyond that of sampling, and the variance that sampling makes."""
+    num, total, square = (np.bincount(part, weights, parts) for weights in (None, size, size**2))
     num = np.maximum(num, 1)
     usual = np.maximum(total / num, 1.0)
     chance = sample_bytes / usual * (1 + _CHANCE * np.sqrt(2 / num))
-    beyond = np.maximum(np.maximum(square / num - usual**2, 0.0) / usual**2 - chance, 0.0)
-    spread: Floats = np.sqrt((num * beyond).reshape(-1, 2).sum(axis=1) / np.maximum(count, 1))
-    return spread
+    found = np.maximum(square / num - usual**2, 0.0) / usual**2
+    return np.sqrt(np.maximum(found - chance, 0.0)), chance
 
 
 @numba.njit(cache=True, nogil=True)
