@@ -124,6 +124,13 @@ def test_the_first_bytes_of_a_broken_file_are_read_and_the_whole_is_refused(tmp_
 # -- text
 
 
+def test_the_line_of_broken_json_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "flows.json"
+    path.write_text('[\n{"src": "a"},\n{"src": oops}\n]')
+    with pytest.raises(BadFileError, match="flows.json line 3: not valid JSON"):
+        read_flows(path)
+
+
 def test_objects_in_objects_become_columns_down_to_a_depth() -> None:
     nested: dict[str, object] = {"x": 1}
     for _ in range(_DEEPEST + 1):
@@ -139,7 +146,7 @@ def test_a_header_of_two_addresses_is_one_of_a_cloud() -> None:
 
 def test_a_message_with_a_group_in_it_is_no_flow() -> None:
     addresses = b"\x12\x04\x0a\x00\x00\x01\x1a\x04\x0a\x00\x00\x02"
-    assert is_flow_message(addresses)
+    assert is_flow_message(addresses) and is_flow_message(b"\x08\x01" + addresses)  # the first field may be a number
     for kind in (3, 4, 6, 7):  # each would be passed over as four bytes
         assert not is_flow_message(bytes([0x08 | kind]) + bytes(4) + addresses)
 
