@@ -49,7 +49,8 @@ class Calls:
     def number_alike(self, stage: Ints) -> Ints:
         """By stream a number that those of one kind and size share whose senders are of one stage."""
         key = (self.kind * (int(self.like.max(initial=0)) + 1) + self.like) * (int(stage.max(initial=0)) + 2)
-        return np.unique(key + stage[self.src] + 1, return_inverse=True)[1].astype(np.int64)
+        alike: Ints = np.unique(key + stage[self.src] + 1, return_inverse=True)[1].astype(np.int64)
+        return alike
 
 
 @dataclass(frozen=True, kw_only=True)

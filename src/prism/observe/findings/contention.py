@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -220,9 +221,9 @@ def _depend(*parts: tuple[int, float]) -> float:
     mean = sum(num * share for num, share in parts) / total
 
     def surprise(share: float) -> float:
-        return -sum(s * np.log(s) for s in (share, 1 - share) if s > 0)
+        return -sum(s * math.log(s) for s in (share, 1 - share) if s > 0)
 
-    return float(total * surprise(mean) - sum(num * surprise(share) for num, share in parts))
+    return total * surprise(mean) - sum(num * surprise(share) for num, share in parts)
 
 
 def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Floats:

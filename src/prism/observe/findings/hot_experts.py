@@ -40,7 +40,7 @@ def find_hot_expert(case: Case) -> list[Proposal]:
     ratio = float(hot["bytes"].median()) / usual  # type: ignore[arg-type]
     nats = np.log(ratio) / max(spread_of(sizes), _LEAST) * hot.height
     longer = float(hot["duration_ns"].median()) - float(routed["duration_ns"].median())  # type: ignore[arg-type]
-    lost = max(longer, 0.0) / 1e9 * hot["num"].sum() / len(most)
+    lost = max(longer, 0.0) / 1e9 * int(hot["num"].sum()) / len(most)
     evidence = (
         f"{hot.height} streams of tokens to it and back carry {ratio:.1f} times what others do, in every step; their "
         f"transfers alone cost {1000 * lost / case.steps.height:.1f} ms of a step"

@@ -104,7 +104,8 @@ def _find_usual(calls: Calls, gap: Floats) -> Floats:
     """By message what the same place of its stream takes in quick steps."""
     places = int(calls.place.max(initial=0)) + 1
     slot = calls.row * places + calls.place
-    return quantile_groups(gap, slot, len(calls.src) * places, levels.SHARE_MINOR)[slot]
+    usual: Floats = quantile_groups(gap, slot, len(calls.src) * places, levels.SHARE_MINOR)[slot]
+    return usual
 
 
 def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) -> Iterator[Residuals]:

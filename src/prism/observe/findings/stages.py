@@ -50,8 +50,8 @@ def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Propos
                             score=min(0.95, 0.5 + more, cost.margin), evidence=evidence)  # fmt: skip
         found.append(Proposal(finding=told, gain=case.steps.height * max(more / max(noise, _LEAST) - PER_STEP, 0.0)))
     found.sort(key=lambda p: -p.finding.lost_gpu_seconds)
-    seconds = [p.finding for p in found[1:]]
-    listed = tuple(Alternative(kind=f.kind, culprit=f.culprit, score=round(f.score / 2, 3)) for f in seconds)
+    others_too = [p.finding for p in found[1:]]
+    listed = tuple(Alternative(kind=f.kind, culprit=f.culprit, score=round(f.score / 2, 3)) for f in others_too)
     return [replace(p, seconds=listed, by_design=True) for p in found[:1]]
 
 
