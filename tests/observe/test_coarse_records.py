@@ -67,3 +67,13 @@ def test_packets_that_were_all_counted_were_not_sampled() -> None:
     seen = np.random.default_rng(2).poisson(4000, 200) + 1
     rows = [("a", "b", 7, int(s) * 4166 - 11, k, k + 1) for k, s in enumerate(seen)]
     assert prepare_traffic(make_flows(rows, packets=seen.tolist())).sample_bytes == 0.0
+
+
+@pytest.mark.parametrize(("size", "joined"), [(524_288, True), (5_242_880, False)], ids=["writes", "buckets"])
+def test_writes_that_follow_each_other_at_once_are_one_transfer(size: int, joined: bool) -> None:
+    """Five transfers of eight writes each, a second apart; transfers of many megabytes are never writes."""
+    begin = [SECOND * k + 100_000 * part for k in range(5) for part in range(8)]
+    flows = pl.DataFrame({"start_ns": begin, "src": "a", "dst": "b", "bytes": size, "src_port": 7})
+    traffic = prepare_traffic(flows.with_columns(end_ns=pl.col("start_ns") + 97_000))
+    assert any("40 writes" in note and "5 transfers" in note for note in traffic.notes) == joined
+    assert traffic.pairs["bytes"].to_list() == [40 * size]

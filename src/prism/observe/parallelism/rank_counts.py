@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.traffic.preparation import WRITE_BYTES
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
@@ -18,7 +19,7 @@ Ints = NDArray[np.int64]
 _USUAL_GPUS = 8  # of a host; the count that evidence of several ranks behind one NIC must lead to
 _FEW_NICS = 2  # at most, of a host with more GPUs than NICs
 _FAST_GBPS = 25.0  # a NIC above which a host has several GPUs; machines with one have 1, 10 or 25 Gbit/s
-_LARGE_BYTES = 1 << 20  # of a transfer that shows how fast a NIC is
+_LARGE_BYTES = WRITE_BYTES  # of a transfer that shows how fast a NIC is
 _QUICKEST = levels.SAMPLED_STREAMS  # transfers that show it
 
 

@@ -186,6 +186,23 @@ def mark_exported_twice(
 
 
 @numba.njit(cache=True, nogil=True)
+def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, close: float, tolerance: float) -> Ints:
+    """For each record the first one of its run: records of one size on one connection that follow each other at once.
+
+    `close` is the share of a record's length that may pass until the next; records are in order of start.
+    """
+    before = np.full(count, _FREE, np.int64)
+    first = np.arange(len(numbers))
+    for i in range(len(numbers)):
+        k = before[numbers[i]]
+        alike = k >= 0 and abs(size[k] - size[i]) <= tolerance * size[k] + 1
+        if alike and 0 <= start[i] - end[k] <= close * (end[k] - start[k]):
+            first[i] = first[k]
+        before[numbers[i]] = i
+    return first
+
+
+@numba.njit(cache=True, nogil=True)
 def _scatter(key: int) -> int:
     """A multiplicative hash; neighbouring keys land far apart."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)

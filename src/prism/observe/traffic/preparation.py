@@ -13,6 +13,7 @@ from prism.observe.traffic.exports import find_active_timeout, mark_cut
 from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
     classify_sizes,
+    find_runs,
     group_by_number,
     mark_exported_twice,
     mark_repeated,
@@ -21,6 +22,7 @@ from prism.observe.traffic.numbering import (
     number_parallel,
 )
 from prism.observe.traffic.records import (
+    EXACT_SIZE,
     Records,
     find_quantum,
     find_resolution,
@@ -41,6 +43,7 @@ Ints = NDArray[np.int64]
 SIZE_TOLERANCE = 0.02
 """Messages of one connection whose sizes differ by less are of one size: headers and retransmissions add a few in ten
 thousand."""
+WRITE_BYTES = 1 << 20  # more than NCCL posts at once: a slot of its buffer, 512 KiB
 _SEEN_TWICE = levels.THREE_PER_MILLE  # by which two exporters' counts of one message may differ
 _CLOCKS_APART_NS = levels.CLOCK_TOLERANCE_NS  # by which two exporters' clocks may differ
 _MOSTLY_TWICE = levels.SHARE_MINOR  # share of all records that repeat another, where two exporters see the same traffic
@@ -62,7 +65,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
     if connected:
-        records = _leave_second_exports(records, num_connections, notes)
+        records = _leave_second_exports(_join_writes(records, num_connections, notes), num_connections, notes)
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
@@ -89,6 +92,22 @@ def _leave_second_exports(records: Records, num_connections: int, notes: list[st
         return records
     notes.append(f"{int(twice.sum()):,} flows were exported twice, by the switches at both ends, and count once")
     return records.take(np.flatnonzero(~twice))
+
+
+def _join_writes(records: Records, num_connections: int, notes: list[str]) -> Records:
+    """The records with the writes of one transfer as one, where an exporter gave one record for each RDMA write."""
+    if not len(records.size) or float(np.median(records.size)) > WRITE_BYTES:
+        return records
+    columns = (records.connection, num_connections, records.start, records.end, records.size)
+    first = find_runs(*columns, levels.SHARE_SMALL, EXACT_SIZE)
+    kept = np.flatnonzero(first == np.arange(len(first)))
+    if len(kept) > (1 - levels.SHARE_LARGE) * len(first):
+        return records
+    notes.append(f"{len(first):,} writes were exported one by one, and were joined to {len(kept):,} transfers")
+    end, size = np.zeros_like(records.end), np.zeros_like(records.size)
+    np.maximum.at(end, first, records.end)
+    np.add.at(size, first, records.size)
+    return replace(records, end=end, size=size).take(kept)
 
 
 def _join_torn(records: Records, notes: list[str]) -> Records:
