@@ -142,7 +142,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     steps = steps if visible.steps else steps.clear()
     unclear = not visible.inside or layout.confidence < levels.SHARE_HALF
     volumes = lay_out_volumes(traffic, job) if unclear else None
-    if volumes is not None and visible.inside and not volumes.pp == layout.pp.value > 1:
+    if volumes is not None and visible.inside and (volumes.pp == 1 or volumes.pp != layout.pp.value):
         volumes = None  # Where single messages show, volumes only tell how many replicas a pipeline has.
     if volumes is not None:
         ranks = count_unseen_ranks(traffic, job, volumes.senders, gpus_per_host)

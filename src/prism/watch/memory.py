@@ -143,10 +143,10 @@ class JobMemory:
             # The first looks may have seen a job begin; later on all jobs take turns.
             studies = met.studies + 1 if met is not None else 1
             wait = min(2 ** (studies + 1), _MOST_LOOKS)
-            known = remember(traffic, job, found.streams, found.pairs, found.layout, found.stages, found.clock)
+            learned = remember(traffic, job, found.streams, found.pairs, found.layout, found.stages, found.clock)
             due = self.look + wait + crc32(" ".join(name).encode()) % wait
             calm_ns = None if met is None else met.calm_ns
-            self._jobs[name] = Acquaintance(known, _usual_step(found), studies, due, calm_ns)
+            self._jobs[name] = Acquaintance(learned, _usual_step(found), studies, due, calm_ns)
         else:
             self._jobs.pop(name, None)
         return found

@@ -83,7 +83,8 @@ class Case:
     def _until_ns(self) -> Ints:
         """When the next step begins: a pause that is longer than a step is part of none."""
         end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
-        return np.maximum(end, np.append(start[1:], end[-1:]))
+        until: Ints = np.maximum(end, np.append(start[1:], end[-1:]))
+        return until
 
     @cached_property
     def pause_s(self) -> Floats:
