@@ -143,7 +143,7 @@ def test_rules_cases_and_healthy_runs_are_remembered_by_the_command(tmp_path):
     memory, log = tmp_path / "memory", tmp_path / "a.log"
     log.write_text("warning: unsupported widget 3 in slot 9\n")
     run = CliRunner()
-    assert run.invoke(app, [str(log), "--memory", str(memory), "--resolved", "ValueError", "-q"]).exit_code == 0
+    assert run.invoke(app, [str(log), "--memory", str(memory), "--resolved", "ValueError"]).exit_code == 0
     assert json.loads(run.invoke(app, [str(log), "--memory", str(memory), "--json"]).stdout)["reason"] == "ValueError"
     learned = run.invoke(app, [str(log), "--memory", str(memory), "--family", "gpt", "--healthy"])
     assert learned.exit_code == 0, learned.output

@@ -9,7 +9,6 @@ queue pairs, or seen in one direction only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,9 @@ class PlainJob:
     seed: int = 0
     size: float = 1.0
     pause_every: int = 0  # steps after which an evaluation holds the job up
+    pause_s: float = (
+        1.0  # one that is longer than a step and a half belongs to no step, a shorter one to the step before
+    )
     rows: list[tuple[float, float, int, int, float, int, str]] = field(default_factory=list)
 
     @property
@@ -88,12 +90,13 @@ def make_jobs(*jobs: PlainJob, storage: bool = False, degrade: str = "") -> Made
 def _make(job: PlainJob) -> Made:
     rng = np.random.default_rng(job.seed)
     rows: list[tuple[float, float, int, int, float, int, str]] = []
-    now, edges = job.start_s, [job.start_s]
+    now, steps = job.start_s, []
     for step in range(job.steps):
-        now = _step(job, rng, now, rows)
+        begin = now
+        now = end = _step(job, rng, now, rows)
         if job.pause_every and (step + 1) % job.pause_every == 0:
-            now += 1.0
-        edges.append(now)
+            now += job.pause_s
+        steps.append((begin, end if job.pause_s > 1.5 * (end - begin) else now))
     frame = _to_flows(job, rows, rng)
     crossing = {(s, d) for _, _, s, d, *_ in rows if job.place(s)[0] != job.place(d)[0]}
     weights: dict[tuple[int, int], dict[str, float]] = {}
@@ -109,9 +112,7 @@ def _make(job: PlainJob) -> Made:
             {"src": names[s], "dst": names[d], "kind": max(w, key=lambda k: w[k])} for (s, d), w in weights.items()
         ],
         "stages": {names[r]: r // (job.dp * job.cp * job.tp) for r in range(job.ranks)} if job.pp > 1 else {},
-        "steps": [
-            {"index": i, "start_ns": int(a * 1e9), "end_ns": int(b * 1e9)} for i, (a, b) in enumerate(pairwise(edges))
-        ],
+        "steps": [{"index": i, "start_ns": int(a * 1e9), "end_ns": int(b * 1e9)} for i, (a, b) in enumerate(steps)],
     }
     places = [job.place(r) for r in range(job.ranks)]
     topology = pl.DataFrame(

@@ -92,6 +92,8 @@ def test_without_a_topology_every_endpoint_is_a_host() -> None:
     assert_right(read_back(make_jobs(PlainJob(dp=4, pp=4, gpus_per_host=1)), with_topology=False))
 
 
-def test_pauses_belong_to_the_step_before_them() -> None:
-    result = read_back(make_jobs(PlainJob(dp=4, pp=2, tp=2, gpus_per_host=2, steps=30, pause_every=7)))
+@pytest.mark.parametrize("pause_s", [0.3, 1.0], ids=["part of a step", "several steps"])
+def test_a_short_pause_belongs_to_the_step_before_it_and_a_long_one_to_none(pause_s: float) -> None:
+    job = PlainJob(dp=4, pp=2, tp=2, gpus_per_host=2, steps=30, pause_every=7, pause_s=pause_s)
+    result = read_back(make_jobs(job))
     assert_right(result, 0.01)

@@ -51,7 +51,7 @@ def test_what_if_prints_before_and_after(folder: Path):
 
 def test_a_cluster_prices_and_output_writes_the_tables(folder: Path):
     out = folder / "out"
-    result = call(str(folder / "graph"), "--cluster", "dgx-h100", "--output", str(out), "--chakra", "--json", "-q")
+    result = call(str(folder / "graph"), "--cluster", "dgx-h100", "--output", str(out), "--chakra", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["total_ns"] > 0
     assert pl.read_parquet(out / "spans.parquet").height > 0
