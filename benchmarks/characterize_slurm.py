@@ -65,9 +65,12 @@ GRANTS = (
     "'slurm'@'localhost' identified by 'pw'; grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1', 'slurm'@'localhost';"
 )
 JOBS = (
-    ("--gres=gpu:a100:4", "sleep 3"), ("--gres=gpu:a100:2", "sleep 4; exit 3"), ("--gres=gpu:1g.5gb:3", "sleep 5"),
-    ("--gres=gpu:a100:2", "sleep 60"), ("-c2", "sleep 2"),
-)  # fmt: skip
+    ("--gres=gpu:a100:4", "sleep 3"),
+    ("--gres=gpu:a100:2", "sleep 4; exit 3"),
+    ("--gres=gpu:1g.5gb:3", "sleep 5"),
+    ("--gres=gpu:a100:2", "sleep 60"),
+    ("-c2", "sleep 2"),
+)
 
 
 def main() -> None:

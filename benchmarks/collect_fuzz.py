@@ -185,7 +185,7 @@ DECODERS: list[tuple[str, Callable[[list[bytes]], None], list[bytes], int]] = [
     ("captures", feed_captures, [pcap(PACKETS), pcapng(PACKETS)], _FEW // 4),
     ("tables", feed_tables, TABLES, _FEW // 2),
     ("topologies", feed_topologies, TOPOLOGIES, _FEW),
-]  # fmt: skip
+]
 
 
 @dataclass

@@ -103,8 +103,10 @@ def add_up(lines: Iterable[str]) -> None:
         own = [row for row in rows if row["rate"] == rate]
         jobs, exact, right, unknown, wrong, false = (sum(row[name] for row in own) for name in COUNTED)
         cpu_s = sum(row["cpu_s"] for row in own)
-        print(f"1:{rate:<7} {len(own):>9} {jobs:>5} {exact:>6} ({exact / max(1, jobs):.1%}) "
-              f"{right:>10} / {unknown} / {wrong} {false:>18} {cpu_s:>14.0f}")  # fmt: skip
+        print(
+            f"1:{rate:<7} {len(own):>9} {jobs:>5} {exact:>6} ({exact / max(1, jobs):.1%}) "
+            f"{right:>10} / {unknown} / {wrong} {false:>18} {cpu_s:>14.0f}"
+        )
 
 
 def main() -> None:

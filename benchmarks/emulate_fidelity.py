@@ -172,8 +172,10 @@ def report(folder: Path) -> None:
     print(f"machine: {facts['machine']}; one thread per rank, pinned: {'yes' if facts['pinning'] else 'not obeyed'}")
     print("spread: half of the 5 % to 95 % range of real steps; halves: the real run's odd turns against its even ones")
     print("paired: the middle of the errors of single turns; speed: processor time of equal work, real over emulated")
-    print(f"{'case':<10}{'steps':>6}{'real ms':>9}{'spread %':>10}{'halves %':>10}{'predicted':>11}{'error %':>9}"
-          f"{'paired %':>10}{'comm %':>8}{'speed':>8}")  # fmt: skip
+    print(
+        f"{'case':<10}{'steps':>6}{'real ms':>9}{'spread %':>10}{'halves %':>10}{'predicted':>11}{'error %':>9}"
+        f"{'paired %':>10}{'comm %':>8}{'speed':>8}"
+    )
     errors, paired, halves, covered = [], [], [], []
     for case in sorted(p for p in folder.iterdir() if (p / "real").is_dir()):
         num = int(case.name.partition("-")[0])
@@ -189,8 +191,10 @@ def report(folder: Path) -> None:
         paired.append(compare_turns(turns, guesses))
         odd, even = (statistics.median(step for turn in turns[i::2] for step in turn) for i in (0, 1))
         halves.append((odd / even - 1) * 100)
-        print(f"{case.name:<10}{len(real):6}{truth:9.1f}{_half_range(real) / truth * 100:10.1f}{halves[-1]:+10.2f}"
-              f"{guess:11.1f}{errors[-1]:+9.2f}{paired[-1]:+10.2f}{talk:8.1f}{compare_speed(case):8.3f}")  # fmt: skip
+        print(
+            f"{case.name:<10}{len(real):6}{truth:9.1f}{_half_range(real) / truth * 100:10.1f}{halves[-1]:+10.2f}"
+            f"{guess:11.1f}{errors[-1]:+9.2f}{paired[-1]:+10.2f}{talk:8.1f}{compare_speed(case):8.3f}"
+        )
     for what, values in (("error", errors), ("paired", paired), ("the real runs' own halves", halves)):
         sizes = [abs(value) for value in values]
         print(f"{what}: mean {statistics.mean(sizes):.2f} %, largest {max(sizes):.2f} %")
@@ -221,8 +225,10 @@ def print_coverage(cases: list[Covered]) -> None:
     print(f"{'case':<10}{'real ms':>9}{'measured host':>18}{'inside':>8}{'modelled host':>18}{'inside':>8}")
     for c in cases:
         first, second = ("yes" if inside else "NO" for inside in c.holds())
-        print(f"{c.case:<10}{c.real_ms:9.1f}{c.measured_ms:10.1f} ± {c.measured_band_pct:3.0f} %{first:>8}"
-              f"{c.modelled_ms:10.1f} ± {c.modelled_band_pct:3.0f} %{second:>8}")  # fmt: skip
+        print(
+            f"{c.case:<10}{c.real_ms:9.1f}{c.measured_ms:10.1f} ± {c.measured_band_pct:3.0f} %{first:>8}"
+            f"{c.modelled_ms:10.1f} ± {c.modelled_band_pct:3.0f} %{second:>8}"
+        )
     held = [inside for c in cases for inside in c.holds()]
     print(f"inside the band: {sum(held)} of {len(held)}; asked: 95 in 100")
 

@@ -35,11 +35,14 @@ LAYOUTS = {
     "HSDP": ("--data", "hsdp"),
     "TP": ("--tp", "4"),
     "TP, sequence": ("--tp", "4", "--sequence-parallel"),
-    "PP 1F1B": ("--pp", "4",),
+    "PP 1F1B": (
+        "--pp",
+        "4",
+    ),
     "PP interleaved": ("--pp", "4", "--schedule", "interleaved"),
     "MoE": ("--experts", "8", "--router", "even"),
     "MoE, learned": ("--experts", "8"),
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -45,8 +45,10 @@ def main() -> None:
             print(f"turn {turn} {name}: median {statistics.median(walls) * 1e3:.3f} ms", flush=True)
     one, two = statistics.median(plain), statistics.median(emulated)
     spread = statistics.stdev(plain) / one * 100
-    print(f"plain {one * 1e3:.3f} ms, under Prism {two * 1e3:.3f} ms: {(two / one - 1) * 100:+.3f} %"
-          f" (plain's own standard deviation {spread:.2f} %); asked: under 0.5 %")  # fmt: skip
+    print(
+        f"plain {one * 1e3:.3f} ms, under Prism {two * 1e3:.3f} ms: {(two / one - 1) * 100:+.3f} %"
+        f" (plain's own standard deviation {spread:.2f} %); asked: under 0.5 %"
+    )
 
 
 def run_plain(arguments: tuple[str, ...]) -> list[float]:
@@ -54,9 +56,11 @@ def run_plain(arguments: tuple[str, ...]) -> list[float]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
         subprocess.run(
-            [*command, *arguments, "--times", f"{scratch}/times"], check=True, stdout=subprocess.DEVNULL,
+            [*command, *arguments, "--times", f"{scratch}/times"],
+            check=True,
+            stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         return _walls(scratch)
 
 

@@ -183,9 +183,10 @@ def _finish(work: StagedWork) -> None:
 
 def _join(works: list[StagedWork]) -> StagedWork:
     return StagedWork(
-        [inner for w in works for inner in w._works], [r for w in works for r in w._results],
+        [inner for w in works for inner in w._works],
+        [r for w in works for r in w._results],
         [t for w in works for t in w._kept],
-    )  # fmt: skip
+    )
 
 
 def install() -> None:

@@ -77,8 +77,11 @@ def capture(row: Row, folder: Path) -> None:
     """Run it here."""
     began = time.monotonic()
     found = capture_job(make_config(row, folder)).captures[0]
-    print(f"{row.name}: {time.monotonic() - began:.0f} s, {found.device}, reserved {found.memory.reserved / 2**30:.1f}"
-          f" GiB, allocated {found.memory.allocated / 2**30:.1f} GiB", flush=True)  # fmt: skip
+    print(
+        f"{row.name}: {time.monotonic() - began:.0f} s, {found.device}, reserved {found.memory.reserved / 2**30:.1f}"
+        f" GiB, allocated {found.memory.allocated / 2**30:.1f} GiB",
+        flush=True,
+    )
 
 
 def report(rows: list[Row], folder: Path, cluster: str) -> None:
@@ -89,8 +92,10 @@ def report(rows: list[Row], folder: Path, cluster: str) -> None:
     for row in rows:
         plain, speed = (TOKENS / predict(row, folder, cluster, s) * 1e3 for s in (1.0, scale))
         ours = read_capture(folder / row.name / "rank-0.json").memory.reserved / 2**30
-        print(f"{row.name:<14}{row.tokens_per_s:10.0f}{plain:10.0f}{speed:9.0f}{_error(speed, row.tokens_per_s):+9.2f}"
-              f"{row.gib:8.1f}{ours:7.1f}{_error(ours, row.gib):+9.2f}")  # fmt: skip
+        print(
+            f"{row.name:<14}{row.tokens_per_s:10.0f}{plain:10.0f}{speed:9.0f}{_error(speed, row.tokens_per_s):+9.2f}"
+            f"{row.gib:8.1f}{ours:7.1f}{_error(ours, row.gib):+9.2f}"
+        )
 
 
 def find_scale(row: Row, folder: Path, cluster: str) -> float:

@@ -65,9 +65,11 @@ def machine() -> str:
 
 
 def show_score(name: str, board: Scoreboard) -> None:
-    print(f"  {name:<28} reason {board.reason_macro:6.1%} macro {board.reason_micro:6.1%} micro | "
-          f"category {board.category:6.1%} | action {board.action:6.1%} | "
-          f"false stop {board.false_stop:5.1%} | false restart {board.false_restart:5.1%}")  # fmt: skip
+    print(
+        f"  {name:<28} reason {board.reason_macro:6.1%} macro {board.reason_micro:6.1%} micro | "
+        f"category {board.category:6.1%} | action {board.action:6.1%} | "
+        f"false stop {board.false_stop:5.1%} | false restart {board.false_restart:5.1%}"
+    )
 
 
 def bench_snippets(files: list[Path], show_confusion: bool) -> None:
@@ -119,8 +121,11 @@ def bench_corpus(folder: Path) -> None:
         truth = json.loads((job / "truth.json").read_text())
         diagnosis = diagnose(read_job(str(job / "logs")))
         verdict = diagnosis.verdict
-        outcomes.append(Outcome(truth=truth["reason"], reason=verdict.reason, action=verdict.action,
-                                should_restart=truth["restarts"]))  # fmt: skip
+        outcomes.append(
+            Outcome(
+                truth=truth["reason"], reason=verdict.reason, action=verdict.action, should_restart=truth["restarts"]
+            )
+        )
         where_ok: bool | None = None
         if truth["faulty_rank"] is not None:
             named += 1
@@ -131,9 +136,11 @@ def bench_corpus(folder: Path) -> None:
         lost = lost_roots(job / "logs", truth["root"], {template_of(ln.text) for ln in diagnosis.kept})
         kept_roots += not lost
         ok = "ok " if verdict.reason == truth["reason"] else "BAD"
-        print(f"  {ok} {truth['job']:<28} {verdict.reason:<20} {verdict.action:<20} rank {verdict.first_rank} "
-              f"{'' if where_ok is None else 'right' if where_ok else 'WRONG, is ' + str(truth['faulty_rank'])} "
-              f"dropped {share:.2%} of {verdict.lines_read}{' LOST ' + lost if lost else ''}")  # fmt: skip
+        print(
+            f"  {ok} {truth['job']:<28} {verdict.reason:<20} {verdict.action:<20} rank {verdict.first_rank} "
+            f"{'' if where_ok is None else 'right' if where_ok else 'WRONG, is ' + str(truth['faulty_rank'])} "
+            f"dropped {share:.2%} of {verdict.lines_read}{' LOST ' + lost if lost else ''}"
+        )
     show_score("corpus", score(outcomes))
     print(f"  faulty rank or host right: {located}/{named} = {located / max(1, named):.1%}")
     total = sum(dropped) / max(1, len(dropped))
@@ -166,9 +173,11 @@ def write_log(path: Path, megabytes: float, seed: int = 0) -> None:
     block = []
     for i in range(20_000):
         rank = i % 8
-        block.append(f"[default{rank}]: iteration {i}/ 500000 | consumed samples: {i * 512} | elapsed time per "
-                     f"iteration (ms): {rng.random() * 1000:.1f} | learning rate: 1.0E-04 | lm loss: "
-                     f"{rng.random() * 3:.6E} | grad norm: {rng.random():.3f} | skipped: 0 |")  # fmt: skip
+        block.append(
+            f"[default{rank}]: iteration {i}/ 500000 | consumed samples: {i * 512} | elapsed time per "
+            f"iteration (ms): {rng.random() * 1000:.1f} | learning rate: 1.0E-04 | lm loss: "
+            f"{rng.random() * 3:.6E} | grad norm: {rng.random():.3f} | skipped: 0 |"
+        )
         if i % 50 == 0:
             block.append(
                 f"[default{rank}]:node-1:77:99 [{rank}] NCCL INFO Channel {i % 16} : {rank}[0] -> 1[1] via P2P/IPC"
@@ -178,8 +187,10 @@ def write_log(path: Path, megabytes: float, seed: int = 0) -> None:
     data = ("\n".join(block) + "\n").encode()
     tail = b"[default3]:NVRM: Xid (PCI:0000:3b:00): 79, pid=2201, GPU has fallen off the bus.\n" + b"".join(
         f"[default{r}]:[E ProcessGroupNCCL.cpp:475] [Rank {r}] Watchdog caught collective operation timeout: "
-        f"WorkNCCL(SeqNum=881, OpType=ALLREDUCE, Timeout(ms)=600000)\n".encode() for r in range(8) if r != 3
-    )  # fmt: skip
+        f"WorkNCCL(SeqNum=881, OpType=ALLREDUCE, Timeout(ms)=600000)\n".encode()
+        for r in range(8)
+        if r != 3
+    )
     with path.open("wb") as out:
         while out.tell() < megabytes * 1e6:
             out.write(data)
@@ -197,9 +208,11 @@ def bench_speed(megabytes: float) -> None:
             started, busy = time.perf_counter(), time.process_time()
             verdict = diagnose(read_job(str(path))).verdict
             seconds, cpu = time.perf_counter() - started, time.process_time() - busy
-            print(f"  prism: {size:.0f} MB in {seconds:.2f} s = {size / seconds:.0f} MB/s ({cpu:.2f} CPU-seconds: "
-                  f"{2 * size / cpu:.0f} MB/s on two free cores; load {os.getloadavg()[0]:.1f}) "
-                  f"-> {verdict.reason}")  # fmt: skip
+            print(
+                f"  prism: {size:.0f} MB in {seconds:.2f} s = {size / seconds:.0f} MB/s ({cpu:.2f} CPU-seconds: "
+                f"{2 * size / cpu:.0f} MB/s on two free cores; load {os.getloadavg()[0]:.1f}) "
+                f"-> {verdict.reason}"
+            )
         started = time.perf_counter()
         subprocess.run(["grep", "-ciE", "error|exception|fail|xid", str(path)], check=False, stdout=subprocess.PIPE)
         peer = time.perf_counter() - started
@@ -220,10 +233,12 @@ def bench_many(num_logs: int, megabytes: float) -> None:
         write_log(first, megabytes)
         for rank in range(1, num_logs):
             os.link(first, Path(folder) / f"rank_{rank}.log")
-        code = ("import sys,time,resource; from prism.explain import diagnose, read_job; t=time.perf_counter(); "
-                "v=diagnose(read_job(sys.argv[1])).verdict; "
-                "print(v.reason, round(time.perf_counter()-t,1), round(time.process_time(),1), "
-                "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss//1024)")  # fmt: skip
+        code = (
+            "import sys,time,resource; from prism.explain import diagnose, read_job; t=time.perf_counter(); "
+            "v=diagnose(read_job(sys.argv[1])).verdict; "
+            "print(v.reason, round(time.perf_counter()-t,1), round(time.process_time(),1), "
+            "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss//1024)"
+        )
         done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
     reason, seconds, cpu, peak = done.stdout.split()
     print(f"  {num_logs} logs of {megabytes:.0f} MB: {seconds} s ({cpu} CPU-seconds), peak {peak} MB -> {reason}")

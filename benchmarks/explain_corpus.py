@@ -54,8 +54,10 @@ def report(half: str, truths: list[Row], said: list[Row]) -> None:
     finished = [a for t, a in both if t["reason"] == "none"]
     told = [(t["reason"], t["reason"] if a["reason"] in t["also"] else a["reason"]) for t, a in failed]
     print(f"{half}: {len(failed)} failed jobs, {len(finished)} finished")
-    print(f"  reason macro-F1          {macro_f1(told):.3f}   (the first label alone: "
-          f"{macro_f1([(t['reason'], a['reason']) for t, a in failed]):.3f})")  # fmt: skip
+    print(
+        f"  reason macro-F1          {macro_f1(told):.3f}   (the first label alone: "
+        f"{macro_f1([(t['reason'], a['reason']) for t, a in failed]):.3f})"
+    )
     print(f"  reason right             {share([t == p for t, p in told])}")
     placed = [
         p == t["reason"] or a["category"] == t["category"]

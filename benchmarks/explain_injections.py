@@ -41,7 +41,7 @@ CLAIMS = (
     "(raylet) The node with node id: 3f and address: {host} has been marked dead because the detector has missed too "
     "many heartbeats",
     "\x1e1\t\t{host}\t\t\tkernel\x1fNVRM: Xid (PCI:0000:{bus}:00): {xid}",
-)  # fmt: skip
+)
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 88, in step\n    loss = model(batch["labels"])\n'
 ENDS = {
     "finished": lambda rank: ["Training finished."],
@@ -51,11 +51,12 @@ ENDS = {
     "oom": lambda rank: ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has 79.33 GiB"],
     "timeouts": lambda rank: [
         f"[rank{r}]:[E ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: Work(9)"
-        for r in range(8) if r != rank
+        for r in range(8)
+        if r != rank
     ],
     "killed": lambda rank: [f"srun: error: gpu-1: task {rank}: Killed", "srun: Terminating StepId=7.0"],
     "connection": lambda rank: [*(TRACE + "ConnectionResetError: [Errno 104] Connection reset by peer").splitlines()],
-}  # fmt: skip
+}
 PREFIXES = ("", "[rank{rank}]: ", "[default{rank}]:", "{rank}: ", "docker")
 
 

@@ -140,9 +140,12 @@ def _step_error(job: dict[str, Any], found: dict[str, Any]) -> float:
     for step in job["steps"][1:-1]:
         begin, length = step["start_ns"], step["duration_ns"]
         over, got = max(
-            ((min(begin + length, s["end_ns"]) - max(begin, s["start_ns"]), s["end_ns"] - s["start_ns"])
-             for s in found["steps"]), default=(0, 0),
-        )  # fmt: skip
+            (
+                (min(begin + length, s["end_ns"]) - max(begin, s["start_ns"]), s["end_ns"] - s["start_ns"])
+                for s in found["steps"]
+            ),
+            default=(0, 0),
+        )
         errors.append(abs(got - length) / length if over > 0 else 1.0)
     return sum(errors) / max(1, len(errors))
 

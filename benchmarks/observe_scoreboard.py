@@ -209,8 +209,11 @@ def _score_timeline(tally: Tally, spans: Any, made: Any, document: dict[str, Any
             continue
         known = made.truth["span_ranks"][job["id"]]
         ranks = known[:: max(1, len(known) // SPAN_RANKS)][:SPAN_RANKS]
-        places = {found["endpoints"].index(r["endpoint"]) for r in job["ranks"]
-                  if r["rank"] in ranks and r["endpoint"] in found["endpoints"]}  # fmt: skip
+        places = {
+            found["endpoints"].index(r["endpoint"])
+            for r in job["ranks"]
+            if r["rank"] in ranks and r["endpoint"] in found["endpoints"]
+        }
         scored = score_spans(
             spans.filter((pl.col("job") == found["id"]) & pl.col("rank").is_in(list(places))),
             made.spans.filter((pl.col("job") == job["id"]) & pl.col("rank").is_in(ranks)),

@@ -213,9 +213,10 @@ def _list_compiled(source: Path) -> dict[str, set[str]]:
     for name, own in holds.items():
         modules = {f.removesuffix(".py").replace("/", ".") for f in own}
         users = (
-            f for f, tree in files.items()
+            f
+            for f, tree in files.items()
             if any(isinstance(n, ast.ImportFrom) and n.module in modules for n in ast.walk(tree))
-        )  # fmt: skip
+        )
         holds[name] = own | set(users)
     return holds
 
@@ -223,9 +224,11 @@ def _list_compiled(source: Path) -> dict[str, set[str]]:
 def _score(source: Path, folders: list[str]) -> dict[str, object]:
     code = SCORE.format(source=str(source), benchmarks=str(Path(__file__).parent), folders=folders)
     environment = os.environ | {
-        "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "POLARS_MAX_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    }
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         return dict.fromkeys(folders, f"broken: {done.stderr[-300:]}")

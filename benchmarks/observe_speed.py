@@ -148,8 +148,10 @@ def bench_batch(most: float, paper_most: float, jobs_of_tile: int = 12) -> list[
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tiles(folder)
-        print(f"{'method':8}{'M flows':>9}{'GPUs':>8}{'wall s':>9}{'CPU s':>9}{'M flows/s':>11}{'per CPU s':>11}"
-              f"{'peak GB':>9}{'jobs':>6}")  # fmt: skip
+        print(
+            f"{'method':8}{'M flows':>9}{'GPUs':>8}{'wall s':>9}{'CPU s':>9}{'M flows/s':>11}{'per CPU s':>11}"
+            f"{'peak GB':>9}{'jobs':>6}"
+        )
         for size, tiles, seconds in SIZES:
             if size > most:
                 continue
@@ -180,12 +182,16 @@ def print_stages(runs: list[tuple[str, Run]]) -> None:
     for name, seconds in [*ordered, ("Polars' own threads, and between them", rest)]:
         print(f"  {name:40}{seconds:8.2f}  {100 * seconds / last.cpu_s:5.1f} %")
     rate, per_cpu = last.flows / last.wall_s, last.flows / last.cpu_s
-    print(f"\n1 million flows/s on 2 cores: {rate / 1e6:.2f} M/s ({per_cpu / 1e6:.2f} M per processor second): "
-          f"{'yes' if rate >= WANTED_PER_S else 'NO'}")  # fmt: skip
+    print(
+        f"\n1 million flows/s on 2 cores: {rate / 1e6:.2f} M/s ({per_cpu / 1e6:.2f} M per processor second): "
+        f"{'yes' if rate >= WANTED_PER_S else 'NO'}"
+    )
     if last.flows > 15e6:
         fine = last.wall_s < WANTED_S and last.peak_gb < WANTED_GB
-        print(f"a 10,000-GPU minute under {WANTED_S:.0f} s and {WANTED_GB:.0f} GB: {last.wall_s:.1f} s, "
-              f"{last.peak_gb:.1f} GB: {'yes' if fine else 'NO'}")  # fmt: skip
+        print(
+            f"a 10,000-GPU minute under {WANTED_S:.0f} s and {WANTED_GB:.0f} GB: {last.wall_s:.1f} s, "
+            f"{last.peak_gb:.1f} GB: {'yes' if fine else 'NO'}"
+        )
     first = min(ours, key=lambda run: run.flows)
     print(f"time per flow, largest against smallest: {last.cpu_s / last.flows / (first.cpu_s / first.flows):.2f} x")
 

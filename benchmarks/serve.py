@@ -178,9 +178,10 @@ def measure_peer(spans: pl.DataFrame, ours_ms: float, ours_worst_ms: float, ours
         begin, end, row = draw_window(rng)
         start = time.perf_counter()
         inside = spans.filter(
-            (pl.col("start_ns") < START_NS + end) & (pl.col("end_ns") > START_NS + begin)
+            (pl.col("start_ns") < START_NS + end)
+            & (pl.col("end_ns") > START_NS + begin)
             & pl.col("rank").is_between(row, row + 63)
-        )  # fmt: skip
+        )
         sizes.append(len(inside.select("rank", "lane", "kind", "name", "start_ns", "end_ns").write_json()))
         took.append(1e3 * (time.perf_counter() - start))
     show("peer: filter the table, send every span (30 of the same windows, without HTTP)", took)
@@ -216,8 +217,11 @@ def measure_browser(service: Service) -> None:
             browser.get("about:blank")
             browser.get(f"http://127.0.0.1:{service.port}/job?key={KEY}")
             firsts.append(browser.execute_async_script(_FIRST_PICTURE))
-        print("in Chromium: first picture after opening the page "
-              + ", ".join(f"{ms / 1e3:.2f} s" for ms in firsts) + " (the first with nothing cached)")  # fmt: skip
+        print(
+            "in Chromium: first picture after opening the page "
+            + ", ".join(f"{ms / 1e3:.2f} s" for ms in firsts)
+            + " (the first with nothing cached)"
+        )
         time.sleep(2.0)
         took = browser.execute_async_script(_ZOOM)
         show("in Chromium: from a key to the picture, 24 zooms in and out", took)

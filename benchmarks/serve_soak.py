@@ -238,8 +238,10 @@ def soak(work: Path, minutes: float, num_clients: int, num_tabs: int) -> Checked
         contextlib.ExitStack() as stack,
     ):
         service = stack.enter_context(run_service(served, "--state", str(work / "state")))
-        threads = [threading.Thread(target=truth.watch),
-                   threading.Thread(target=check_api, args=(truth, service, checked))]  # fmt: skip
+        threads = [
+            threading.Thread(target=truth.watch),
+            threading.Thread(target=check_api, args=(truth, service, checked)),
+        ]
         threads += [threading.Thread(target=run_client, args=(truth, service, n, checked)) for n in range(num_clients)]
         for thread in threads:
             thread.start()

@@ -132,8 +132,10 @@ def run_writers(
         made = [*PRISM, "scenario", str(work / "scenario.yaml"), "--output", str(work / "scenario")]
         subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
     writers = list_writers(work, served)
-    helpers = [threading.Thread(target=replay, args=(work / "scenario", work / "flows", stop)),
-               threading.Thread(target=break_and_mend, args=(served, stop))]  # fmt: skip
+    helpers = [
+        threading.Thread(target=replay, args=(work / "scenario", work / "flows", stop)),
+        threading.Thread(target=break_and_mend, args=(served, stop)),
+    ]
     try:
         for helper in helpers:
             helper.start()

@@ -102,8 +102,10 @@ def measure_unfolded(dp: int, ops: int) -> None:
         f"  {graph.num_ranks} ranks x {graph.ops.height // 8} ops = {instances / 1e6:.1f} M op-instances, "
         f"{talks:.0%} communication"
     )
-    print(f"  inner loop {best:.2f} CPU s = {instances / best / 1e6:.1f} M op-instances/s; all of solve "
-          f"{seconds:.2f} CPU s = {instances / seconds / 1e6:.1f} M/s")  # fmt: skip
+    print(
+        f"  inner loop {best:.2f} CPU s = {instances / best / 1e6:.1f} M op-instances/s; all of solve "
+        f"{seconds:.2f} CPU s = {instances / seconds / 1e6:.1f} M/s"
+    )
 
 
 def measure_folded(sizes: list[int], ops: int) -> None:
@@ -117,8 +119,10 @@ def measure_folded(sizes: list[int], ops: int) -> None:
         seconds, solution = timed(lambda g=graph: solve(g, LinearCosts()))
         busy = time.process_time() - busy
         shape = f"{dp} x {pp} x 8"
-        print(f"  {ranks:<8} {shape:<16} {build:7.2f}  {seconds:7.2f}  {busy:5.2f}  {solution.num_cells:5d}"
-              f"  {graph.num_op_instances:12.3g}  {solution.total_ns / 1e9:6.3f}  {peak_gb():7.2f}")  # fmt: skip
+        print(
+            f"  {ranks:<8} {shape:<16} {build:7.2f}  {seconds:7.2f}  {busy:5.2f}  {solution.num_cells:5d}"
+            f"  {graph.num_op_instances:12.3g}  {solution.total_ns / 1e9:6.3f}  {peak_gb():7.2f}"
+        )
 
 
 def best_of(times: int, call: Callable[[], Any]) -> tuple[float, Any]:
@@ -168,8 +172,10 @@ def measure_alternatives() -> None:
     ours, solution = best_of(3, lambda: solve(graph, LinearCosts(), SolveConfig(fold=False)))
     assert solution.total_ns == max(ends.values())
     count = graph.num_op_instances
-    print(f"  {count:,} op-instances: plain Python {count / plain / 1e3:.0f} k/s, solve {count / ours / 1e3:.0f} k/s, "
-          f"ratio {plain / ours:.0f}, same end")  # fmt: skip
+    print(
+        f"  {count:,} op-instances: plain Python {count / plain / 1e3:.0f} k/s, solve {count / ours / 1e3:.0f} k/s, "
+        f"ratio {plain / ours:.0f}, same end"
+    )
 
 
 def main() -> None:

@@ -183,12 +183,13 @@ def write_template(program: Stage, stage: int, num_stages: int) -> list[dict]:
 def build_job(trace: pl.DataFrame, name: str, *, published: bool = True) -> Job:
     """The graph of all recorded steps: one rank per worker and step, so that steps do not touch each other."""
     trace = trace.with_columns(
-        pl.col("optype").cast(pl.String), pl.col("start_ts", "duration").cast(pl.Float64),
+        pl.col("optype").cast(pl.String),
+        pl.col("start_ts", "duration").cast(pl.Float64),
         pl.col("stage", "dp_rank").cast(pl.Int32),
     ).with_columns(
         (pl.col("optype") + ":" + pl.col("seq_id").cast(pl.String)).alias("op"),
         (pl.col("start_ts") + pl.col("duration")).alias("end_ts"),
-    )  # fmt: skip
+    )
     steps, num_dp = trace["step"].unique().sort().to_list(), int(trace["dp_rank"].max()) + 1
     num_stages = int(trace["stage"].max()) + 1
     first = trace.filter((pl.col("dp_rank") == 0) & (pl.col("step") == steps[0]))
@@ -200,9 +201,12 @@ def build_job(trace: pl.DataFrame, name: str, *, published: bool = True) -> Job:
                 "delay": pl.Boolean, "slot": pl.String, "bytes": pl.Int64, "peer": pl.Int32, "seq": pl.Int32,
                 "batch": pl.Int32},
     )  # fmt: skip
-    workers = pl.DataFrame({"step": steps}).with_row_index("number").join(
-        pl.DataFrame({"stage": range(num_stages)}, schema={"stage": pl.Int32}), how="cross"
-    ).join(pl.DataFrame({"dp_rank": range(num_dp)}, schema={"dp_rank": pl.Int32}), how="cross")  # fmt: skip
+    workers = (
+        pl.DataFrame({"step": steps})
+        .with_row_index("number")
+        .join(pl.DataFrame({"stage": range(num_stages)}, schema={"stage": pl.Int32}), how="cross")
+        .join(pl.DataFrame({"dp_rank": range(num_dp)}, schema={"dp_rank": pl.Int32}), how="cross")
+    )
     size = num_stages * num_dp
     workers = workers.with_columns(
         (pl.col("number").cast(pl.Int32) * size + pl.col("stage") * num_dp + pl.col("dp_rank")).alias("rank")
@@ -230,12 +234,15 @@ def _measure(trace: pl.DataFrame, order: dict[int, Stage]) -> pl.DataFrame:
     # Ops that meet share this key; a message is named by the stage that is nearer to the first.
     lower = pl.when(optype.is_in(["forward-send", "backward-recv"])).then("stage").otherwise(shifted)
     meeting = (
-        pl.when(optype.is_in(["params-all-gather", "grads-reduce-scatter"])).then(pl.format("{}@{}", "op", "stage"))
-        .when(optype == "embedding-grads-all-reduce").then(pl.format("{}@{}", "op", "dp_rank"))
-        .when(optype == "optimizer-clip-main-grad").then("op")
+        pl.when(optype.is_in(["params-all-gather", "grads-reduce-scatter"]))
+        .then(pl.format("{}@{}", "op", "stage"))
+        .when(optype == "embedding-grads-all-reduce")
+        .then(pl.format("{}@{}", "op", "dp_rank"))
+        .when(optype == "optimizer-clip-main-grad")
+        .then("op")
         .when(optype.str.ends_with("-send") | optype.str.ends_with("-recv"))
         .then(pl.format("{}:{}@{}@{}", optype.str.slice(0, 8), "seq_id", "dp_rank", lower))
-    )  # fmt: skip
+    )
     known = trace.with_columns(meeting.alias("meeting"))
     meets = ["step", "meeting"]
     last = pl.when(pl.col("meeting").is_not_null()).then(pl.col("start_ts").max().over(meets))
@@ -311,8 +318,11 @@ def find_slowdowns(job: Job, published: dict) -> list[tuple[str, float, float]]:
         ("slowdown overall", published["blocking_slowdown"], float(packed / ideal)),
     ]
     merged = {f"{way}-{end}": f"{way}-pp-comm" for way in ("forward", "backward") for end in ("send", "recv")}
-    keys = {"optype": pl.col("optype").replace(merged), "stage": pl.col("stage").cast(pl.String),
-            "dp_rank": pl.col("dp_rank").cast(pl.String)}  # fmt: skip
+    keys = {
+        "optype": pl.col("optype").replace(merged),
+        "stage": pl.col("stage").cast(pl.String),
+        "dp_rank": pl.col("dp_rank").cast(pl.String),
+    }
     for column, key in keys.items():
         for value, figure in published[f"blocking_decompose_by_{column}"].items():
             only = job.step_seconds(job.durations(gaps=None, original=key == value)).mean()

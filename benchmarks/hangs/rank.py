@@ -31,9 +31,12 @@ def run_rank(case: Case, rank: int, folder: Path, page: mmap.mmap) -> None:
     _redirect(folder / f"rank_{rank}.log")
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=case.world_size,
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=case.world_size,
             timeout=timedelta(seconds=_FOREVER_S),
-        )  # fmt: skip
+        )
         groups = _form(case, rank)
         threading.Thread(target=_dump_when_asked, args=(rank, folder, page), daemon=True).start()
         print(f"rank {rank}/{case.world_size} pid {os.getpid()} groups {sorted(groups)}", flush=True)

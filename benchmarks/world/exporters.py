@@ -115,9 +115,11 @@ def sample_packets(table: pl.DataFrame, rate: int, rng: np.random.Generator) -> 
     start, length = table["start"].to_numpy(), (table["end"] - table["start"]).to_numpy()
     mean = table["bytes"].to_numpy() / packets
     return table.with_columns(
-        start=pl.Series(start + low * length), end=pl.Series(start + high * length),
-        bytes=pl.Series(np.round(seen * mean)), packets=pl.Series(seen.astype(float)),
-    ).filter(pl.col("packets") > 0)  # fmt: skip
+        start=pl.Series(start + low * length),
+        end=pl.Series(start + high * length),
+        bytes=pl.Series(np.round(seen * mean)),
+        packets=pl.Series(seen.astype(float)),
+    ).filter(pl.col("packets") > 0)
 
 
 def _measure(config: ExporterConfig, table: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
@@ -143,9 +145,12 @@ def _acknowledgements(rows: pl.DataFrame) -> pl.DataFrame:
     """Receivers answer by a flow of their own."""
     count = (pl.col("packets") / ACK_PACKETS).ceil()
     back = rows.filter(pl.col("kind") < CODE["storage"]).with_columns(
-        src=pl.col("dst"), dst=pl.col("src"), connection=pl.col("connection") + 10_000_000,
-        packets=count, bytes=count * ACK_BYTES,
-    )  # fmt: skip
+        src=pl.col("dst"),
+        dst=pl.col("src"),
+        connection=pl.col("connection") + 10_000_000,
+        packets=count,
+        bytes=count * ACK_BYTES,
+    )
     return back.with_columns(pl.col("start") + 5e-6, pl.col("end") + 5e-6)
 
 
@@ -187,9 +192,11 @@ def cut_by_timeouts(rows: pl.DataFrame, keys: list[str], idle: float, active: fl
     rows = rows.with_columns(parts)
     cut = rows.group_by(["stretch", "part"], maintain_order=True).agg(
         *[pl.col(name).first() for name in (*keys, "src", "dst", "kind")],
-        pl.col("left").min().alias("start"), pl.col("right").max().alias("end"),
-        pl.col("bytes").sum(), pl.col("packets").sum(),
-    )  # fmt: skip
+        pl.col("left").min().alias("start"),
+        pl.col("right").max().alias("end"),
+        pl.col("bytes").sum(),
+        pl.col("packets").sum(),
+    )
     return cut.filter(pl.col("bytes") > 0)
 
 

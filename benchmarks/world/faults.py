@@ -53,9 +53,11 @@ def heavy_stage(stage: int) -> Culprit:
 def uneven_load(fabric: Fabric, host: int) -> Culprit:
     """A hot expert: its rank is sent more and computes longer, which from outside is also a slow host."""
     return Culprit(
-        kind="load_imbalance|slow_compute", type="host|endpoint|group", id=fabric.hosts[host],
+        kind="load_imbalance|slow_compute",
+        type="host|endpoint|group",
+        id=fabric.hosts[host],
         endpoints=_host(fabric, host),
-    )  # fmt: skip
+    )
 
 
 def hang_at(fabric: Fabric, hosts: list[int]) -> Culprit:

@@ -66,10 +66,13 @@ def build_model(args: argparse.Namespace, on_gpu: bool) -> GPTModel:
     if not on_gpu:
         spec.submodules.self_attention.submodules.core_attention = PlainAttention
     model = GPTModel(
-        config=config, transformer_layer_spec=spec, vocab_size=args.vocab,
-        max_sequence_length=args.length, pre_process=parallel_state.is_pipeline_first_stage(),
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=args.vocab,
+        max_sequence_length=args.length,
+        pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
-    )  # fmt: skip
+    )
     return model.cuda() if on_gpu else model
 
 

@@ -70,8 +70,9 @@ if __name__ == "__main__":
 """
 
 
-def trainer(name: str, *, head: str = "", setup: str = "", at: str = "", rank: int | None = 1,
-            timeout_s: float = 12) -> str:  # fmt: skip
+def trainer(
+    name: str, *, head: str = "", setup: str = "", at: str = "", rank: int | None = 1, timeout_s: float = 12
+) -> str:
     """The program of a way: `at` runs at one step in the faulty rank, or in every rank if that is None."""
     where = "" if rank is None else f" and rank == {rank}"
     fault = f"        if step == {FAULT_STEP}{where}:\n" + _indented(at, 12) if at else ""

@@ -287,8 +287,10 @@ def test_swf_counts_processors_and_leaves_stretches_of_jobs_out(tmp_path: Path) 
     run = pl.when(pl.col("c4") >= 0).then(pl.col("c4")).cast(pl.Float64)
     known = table.select(
         gpus=pl.when(pl.col("c5") >= 0).then(pl.col("c5")).otherwise(pl.col("c8")).cast(pl.Float64),
-        used_s=run, duration_s=run, queue_s=pl.col("c3").cast(pl.Float64),
-    )  # fmt: skip
+        used_s=run,
+        duration_s=run,
+        queue_s=pl.col("c3").cast(pl.Float64),
+    )
     assert report.trace.kind == "swf"
     assert_figures(report, plain(known))
     assert by_state(report)["cancelled"] == table.filter(pl.col("c11") == 5).height

@@ -30,14 +30,19 @@ POD = {
         {"state": {"terminated": {"exitCode": 0, "finishedAt": "2024-05-01T12:00:00Z"}}}]},
 }  # fmt: skip
 WORKLOAD = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "a", "creationTimestamp": "2024-05-01T10:00:00Z"},
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "Workload",
+    "metadata": {"name": "a", "creationTimestamp": "2024-05-01T10:00:00Z"},
     "spec": {"podSets": [{"count": 2, "template": {"spec": POD["spec"]}}]},
     "status": {"conditions": [{"type": "Admitted", "status": "True", "lastTransitionTime": "2024-05-01T10:00:00Z"}]},
-}  # fmt: skip
+}
 JOB = {
-    "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"parallelism": 2, "template": {"spec": POD["spec"]}},
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "a"},
+    "spec": {"parallelism": 2, "template": {"spec": POD["spec"]}},
     "status": {"startTime": "2024-05-01T10:00:00Z", "active": 1},
-}  # fmt: skip
+}
 PHILLY = {
     "jobid": "a", "status": "Pass", "submitted_time": "2017-10-01 00:00:00", "attempts": [
         {"start_time": "2017-10-01 00:10:00", "end_time": "2017-10-01 01:00:00", "detail": [{"ip": "m1", "gpus": ["gpu0"]}]}],
@@ -91,9 +96,12 @@ def damage(draw: st.DrawFn, value: Any) -> Any:
 def test_damaged_json_gives_a_report_or_one_clear_line(tmp_path: Path, name: str, data: st.DataObject) -> None:
     sacct = {"jobs": json.loads((SACCT / "sacct.json").read_text())["jobs"][:2]}
     whole: Any = {
-        "pod": {"apiVersion": "v1", "kind": "List", "items": [POD, POD]}, "workload": WORKLOAD, "job": JOB, "philly": [PHILLY],
+        "pod": {"apiVersion": "v1", "kind": "List", "items": [POD, POD]},
+        "workload": WORKLOAD,
+        "job": JOB,
+        "philly": [PHILLY],
         "sacct": sacct,
-    }[name]  # fmt: skip
+    }[name]
     path = tmp_path / "damaged.json"
     document = data.draw(st.composite(lambda draw: damage(draw, whole))())
     path.write_text(json.dumps(document))

@@ -81,9 +81,12 @@ def main() -> None:
     )
     ports = pl.concat(counters)
     answer = {
-        "flows": sorted(map(list, seen.iter_rows()), key=str), "ports": ports["port"].n_unique(), "octets": ports["in_octets"].max(),
-        "malformed": source.counts.num_malformed, "lost": source.counts.lost,
-    }  # fmt: skip
+        "flows": sorted(map(list, seen.iter_rows()), key=str),
+        "ports": ports["port"].n_unique(),
+        "octets": ports["in_octets"].max(),
+        "malformed": source.counts.num_malformed,
+        "lost": source.counts.lost,
+    }
     source.close()
     for process in processes:
         process.terminate()

@@ -72,8 +72,11 @@ def test_an_answer_of_prometheus_is_read_as_it_is(tmp_path: Path) -> None:
 def test_pauses_of_the_leaf_that_a_link_is_cabled_to_stand_beside_its_finding(tmp_path: Path) -> None:
     (tmp_path / "counters.csv").write_text(SNMP)
     read = load_inputs([flows_file(tmp_path), tmp_path / "counters.csv"])
-    topology = TOPOLOGY.conform(pl.DataFrame({
-        "address": ["10.0.0.1", "10.0.1.1"], "host": ["a", "b"], "rail": [0, 0], "switch": ["leaf-1", "leaf-2"]}))  # fmt: skip
+    topology = TOPOLOGY.conform(
+        pl.DataFrame(
+            {"address": ["10.0.0.1", "10.0.1.1"], "host": ["a", "b"], "rail": [0, 0], "switch": ["leaf-1", "leaf-2"]}
+        )
+    )
     slow = Finding(
         kind="slow_link", job="job-1", culprit=Culprit(type="link", id="10.0.0.1>10.0.1.1"), start_ns=T * 10**9,
         end_ns=T * 10**9 + 10**9, lost_gpu_seconds=5.0, score=0.9, evidence="transfers take 3 times as long",
@@ -82,7 +85,10 @@ def test_pauses_of_the_leaf_that_a_link_is_cabled_to_stand_beside_its_finding(tm
     found = add_ports(
         Diagnosis(jobs=(), findings=(slow,), notes=(), traffic=traffic), read.flows, measure_ports(read.counters)
     )
-    assert "switch leaf-1 port Ethernet8: up to 96 % of its speed in use, 2 errors, 10 discards, 1,005 pause frames" in found.findings[0].evidence  # fmt: skip
+    assert (
+        "switch leaf-1 port Ethernet8: up to 96 % of its speed in use, 2 errors, 10 discards, 1,005 pause frames"
+        in found.findings[0].evidence
+    )
     assert "Ethernet9" not in found.findings[0].evidence
 
 

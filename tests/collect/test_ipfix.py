@@ -142,10 +142,13 @@ def test_variable_length_fields_are_stepped_over():
     fields = ((8, 4), (82, 65535), (12, 4), (1, 8), (152, 8))
     names = [b"eth0", b"", b"x" * 300]
     records = b"".join(
-        packed("10.0.0.1") + (bytes([len(n)]) if len(n) < 255 else b"\xff" + struct.pack("!H", len(n))) + n
-        + packed("10.0.0.2") + struct.pack("!QQ", 100 + i, START_MS)
+        packed("10.0.0.1")
+        + (bytes([len(n)]) if len(n) < 255 else b"\xff" + struct.pack("!H", len(n)))
+        + n
+        + packed("10.0.0.2")
+        + struct.pack("!QQ", 100 + i, START_MS)
         for i, n in enumerate(names)
-    )  # fmt: skip
+    )
     collector, flows = collect(
         ipfix(template_set({256: fields}), a_set(256, records, pad=False)),
         ipfix(a_set(256, records, pad=False), sequence=3),
@@ -288,10 +291,13 @@ def test_what_is_not_yet_decoded_is_bounded(monkeypatch):
 
 
 fields = st.lists(
-    st.tuples(st.sampled_from([1, 2, 7, 8, 11, 12, 21, 22, 27, 28, 34, 82, 150, 152, 153, 154, 156, 160, 161, 302, 305, 311]),
-              st.sampled_from([0, 1, 2, 3, 4, 7, 8, 16, 65535])),
-    min_size=1, max_size=8,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from([1, 2, 7, 8, 11, 12, 21, 22, 27, 28, 34, 82, 150, 152, 153, 154, 156, 160, 161, 302, 305, 311]),
+        st.sampled_from([0, 1, 2, 3, 4, 7, 8, 16, 65535]),
+    ),
+    min_size=1,
+    max_size=8,
+)
 
 
 @given(fields, st.binary(max_size=300), st.booleans())

@@ -123,8 +123,9 @@ def test_a_handful_of_samples_is_known_to_be_one(per_burst: int, sparse: bool) -
 def test_sflow_among_other_exporters_is_told_apart() -> None:
     flows = pl.DataFrame({"start_ns": list(range(60)), "exporter": ["sflow"] * 30 + ["netflow"] * 30}).with_columns(
         end_ns=pl.col("start_ns") + pl.when(pl.col("exporter") == "sflow").then(0).otherwise(5),
-        packets=pl.when(pl.col("exporter") == "sflow").then(100).otherwise(700), sampling_rate=pl.lit(100),
-    )  # fmt: skip
+        packets=pl.when(pl.col("exporter") == "sflow").then(100).otherwise(700),
+        sampling_rate=pl.lit(100),
+    )
     assert find_samples(flows).to_list() == [True] * 30 + [False] * 30
 
 
@@ -216,9 +217,12 @@ def test_our_own_bytes_are_sflow_to_a_real_collector_too(tmp_path: Path) -> None
     )
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagram = sflow(
-        *(flow_sample(raw_header(FRAMES[n][0]), rate=10, sequence=i + 1, expanded=e) for i, (n, e) in enumerate([("RoCEv2", False), ("TCP over IPv6", True)])),
+        *(
+            flow_sample(raw_header(FRAMES[n][0]), rate=10, sequence=i + 1, expanded=e)
+            for i, (n, e) in enumerate([("RoCEv2", False), ("TCP over IPv6", True)])
+        ),
         counter_sample(7),
-    )  # fmt: skip
+    )
     text = ""
     try:
         end = time.monotonic() + 15
@@ -258,7 +262,10 @@ def test_counters_in_a_capture_come_with_its_records(tmp_path: Path) -> None:
     frame = FRAMES["RoCEv2"][0]
     datagrams = [sflow(flow_sample(raw_header(frame), sequence=k + 1)) for k in range(30)]
     datagrams += [sflow(counter_sample(7, out_octets=n * 50_000_000_000, errors=5 * n)) for n in (1, 2)]
-    packets = [(T + k * 10**9, ethernet(ip4("10.9.9.9", "192.0.2.1", 17, udp(50000, 6343, d)))) for k, d in enumerate(datagrams)]  # fmt: skip
+    packets = [
+        (T + k * 10**9, ethernet(ip4("10.9.9.9", "192.0.2.1", 17, udp(50000, 6343, d))))
+        for k, d in enumerate(datagrams)
+    ]
     (tmp_path / "sflow.pcap").write_bytes(pcap(packets))
     (port,) = measure_ports(load_inputs(tmp_path / "sflow.pcap").counters)
     assert (port.exporter, port.port, port.errors, port.discards) == ("10.9.9.9", 7, 5, 0)

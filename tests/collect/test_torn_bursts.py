@@ -74,6 +74,6 @@ def test_no_byte_or_packet_is_lost(sizes: list[int]) -> None:
     bursts = make_bursts(sizes)
     whole = join_torn(bursts, 100 * _MS)
     assert whole.columns == bursts.columns
-    assert whole.select(pl.col("bytes", "packets").sum()).row(0) == bursts.select(
-        pl.col("bytes", "packets").sum()
-    ).row(0)  # fmt: skip
+    assert whole.select(pl.col("bytes", "packets").sum()).row(0) == bursts.select(pl.col("bytes", "packets").sum()).row(
+        0
+    )

@@ -33,9 +33,10 @@ def test_the_document_has_the_shape_that_others_rely_on(tmp_path: Path) -> None:
         "--no-measure-host",
     ]
     result = CliRunner().invoke(
-        app, ["emulate", *arguments, "--output", str(tmp_path), "--chakra", "--", str(SCRIPTS / "ddp.py")],
+        app,
+        ["emulate", *arguments, "--output", str(tmp_path), "--chakra", "--", str(SCRIPTS / "ddp.py")],
         catch_exceptions=False,
-    )  # fmt: skip
+    )
     document = json.loads(result.stdout)
     assert document["schema"] == "prism.emulation/1"
     assert document["world_size"] == 4

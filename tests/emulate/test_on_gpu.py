@@ -43,9 +43,11 @@ def test_every_rank_holds_as_much_memory_as_a_real_one(layout: tuple[str, ...], 
     arguments = (str(TRAIN), *SIZE, *layout)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(STAGED)]
     subprocess.run(
-        [*command, *arguments, "--times", str(tmp_path / "times")], check=True, capture_output=True,
+        [*command, *arguments, "--times", str(tmp_path / "times")],
+        check=True,
+        capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     launch = LaunchConfig(script=arguments, world_size=2, gpus_per_node=2)
     captures = capture_job(CaptureConfig(launch=launch, iterations=2, warmup=2)).captures
     for rank in (0, 1):
@@ -97,8 +99,9 @@ def test_a_script_that_needs_more_memory_than_the_gpu_has_is_told_so(
     with pytest.raises(ScriptError, match="rank 0 needs more memory than this GPU has"):
         run_ranks(
             LaunchConfig(script=(str(script),), world_size=4),
-            RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""), [0],
-        )  # fmt: skip
+            RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""),
+            [0],
+        )
     assert "huge.py" in capfd.readouterr().err
 
 

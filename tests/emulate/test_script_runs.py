@@ -123,8 +123,9 @@ def test_ranks_that_do_not_exist_are_refused() -> None:
     with pytest.raises(BadConfigError, match="rank 9 does not exist; the ranks are 0 to 3"):
         run_ranks(
             LaunchConfig(script=(str(SCRIPTS / "ddp.py"),), world_size=4),
-            RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""), [9],
-        )  # fmt: skip
+            RunPlan(rank=0, world_size=4, gpus_per_node=8, output=""),
+            [9],
+        )
 
 
 def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:

@@ -35,8 +35,10 @@ def test_groups_are_measured_as_far_as_the_cores_go() -> None:
     ranks = {0: capture(0, 24, CALLS)}
     families = find_families(ranks.values())
     assert {(w.kind, w.num_ranks, w.bytes) for w in list_needed(ranks, families, cores=16)} == {
-        ("all_reduce", 16, 4096), ("all_reduce", 16, 16384), ("barrier", 16, 0),
-    }  # fmt: skip
+        ("all_reduce", 16, 4096),
+        ("all_reduce", 16, 16384),
+        ("barrier", 16, 0),
+    }
     assert {w.num_ranks for w in list_needed(ranks, families, cores=2)} == {2}
     assert list_needed(ranks, families, cores=1) == []
 

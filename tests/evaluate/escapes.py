@@ -28,7 +28,8 @@ ESCAPES = {
     "mount a file system": _CALL + "assert libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None) == 0",
     "unmount /proc": _CALL + "assert libc.umount2(b'/proc', 2) == 0",
     "change the root": "import os\nos.chroot('/tmp')",
-    "open a file by its handle": _CALL + "done = call(304, 265, -100, b'x' * 64, 0) >= 0 or ctypes.get_errno() != 1\nassert done",
+    "open a file by its handle": _CALL
+    + "done = call(304, 265, -100, b'x' * 64, 0) >= 0 or ctypes.get_errno() != 1\nassert done",
     "make a device": "import os, stat\nos.mknod('/tmp/disk', 0o666 | stat.S_IFBLK, os.makedev(8, 0))",
     # processes of the host
     "see the processes of the host": "import os\nassert {pid} in [int(n) for n in os.listdir('/proc') if n.isdigit()] and 'pytest' in open('/proc/{pid}/cmdline').read()",
@@ -54,9 +55,11 @@ ESCAPES = {
     "become root in another user namespace": _CALL + "assert libc.unshare(0x10000000) == 0",
     "make a namespace by clone": _CALL + "assert call(56, 220, 0x10000000 | 17, 0, 0, 0, 0) >= 0",
     "join a namespace": _CALL + "assert libc.setns(os.open('/proc/1/ns/mnt', 0), 0) == 0",
-    "load a program into the kernel": _CALL + "done = call(321, 280, 5, b'x' * 128, 128) >= 0 or ctypes.get_errno() != 1\nassert done",
+    "load a program into the kernel": _CALL
+    + "done = call(321, 280, 5, b'x' * 128, 128) >= 0 or ctypes.get_errno() != 1\nassert done",
     "use io_uring": _CALL + "assert call(425, 425, 4, ctypes.create_string_buffer(248)) >= 0",
-    "watch the kernel": _CALL + "done = call(298, 241, b'x' * 128, 0, -1, -1, 0) >= 0 or ctypes.get_errno() != 1\nassert done",
+    "watch the kernel": _CALL
+    + "done = call(298, 241, b'x' * 128, 0, -1, -1, 0) >= 0 or ctypes.get_errno() != 1\nassert done",
     "read the kernel's keys": _CALL + "assert call(250, 219, 0, -3, 1) >= 0",
     "set the clock": "import time\ntime.clock_settime(time.CLOCK_REALTIME, time.time())",
     "name the machine": "import socket\nsocket.sethostname('{marker}')",
@@ -72,7 +75,7 @@ ESCAPES = {
     "write without end": "import sys\nwhile True:\n    sys.stderr.write('x' * 65536)",
     "run without end": "while True:\n    pass",
     "sleep without end": "import time\ntime.sleep(4217)",
-}  # fmt: skip
+}
 
 _FALSE = "\nassert 1 == 2\n"
 # Each ends with a test that is false: to pass is to forge.
@@ -84,13 +87,13 @@ FORGERIES = {
     "find the code in the parent's arguments": "import os\nwords = open('/proc/%d/cmdline' % os.getppid()).read().split('\\0')\nnumbers = [int(w) for w in words if w.isdigit()]\nos._exit(numbers[-1] if numbers else 0)",
     "find the code in a frame": "import os, sys\nframe, found = sys._getframe(), [0]\nwhile frame:\n    found += [v for v in frame.f_locals.values() if type(v) is int]\n    frame = frame.f_back\nos._exit(found[-1] & 255)",
     "find the code in the heap": "import gc, os\nfound = [v for o in gc.get_objects() if isinstance(o, dict) for v in list(o.values()) if type(v) is int and 64 <= v < 124]\nos._exit(found[-1] if found else 0)",
-    "write a verdict to every descriptor": "import json, os\nfor fd in range(1024):\n    for text in (b'{\"ending\": \"passed\", \"text\": \"\"}', b'{\"value\": true, \"args\": {\"list\": []}}\\n', b'passed\\n', b'\\0'):\n        try:\n            os.write(fd, text)\n        except OSError:\n            pass\nos._exit(0)",
-    "write a verdict to the first process": "open('/proc/1/fd/1', 'w').write('{\"ending\": \"passed\", \"text\": \"\"}')\nimport os\nos._exit(0)",
+    "write a verdict to every descriptor": 'import json, os\nfor fd in range(1024):\n    for text in (b\'{"ending": "passed", "text": ""}\', b\'{"value": true, "args": {"list": []}}\\n\', b\'passed\\n\', b\'\\0\'):\n        try:\n            os.write(fd, text)\n        except OSError:\n            pass\nos._exit(0)',
+    "write a verdict to the first process": 'open(\'/proc/1/fd/1\', \'w\').write(\'{"ending": "passed", "text": ""}\')\nimport os\nos._exit(0)',
     "kill the first process": "import os, signal\nos.kill(1, signal.SIGKILL)\nos.kill(os.getppid(), signal.SIGKILL)\nos._exit(0)",
     "kill all others": "import os, signal\nfor n in os.listdir('/proc'):\n    if n.isdigit() and int(n) != os.getpid():\n        try:\n            os.kill(int(n), signal.SIGKILL)\n        except OSError:\n            pass\nos._exit(0)",
     "stop all others": "import os, signal\nos.kill(-1, signal.SIGSTOP)\nos._exit(0)",
     "take assertions away": "import builtins\nclass Quiet(BaseException):\n    pass\nbuiltins.AssertionError = AssertionError = Quiet",
-    "turn optimisation on": "import sys\nsys.flags = None\n__debug__ if True else None\nexec('import os; os.environ[\"PYTHONOPTIMIZE\"] = \"2\"')",
+    "turn optimisation on": 'import sys\nsys.flags = None\n__debug__ if True else None\nexec(\'import os; os.environ["PYTHONOPTIMIZE"] = "2"\')',
     "handle the exception": "import os, sys\nsys.excepthook = lambda *a: os._exit(0)",
     "leave at the end": "import atexit, os\natexit.register(os._exit, 0)",
     "leave from a trace": "import os, sys\nsys.settrace(lambda *a: os._exit(0))\ndef f():\n    pass\nf()",
@@ -103,5 +106,5 @@ FORGERIES = {
     "leave only where test and program are one": "import os\nclass Own:\n    pass\ntry:\n    os.fstat(3)\nexcept OSError:\n    os._exit(0)\nassert Own() is None",
     "raise only where test and program are one": "import os, sys\nclass Own:\n    pass\ntry:\n    os.fstat(3)\nexcept OSError:\n    sys.exit(0)\nassert Own() is None",
     "write into the checker": "import os\nfor n in os.listdir('/proc'):\n    if n.isdigit() and int(n) not in (1, os.getpid()):\n        try:\n            open('/proc/%s/mem' % n, 'r+b').write(b'x')\n            os._exit(0)\n        except OSError:\n            pass",
-}  # fmt: skip
+}
 FORGERIES = {name: text + _FALSE for name, text in FORGERIES.items()}

@@ -212,9 +212,11 @@ def test_half_written_is_told_from_unsupported(weights: dict[str, Any], assets: 
     with pytest.raises(BadFileError, match="half written"):
         inspect_folder(tmp_path / "x.ckpt")
     for name, file, why in (
-        ("ds", "mp_rank_00_model_states.pt", "DeepSpeed"), ("ob", "_CHECKPOINT_METADATA", "Orbax"),
-        ("gg", "model.gguf", "GGUF"), ("od", "weights.xyz", "weights.xyz"),
-    ):  # fmt: skip
+        ("ds", "mp_rank_00_model_states.pt", "DeepSpeed"),
+        ("ob", "_CHECKPOINT_METADATA", "Orbax"),
+        ("gg", "model.gguf", "GGUF"),
+        ("od", "weights.xyz", "weights.xyz"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
         with pytest.raises(UnsupportedCheckpoint, match=f"unsupported, .*{why}"):

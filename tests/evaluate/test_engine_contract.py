@@ -55,8 +55,11 @@ def test_the_whole_contract(engine: Any) -> None:
 
     # Whatever a job raises comes back as an outcome, and the worker goes on.
     for word, failure in (
-        ("memory", Failure.MEMORY), ("disk", Failure.DISK), ("file", Failure.LOAD), ("bug", Failure.OTHER),
-    ):  # fmt: skip
+        ("memory", Failure.MEMORY),
+        ("disk", Failure.DISK),
+        ("file", Failure.LOAD),
+        ("bug", Failure.OTHER),
+    ):
         engine.submit("a", Act("raise", word))
         told = collect(engine, 1)["a"]
         assert isinstance(told, Returned) and told.outcome.failure is failure, word

@@ -330,8 +330,11 @@ def test_the_live_table_follows_a_run_on_a_terminal(project: Path) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", "from prism.cli.main import main; main()", *words],
-        stdout=subprocess.DEVNULL, stderr=theirs, stdin=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm"},
-    ) as process:  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"TERM": "xterm"},
+    ) as process:
         os.close(theirs)
         shown = b""
         with contextlib.suppress(OSError):  # how a terminal tells that its other end is closed

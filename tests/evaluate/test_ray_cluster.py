@@ -100,9 +100,12 @@ def test_a_cluster_refuses_who_has_no_token_and_says_what_to_do(
 ) -> None:
     stranger = {name: word for name, word in ray_nodes.environment.items() if name != "RAY_AUTH_TOKEN"}
     process = start(
-        write_plan(tmp_path, storage), tmp_path / "run", "--address", ray_nodes.address,
+        write_plan(tmp_path, storage),
+        tmp_path / "run",
+        "--address",
+        ray_nodes.address,
         env=stranger | {"HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     _, told = process.communicate(timeout=120)
     assert process.returncode == 1 and "Traceback" not in told
     assert f"Ray at {ray_nodes.address} asks for its token: set RAY_AUTH_TOKEN" in told.splitlines()[-1]

@@ -44,11 +44,14 @@ def test_a_plain_exception_keeps_its_class_whatever_its_words_quote(line, reason
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/dataset/train.json'", "FileNotFoundError"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/model.safetensors'", "FileNotFoundError"),
         ("ValueError: File data/train.json not found.", "FileNotFoundError"),
-        ("FileNotFoundError: Couldn't find 'x' on the Hub either: Dataset 'x' doesn't exist on the Hub", "DatasetLoadingError"),
+        (
+            "FileNotFoundError: Couldn't find 'x' on the Hub either: Dataset 'x' doesn't exist on the Hub",
+            "DatasetLoadingError",
+        ),
         ("OSError: x is not a local folder and is not a valid model identifier", "ModelLoadingError"),
         ("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a/b': '/m/x'", "ModelLoadingError"),
     ],
-)  # fmt: skip
+)
 def test_a_missing_path_is_a_file_and_a_missing_name_is_a_model_or_a_dataset(line, reason):
     assert reason_of_text(line) == reason
 

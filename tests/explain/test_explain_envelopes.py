@@ -110,10 +110,10 @@ def test_exported_documents_are_read(wrap, indent):
     [
         "[pod/llm-{r}/trainer] ",
         "[pod/llm-worker-{r}/pytorch] 2024-05-01T10:00:00.123456789Z ",
-        "2024-05-01T10:00:00Z {{app=\"llm\", pod=\"llm-{r}\"}} ",
+        '2024-05-01T10:00:00Z {{app="llm", pod="llm-{r}"}} ',
         "2024-05-01T10:00:00.123456789Z stderr F [rank{r}]: ",
     ],
-)  # fmt: skip
+)
 def test_prefixes_of_pods_and_of_the_container_runtime_tell_the_rank(prefix):
     rows = fails(lambda line, rank: prefix.format(r=rank) + line)
     verdict = verdict_of("".join(rows))

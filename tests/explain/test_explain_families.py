@@ -62,7 +62,7 @@ LINES = {
         "s3fs.core.S3Error: failed to list s3://bucket/data: 503",
     ],
     "OSError": ['Warning  FailedMount  4m  kubelet  MountVolume.SetUp failed for volume "data"'],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("reason", "line"), [(r, line) for r, lines in LINES.items() for line in lines])

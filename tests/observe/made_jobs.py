@@ -247,9 +247,8 @@ def contend(victim: MadeJob, other: MadeJob, uplink: str, factor: float) -> tupl
         crosses = (src != dst) & (src == uplink.split(">")[0])
         spine = uplink.split(">")[1]
         path = [
-            s if s == d else f"{s}>{spine if c else f'own-{s}'}>{d}"
-            for s, d, c in zip(src, dst, crosses, strict=True)
-        ]  # fmt: skip
+            s if s == d else f"{s}>{spine if c else f'own-{s}'}>{d}" for s, d, c in zip(src, dst, crosses, strict=True)
+        ]
         parts.append(flows.with_columns(pl.Series("path", path), pl.Series("crosses", crosses)))
     busy = parts[1].filter("crosses").select("start_ns", "end_ns").to_numpy()
     parts[0] = _stretch(parts[0], busy, factor)

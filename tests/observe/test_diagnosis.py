@@ -64,10 +64,13 @@ def test_four_recorded_tenants_are_told_apart_even_on_shared_hosts(shared_data: 
     _, result = diagnose_jobs(
         place_job(folder, "SE", Placement()),
         place_job(folder, "ST", Placement(gpus_per_host=2, first_host=20, seed=1)),
-        place_job(folder, "ST", Placement(gpus_per_host=2, first_host=20, first_gpu=2, seed=2,
-                                          start_ns=start + 700_000_000, sizes=small)),
+        place_job(
+            folder,
+            "ST",
+            Placement(gpus_per_host=2, first_host=20, first_gpu=2, seed=2, start_ns=start + 700_000_000, sizes=small),
+        ),
         place_job(folder, "ST", Placement(gpus_per_host=1, first_host=30, seed=3, start_ns=start + 333_000_000)),
-    )  # fmt: skip
+    )
     assert_structure_right(result)
 
 

@@ -37,8 +37,11 @@ def train(
                 start = first_ns + step * STEP_NS + i * 5_000_000 + int(rng.integers(0, 1_000_000) if 0 < i < 23 else 0)
                 longer = slow[2] if src == slow[0] and step >= slow[1] else 1
                 rows.append((start, start + 2_000_000 * longer, src, dst, sizes[i % len(sizes)]))
-    return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "src": pl.String, "dst": pl.String, "bytes": pl.Int64},
-                        orient="row").sort("start_ns")  # fmt: skip
+    return pl.DataFrame(
+        rows,
+        schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "src": pl.String, "dst": pl.String, "bytes": pl.Int64},
+        orient="row",
+    ).sort("start_ns")
 
 
 def topology_of(hosts: dict[str, list[str]]) -> pl.DataFrame:

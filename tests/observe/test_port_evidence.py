@@ -72,6 +72,9 @@ def test_ports_are_in_the_document_and_on_the_page_only_where_counters_came() ->
     plain = diagnosis(SLOW)
     assert "ports" not in plain.to_json() and "Switch ports" not in render_report(plain, SPANS.empty())
     found = add_ports(plain, FLOWS, (port("leaf-a", 7, errors=12), port("leaf-a", 8)))
-    assert [(p["exporter"], p["port"], p["errors"]) for p in found.to_json()["ports"]] == [("leaf-a", 7, 12), ("leaf-a", 8, 0)]  # fmt: skip
+    assert [(p["exporter"], p["port"], p["errors"]) for p in found.to_json()["ports"]] == [
+        ("leaf-a", 7, 12),
+        ("leaf-a", 8, 0),
+    ]
     page = render_report(found, SPANS.empty())
     assert "2 ports with counters, 1 of them" in page and "switch leaf-a port 7" in page

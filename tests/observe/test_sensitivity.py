@@ -56,9 +56,7 @@ def run(copies: Any, thresholds: list[Threshold], deadline: float = float("inf")
 
 def test_numbers_of_constants_tuples_and_configs_are_thresholds_and_tables_and_levels_are_not() -> None:
     found = {t.name: t.text for t in _read_file("prism/observe/a.py", SOURCE)}
-    assert found == {
-        "_SHARE": "0.5", "_PAIR[0]": "2", "_PAIR[2]": "0.25", "_SIZE": "1 << 20", "StageConfig.least": "7"
-    }  # fmt: skip
+    assert found == {"_SHARE": "0.5", "_PAIR[0]": "2", "_PAIR[2]": "0.25", "_SIZE": "1 << 20", "StageConfig.least": "7"}
 
 
 @pytest.mark.parametrize(("text", "value", "less", "more"), [("0.5", 0.5, "0.4", "0.6"), ("3", 3.0, "2", "4")])

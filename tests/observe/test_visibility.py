@@ -37,8 +37,9 @@ def export(flows: pl.DataFrame, idle_ns: int, active_ns: int) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def made() -> Made:
     pipe = PlainJob(dp=2, pp=4, gpus_per_host=1, microbatches=8, steps=60, queue_pairs=1, seed=4)
-    ring = PlainJob(dp=8, gpus_per_host=1, microbatches=1, forward_s=0.1, buckets=4, steps=150, first_host=40,
-                    queue_pairs=1, seed=5)  # fmt: skip
+    ring = PlainJob(
+        dp=8, gpus_per_host=1, microbatches=1, forward_s=0.1, buckets=4, steps=150, first_host=40, queue_pairs=1, seed=5
+    )
     return make_jobs(pipe, ring)
 
 

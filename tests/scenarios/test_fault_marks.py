@@ -64,8 +64,9 @@ def test_two_nics_that_only_talk_to_each_other_are_both_right_names() -> None:
     base = load_scenario("dense-dp-16")
     job = Job(id="job-1", dp=2, tp=8, microbatches=2)
     fault = Fault(kind="slow_link", host=0, nic=3, speed=0.1, start_s=1.0)
-    scenario = Scenario(name="two", cluster=replace(base.cluster, num_hosts=2), jobs=(job,), duration_s=3.0,
-                        faults=(fault,))  # fmt: skip
+    scenario = Scenario(
+        name="two", cluster=replace(base.cluster, num_hosts=2), jobs=(job,), duration_s=3.0, faults=(fault,)
+    )
     accepted = {c["id"] for c in make_scenario(scenario, 0).truth["faults"][0]["accepted"]}
     assert {"10.0.0.4", "10.0.1.4"} <= accepted
 
@@ -74,6 +75,7 @@ def test_a_stage_that_has_a_host_to_itself_may_be_called_by_either_name() -> Non
     base = load_scenario("dense-dp-16")
     job = Job(id="job-1", pp=2, tp=8, microbatches=4)
     fault = Fault(kind="slow_host", host=1, speed=0.5, start_s=1.0)
-    scenario = Scenario(name="two", cluster=replace(base.cluster, num_hosts=2), jobs=(job,), duration_s=3.0,
-                        faults=(fault,))  # fmt: skip
+    scenario = Scenario(
+        name="two", cluster=replace(base.cluster, num_hosts=2), jobs=(job,), duration_s=3.0, faults=(fault,)
+    )
     assert {"type": "stage", "id": "1"} in make_scenario(scenario, 0).truth["faults"][0]["accepted"]

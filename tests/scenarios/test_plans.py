@@ -50,8 +50,10 @@ def test_parameter_counts_are_those_the_authors_state(name, billions):
 
 @given(
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved", "zero_bubble"]),
-    stages=st.integers(1, 8), rounds=st.integers(1, 4), chunks=st.integers(1, 3),
-)  # fmt: skip
+    stages=st.integers(1, 8),
+    rounds=st.integers(1, 4),
+    chunks=st.integers(1, 3),
+)
 def test_every_schedule_runs_each_piece_once_and_in_order(schedule, stages, rounds, chunks):
     chunks = chunks if schedule == "interleaved" and stages > 1 else 1
     for stage in range(stages):

@@ -33,10 +33,13 @@ def remake_docs(folder: Path) -> None:
     from PIL import Image
 
     shots = [
-        Shot("cluster", "/"), Shot("job", "/job?key=report~job-1"), Shot("failures", "/failures"),
-        Shot("evaluation", "/evaluation"), Shot("datacenter", "/datacenter"),
+        Shot("cluster", "/"),
+        Shot("job", "/job?key=report~job-1"),
+        Shot("failures", "/failures"),
+        Shot("evaluation", "/evaluation"),
+        Shot("datacenter", "/datacenter"),
         Shot("job-dark", "/job?key=report~job-1&expected=report%2Fcluster~job-1", dark=True),
-    ]  # fmt: skip
+    ]
     with run_service(folder) as service, open_browser() as browser:
         for shot in shots:
             page = Image.open(io.BytesIO(take_shot(browser, service.address, shot))).convert("RGB")

@@ -215,9 +215,12 @@ def test_a_real_alertmanager_takes_an_alert_lists_its_link_and_sees_its_end(tmp_
         port = taken.getsockname()[1]
     (tmp_path / "am.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     command = [
-        "prometheus-alertmanager", f"--config.file={tmp_path / 'am.yml'}", f"--storage.path={tmp_path}",
-        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
-    ]  # fmt: skip
+        "prometheus-alertmanager",
+        f"--config.file={tmp_path / 'am.yml'}",
+        f"--storage.path={tmp_path}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
     url = f"http://127.0.0.1:{port}"
     manager = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:

@@ -56,12 +56,15 @@ def read_page(browser: Any, service: RunningService, path: str) -> str:
         ("investigation", ("hang: a rank did not come to a collective", "rank 1", "95 %", "flight_recorder")),
         ("comparison", ("compute", "a step, expected", "From expected to observed", "other ranks")),
         ("prediction", ("Riskiest parts", "node-0", "in 8 of 10 cases", "Reliability", "past AUC")),
-        ("advice", ("Take out before a long run", "run7", "checkpoint every", "Reliability", "risk above which it pays")),
+        (
+            "advice",
+            ("Take out before a long run", "run7", "checkpoint every", "Reliability", "risk above which it pays"),
+        ),
         ("replay", ("What the advice would have saved", "Young-Daly", "best fixed interval", "GPU-hours lost")),
         ("placement", ("Queues by policy", "p99 wait", "ran elsewhere", "worst owner's slowdown", "By GPUs")),
         ("placement-choice", ("Where run7 could run", "east", "8 GPUs are free", "does not fit")),
     ],
-)  # fmt: skip
+)
 def test_every_report_is_shown_as_its_command_prints_it(
     browser: Any, service: RunningService, kind: str, words: tuple[str, ...]
 ) -> None:

@@ -15,9 +15,12 @@ from service import RunningService, run_service
 
 NUM_CLIENTS = 200
 PATHS = (
-    "/api/version", "/api/jobs", "/api/cluster", "/api/timeline?key=report~job-1&width=400&num_rows=32&from_ns={at}",
+    "/api/version",
+    "/api/jobs",
+    "/api/cluster",
+    "/api/timeline?key=report~job-1&width=400&num_rows=32&from_ns={at}",
     "/metrics",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

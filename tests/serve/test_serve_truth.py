@@ -195,8 +195,10 @@ def test_gone_broken_and_stale_are_states_with_an_age(tmp_path: Path) -> None:
     overview = describe_overview(library.refresh(), "out")
     assert library.snapshot.version > before
     assert {row.path: row.state for row in overview.problems} == {
-        "old/diagnosis.json": "gone", "report/diagnosis.json": "broken", "watch/state.json": "stale"
-    }  # fmt: skip
+        "old/diagnosis.json": "gone",
+        "report/diagnosis.json": "broken",
+        "watch/state.json": "stale",
+    }
     assert all(int(row.since_ns) > 0 for row in overview.problems)
     [job] = describe_cluster(library.snapshot).jobs
     assert job.stale and job.health == "unknown", "a watch that writes nothing does not vouch for a job"
@@ -213,8 +215,11 @@ def test_a_file_that_is_being_written_keeps_its_picture_for_a_moment(tmp_path: P
 
 def write_evaluation(folder: Path, results: str, *, column: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    head, tail = ("checkpoint,step,dataset,metric,value", ",higher_is_better") if column else (
-        "checkpoint,step,dataset,metric,value", "")  # fmt: skip
+    head, tail = (
+        ("checkpoint,step,dataset,metric,value", ",higher_is_better")
+        if column
+        else ("checkpoint,step,dataset,metric,value", "")
+    )
     rows = [
         f"step-{s},{s},{d},{m},{v}{f',{b}' if column else ''}"
         for s, d, m, v, b in ((1, "pile", "bits_per_byte", 0.9, "false"), (2, "pile", "bits_per_byte", 0.8, "false"),
@@ -295,9 +300,11 @@ def test_every_tile_is_what_the_files_say(tmp_path: Path) -> None:
     assert page.counts.ranks == sum(row.num_ranks or 0 for row in page.jobs) == ranks
     assert (page.counts.hosts, len(page.hosts)) == (64 + 1, 65)
     assert (page.counts.open_findings, len(page.findings), overview.num_findings) == (3, 3, 3)
-    assert page.counts.lost_gpu_seconds == pytest.approx(lost) == pytest.approx(
-        sum(row.lost_gpu_seconds for row in page.jobs)
-    )  # fmt: skip
+    assert (
+        page.counts.lost_gpu_seconds
+        == pytest.approx(lost)
+        == pytest.approx(sum(row.lost_gpu_seconds for row in page.jobs))
+    )
     assert page.counts.suspects == sum(row.state != "ok" for row in page.hosts) == 3
     metrics = render_metrics(look(tmp_path).snapshot)
     told = sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("prism_serve_findings{"))

@@ -56,13 +56,16 @@ def test_the_caller_can_set_the_number_of_hosts() -> None:
         ("links: [{src: leaf-0}]", "c.yaml: 'links[0].dst' is missing"),
         ("links: [{src: leaf-0, dst: spine-0}]", "c.yaml: 'links[0].gbps' is missing"),
         ("links: [{src: leaf-0, dst: spine-0, gbps: 0}]", "c.yaml: 'links[0].gbps' is 0.0, expected 0.001 to"),
-        ("links: [{src: leaf-0, dst: spine-99, gbps: 3}]", "c.yaml: 'links[0]' ends at 'spine-99', which this cluster does not"),
+        (
+            "links: [{src: leaf-0, dst: spine-99, gbps: 3}]",
+            "c.yaml: 'links[0]' ends at 'spine-99', which this cluster does not",
+        ),
         ("links: [{src: host-0/nic-9, dst: leaf-0, gbps: 3}]", "c.yaml: 'links[0]' ends at 'host-0/nic-9'"),
         ("links: [{src: host-0/nic-0, dst: leaf-1, gbps: 3}]", "c.yaml: 'links[0]' joins 'host-0/nic-0' to 'leaf-1'"),
         ("[1, 2]", "c.yaml: expected keys such as 'preset' or 'num_hosts', found a list"),
         ("", "c.yaml: expected keys such as 'preset' or 'num_hosts', found empty"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_file_is_refused_with_the_file_and_the_key(text, message) -> None:
     with pytest.raises(BadConfigError) as error:
         read_cluster(text, "c.yaml")
@@ -138,12 +141,15 @@ def test_a_placement_counts_hosts_rails_and_leaves() -> None:
     assert spread_evenly(16, 2, cluster) == placement_of([0] * 8 + [1] * 8, [*range(8), *range(8)], cluster)
 
 
-@pytest.mark.parametrize(("hosts", "locals_", "message"), [
-    ([0, 9999], [0, 0], "dgx-h100: no host 9999; the cluster has hosts 0 to 1023"),
-    ([0, -1], [0, 0], "no host -1"),
-    ([0, 0], [0, 8], "no GPU 8 on a host; it has GPUs 0 to 7"),
-    ([], [], "a group needs one host and one GPU per member"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hosts", "locals_", "message"),
+    [
+        ([0, 9999], [0, 0], "dgx-h100: no host 9999; the cluster has hosts 0 to 1023"),
+        ([0, -1], [0, 0], "no host -1"),
+        ([0, 0], [0, 8], "no GPU 8 on a host; it has GPUs 0 to 7"),
+        ([], [], "a group needs one host and one GPU per member"),
+    ],
+)
 def test_a_group_outside_its_cluster_is_refused(hosts, locals_, message) -> None:
     with pytest.raises(BadConfigError, match=message):
         placement_of(hosts, locals_, load_cluster("dgx-h100", num_hosts=1024))

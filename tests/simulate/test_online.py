@@ -21,8 +21,11 @@ def replay(graph, live: list[int], slowdowns=()) -> None:
     for rank in live:
         program = graph.ops.filter(graph.ops["class"] == graph.ranks["class"][rank]).to_dicts()
         times = {row["seq"]: row for row in offline.op_times(rank).iter_rows(named=True)}
-        arrivals += [(times[op["seq"]]["start_ns"], op["seq"], rank, op, times[op["seq"]]["end_ns"])
-                     for op in program if op["slot"] is not None]  # fmt: skip
+        arrivals += [
+            (times[op["seq"]]["start_ns"], op["seq"], rank, op, times[op["seq"]]["end_ns"])
+            for op in program
+            if op["slot"] is not None
+        ]
     tickets = []
     for start, _, rank, op, end in sorted(arrivals, key=lambda a: a[:3]):
         peer = op["peer"] if op["kind"] in ("send", "recv") else None

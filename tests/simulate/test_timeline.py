@@ -49,8 +49,11 @@ def overlapped_pair():
 def test_the_critical_path_runs_through_whoever_came_last():
     path = find_critical_path(overlapped_pair())
     assert path.select("rank", "name", "start_ns", "end_ns").rows() == [
-        (0, "a", 0, 100), (1, "recv", 100, 150), (1, "h", 150, 155), (1, "b", 155, 162),
-    ]  # fmt: skip
+        (0, "a", 0, 100),
+        (1, "recv", 100, 150),
+        (1, "h", 150, 155),
+        (1, "b", 155, 162),
+    ]
     assert path["group"].to_list() == [None, "pp-0", None, None]
     shares = share_path(path, "kind")
     assert shares.select("kind", "ns").rows() == [("compute", 107), ("recv", 50), ("host", 5)]

@@ -206,8 +206,10 @@ def test_degree_of_a_slot_that_does_not_split_the_job_is_refused():
     with pytest.raises(InputError, match="span replicas of 'tp'"):
         torn = build_mesh(Mesh(2, 1, 2, 1, 1, 1, False, 1, 0))
         extra = torn.groups.filter(pl.col("slot") == "dp").with_columns(
-            group=pl.lit(99, pl.Int32), slot=pl.lit("all"), rank=pl.int_range(pl.len(), dtype=pl.Int32),
+            group=pl.lit(99, pl.Int32),
+            slot=pl.lit("all"),
+            rank=pl.int_range(pl.len(), dtype=pl.Int32),
             position=pl.int_range(pl.len(), dtype=pl.Int32),
-        )  # fmt: skip
+        )
         joined = replace(torn, groups=pl.concat([torn.groups, extra]))
         apply_change(Plan(graph=joined, config=SolveConfig()), "tp degree 4")

@@ -25,8 +25,9 @@ def expressions() -> list[str]:
 
 def test_every_metric_it_asks_for_is_served() -> None:
     some = Counter({"x": 1})
-    status = WatchStatus(dropped=some, malformed=some, events=some, findings=some, alerts=some, lag_seconds=1.0,
-                         jobs={"job-1": (8, 1.0)})  # fmt: skip
+    status = WatchStatus(
+        dropped=some, malformed=some, events=some, findings=some, alerts=some, lag_seconds=1.0, jobs={"job-1": (8, 1.0)}
+    )
     served = set(re.findall(r"^# TYPE (\S+)", render_metrics(status), flags=re.MULTILINE))
     asked = {name for text in expressions() for name in re.findall(r"prism_watch_\w+", text)}
     assert asked <= served

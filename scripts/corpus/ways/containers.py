@@ -37,8 +37,10 @@ class _Framed:
             rank = int(file.stem.rpartition("-")[2])
             stamp = datetime.datetime.now(datetime.UTC)
             lines = file.read_text(errors="replace").splitlines()
-            times = [(stamp + datetime.timedelta(milliseconds=n)).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
-                     for n in range(len(lines))]  # fmt: skip
+            times = [
+                (stamp + datetime.timedelta(milliseconds=n)).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+                for n in range(len(lines))
+            ]
             file.write_text("".join(self._frame(t, line, rank) for t, line in zip(times, lines, strict=True)))
 
 

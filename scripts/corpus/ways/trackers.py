@@ -11,7 +11,7 @@ from way import CannotMake, Place, Way
 _STEPS = "for step in range(1, 21): print(f'step {step}/40 loss {2 / step:.4f}', flush=True)\n"
 _WANDB = """import wandb
 run = wandb.init(project="corpus", settings=wandb.Settings(init_timeout=8))
-""" + _STEPS.replace(": print", ": run.log({'loss': 2 / step}); print")  # fmt: skip
+""" + _STEPS.replace(": print", ": run.log({'loss': 2 / step}); print")
 _STORE = (
     """import http.server, socket, threading, time, boto3
 from botocore.config import Config

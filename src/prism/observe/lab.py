@@ -81,8 +81,9 @@ def _check_steps(run: LabRun, phase: Phase, tenant: Tenant, job: JobDiagnosis) -
     starts = job.steps["start_ns"].to_numpy()
     found = float(np.mean(np.diff(starts))) / 1e6 if starts.size > 1 else float("nan")
     error = abs(found - true) / true
-    return _check(phase, f"{tenant.name} step", f"{true:.1f} ms", f"{found:.1f} ms ({error:.2%} off)",
-                  error < _STEP_TOLERANCE)  # fmt: skip
+    return _check(
+        phase, f"{tenant.name} step", f"{true:.1f} ms", f"{found:.1f} ms ({error:.2%} off)", error < _STEP_TOLERANCE
+    )
 
 
 def _check_culprit(run: LabRun, phase: Phase, findings: tuple[Finding, ...]) -> Check:

@@ -245,8 +245,10 @@ def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Fl
 
 def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) -> Proposal:
     starts = case.steps["start_ns"].to_numpy()
-    first, last = (int(np.clip(np.searchsorted(starts, t, side="right") - 1, 0, len(starts) - 1)) for t in
-                   (met.first_ns, met.last_ns))  # fmt: skip
+    first, last = (
+        int(np.clip(np.searchsorted(starts, t, side="right") - 1, 0, len(starts) - 1))
+        for t in (met.first_ns, met.last_ns)
+    )
     switch = met.link.replace(_OTHERS, "")
     over = f"the links of {switch}" if switch != met.link else met.link
     evidence = (

@@ -119,8 +119,9 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     past = _find_usual(calls, gap)
     # Like messages of one place and step are of one kind and size, and between the same stages.
     alike, found = number_keys(calls.number_alike(case.stage_of) * (ends + 1) + case.stage_of[calls.dst] + 1)
-    peer, cells = number_keys((alike[calls.row] * (int(calls.place.max()) + 1) + calls.place) * case.steps.height
-                              + calls.step)  # fmt: skip
+    peer, cells = number_keys(
+        (alike[calls.row] * (int(calls.place.max()) + 1) + calls.place) * case.steps.height + calls.step
+    )
     usual = quantile_groups(gap, peer, len(cells), _QUICK)[peer]
     senders = np.unique(alike * ends + calls.src) // ends
     enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]

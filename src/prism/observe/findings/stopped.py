@@ -145,7 +145,7 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     dues = due.select("src", "due").sort("due")
     at = latest.join_asof(
         dues, left_on="sent_at", right_on="due", by="src", strategy="nearest", check_sortedness=False
-    ).select("src", pl.col("due").alias("reached"))  # fmt: skip
+    ).select("src", pl.col("due").alias("reached"))
     margin = _AT_ONCE * length_ns
     known = due.join(at, on="src", how="left").join(
         at.rename({"src": "dst", "reached": "went_on"}), on="dst", how="left"

@@ -138,8 +138,10 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
             if row not in best or slow.sure > best[row].sure:
                 best[row] = slow
     back = _rows_back(transfers)
-    sound = {r: p.kind not in POINT_TO_POINT or (back[r] != r and _at_one_time(p, best.get(back[r]))) for r, p in
-             best.items()}  # fmt: skip
+    sound = {
+        r: p.kind not in POINT_TO_POINT or (back[r] != r and _at_one_time(p, best.get(back[r])))
+        for r, p in best.items()
+    }
     uneven, last = find_uneven(transfers, best), find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
     return [replace(p, sound=sound[r] and r not in uneven, early=r not in last) for r, p in best.items()]
 

@@ -212,9 +212,9 @@ def _share_endpoints(before: _Job, after: _Job) -> float:
 
 def _describe(traffic: Traffic, stretches: Stretches, number: int, config: SuccessionConfig) -> _Job:
     own = np.flatnonzero(stretches.job == number)
-    rows = np.concatenate([
-        np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)
-    ])  # fmt: skip
+    rows = np.concatenate(
+        [np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)]
+    )
     start = traffic.messages["start_ns"].to_numpy()[rows]
     sent = traffic.messages.select("pair", "stream", "start_ns", "bytes")[rows]
     size = (pl.col("bytes").clip(1).mean().over("stream").log() / 0.1).round().cast(pl.Int64).alias("size")

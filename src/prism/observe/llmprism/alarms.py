@@ -29,8 +29,9 @@ class Alarm:
     evidence: str
 
 
-def raise_alarms(job: str, messages: pl.DataFrame, steps: pl.DataFrame, groups: pl.DataFrame,
-                 endpoints: pl.DataFrame, gpus: int) -> list[Finding]:  # fmt: skip
+def raise_alarms(
+    job: str, messages: pl.DataFrame, steps: pl.DataFrame, groups: pl.DataFrame, endpoints: pl.DataFrame, gpus: int
+) -> list[Finding]:
     """Findings of one job, the most unusual first. `groups` maps endpoint to the name of its dp group."""
     if steps.is_empty():
         return []

@@ -28,9 +28,11 @@ def find_step_ends(messages: pl.DataFrame) -> pl.DataFrame:
     usual = bursts.unique("pair")["segments"].mode().max()
     ends = bursts.filter(pl.col("segments") == usual).group_by("nth").agg(pl.col("end_ns").max()).sort("end_ns")
     steps = ends.select(pl.col("end_ns").shift(1).alias("start_ns"), "end_ns").drop_nulls()
-    return steps.filter(pl.col("end_ns") > pl.col("start_ns")).with_row_index("index").select(
-        pl.col(c).cast(t) for c, t in STEPS.items()
-    )  # fmt: skip
+    return (
+        steps.filter(pl.col("end_ns") > pl.col("start_ns"))
+        .with_row_index("index")
+        .select(pl.col(c).cast(t) for c, t in STEPS.items())
+    )
 
 
 def draw_timeline(job: str, messages: pl.DataFrame, members: list[int], steps: pl.DataFrame) -> pl.DataFrame:

@@ -39,7 +39,7 @@ class Known:
         named = _name_streams(traffic, streams).with_row_index("row").sort("size")
         labels = named.join_asof(
             self.labels, on="size", by=["src", "dst"], strategy="nearest", tolerance=_SAME_SIZE, check_sortedness=False
-        ).sort("row")  # fmt: skip
+        ).sort("row")
         load = (streams["bytes"] * streams["num"]).to_numpy()
         if load[labels["role"].is_null().to_numpy()].sum() > _NEW * load.sum():
             return None

@@ -220,9 +220,11 @@ def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
 
 
 def _number_stages(
-    members: list[int], forward: dict[int, set[int]], backward: dict[int, set[int]],
+    members: list[int],
+    forward: dict[int, set[int]],
+    backward: dict[int, set[int]],
     edges: dict[tuple[int, int], float],
-) -> dict[int, int]:  # fmt: skip
+) -> dict[int, int]:
     """Distance along forward links from where the pipeline begins."""
     roots = [e for e in members if e not in backward]
     if not roots:

@@ -42,9 +42,12 @@ def find_steps(
 
 
 def cut_steps(
-    messages: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None,
+    messages: pl.DataFrame,
+    streams: pl.DataFrame,
+    period_ns: float,
+    saves: pl.DataFrame | None = None,
     clock: str | None = None,
-) -> tuple[pl.DataFrame, str | None]:  # fmt: skip
+) -> tuple[pl.DataFrame, str | None]:
     """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
     table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = streams.filter(pl.col("role") != "rare")

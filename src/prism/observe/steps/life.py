@@ -87,10 +87,12 @@ def make_template(
         return None
     start, end, row = start[own], messages["end_ns"].to_numpy()[own], row[own]
     begin, until = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    counts = np.stack([
-        np.bincount(row[slice(*np.searchsorted(start, [begin[i], until[i]]))], minlength=regular.height)
-        for i in range(max(0, steps.height - 1 - 4 * config.templates), max(1, steps.height - 1))
-    ])  # fmt: skip
+    counts = np.stack(
+        [
+            np.bincount(row[slice(*np.searchsorted(start, [begin[i], until[i]]))], minlength=regular.height)
+            for i in range(max(0, steps.height - 1 - 4 * config.templates), max(1, steps.height - 1))
+        ]
+    )
     usual = np.median(counts, axis=0).round().astype(np.int64)
     keys = np.stack([size_up(regular["bytes"].to_numpy()), usual, regular["kind"].rank("dense").to_numpy()], axis=1)
     return StepTemplate(
@@ -176,9 +178,12 @@ class Watched:
 
 
 def judge_life(
-    messages: pl.DataFrame, streams: pl.DataFrame, steps: pl.DataFrame, watched: Watched,
+    messages: pl.DataFrame,
+    streams: pl.DataFrame,
+    steps: pl.DataFrame,
+    watched: Watched,
     config: LifeConfig | None = None,
-) -> Life:  # fmt: skip
+) -> Life:
     """The life of one job; `messages` are all of its pairs', `streams` say how often each is sent."""
     config = config or LifeConfig()
     if messages.is_empty():

@@ -108,9 +108,11 @@ def _communication(sent: pl.DataFrame, rank_of: Ints) -> pl.DataFrame:
     kind = sent["kind"].to_physical().to_numpy()[order]
     ends = [rank_of[sent[side].to_numpy()[order]] * len(kinds) + kind for side in ("src", "dst")]
     lane, begin, end, size, verb = join_touching(
-        *ends, int(rank_of.max(initial=-1) + 1) * len(kinds),
-        *(sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes")), _TOUCH_NS,
-    )  # fmt: skip
+        *ends,
+        int(rank_of.max(initial=-1) + 1) * len(kinds),
+        *(sent[c].to_numpy()[order] for c in ("start_ns", "end_ns", "bytes")),
+        _TOUCH_NS,
+    )
     number = lane % len(kinds)
     names = pl.Series([f"{k} {v}" for k in kinds for v in _VERBS])
     return pl.DataFrame(
@@ -164,8 +166,9 @@ def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work. Where
     work goes on beneath messages a short message makes a long pause, so from message to message it must be late too.
     """
-    known = pauses.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("took"),
-                                (pl.col("end_ns") - pl.col("since_ns")).alias("cycle"))  # fmt: skip
+    known = pauses.with_columns(
+        (pl.col("end_ns") - pl.col("start_ns")).alias("took"), (pl.col("end_ns") - pl.col("since_ns")).alias("cycle")
+    )
     alike, count = _number_alike(known)
     quick, round_trip = (
         pl.Series(quantile_groups(known[c].to_numpy().astype(np.float64), alike, count, 0.25)[alike]).cast(pl.Int64)
