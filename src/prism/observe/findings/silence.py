@@ -15,7 +15,6 @@ from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, re
 from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
-_TOO_SHORT = levels.SHARE_HALF  # usual steps of silence at the end of a capture that say nothing yet
 _SILENT_BETWEEN = 1.0  # the same where messages follow
 _ONE_MOMENT = levels.ONE_PER_MILLE  # of a step
 _ALIKE = levels.ONE_PER_MILLE  # by which sizes differ that buffers set
@@ -127,8 +126,6 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     first = name_first_to_stop(case, stands)
     if silence.ends and not first.others_went_on and _is_resumed(case, silence):
         return _tell_pause(case, silence, length)
-    if not silence.ends and length < _TOO_SHORT * usual:
-        return None  # Any capture ends in the middle of something.
     stopped, why = first.culprit, first.why
     if stopped.type == "job" and not silence.ends and (length < usual or stands.stuck.is_empty()):
         # A capture that ends cuts the transfers of all ranks at once. A job that is killed leaves none that got stuck:
