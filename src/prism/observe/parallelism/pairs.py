@@ -1,4 +1,4 @@
-"""Pairs: what the traffic between two endpoints is for, from how it sounds and who else hears it."""
+"""Pairs: what the traffic between two endpoints is for, from its sizes, its times and who else takes part."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _by_likeness(streams: pl.DataFrame) -> pl.DataFrame:
     share = alike.with_columns(pl.Series("piped", piped)).select(pl.col("piped").mean().over("load", "num"))["piped"]
     vote = units.select("unit", pl.Series("pipeline", share > 0.5), pl.Series("changed", (share > 0.5) != piped))
     told = streams.join(vote.filter("changed"), on="unit", how="left", maintain_order="left")
-    heard_of = pl.col("pipeline").is_not_null() & (pl.col("role") != "rare")
-    onward, back = heard_of & pl.col("pipeline"), heard_of & ~pl.col("pipeline") & (pl.col("role") == "pp")
+    changed = pl.col("pipeline").is_not_null() & (pl.col("role") != "rare")
+    onward, back = changed & pl.col("pipeline"), changed & ~pl.col("pipeline") & (pl.col("role") == "pp")
     turned = pl.when(onward).then(pl.lit("pp")).when(back).then(pl.lit("exchange")).otherwise("role")
     return told.with_columns(turned.alias("role")).drop("pipeline", "changed")
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients, size_up
+from prism.observe.steps.spacing import keep_apart
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import group_by_number, nearest
@@ -346,7 +347,7 @@ def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, 
         limits.append(("longest", float(np.partition(gaps, len(gaps) - expected)[len(gaps) - expected])))
     for name, limit in limits:
         cut = np.flatnonzero(gaps >= max(limit, 1.0))
-        cut = cut[_keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
+        cut = cut[keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
         if len(cut) >= 2:
             last = np.append(cut, len(reach) - 1)
             # Where times are rounded, a message may end when it starts: it still comes before the mark.
@@ -356,7 +357,7 @@ def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, 
 
 
 def after_changes(start: Times, end: Times, period_ns: float) -> Times:
-    """Where Bayesian online change-point detection hears the time between messages change, once per period."""
+    """Where Bayesian online change-point detection finds the time between messages change, once per period."""
     if len(start) > _MOST_GAPS:
         return np.zeros(0, np.int64)
     gaps = np.diff(start).astype(np.float64)
@@ -364,7 +365,7 @@ def after_changes(start: Times, end: Times, period_ns: float) -> Times:
     if len(at) < 2:
         return np.zeros(0, np.int64)
     reach = np.maximum.accumulate(end)
-    return reach[at][_keep_apart(reach[at], gaps[at].astype(np.int64), _APART * period_ns)]
+    return reach[at][keep_apart(reach[at], gaps[at].astype(np.int64), _APART * period_ns)]
 
 
 def after_synchronisation(
@@ -388,28 +389,4 @@ def after_synchronisation(
     np.maximum.at(last, gap, sync_end)
     used = np.unique(gap)
     # Late stages may synchronise while early ones still work; the longest pause nearby is the end of the step.
-    return last[used][_keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]
-
-
-def _keep_apart(times: Times, weights: Times, distance: float) -> NDArray[np.int64]:
-    """Which of the times, in order, to keep, the heaviest first, so that no two are closer than `distance`."""
-    return np.flatnonzero(_mark_apart(times, np.argsort(-weights, kind="stable"), distance))
-
-
-@numba.njit(cache=True, nogil=True)
-def _mark_apart(times: Times, order: Times, distance: float) -> NDArray[np.bool_]:
-    kept = np.zeros(len(times), np.bool_)
-    taken = np.zeros(len(times), np.bool_)  # too close to one that is kept
-    for i in order:
-        if taken[i]:
-            continue
-        kept[i] = True
-        k = i
-        while k < len(times) and times[k] - times[i] <= distance:
-            taken[k] = True
-            k += 1
-        k = i
-        while k >= 0 and times[i] - times[k] <= distance:
-            taken[k] = True
-            k -= 1
-    return kept
+    return last[used][keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]
