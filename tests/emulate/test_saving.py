@@ -41,5 +41,5 @@ def test_shards_are_written_by_the_ranks_that_run(planned: list[SavePlan]) -> No
 
 
 def test_the_check_of_all_shards_stays_where_all_ranks_run(planned: list[SavePlan]) -> None:
-    with pytest.raises(ValueError, match="invalid fill"):
+    with pytest.raises(ValueError, match="invalid fill|validate global plan"):  # torch 2.13, torch 2.11
         DefaultSavePlanner().create_global_plan([shard(1), shard(1), shard(3), shard(3)])
