@@ -17,6 +17,10 @@ class PrismError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """The message on one line, whatever names and values of a file are part of it."""
+        return " ".join(super().__str__().splitlines())
+
 
 class InputError(PrismError):
     """What the user gave is wrong; the message says where and how to fix it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prism.errors import InputError
@@ -99,6 +99,7 @@ trees = st.recursive(
     place=st.sampled_from(["cluster", "jobs", "faults", "measurement", "duration_s", "epoch_s", "name", "num_storage"]),
     value=trees,
 )
+@example(place="cluster", value={"\n": None})
 def test_whatever_a_key_holds_reading_ends_in_a_scenario_or_one_line(place, value):
     document = {**yaml.safe_load(GOOD), place: value}
     try:

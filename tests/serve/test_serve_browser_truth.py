@@ -157,4 +157,5 @@ def test_what_is_gone_is_said_and_not_shown_as_live(browser: Any, changing: tupl
     open_page(browser, f"{service.address}/job?key=report~job-1")
     (folder / "report" / "diagnosis.json").unlink()
     wait_for("the word", lambda: "gone" in text_of(browser, "#states"), 30)
-    assert browser.execute_script("return document.querySelector('.dot').className").strip() == "dot doubt"
+    dot = "return document.querySelector('.dot').classList.contains('doubt')"
+    wait_for("the mark at the top", lambda: browser.execute_script(dot), 30)

@@ -106,10 +106,18 @@ def test_what_one_worker_writes_all_know(served_more: tuple[Path, RunningService
 
 def test_the_index_has_one_writer(served_more: tuple[Path, RunningService]) -> None:
     top, service = served_more
-    assert len(children(service.pid)) == NUM_WORKERS
-    for worker in children(service.pid):
+
+    def holds_index(worker: int) -> bool:
         held = [str(path.readlink()) for path in Path(f"/proc/{worker}/fd").iterdir() if path.is_symlink()]
-        assert any("history.sqlite" in path for path in held), "each reads the index of the keeper"
+        return any("history.sqlite" in path for path in held)
+
+    def each_reads() -> bool:
+        """A worker opens the index when it is first asked for what is in it."""
+        ask_each(service.address, "/api/history")
+        workers = children(service.pid)
+        return len(workers) == NUM_WORKERS and all(map(holds_index, workers))
+
+    wait_until(each_reads)
     with sqlite3.connect(top / "state" / "history.sqlite") as database:
         assert database.execute("SELECT count(*) FROM source").fetchone() == (2,)
 
