@@ -55,3 +55,43 @@ def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> N
 def test_two_that_gain_alike_are_named_together(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
     assert causes._choose(case, _gains(1, 2, first=4, last=8), None, _longer(4, 8)) == [[1, 2]]
+
+
+def test_a_stage_that_hardly_works_longer_does_not_hide_the_rank_that_does(case: Any) -> None:
+    """All ranks of a stage wait a little for the one that is late, and together they gain more."""
+    scores = _gains(2, first=4, last=8)
+    gain, amounts = np.vstack([scores.gain, 2 * scores.gain[2]]), np.vstack([scores.share, np.full(STEPS, 0.001)])
+    stage = Candidate(frozenset([2, 3]), stage=1)
+    scores = Scores([*scores.candidates, stage], gain, np.zeros_like(gain), amounts, amounts)
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "told"), [((0.2, 0.2, 0.2, 0.2, 0.2), "stage"), ((0.1, 0.9, 0.3, 0.5, 0.05), "turns")]
+)
+def test_a_stage_has_one_amount_of_work_more_and_uneven_work_has_many(
+    case: Any, monkeypatch: pytest.MonkeyPatch, amounts: tuple[float, ...], told: str
+) -> None:
+    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: "stage")
+    monkeypatch.setattr(causes, "_find_turns", lambda case, scores, longer: ["turns"])
+    scores = _gains(2, 3, first=4, last=8)
+    share = scores.share.copy()
+    share[2:, 4:9] = amounts
+    gain, share = np.vstack([scores.gain, 3 * scores.gain[2]]), np.vstack([share, share[2]])
+    stage = Candidate(frozenset([2, 3]), stage=1)
+    scores = Scores([*scores.candidates, stage], gain, np.zeros_like(gain), share, share)
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [told]
+
+
+def test_ranks_that_nothing_tells_of_are_not_cleared() -> None:
+    """A host of four of which two are seen, both late, is late; one of two that are seen is late alone."""
+    case: Any = SimpleNamespace(hosts=["node-0"] * 4, own_by_host={"node-0": {0, 1, 2, 3}})
+    window = causes.Window(0, 4, 0.3, 1.0)
+
+    def mates(*gains: float) -> list[int]:
+        own = [Cause(frozenset([i]), window, g, 0.0, 0.1, seen=not np.isnan(g)) for i, g in enumerate(gains)]
+        return causes._with_mates(case, own[0], own)
+
+    assert mates(90.0, 90.0, np.nan, np.nan) == [0, 1, 2, 3]
+    assert mates(90.0, -3.0, np.nan, np.nan) == [0]
+    assert mates(90.0, 90.0, -3.0, -3.0) == [0, 1]

@@ -141,7 +141,7 @@ def test_the_sender_of_late_hops_gains_and_its_neighbours_do_not() -> None:
     longer = np.where(np.arange(STEPS) >= 5, 0.2, 0.0)
     host = np.arange(4)
     scores = score(CASE, everyone, [late_hops({2: 0.2}, slice(5, None))], host, longer)
-    best = scores.find_best(None)
+    best = scores.find_best(None, 0.0)
     assert (sorted(best.members), best.window.first, best.window.last) == ([2], 5, STEPS - 1)
     assert best.gain == pytest.approx(5 * (0.2 / 0.01 - PER_STEP))
     assert best.late_s == pytest.approx(0.2)
@@ -152,7 +152,7 @@ def test_a_host_gains_more_than_one_of_its_ranks_where_all_are_late() -> None:
     both = [Candidate(frozenset([1])), Candidate(frozenset([1, 2]))]
     table = Residuals(np.arange(4), np.full(4, -1), late_hops({1: 0.2, 2: 0.2}, slice(0, None)).late_s, 0.01)
     scores = score(CASE, both, [table], np.array([0, 1, 1, 2]), None)
-    assert sorted(scores.find_best(Window(0, STEPS - 1, 0.0, 1.0)).members) == [1, 2]
+    assert sorted(scores.find_best(Window(0, STEPS - 1, 0.0, 1.0), 0.0).members) == [1, 2]
 
 
 def test_a_place_gains_by_the_transfers_that_pass_it_and_loses_by_quick_ones() -> None:

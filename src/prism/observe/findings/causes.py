@@ -64,20 +64,19 @@ def _find_longer(case: Case) -> Floats | None:
 
 def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | None) -> list[Proposal]:
     """The best of the candidates, judged against the others in its own window."""
-    best = scores.find_best(window)
+    best = scores.find_best(window, _ALWAYS_LATE if longer is None else _LATE)
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
-        if uneven is not None and best.gain < _TIED * uneven.gain and _explains(uneven, longer):
+        ahead = best is not None and uneven is not None and best.gain >= _TIED * uneven.gain
+        if uneven is not None and _explains(uneven, longer) and not (ahead and _is_alike(scores, best)):
             return _find_turns(case, scores, longer)
-        if not _explains(best, longer):
-            return []
+    if best is None or (longer is not None and not _explains(best, longer)):
+        return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
     rival = rivals[0] if rivals else None
     # A few steps may be long for a reason of their own, such as the start of a program.
-    if best.gain <= 0 or best.window.length < levels.MIN_SAMPLES:
-        return []
-    if best.window.mean < (_ALWAYS_LATE if longer is None else _LATE):
+    if best.window.length < levels.MIN_SAMPLES:
         return []
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
@@ -99,6 +98,15 @@ def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:
     hosts = _take_hosts(case, scores)
     uneven = _find_uneven(hosts)
     return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
+
+
+def _is_alike(scores: Scores, cause: Cause) -> bool:
+    """Whether a stage that is late has one amount of work more: with uneven work it waits as long as it happens."""
+    if cause.stage is None:
+        return True
+    rows = [i for i, c in enumerate(scores.candidates) if len(c.members) == 1 and c.members <= cause.members]
+    late = scores.share[rows, cause.window.first : cause.window.last + 1].ravel()
+    return spread_of(late) <= _BETWEEN * float(np.median(late))
 
 
 def _take_hosts(case: Case, scores: Scores) -> Scores:
@@ -202,18 +210,18 @@ def _say_late(case: Case, cause: Cause) -> str:
 
 
 def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
-    """The ranks of a cause's host that are late at all."""
+    """The ranks of a cause's host that are late at all; where all are of which anything is seen, the whole host."""
     own = case.own_by_host[case.hosts[next(iter(cause.members))]]
-    gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own}
-    most = max(gains.values())
-    late = sorted(e for e, gain in gains.items() if gain >= _AS_LATE * most)
-    return late if most > 0 else sorted(cause.members)
+    gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
+    most = max(gains.values(), default=0.0)
+    late = [e for e, gain in gains.items() if gain >= _AS_LATE * most]
+    return sorted(cause.members if most <= 0 else own if 1 < len(late) == len(gains) else late)
 
 
 def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:
     """Two hosts that gain as much, of which one is late."""
     names = sorted(_hosts(case, one.members | other.members))
-    if margin < _AHEAD or case.stages.chains or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
+    if margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
         return []
     cost = _price(case, one)
     members = [e for name in names for e in sorted(case.own_by_host[name])]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
@@ -41,6 +42,7 @@ class Cause:
     of_host: float  # what of it the waits for its host gain: the hop that comes last has two ends, which both gain it
     late_s: float
     stage: int | None = None
+    seen: bool = True  # whether anything tells of its members
 
     def lead(self, rival: Cause | None) -> float:
         """How far it is ahead of a rival, as a share of what the two do not gain alike."""
@@ -58,6 +60,7 @@ class Scores:
     of_host: Floats
     late_s: Floats
     share: Floats
+    unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
 
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
@@ -65,7 +68,8 @@ class Scores:
         gain, of_host = float(self.gain[at, inside].sum()), float(self.of_host[at, inside].sum())
         late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
         own = self.candidates[at]
-        return Cause(own.members, replace(window, mean=share), gain, of_host, late_s, own.stage)
+        seen = not own.members <= self.unseen
+        return Cause(own.members, replace(window, mean=share), gain, of_host, late_s, own.stage, seen)
 
     def find_window(self, at: int) -> Window:
         """The stretch of steps in which a candidate gains most."""
@@ -74,20 +78,28 @@ class Scores:
         first = int(np.argmin(total[: last + 1]))
         return Window(first, last, 0.0, float((self.gain[at, first : last + 1] > 0).mean()))
 
-    def find_best(self, window: Window | None) -> Cause:
-        """The candidate that gains most, in a stretch of steps or in its own best one; of equal ones the smallest."""
+    def find_best(self, window: Window | None, least: float) -> Cause | None:
+        """The one that gains most of those late by a share of `least`, in a stretch of steps or in its own best one.
+
+        Of candidates that gain alike it is the smallest.
+        """
         if window is None:
             total = np.concatenate([np.zeros((len(self.gain), 1)), np.cumsum(self.gain, axis=1)], axis=1)
             gains = (total[:, 1:] - np.minimum.accumulate(total, axis=1)[:, :-1]).max(axis=1)
         else:
             gains = self.gain[:, window.first : window.last + 1].sum(axis=1)
-        at = max(range(len(gains)), key=lambda i: (gains[i], -len(self.candidates[i].members)))
-        return self.settle(at, window or self.find_window(at))
+        for at in sorted(range(len(gains)), key=lambda i: (-gains[i], len(self.candidates[i].members))):
+            cause = self.settle(at, window or self.find_window(at))
+            if cause.gain <= 0:
+                return None
+            if cause.window.mean >= least:
+                return cause
+        return None
 
     def take(self, rows: Sequence[int]) -> Scores:
         """Some of the candidates."""
         parts = (values[rows] for values in (self.gain, self.of_host, self.late_s, self.share))
-        return Scores([self.candidates[i] for i in rows], *parts)
+        return Scores([self.candidates[i] for i in rows], *parts, self.unseen)
 
 
 def score(
@@ -109,7 +121,14 @@ def score(
         share = np.where(shows, np.maximum(share, late if table.per_work else late / step_s), share)
         late_s = late_s if table.per_work else np.where(shows, np.maximum(late_s, late), late_s)
     late_s = late_s if longer is None else np.minimum(late_s, longer)
-    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share)
+    told = {int(e) for t in tables if not t.of_hosts for e in (*t.sender[_shown(t)], *t.receiver[_shown(t)])}
+    unseen = frozenset(e for c in candidates for e in c.members) - told
+    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share, unseen)
+
+
+def _shown(table: Residuals) -> NDArray[np.bool_]:
+    shown: NDArray[np.bool_] = ~np.isnan(table.late_s).all(axis=1)
+    return shown
 
 
 def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: bool) -> tuple[Floats, Floats]:
