@@ -222,12 +222,12 @@ def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
     """The usual time between rests of every class that has any."""
     found: dict[int, list[float]] = {}
     for stream in streams:
-        found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
+        found.setdefault(stream.klass, []).append(time_rests_of(stream.times))
     usual = [float(take_median(np.array(times))) for times in found.values()]
     return [one for one in usual if one > 0]
 
 
-def _time_rests_of(times: Times) -> float:
+def time_rests_of(times: Times) -> float:
     """The time between long rests of one stream; 0 where they come at odd times."""
     after = find_rest_ends(times)
     if len(after) < _LEAST_STEPS:
