@@ -60,7 +60,9 @@ def _is_ever_silent(case: Case, usual: float) -> bool:
 
 def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
-    if usual <= 0 or not (_is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), case.observed_until_ns, usual)):
+    if usual <= 0 or not (
+        _is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), case.observed_until_ns, usual)
+    ):
         return []
     ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
     start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
