@@ -41,13 +41,13 @@ def test_fewer_messages_than_steps_need_tell_nothing() -> None:
 
 
 def make_pipeline(slower: float) -> list[StreamStarts]:
-    """Three pairs of a pipeline with 16 micro-batches, each at distances of its own; the last two of 8 steps slower."""
+    """Three pairs of a pipeline with 16 micro-batches, each at distances of its own; the last 3 of 8 steps slower."""
     rest = [(3, 150, 1280), (2, 150, 1000), (0, 440, 440)]
     found = []
     for warm_up, short, wait in rest:
         gaps = [short] * warm_up + [wait] + [440] * (14 - warm_up)
         step = np.array([*gaps, 8390 - sum(gaps)], np.float64)
-        every = np.concatenate([step] * 6 + [step * slower] * 2)
+        every = np.concatenate([step] * 5 + [step * slower] * 3)
         noise = 1 + 0.01 * np.sin(np.arange(len(every)) * 7.0)
         found.append(StreamStarts(times=np.cumsum(every * noise * 1e6).astype(np.int64), klass=1))
     return found
