@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.observe.jobs.step_counts import StreamStarts, count_steps
+from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps
+from prism.observe.traffic.period import pack_starts as pack_times
 
 
 def pack_starts(lengths_ms: list[int], micro_batches: int) -> list[StreamStarts]:
@@ -37,3 +38,24 @@ def test_a_single_stream_tells_nothing() -> None:
 
 def test_fewer_messages_than_steps_need_tell_nothing() -> None:
     assert count_steps(pack_starts([100, 100], 4)) is None
+
+
+def make_pipeline(slower: float) -> list[StreamStarts]:
+    """Three pairs of a pipeline with 16 micro-batches, each at distances of its own; the last 3 of 8 steps slower."""
+    rest = [(3, 150, 1280), (2, 150, 1000), (0, 440, 440)]
+    found = []
+    for warm_up, short, wait in rest:
+        gaps = [short] * warm_up + [wait] + [440] * (14 - warm_up)
+        step = np.array([*gaps, 8390 - sum(gaps)], np.float64)
+        every = np.concatenate([step] * 5 + [step * slower] * 3)
+        noise = 1 + 0.01 * np.sin(np.arange(len(every)) * 7.0)
+        found.append(StreamStarts(times=np.cumsum(every * noise * 1e6).astype(np.int64), klass=1))
+    return found
+
+
+def test_micro_batches_of_a_pipeline_that_slows_down_are_no_steps() -> None:
+    single = make_pipeline(slower=2.06)
+    assert abs(count_steps(single) / 440e6 - 1) < 0.02  # type: ignore[operator]
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
+    assert found is not None and abs(found / 8390e6 - 1) < 0.01

@@ -60,7 +60,9 @@ def _is_ever_silent(case: Case, usual: float) -> bool:
 
 def _find_silences(case: Case) -> list[Silence]:
     usual = float(np.median((case.steps["end_ns"] - case.steps["start_ns"]).to_numpy()))
-    if usual <= 0 or not (_is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), usual)):
+    if usual <= 0 or not (
+        _is_ever_silent(case, usual) or _is_cut_short(case, _last_end(case), case.observed_until_ns, usual)
+    ):
         return []
     ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
     start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
@@ -72,7 +74,7 @@ def _find_silences(case: Case) -> list[Silence]:
         for i in np.flatnonzero(gaps > max(_SILENT_BETWEEN * usual, 1.5 * min(often, 20 * usual)))
     ]
     if case.observed_until_ns - int(reach[-1]) >= _LIFE.silent_steps * usual or _is_cut_short(
-        case, int(reach[-1]), usual
+        case, int(reach[-1]), case.observed_until_ns, usual
     ):
         found.append((int(reach[-1]), case.observed_until_ns, False))
     template = make_template(case.messages, case.streams, case.steps, _LIFE)
@@ -82,8 +84,7 @@ def _find_silences(case: Case) -> list[Silence]:
     seen = int(ordered["start_ns"][0]) > case.observed_since_ns + usual
     out = []
     for begin, end, followed in found:
-        stalled = not followed and _is_cut_short(case, begin, usual)
-        if not stalled and rests_whole(template, begin, start_seen=seen, config=_LIFE):
+        if not _is_cut_short(case, begin, end, usual) and rests_whole(template, begin, start_seen=seen, config=_LIFE):
             continue
         before = int(np.searchsorted(starts, begin, side="right")) - 1
         while before > 0 and not _is_whole(template, before, begin):
@@ -97,9 +98,9 @@ def _last_end(case: Case) -> int:
     return int(case.messages["end_ns"].max())  # type: ignore[arg-type]
 
 
-def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
-    """Whether the last that many endpoints sent are transfers that never got anywhere: the exporter gave them up."""
-    cut = find_stalled(case, end_ns - round(usual), end_ns)
+def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
+    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere."""
+    cut = find_stalled(case, begin_ns - round(usual), begin_ns)
     # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
     # transfer before may be such a one. A transfer that gets nowhere stops earlier, or where the buffers of its
     # transport are full, at one size.
@@ -107,7 +108,7 @@ def _is_cut_short(case: Case, end_ns: int, usual: float) -> bool:
     usual_ns = case.streams.filter(pl.col("role") != "rare")["duration_ns"].max()
     if not alike:
         margin = max(_ONE_MOMENT * usual, float(usual_ns or 0.0))  # type: ignore[arg-type]
-        cut = cut.filter(pl.col("end_ns") + margin < case.observed_until_ns)
+        cut = cut.filter(pl.col("end_ns") + margin < end_ns)
     return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
 
 

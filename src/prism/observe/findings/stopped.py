@@ -55,15 +55,14 @@ class FirstToStop:
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     """src dst start_ns end_ns bytes: last messages of pairs, begun in a stretch of time, far smaller than others."""
-    last = case.messages.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
+    seen = np.bincount(case.messages["stream"].to_numpy())
+    steady = pl.Series(seen >= _USUAL_SIZE).gather(case.messages["stream"])
+    usual = case.messages.filter(steady).group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    last = case.messages.with_columns(steady=steady)
+    last = last.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
     last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
-    # What is always as small, such as the acknowledgements of a transport, was not cut.
-    seen = np.bincount(case.messages["stream"].to_numpy())[last["stream"].to_numpy()]
-    last = last.filter(pl.Series(seen < _USUAL_SIZE))
-    if last.is_empty():
-        return last.select("src", "dst", "start_ns", "end_ns", "bytes")
-    steady = case.messages.filter(pl.col("role") != "rare")
-    usual = steady.group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    # What is always as small, such as the acknowledgements of a transport, was not cut, nor were a few numbers.
+    last = last.filter(~pl.col("steady") & (pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES))
     cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
     return cut.select("src", "dst", "start_ns", "end_ns", "bytes")
 
@@ -281,7 +280,8 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
 def _find_ends_of_hop(case: Case, stands: Standstill, head: int, margin_ns: float) -> list[list[int]]:
     """The ends of the only hop of a collective that nobody began, where the host of its sender began others.
 
-    One rank of a host may have stopped, and the hop waits for both of its ends: it may be either.
+    One rank of a host may have stopped, and the hop waits for both of its ends: it may be either, but for a receiver
+    whose NIC is its own and that began a hop itself.
     """
     began = {case.hosts[int(e)] for e in stands.stuck["src"]}
     owed = stands.due.filter(pl.col("owed") & ~pl.col("src").is_in(stands.stuck["src"].implode())).sort("due")
@@ -289,7 +289,9 @@ def _find_ends_of_hop(case: Case, stands: Standstill, head: int, margin_ns: floa
     hops = owed.filter(pl.col("due") <= first + margin_ns).select("src", "dst").unique()
     if hops.height != 1 or case.hosts[head] not in began or case.hosts[int(hops["dst"][0])] not in began:
         return []
-    return [[head], [int(hops["dst"][0])]]
+    to = int(hops["dst"][0])
+    is_alive = to in stands.stuck["src"] and case.gpus == len(case.job.endpoints)
+    return [] if is_alive else [[head], [to]]
 
 
 def _name_missed(case: Case, stands: Standstill) -> FirstToStop:

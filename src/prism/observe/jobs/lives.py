@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
+from prism.observe.jobs.step_counts import time_rests_of
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
 
@@ -29,7 +30,6 @@ class SuccessionConfig:
     most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    least_messages: int = levels.MIN_EVENTS  # of a stream in a stretch, to measure its rate
     same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
     same_members: float = levels.SHARE_LARGE  # the same: with fewer in common a job has grown or shrunk
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
@@ -177,8 +177,8 @@ class _Job:
     number: int
     begin_ns: int
     endpoints: Ints
-    rate: dict[tuple[int, int], float]  # messages per second by pair and class of size
-    sizes: dict[int, float]  # share of the messages by class of size
+    rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
+    sizes: dict[int, int]  # messages by class of size
 
 
 def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> tuple[Ints, list[int]]:
@@ -220,18 +220,16 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
     size = (pl.col("bytes").clip(1).mean().over("stream").log() / 0.1).round().cast(pl.Int64).alias("size")
     sent = sent.with_columns(size)
     # A job that is started again has other connections, but sends as often between the same two endpoints.
-    by_pair = sent.group_by("pair", "size").agg(
-        pl.len().alias("num"), (pl.col("start_ns").max() - pl.col("start_ns").min()).alias("took")
-    )
-    timed = by_pair.filter((pl.col("num") >= config.least_messages) & (pl.col("took") > 0))
-    by_size = by_pair.group_by("size").agg(pl.col("num").sum() / len(rows))
+    by_pair = sent.group_by("pair", "size").agg(pl.col("start_ns").sort())
+    timed = {(pair, size): time_rests_of(times.to_numpy()) for pair, size, times in zip(*by_pair, strict=True)}
+    by_size = sent.group_by("size").len()
     ends = [traffic.pairs[c].to_numpy()[stretches.pair[own]] for c in ("src", "dst")]
     return _Job(
         number=number,
         begin_ns=int(start.min()),
         endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
-        rate={(p, s): (n - 1) / t * 1e9 for p, s, n, t in timed.select("pair", "size", "num", "took").iter_rows()},
-        sizes={int(s): float(n) for s, n in by_size.iter_rows()},
+        rests={key: rest for key, rest in timed.items() if rest > 0},
+        sizes=dict(by_size.iter_rows()),
     )
 
 
@@ -239,17 +237,16 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
     if _share_endpoints(before, after) < config.same_hosts:
         return False
-    # A size may fall on the edge of two classes.
-    alike = sum(
-        min(share, sum(after.sizes.get(size + by, 0.0) for by in (-1, 0, 1))) for size, share in before.sizes.items()
-    )
-    if alike < config.same_sizes:
+    # Of what breaks off in the middle of a step some sizes are missing; a size may fall on the edge of two classes.
+    fewer, more = sorted((before.sizes, after.sizes), key=lambda sizes: sum(sizes.values()))
+    alike = sum(num for size, num in fewer.items() if any(size + by in more for by in (-1, 0, 1)))
+    if alike < config.same_sizes * sum(fewer.values()):
         return False
     ratios = [
-        after.rate[pair, near] / rate
-        for (pair, size), rate in before.rate.items()
+        after.rests[pair, near] / rest
+        for (pair, size), rest in before.rests.items()
         for near in (size - 1, size, size + 1)
-        if (pair, near) in after.rate
+        if (pair, near) in after.rests
     ]
     return not ratios or abs(float(np.log(np.median(ratios)))) <= config.same_rate
 

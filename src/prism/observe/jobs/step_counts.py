@@ -121,6 +121,8 @@ def _find_period(
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
+    if period is not None and any(_are_same(period, repeated) for repeated in _time_uneven(single)):
+        return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
         return counted  # Some rest as long as others count.
@@ -131,6 +133,28 @@ def _find_period(
     if period is not None and _are_similar(period, counted):
         return period
     return counted
+
+
+def _time_uneven(single: list[StreamStarts]) -> list[float]:
+    """The time after which the distances between messages repeat, of each stream that has several in a step.
+
+    A pause after every few steps makes two changes, from short to long and back; parts of a step make more.
+    """
+    found = []
+    for stream in single:
+        times = stream.times[:_MOST_MARKS]
+        between = np.log(np.diff(times).clip(1))
+        change = np.flatnonzero(np.abs(np.diff(between)) > np.log(_SIMILAR_LENGTH))
+        least = int(_MOST_CHANGES * len(between) / max(len(change), 1))  # messages that make so many changes
+        repeated = []
+        for lag in range(least, len(between) // _MOST_CHANGES):
+            own = change[change + lag + 1 < len(between)]
+            like = np.abs(between[lag:] - between[:-lag]) <= np.log(_SIMILAR_LENGTH)
+            repeated.append(float(np.mean(like[own] & like[own + 1])) if len(own) >= _FEW else 0.0)
+        if repeated and max(repeated) > 0:
+            lag = least + int(np.argmax(np.array(repeated) >= _CLEAR * max(repeated)))
+            found.append(float(take_median(times[lag:] - times[:-lag])))
+    return found
 
 
 def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> float | None:
@@ -222,12 +246,12 @@ def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
     """The usual time between rests of every class that has any."""
     found: dict[int, list[float]] = {}
     for stream in streams:
-        found.setdefault(stream.klass, []).append(_time_rests_of(stream.times))
+        found.setdefault(stream.klass, []).append(time_rests_of(stream.times))
     usual = [float(take_median(np.array(times))) for times in found.values()]
     return [one for one in usual if one > 0]
 
 
-def _time_rests_of(times: Times) -> float:
+def time_rests_of(times: Times) -> float:
     """The time between long rests of one stream; 0 where they come at odd times."""
     after = find_rest_ends(times)
     if len(after) < _LEAST_STEPS:

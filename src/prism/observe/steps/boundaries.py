@@ -58,6 +58,11 @@ class Clock:
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
     gradients: bool = False  # whether it is struck by the last gradients, where these leave early
 
+    @property
+    def spacing_ns(self) -> float:
+        """The usual time between two marks."""
+        return float(take_median(np.diff(self.marks)))
+
 
 def list_clocks(
     start: Times, end: Times, row: Times, streams: pl.DataFrame, period_ns: float, opening: NDArray[np.bool_],
@@ -89,12 +94,15 @@ def list_clocks(
     found = [(name, marks) for name, marks in found if only is None or name == only]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
-    clocks = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
+    judged = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
+    clocks = [c for c in judged if c is not None]
+    # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
+    clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
     if gradients is None or not (gradients.gathered and gradients.early):
-        return [c for c in clocks if c is not None]
+        return clocks
     # The update follows the last gradients, and parameters follow the update.
     last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
-    return [replace(c, gradients=c.name in last) for c in clocks if c is not None]
+    return [replace(c, gradients=c.name in last) for c in clocks]
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -136,7 +144,7 @@ def _without_numbers(clocks: list[Clock]) -> list[Clock]:
 def _are_close(clock: Clock, other: Clock) -> bool:
     """Whether two clocks usually strike at about the same moment of a step."""
     apart = np.abs(other.marks[nearest(other.marks, clock.marks)] - clock.marks)
-    return float(take_median(apart)) <= _CLOSE * float(take_median(np.diff(clock.marks)))
+    return float(take_median(apart)) <= _CLOSE * clock.spacing_ns
 
 
 def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
@@ -151,7 +159,7 @@ def _count_pauses(clock: Clock, start: Times) -> int:
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     lead = start[at[inside]] - clock.marks[inside]
-    late = lead > take_median(lead) + _PAUSE * float(take_median(np.diff(clock.marks)))
+    late = lead > take_median(lead) + _PAUSE * clock.spacing_ns
     beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
     return int(np.sum(late & ~beside))
 

@@ -1,0 +1,57 @@
+"""Which silences lie between two jobs on the same hosts, from messages written by hand."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from prism.observe.jobs.lives import part_successive_jobs
+from prism.observe.traffic.preparation import prepare_traffic
+
+MS = 10**6
+HOSTS = [f"10.0.{i}.1" for i in range(4)]
+STEP_MS = 200
+ACTIVATIONS, GRADIENTS = 4 << 20, 90 << 20
+
+
+def write_steps(begin_ms: float, num: int, *, step_ms: float = STEP_MS, size: float = 1.0, last: int = 9) -> list[dict]:
+    """Steps of a ring: eight small messages of each host and a large one; of the last step only the first `last`."""
+    rows = []
+    for step in range(num):
+        for i in range(last if step == num - 1 else 9):
+            at = begin_ms + step * step_ms + i * 0.09 * step_ms
+            sent, took = (ACTIVATIONS, 1.0) if i < 8 else (GRADIENTS, 20.0)
+            for host, address in enumerate(HOSTS):
+                start = round((at + 0.01 * host) * MS)
+                rows.append({
+                    "start_ns": start, "end_ns": start + round(took * MS), "src": address,
+                    "dst": HOSTS[(host + 1) % 4], "bytes": round(sent * size),
+                })  # fmt: skip
+    return rows
+
+
+def count_pairs(rows: list[dict]) -> int:
+    return part_successive_jobs(prepare_traffic(pl.DataFrame(rows), None)).pairs.height
+
+
+def test_a_job_that_is_started_again_after_few_steps_is_one() -> None:
+    # Ten whole steps and four messages of the next, then three steps: the mean rate of so few steps says little.
+    again = write_steps(10 * STEP_MS + 2_500, 3)
+    assert count_pairs(write_steps(0, 11, last=4) + again) == 4
+
+
+def test_a_few_messages_before_a_restart_are_of_the_same_job() -> None:
+    # A stretch without gradients: it broke off before them.
+    short = write_steps(12_000, 3, last=6)[: 6 * 4]
+    assert count_pairs(write_steps(0, 12) + short + write_steps(22_000, 12)) == 4
+
+
+@pytest.mark.parametrize(("step_ms", "size"), [(1.1 * STEP_MS, 1.0), (STEP_MS, 1.7)], ids=["slower", "larger"])
+def test_what_goes_on_slower_or_with_other_sizes_is_another_job(step_ms: float, size: float) -> None:
+    other = write_steps(8_000, 12, step_ms=step_ms, size=size)
+    assert count_pairs(write_steps(0, 12) + other) == 8
+
+
+def test_without_a_long_silence_nothing_is_cut() -> None:
+    traffic = prepare_traffic(pl.DataFrame(write_steps(0, 20)), None)
+    assert part_successive_jobs(traffic) is traffic
