@@ -30,6 +30,7 @@ class Calls:
     `src`, `dst`, `kind` (a number) and `like` (a number that sizes which are nearly equal share) are by stream.
     """
 
+    message: Ints  # its row among the messages of the case
     row: Ints
     step: Ints
     place: Ints
@@ -43,7 +44,7 @@ class Calls:
 
     def take(self, kept: NDArray[np.bool_]) -> Calls:
         """Some of the messages."""
-        names = ("row", "step", "place", "start", "end")
+        names = ("message", "row", "step", "place", "start", "end")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     def number_alike(self, stage: Ints) -> Ints:
@@ -252,14 +253,14 @@ def _list_calls(case: Case) -> Calls:
     kept = np.flatnonzero(steady[row] & (step >= 0))
     kinds = sorted(streams["kind"].unique().to_list())
     number = {kind: i for i, kind in enumerate(kinds)}
-    place, start, end = (case.messages[c].to_numpy()[kept].astype(np.int64) for c in ("place", "start_ns", "end_ns"))
     src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     return Calls(
+        message=kept,
         row=row[kept],
         step=step[kept].astype(np.int64),
-        place=place,
-        start=start,
-        end=end,
+        place=case.messages["place"].to_numpy()[kept].astype(np.int64),
+        start=case.messages["start_ns"].to_numpy()[kept],
+        end=case.messages["end_ns"].to_numpy()[kept],
         src=src,
         dst=dst,
         kind=np.array([number[k] for k in streams["kind"].to_list()], np.int64),

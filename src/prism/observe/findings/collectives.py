@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.traffic.numbering import group_by_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,26 +59,51 @@ def place_calls(messages: pl.DataFrame, streams: pl.DataFrame, row: Ints, num_st
     the next call begin when they are over.
     """
     regular = ((streams["role"] != "rare") & ~streams["kind"].is_in([*POINT_TO_POINT, "unknown"])).to_numpy()
-    step = messages["step"].to_numpy().astype(np.int64)
-    own = np.flatnonzero(regular[row] & (step >= 0))
-    if not len(own):
-        return messages
     like = number_sizes(streams["bytes"].to_numpy().astype(np.float64))
-    group = np.unique(number_units(streams) * (int(like.max()) + 1) + like, return_inverse=True)[1].astype(np.int64)
-    place, num, start, end = (messages[c].to_numpy().astype(np.int64) for c in ("place", "num", "start_ns", "end_ns"))
-    cell = group[row[own]] * num_steps + step[own]
-    full = np.zeros(int(group.max()) + 1, np.int64)
-    np.maximum.at(full, group[row[own]], num[own])
-    fewest = np.full(len(full) * num_steps, np.iinfo(np.int64).max)
-    np.minimum.at(fewest, cell, num[own])
-    torn = own[fewest[cell] < full[group[row[own]]]]
+    group = np.unique(number_units(streams) * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1]
+    cells = np.where(regular, group, -1) * num_steps
+    place, num, start, end = (messages[c].to_numpy() for c in ("place", "num", "start_ns", "end_ns"))
+    torn, cell = _list_torn(cells, row, messages["step"].to_numpy(), num, num_steps)
     if not len(torn):
         return messages
-    cell = group[row[torn]] * num_steps + step[torn]
-    order = np.lexsort((start[torn], cell))
+    order = _order_by_cell(cell, start[torn])
     torn, cell = torn[order], cell[order]
+    place, num = place.copy(), num.copy()
     place[torn], num[torn] = _place_by_overlap(cell, row[torn], start[torn], end[torn], streams.height)
-    return messages.with_columns(pl.Series("place", place.astype(np.int32)), pl.Series("num", num.astype(np.int32)))
+    return messages.with_columns(pl.Series("place", place), pl.Series("num", num))
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_torn(cells: Ints, row: Ints, step: Ints, num: Ints, num_steps: int) -> tuple[Ints, Ints]:
+    """Messages of groups and steps in which a stream has fewer than the fullest of its group in any step; their cells.
+
+    `cells` are the first cell of each stream's group, below zero where it is none of a collective.
+    """
+    count = max(cells.max() // num_steps + 1, 0) if len(cells) and num_steps else 0
+    full, fewest = np.zeros(count, np.int64), np.full(count * num_steps, 2**62, np.int64)
+    for i in range(len(row)):
+        first = cells[row[i]]
+        if first >= 0 and step[i] >= 0:
+            full[first // num_steps] = max(full[first // num_steps], num[i])
+            fewest[first + step[i]] = min(fewest[first + step[i]], num[i])
+    torn, cell, found = np.empty(len(row), np.int64), np.empty(len(row), np.int64), 0
+    for i in range(len(row)):
+        first = cells[row[i]]
+        if first >= 0 and step[i] >= 0 and fewest[first + step[i]] < full[first // num_steps]:
+            torn[found], cell[found] = i, first + step[i]
+            found += 1
+    return torn[:found].copy(), cell[:found].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _order_by_cell(cell: Ints, start: Ints) -> Ints:
+    """The order of messages by cell and then by start."""
+    order, begin = group_by_number(cell, cell.max() + 1)
+    for k in range(len(begin) - 1):
+        own = order[begin[k] : begin[k + 1]]
+        if len(own) > 1:
+            order[begin[k] : begin[k + 1]] = own[np.argsort(start[own], kind="mergesort")]
+    return order
 
 
 @numba.njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.findings.case import Calls, Case, Floats, Ints
 from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
@@ -39,31 +39,31 @@ class Cells:
 
 def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
     """Durations less waiting by stream and step, and the pace of each message."""
-    columns = ("pair", "stream", "src", "dst", "kind", "step", "place", "num", "start_ns", "end_ns", "bytes")
-    steady = (pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("kind") != "unknown")
-    known = case.messages.lazy().filter(steady).select(columns).collect()
-    named = known["stream"].to_numpy().astype(np.int64)
-    stream, found = number_again(named, int(named.max(initial=-1)) + 1)
-    sizes = median_groups(known["bytes"].to_numpy().astype(np.float64), stream, len(found))
+    calls, steps = case.calls, case.steps.height
+    size = case.messages["bytes"].to_numpy()[calls.message]
+    stream, found = number_again(calls.row, len(calls.src))
     first = np.zeros(len(found), np.int64)
-    first[stream[::-1]] = np.arange(len(stream) - 1, -1, -1)
-    streams = known.select("pair", "src", "dst", "kind")[first].with_columns(
-        pl.Series("like_size", number_sizes(sizes))
+    first[stream[::-1]] = calls.message[::-1]
+    streams = case.messages.select("pair", "src", "dst", "kind")[first].with_columns(
+        pl.Series("like_size", number_sizes(median_groups(size.astype(np.float64), stream, len(found))))
     )
-    number, found = number_again(stream * case.steps.height + known["step"].to_numpy(), len(found) * case.steps.height)
+    number, found = number_again(stream * steps + calls.step, len(found) * steps)
     # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
-    each, longest = _leave_waiting_out(known, stream, streams)
-    between_two = streams["kind"].is_in(POINT_TO_POINT).to_numpy()[found // case.steps.height]
+    each, longest = _leave_waiting_out(calls, case.messages["num"].to_numpy()[calls.message], stream, streams)
+    between_two = streams["kind"].is_in(POINT_TO_POINT).to_numpy()[found // steps]
     quick = quantile_groups(each, number, len(found), _UNHINDERED)
     count = np.bincount(number, minlength=len(found))
-    whole = (known["end_ns"] - known["start_ns"]).to_numpy().astype(np.float64)
+    whole = (calls.end - calls.start).astype(np.float64)
     mean, most, whole = (np.bincount(number, values, len(found)) / count for values in (each, longest, whole))
-    begin = pl.col("end_ns") - pl.Series(each).cast(pl.Int64)
-    paces = known.select(
-        "pair", "kind", "stream", "step", begin.alias("begin_ns"), "end_ns", pace=pl.Series(each) / pl.col("bytes")
+    paces = streams.select("pair", "kind")[stream].with_columns(
+        stream=pl.Series(stream),
+        step=pl.Series(calls.step.astype(np.int32)),
+        begin_ns=pl.Series(calls.end - each.astype(np.int64)),
+        end_ns=pl.Series(calls.end),
+        pace=pl.Series(each / size),
     )
     cells = Cells(
-        streams=streams, stream=found // case.steps.height, step=found % case.steps.height, num=count,
+        streams=streams, stream=found // steps, step=found % steps, num=count,
         # A link that flaps slows some of a step's collectives, which a median would not show.
         took=np.where(between_two, quick, mean), mean=mean, longest=most, whole=np.where(between_two, quick, whole),
     )  # fmt: skip
@@ -93,20 +93,19 @@ def list_rows(cells: Cells) -> tuple[pl.DataFrame, Ints]:
     return rows.with_columns(pl.Series("unit", number_units(rows))), row
 
 
-def _leave_waiting_out(known: pl.DataFrame, stream: Ints, streams: pl.DataFrame) -> tuple[Floats, Floats]:
+def _leave_waiting_out(calls: Calls, num: Ints, stream: Ints, streams: pl.DataFrame) -> tuple[Floats, Floats]:
     """What each message took, and the longest hop of its collective; `stream` is the row of each among the streams.
 
-    Hops of a collective that start apart wait for a late rank, so they count from the last start.
+    Hops of a collective that start apart wait for a late rank, so they count from the last start. `num` is how many
+    messages the stream of each has in its step.
     """
     apart = streams["kind"].is_in(POINT_TO_POINT).to_numpy()
     kind, like = streams["kind"].rank("dense").to_numpy().astype(np.int64), streams["like_size"].to_numpy()
-    step, place, num = (known[c].to_numpy() for c in ("step", "place", "num"))
-    start, end = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
-    begin, final = start.copy(), end.copy()
+    begin, final = calls.start.copy(), calls.end.copy()
     # A group uses several connections that share no NIC: what is under way at the same time is taken to be one.
     for group in (number_units(streams), kind):
         sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
         sized[apart] = -1
-        call, count = number_calls(sized, stream, step, place, num)
-        begin_together(call, count, start, end, begin, final)
-    return (end - begin).astype(np.float64), (final - begin).astype(np.float64)
+        call, count = number_calls(sized, stream, calls.step, calls.place, num)
+        begin_together(call, count, calls.start, calls.end, begin, final)
+    return (calls.end - begin).astype(np.float64), (final - begin).astype(np.float64)

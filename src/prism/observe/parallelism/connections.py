@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import SKEW_NS
-from prism.observe.traffic.medians import find_median, interpolate_quantile, scatter
+from prism.observe.traffic.medians import find_median, interpolate_quantile, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
@@ -244,29 +244,22 @@ def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
 
     Clocks may differ by more than messages do, so the nearest few differences are tried; empty where messages are few.
     """
-    best, least = np.zeros(0, np.int64), np.inf
     if min(len(a), len(b)) < _LEAST:
-        return best, least
+        return np.zeros(0, np.int64), np.inf
+    best, least = _match_shifted(a, b, 0, np.zeros(0, np.int64), np.inf)
     for part in (2, 3, 1):  # The record of what goes with a message may be lost.
-        at, spread = _match_around(a, b, a[part * len(a) // 4])
-        if spread < least:
-            best, least = at, spread
+        best, least = _match_around(a, b, a[part * len(a) // 4], best, least)
         if least < _FLOOR_NS:
             break
     return best, least
 
 
 @numba.njit(cache=True, nogil=True)
-def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
-    """The best match with one message of the first kind put onto one of the other near it."""
-    best, least, shift = np.zeros(0, np.int64), np.inf, 0
+def _match_around(a: Ints, b: Ints, middle: int, best: Ints, least: float) -> tuple[Ints, float]:
+    """The best match with one message of the first kind put onto one of the other near it; what was best so far."""
     after = np.searchsorted(b, middle)
-    before = after - 1
-    for _ in range(_MOST_SHIFTS + 1):
-        at = nearest(b, a + shift)
-        spread = scatter(b[at] - a)
-        if spread < least:
-            best, least = at, spread
+    before, shift = after - 1, 0
+    for _ in range(_MOST_SHIFTS):
         if before >= 0 and (after == len(b) or middle - b[before] <= b[after] - middle):
             shift = b[before] - middle
             while before >= 0 and middle + shift - b[before] <= _SAME_SHIFT_NS:
@@ -277,4 +270,17 @@ def _match_around(a: Ints, b: Ints, middle: int) -> tuple[Ints, float]:
                 after += 1
         if abs(shift) > _MOST_SKEW * SKEW_NS:
             break
+        best, least = _match_shifted(a, b, shift, best, least)
     return best, least
+
+
+@numba.njit(cache=True, nogil=True)
+def _match_shifted(a: Ints, b: Ints, shift: int, best: Ints, least: float) -> tuple[Ints, float]:
+    """The better of a match and that of what is nearest once one clock is put right by a shift."""
+    at = nearest(b, a + shift)
+    distance = (b[at] - a).astype(np.float64)
+    away = np.abs(distance - take_median(distance))
+    if (away < least).sum() < len(away) // 2:  # To count takes less time than to find a median.
+        return best, least
+    spread = find_median(away)
+    return (at, spread) if spread < least else (best, least)

@@ -11,6 +11,8 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 from prism.observe import levels
 
@@ -122,15 +124,23 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
     """
     lost = math.log(sys.float_info.epsilon) / config.sharpness
     best, own = -math.inf, []
-    for degrees in list_layouts(count.ranks):
-        score = _log_prior(degrees, count.ranks, count.per_host, config)
+    layouts = _list_with_priors(count.ranks, count.per_host, config)
+    for place, (score, degrees) in sorted(
+        enumerate(layouts), key=lambda one: -one[1][0]
+    ):  # A likely one rules out most.
         for reading in count.readings:
             if score < best + lost:
                 break
             score += reading.log_likelihood(degrees)
         best = max(best, score)
-        own.append((score, degrees))
-    return [(score, degrees) for score, degrees in own if score >= best + lost]
+        own.append((score, place))
+    return [(score, layouts[place][1]) for score, place in sorted(own, key=itemgetter(1)) if score >= best + lost]
+
+
+@lru_cache(maxsize=64)
+def _list_with_priors(ranks: int, per_host: int, config: LayoutConfig) -> list[tuple[float, Degrees]]:
+    """Every layout of as many ranks and how common it is."""
+    return [(_log_prior(degrees, ranks, per_host, config), degrees) for degrees in list_layouts(ranks)]
 
 
 def confidence_of(ranked: Sequence[RankedLayout], name: str) -> float:

@@ -79,7 +79,10 @@ def list_clocks(
     if micro.any() and closing.any() and "synchronisation".startswith(asked):
         found.append(("synchronisation", after_synchronisation(start, end, micro, closing, period_ns)))
     for kind in ("dp", "embedding", "pp", "cp", "ep", "tp"):
-        own = (streams["kind"].to_numpy() == kind)[row]
+        of_kind = streams["kind"].to_numpy() == kind
+        if not of_kind.any():
+            continue
+        own = of_kind[row]
         if own.any():
             found += _strike_by_kind(
                 start[own], end[own], row[own], streams["bytes"].to_numpy(), period_ns, kind, asked

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.observe.traffic.numbering import group_by_number
+from prism.observe.traffic.numbering import group_values
 
 
 @numba.njit(cache=True, nogil=True)
@@ -49,23 +49,23 @@ def quantile_groups(
     values: NDArray[np.float64], number: NDArray[np.int64], count: int, share: float
 ) -> NDArray[np.float64]:
     """The value at a quantile of each group, the lower of two; `number` is the group of each value."""
-    order, begin = group_by_number(number, count)
+    grouped, begin = group_values(values, number, count)
     found = np.full(count, np.nan)
     for g in range(count):
-        own = values[order[begin[g] : begin[g + 1]]]
-        if len(own):
-            found[g] = select_nth(own, int(share * (len(own) - 1)))
+        num = begin[g + 1] - begin[g]
+        if num:
+            found[g] = select_nth(grouped[begin[g] : begin[g + 1]], int(share * (num - 1)))
     return found
 
 
 @numba.njit(cache=True, nogil=True)
 def median_groups(values: NDArray[np.float64], number: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """The median of each group, nan where it is empty; `number` is the group of each value."""
-    order, begin = group_by_number(number, count)
+    grouped, begin = group_values(values, number, count)
     found = np.full(count, np.nan)
     for g in range(count):
         if begin[g + 1] > begin[g]:
-            found[g] = find_median(values[order[begin[g] : begin[g + 1]]])
+            found[g] = find_median(grouped[begin[g] : begin[g + 1]])
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ Ints = NDArray[np.int64]
 
 _MOST_CLASSES = levels.SAMPLED_STREAMS  # sizes of one connection that are told apart; more are tokens routed at random
 _FREE = np.int64(-1)
+_FIRST_KEYS = 512  # that a hash table has room for before it grows; a power of two
 _MOST_SLOTS = levels.SAMPLED_GROUPS  # ranks behind one NIC
 _AS_OFTEN = levels.SHARE_LARGE  # of the messages of the first slot
 
@@ -24,40 +27,41 @@ def number_keys(keys: Ints) -> tuple[Ints, Ints]:
     if 0 <= span < 2 * len(keys):  # A table of all that the keys may be is read far faster than a hashed one.
         numbers, found = number_again(keys - least, span + 1)
         return numbers, found + least
-    bits = 10
-    slots = np.full((1 << bits, 2), _FREE, np.int64)  # of each the key and, where it is taken, its number
-    found = np.empty(1 << (bits - 1), np.int64)
-    numbers = np.empty(len(keys), np.int64)
-    count = 0
-    for i in range(len(keys)):
-        key = keys[i]
-        at = _find_slot(slots, key)
-        if slots[at, 1] < 0:
-            if count == len(found):
-                bits += 2
-                slots = np.full((1 << bits, 2), _FREE, np.int64)
-                grown = np.empty(1 << (bits - 1), np.int64)
-                grown[:count] = found
-                found = grown
-                for k in range(count):
-                    place = _find_slot(slots, found[k])
-                    slots[place, 0], slots[place, 1] = found[k], k
-                at = _find_slot(slots, key)
-            slots[at, 0], slots[at, 1] = key, count
-            found[count] = key
-            count += 1
-        numbers[i] = slots[at, 1]
+    numbers, found, slots = np.empty(len(keys), np.int64), np.empty(_FIRST_KEYS, np.int64), _make_slots(_FIRST_KEYS)
+    done, count = _number_more(keys, 0, slots, numbers, found, 0)
+    while done < len(keys):  # The table is half full: all keys move to a larger one.
+        known, found, slots = found, np.empty(4 * count, np.int64), _make_slots(4 * count)
+        _number_more(known, 0, slots, np.empty(count, np.int64), found, 0)
+        done, count = _number_more(keys, done, slots, numbers, found, count)
     return numbers, found[:count].copy()
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_slot(slots: Ints, key: int) -> int:
-    """Where a key is, or would be."""
+def _make_slots(most: int) -> Ints:
+    """Empty slots of a hash table for so many keys, a power of two."""
+    return np.full(2 * most, _FREE, np.int64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_more(keys: Ints, begin: int, slots: Ints, numbers: Ints, found: Ints, count: int) -> tuple[int, int]:
+    """Number keys from `begin` on until `found` is full; where that was, and how many keys were found in all.
+
+    The upper half of a product with a large odd number scatters keys; the lower half does not depend on what the upper
+    half of a key holds.
+    """
     mask = len(slots) - 1
-    at = _scatter(key) & mask
-    while slots[at, 1] >= 0 and slots[at, 0] != key:
-        at = (at + 1) & mask
-    return int(at)
+    for i in range(begin, len(keys)):
+        key = keys[i]
+        at = np.int64(np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
+        while slots[at] >= 0 and found[slots[at]] != key:
+            at = (at + 1) & mask
+        if slots[at] < 0:
+            if count == len(found):
+                return i, count
+            slots[at], found[count] = count, key
+            count += 1
+        numbers[i] = slots[at]
+    return len(keys), count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -203,27 +207,26 @@ def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, clo
 
 
 @numba.njit(cache=True, nogil=True)
-def _scatter(key: int) -> int:
-    """A multiplicative hash; neighbouring keys land far apart."""
-    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-    return int(mixed >> np.uint64(20))
+def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
+    """Row numbers grouped by number, each group in the old order, and where each group begins."""
+    return group_values(np.arange(len(numbers)), numbers, count)
 
 
 @numba.njit(cache=True, nogil=True)
-def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
-    """Row numbers grouped by number, each group in the old order, and where each group begins."""
+def group_values(values: NDArray[Any], numbers: Ints, count: int) -> tuple[NDArray[Any], Ints]:
+    """Values grouped by number, each group in the old order, and where each group begins."""
     begin = np.zeros(count + 1, np.int64)
     for i in range(len(numbers)):
         begin[numbers[i] + 1] += 1
     for k in range(count):
         begin[k + 1] += begin[k]
     fill = begin[:-1].copy()
-    order = np.empty(len(numbers), np.int64)
+    grouped = np.empty(len(values), values.dtype)
     for i in range(len(numbers)):
         k = numbers[i]
-        order[fill[k]] = i
+        grouped[fill[k]] = values[i]
         fill[k] += 1
-    return order, begin
+    return grouped, begin
 
 
 @numba.njit(cache=True, nogil=True)

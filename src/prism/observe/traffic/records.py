@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.traffic.numbering import group_by_number, number_keys
+from prism.observe.traffic.numbering import group_values, number_keys
 from prism.observe.traffic.threads import do_each
 from prism.records.flow_summary import endpoints_of
 
@@ -134,21 +134,18 @@ def _list_ends(flows: pl.DataFrame) -> Ints:
 
 def order_records(flows: pl.DataFrame, pair: Ints, connection: Ints, num_pairs: int) -> Records:
     """The records pair by pair, those of a pair in order of start."""
-    start = flows["start_ns"].to_numpy()
-    rows, begin = group_by_number(pair, num_pairs)
-    grouped = start[rows]
-    turns = grouped[1:] < grouped[:-1]
+    columns = [flows["start_ns"].to_numpy(), _list_ends(flows), flows["bytes"].to_numpy(), connection]
+    (start, begin), *others = do_each(lambda column: group_values(column, pair, num_pairs), columns)
+    turns = start[1:] < start[:-1]
     turns[begin[1:-1] - 1] = False  # where the next pair begins
     if turns.any():
-        order = np.argsort(start, kind="stable")
-        rows = order[group_by_number(pair[order], num_pairs)[0]]
-        grouped = start[rows]
-    end, size, ordered = do_each(
-        lambda column: column[rows], (_list_ends(flows), flows["bytes"].to_numpy(), connection)
-    )
+        order = np.argsort(columns[0], kind="stable")
+        pair, columns = pair[order], [column[order] for column in columns]
+        (start, begin), *others = do_each(lambda column: group_values(column, pair, num_pairs), columns)
+    (end, _), (size, _), (ordered, _) = others
     number = np.repeat(np.arange(num_pairs), np.diff(begin))
     # Some exporters mix the two up; a transfer does not end before it starts.
-    return Records(pair=number, connection=ordered, start=grouped, end=np.maximum(grouped, end), size=size)
+    return Records(pair=number, connection=ordered, start=start, end=np.maximum(start, end), size=size)
 
 
 def read_rate(flows: pl.DataFrame) -> int | None:
