@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Each worker of the suite has a core to itself. Read by OpenMP when it is first loaded, which is later than this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("prism", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("prism")
 
