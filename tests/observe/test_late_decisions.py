@@ -284,6 +284,8 @@ def find(monkeypatch: pytest.MonkeyPatch, case: Case, *tables: Residuals) -> lis
 def test_a_rank_that_is_late_in_the_slow_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = place(lengths=[1.0] * 6 + [1.2] * 4)
     assert find(monkeypatch, case, ring(late_in(2, slice(6, None)))) == [("slow_compute", "h2", 6, 9)]
+    short = place(lengths=[1.0] * 7 + [1.2] * 3)
+    assert find(monkeypatch, short, ring(late_in(2, slice(7, None)))) == [("slow_compute", "h2", 7, 9)]
     assert find(monkeypatch, case) == []
     assert find(monkeypatch, place(lengths=[1.0, 1.2]), ring(late_in(2, slice(1, None)))) == []
 
@@ -304,6 +306,29 @@ def test_where_another_is_late_in_each_step_the_load_is_uneven(monkeypatch: pyte
         late[step % 4, step], late[(step + 1) % 4, step], late[(step + 2) % 4, step] = 0.3, 0.2, 0.1
     case = place(lengths=[1.0] * 4 + [1.3] * 6)
     assert find(monkeypatch, case, ring(late)) == [("load_imbalance", "job-1", 4, 9)]
+
+
+def test_the_best_stretch_of_a_candidate_counts_and_not_what_it_loses_before() -> None:
+    longer = np.where(np.arange(STEPS) >= 6, 0.2, 0.0)
+    scores = gains([[-3.0] * 6 + [10.0] * 4, [1.0] * STEPS, [-3.0] * STEPS, [-3.0] * STEPS], (0.2, 0.2, 0.0, 0.0))
+    (told,) = causes._choose(place(lengths=[1.0] * 6 + [1.2] * 4), scores, None, longer)
+    assert (told.finding.culprit.id, told.gain) == ("h0", 40.0)
+
+
+def test_who_was_always_late_by_less_than_a_tenth_of_a_step_is_not_told() -> None:
+    always, every = Window(0, STEPS - 1, 0.0, 1.0), np.full((4, STEPS), -3.0)
+    every[1] = 20.0
+    for share, told in ((0.1, 1), (0.09, 0)):
+        found = causes._choose(place(), gains(every.tolist(), (0.0, share, 0.0, 0.0)), always, None)
+        assert isinstance(found, list) and len(found) == told
+
+
+def test_turns_that_no_single_host_gains_from_are_sure() -> None:
+    turns = np.full((4, STEPS), -20.0)
+    for step in range(2, 8):
+        turns[step % 4, step] = 10.0
+    (told,) = causes._tell_uneven(place(), blame(0, 1, 2, 3, gain=2.0), gains(turns.tolist()))
+    assert told.finding.score == 0.99
 
 
 # -- the scorer
@@ -356,6 +381,10 @@ def test_a_hop_counts_for_its_sender_and_its_receiver_but_not_for_those_who_have
     assert gain[1:3].tolist() == [[0.0] * 2] * 2
     assert gain[3].tolist() == [0.0] * 2  # what is between its members does not tell that they are late
     assert gain[4].tolist() == pytest.approx([10.0] * 2)
+    late[[0, 3]] = 0.1
+    all_but_one, _ = _gain(table, [[0]], either_end=False)
+    assert all_but_one[0].tolist() == pytest.approx([20.0] * 2)  # both of its hops, and it receives one of them
+    late[[0, 3]] = 0.0
     plain, _ = _gain(table, [[1], [2], [3]], either_end=False)
     assert plain[0].tolist() == [0.0] * 2  # its other hop, from 0 to 1, is not late
 

@@ -121,6 +121,8 @@ def test_a_job_may_end_where_usual_steps_rest_half_as_long_as_ever() -> None:
     assert not life._may_end_at(template, RANKS - 1, 10, lax)  # between two that start at once
     assert life._may_end_at(template, RANKS, 0, CONFIG)  # nothing is known before the first step
     assert life._may_end_at(template, RANKS * LAYERS + 1, 10, CONFIG)  # no step sends as much
+    inside = make_plain_template(make_messages(rest_ms=100))  # the longest rest is after the second layer
+    assert life._may_end_at(inside, RANKS * LAYERS, 10, CONFIG)
 
 
 def test_whole_steps_since_the_start_are_those_of_nearly_every_stream() -> None:
@@ -147,6 +149,13 @@ def test_where_steps_differ_in_length_a_cut_may_be_a_part_of_one(odd: int, whole
     until[:odd] += round(0.31 * S)
     at = BEGIN + (STEPS - 1) * S + 400 * MS
     assert rests_whole(replace(template, until=until), at, start_seen=False, config=CONFIG) is whole
+
+
+def test_ranks_that_disagree_have_stopped_whatever_records_hide() -> None:
+    template = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < rank))
+    template = replace(template, longest_ns=400.0 * MS)
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert not rests_whole(template, at, start_seen=False, config=CONFIG)
 
 
 def test_nothing_is_broken_off_before_the_first_step_or_where_nothing_is_usual() -> None:
@@ -240,6 +249,7 @@ def test_windows_at_the_edges() -> None:
 
 def test_a_quantile_is_the_lower_value() -> None:
     values = np.array([[1.0, 2.0, 3.0, 4.0, np.nan]])
+    assert quantile_rows(np.array([[5.0, np.nan]]), 1.0, axis=1).tolist() == [5.0]
     assert [quantile_rows(values, share, axis=1)[0] for share in (0.0, 0.32, 0.34, 0.99, 1.0)] == [1, 1, 2, 3, 4]
 
 
@@ -309,6 +319,14 @@ def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
     assert find_drift(make_case(noisy.tolist())) == []
 
 
+def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:
+    x = np.arange(40) / 39
+    lengths = 1 + 0.1 * x**1.5
+    rise = float(np.median((lengths[20:] - lengths[:20]) / (x[20:] - x[:20])))
+    (found,) = find_drift(make_case(lengths.tolist()))
+    assert found.lost_gpu_seconds == pytest.approx(0.5 * rise * 40 * HOSTS, rel=1e-4)
+
+
 def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> None:
     def told(pauses: list[float]) -> bool:
         at = dict(zip(range(2, 60, 4), pauses, strict=False))
@@ -348,14 +366,40 @@ def test_a_silence_at_the_end_is_told_with_the_last_whole_step_before_it() -> No
     assert silence._find_silences(make_ring(15, left_out=left, until_s=14 * 1.2 + 0.4 + 3.59)) == []
 
 
+def whole(*steps: int) -> list[tuple[int, int, int]]:
+    return [(h, step, layer) for step in steps for h in range(HOSTS) for layer in range(6)]
+
+
+def half(*steps: int) -> list[tuple[int, int, int]]:
+    return [(h, step, layer) for step in steps for h in range(HOSTS) for layer in range(3, 6)]
+
+
+def test_a_silence_between_whole_steps_does_not_hide_one_that_broke_a_step_off() -> None:
+    (found,) = silence._find_silences(make_ring(15, left_out=[*whole(7, 8), *half(14)], until_s=60))
+    assert (found.last, found.ends) == (13, False)
+    assert silence._find_silences(make_ring(15, left_out=[*whole(7, 8), *half(14)], until_s=14 * 1.2 + 1.4)) == []
+
+
+def test_a_silence_may_follow_the_first_step() -> None:
+    (found,) = silence._find_silences(make_ring(15, left_out=[*half(1), *whole(2, 3)], until_s=18))
+    assert (found.last, found.ends) == (0, True)
+
+
+def test_silences_that_come_again_and_again_are_part_of_how_a_job_works() -> None:
+    often = [*half(2, 7, 12, 17), *whole(3, 8, 13, 18)]
+    assert silence._find_silences(make_ring(25, left_out=often, until_s=30)) == []
+    few = [*half(2, 7, 12), *whole(3, 8, 13)]
+    assert len(silence._find_silences(make_ring(25, left_out=few, until_s=30))) == 3
+
+
 def test_a_step_is_resumed_that_a_silence_broke_off_and_that_sent_all_in_the_end() -> None:
     case = make_ring(15, until_s=18)
     begin = START + 5 * 1200 * MS
     assert silence._is_resumed(case, Silence(begin + 400 * MS, begin + 450 * MS, 4, True))
     assert not silence._is_resumed(case, Silence(begin + 400 * MS, begin + 1300 * MS, 4, True))  # the step is over
     assert not silence._is_resumed(case, Silence(START - 5, START + 100 * MS, 0, True))  # before the first
-    half = make_ring(15, left_out=[(h, 5, layer) for h in range(HOSTS) for layer in (4, 5)], until_s=18)
-    assert not silence._is_resumed(half, Silence(begin + 400 * MS, begin + 450 * MS, 4, True))
+    cut = make_ring(15, left_out=[(h, 5, layer) for h in range(HOSTS) for layer in (4, 5)], until_s=18)
+    assert not silence._is_resumed(cut, Silence(begin + 400 * MS, begin + 450 * MS, 4, True))
     first = Silence(START + 100 * MS, START + 150 * MS, 0, True)
     assert silence._is_resumed(case, first)
 

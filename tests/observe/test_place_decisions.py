@@ -149,7 +149,7 @@ def test_paths_are_those_while_it_was_slow_and_links_that_came_into_use_then_hav
         }
 
     rows = [
-        route(0, "a>b>c", 0.0, 1.0), route(0, "a>d>c", 1.5, 6.0),  # moved
+        route(0, "a>b>c", 0.0, 1.0), route(0, "a>d>c", 1.0, 6.0),  # moved
         route(1, "a>e>c", 1.5, 6.0),  # was not there before
         route(2, "a>f>c", 0.0, 1.5), route(2, "a>g>c", 2.5, 6.0),  # moved, and is not slow
         route(3, "a>h>c", 0.0, 6.0),
@@ -195,6 +195,8 @@ def test_a_job_of_which_a_suspect_touches_less_than_half_does_not_speak_for_it()
     half, less = make_scene([1, 2], []), make_scene([1, 2, 3], [])
     of = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [half])}
     assert of["nic", "1"] == 1 + 1 and of["pair", "0>1"] == 1
+    quick = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [make_scene([1], [0])])}
+    assert quick["pair", "0>1"] == 1  # a pair is one job's own
     of = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [less])}
     assert of["nic", "1"] == 1
 
@@ -300,6 +302,18 @@ def test_a_heavy_stage_is_slow_forward_too(forward: float, told: bool) -> None:
     assert not stages._is_slow_forward(changed, 2, 3)
 
 
+@pytest.mark.parametrize(("more", "told"), [(0.235, 1), (0.225, 0)])
+def test_a_stage_is_heavier_by_a_fifth_and_three_times_its_noise(
+    more: float, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, table = make_stages([0.03] * 4)
+    monkeypatch.setattr(
+        stages, "_work_of_stages", lambda t: {1: (0.03, 0.0), 2: (0.03 * (1 + more), 0.01), 3: (0.03, 0.0)}
+    )
+    monkeypatch.setattr(stages, "_is_slow_forward", lambda *args: True)
+    assert len(stages.find_heavy_stages(case, table)) == told
+
+
 def test_two_stages_have_nothing_to_compare_and_noise_hides_a_little_more() -> None:
     case, table = make_stages([0.03, 0.03, 0.045, 0.03])
     two = replace(table, stage=np.array([0, 1, 1, 1]))
@@ -318,6 +332,8 @@ def test_two_stages_have_nothing_to_compare_and_noise_hides_a_little_more() -> N
 def test_where_transfers_are_not_seen_only_a_long_stretch_of_slow_steps_is_told() -> None:
     lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
     assert name(ranking.find_all([replace(make_case(lengths), transfers_visible=False)])) == [("slow_step", "job-1")]
+    two = make_case([1.0] * 20 + [1.5] * 2 + [1.0] * 10)  # twice as long as the longest step
+    assert name(ranking.find_all([replace(two, transfers_visible=False)])) == [("slow_step", "job-1")]
     single = [1.0] * 20 + [3.5] + [1.0] * 10
     assert ranking.find_all([replace(make_case(single), transfers_visible=False)]) == ()
 
