@@ -249,6 +249,19 @@ def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
     assert causes._tell_uneven(place(), replace(late, window=Window(0, 1, 0.2, 1.0)), hosts) == []
 
 
+def test_hosts_that_are_never_last_are_not_counted_and_turns_at_other_times_explain_nothing() -> None:
+    turns = np.full((4, STEPS), -20.0)
+    turns[0, 2:4], turns[1, 4:6], turns[2, 6:8], turns[3, 5] = 10.0, 10.0, 10.0, -1.0
+    hosts = gains(turns.tolist())
+    (told,) = causes._tell_uneven(place(), blame(0, 1, 2, 3), hosts)
+    assert "3 different hosts in 6 steps" in told.finding.evidence
+    longer = np.zeros(STEPS)
+    longer[:2] = 0.5
+    assert causes._find_turns(place(), hosts, longer) == []
+    longer[2:8] = 0.5
+    assert len(causes._find_turns(place(), hosts, longer)) == 1
+
+
 def test_hosts_are_taken_from_all_candidates() -> None:
     many = gains(np.ones((4, STEPS)).tolist())
     both = Scores(
@@ -352,7 +365,7 @@ def test_a_candidate_is_settled_over_the_steps_of_a_window() -> None:
 @pytest.mark.parametrize(
     ("gain", "window"),
     [([-1, 5, -2, 6, -1], (1, 3, 2 / 3)), ([5, -9, 4, -1, 6], (2, 4, 2 / 3)), ([3, -1, -9], (0, 0, 1.0)),
-     ([-3, -1, -9], (1, 1, 0.0))],
+     ([-3, -1, -9], (1, 1, 0.0)), ([-3, 1, 1], (1, 2, 1.0))],
 )  # fmt: skip
 def test_the_window_of_a_candidate_is_where_it_gains_most(gain: list[int], window: tuple[int, int, float]) -> None:
     found = gains([gain]).find_window(0)
@@ -387,6 +400,16 @@ def test_a_hop_counts_for_its_sender_and_its_receiver_but_not_for_those_who_have
     late[[0, 3]] = 0.0
     plain, _ = _gain(table, [[1], [2], [3]], either_end=False)
     assert plain[0].tolist() == [0.0] * 2  # its other hop, from 0 to 1, is not late
+
+
+def test_rows_are_found_by_their_ends_whatever_their_order() -> None:
+    sender, receiver = np.array([2, 0, 3, 1]), np.array([3, 1, 0, 2])
+    late = np.zeros((4, 1))
+    late[[0, 3]] = 0.1  # from 2 to 3, and from 1 to 2
+    gain, _ = _gain(Residuals(sender, receiver, late, 0.01), [[0], [1], [2], [3]], either_end=False)
+    assert gain[:, 0].tolist() == pytest.approx([0.0, 0.0, 20.0, 0.0])
+    few, _ = _gain(Residuals(np.array([0]), np.array([-1]), late[:1], 0.01), [[3], [0]], either_end=True)
+    assert few[:, 0].tolist() == pytest.approx([0.0, 10.0])
 
 
 def test_delays_of_a_place_are_judged_inside_its_window() -> None:

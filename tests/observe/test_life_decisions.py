@@ -121,6 +121,8 @@ def test_a_job_may_end_where_usual_steps_rest_half_as_long_as_ever() -> None:
     assert not life._may_end_at(template, RANKS - 1, 10, lax)  # between two that start at once
     assert life._may_end_at(template, RANKS, 0, CONFIG)  # nothing is known before the first step
     assert life._may_end_at(template, RANKS * LAYERS + 1, 10, CONFIG)  # no step sends as much
+    broken = make_plain_template(make_messages(lambda rank, step, layer: step != 2 or layer < 2))
+    assert not life._may_end_at(broken, RANKS * 4, 10, CONFIG)  # the first step that is looked at is too short
     inside = make_plain_template(make_messages(rest_ms=100))  # the longest rest is after the second layer
     assert life._may_end_at(inside, RANKS * LAYERS, 10, CONFIG)
 
@@ -229,6 +231,15 @@ def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_e
     assert [math.prod((r.degrees.dp, r.degrees.pp, r.degrees.tp, r.degrees.cp)) for r in tops[:2]] == [16, 32]
 
 
+def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood() -> None:
+    count = RankCount(ranks=16, per_host=8, readings=[])
+    scores = {d: score for score, d in _score_layouts(count, LayoutConfig())}
+    first, *others = rank_layouts([count])
+    for other in others:
+        behind = scores[first.degrees] - scores[other.degrees]
+        assert math.log(first.probability / other.probability) == pytest.approx(3 * behind)
+
+
 def test_the_confidence_in_a_degree_is_that_of_all_layouts_that_have_it() -> None:
     found = rank_layouts([RankCount(ranks=16, per_host=8, readings=[])])
     best = found[0].degrees
@@ -283,6 +294,23 @@ def test_how_sure_a_cause_is_follows_from_its_steps_in_standard_errors() -> None
     assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
 
 
+def test_steps_without_noise_are_compared_to_a_fraction_of_a_thousandth() -> None:
+    lengths = [0.1] * 20 + [0.1003] * 6
+    assert weigh(make_case(lengths), make_finding(2.0, 9.0)) > 0.99
+
+
+def test_one_step_that_is_far_shorter_counts_no_further_than_six_standard_deviations() -> None:
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    lengths[:12] += 0.2
+    lengths[3] = 0.1
+    case = make_case(lengths.tolist())
+    noise = 1.4826 * 0.1 / math.sqrt(2)
+    more = float(np.clip(lengths[:12] - 1.0, -6 * noise, None).mean())
+    error = noise * math.sqrt(1 / 12 + (math.pi / 2) / 18)
+    found = weigh(case, make_finding(0, float(lengths[:12].sum()) - 0.5))
+    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
+
+
 # -- steps
 
 
@@ -317,6 +345,15 @@ def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
     assert find_drift(make_case(flat.tolist())) == []
     noisy = rise + 0.2 * np.random.default_rng(0).standard_normal(20)
     assert find_drift(make_case(noisy.tolist())) == []
+
+
+def test_longer_pauses_are_told_with_their_number_and_length() -> None:
+    at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
+    case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
+    (found,) = find_longer_pauses(case)
+    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s"
+    assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
+    assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
 
 
 def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:

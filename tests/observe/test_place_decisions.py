@@ -244,11 +244,16 @@ def test_the_costliest_of_two_heavy_stages_is_told_and_the_other_listed(monkeypa
         stages, "_work_of_stages", lambda t: {1: (0.05, 0.0), 2: (0.06, 0.0), 3: (0.03, 0.0), 4: (0.03, 0.0)}
     )
     monkeypatch.setattr(stages, "_is_slow_forward", lambda *args: True)
-    monkeypatch.setattr(
-        stages, "price_slow_work",
-        lambda case, table, members, window, by_design: SimpleNamespace(lost_s=window.mean, margin=0.8, words=""),
-    )  # fmt: skip
+    asked = []
+
+    def price(case: Any, table: Any, members: list[int], window: Window, *, by_design: bool) -> Any:
+        asked.append((members, window.first, window.last, by_design))
+        return SimpleNamespace(lost_s=window.mean, margin=0.8, words="")
+
+    monkeypatch.setattr(stages, "price_slow_work", price)
     (told,) = stages.find_heavy_stages(case, table)
+    assert asked == [([1], 0, 11, True), ([2], 0, 11, True)]
+    assert told.finding.end_ns == case.steps["end_ns"][11]
     assert told.finding.culprit.id == "2" and told.finding.score == 0.8
     assert [(a.culprit.id, a.score) for a in told.seconds] == [("1", 0.4)]
 
@@ -280,7 +285,10 @@ def weights(sizes: list[int]) -> Any:
 
 
 def test_a_last_stage_may_be_heavier_by_what_it_has_more_of_weights() -> None:
-    assert stages._expect_of_last(weights([9, 10, 10, 12]), 3) == pytest.approx(0.2 + 1.5 * 0.2)
+    assert stages._expect_of_last(weights([1000, 10, 10, 12]), 3) == pytest.approx(0.2 + 1.5 * 0.2)
+    lone = weights([9, 10, 99, 12])  # of the third rank no stage is known
+    lone = replace(lone, stages=replace(lone.stages, stage={0: 0, 1: 1, 3: 3}))
+    assert stages._expect_of_last(lone, 3) == pytest.approx(0.2 + 1.5 * 0.2)
     assert stages._expect_of_last(weights([9, 10, 10, 8]), 3) == pytest.approx(0.2)
     assert stages._expect_of_last(weights([9, 10, 10]), 3) == 0.6
     none = make_messages([(0, BEGIN, BEGIN + S, 0)], kind="tp")
@@ -425,6 +433,19 @@ def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(m
     assert sorted(told(5.0)) == ["hang", "load_imbalance"]
     monkeypatch.setattr(ranking, "find_late", lambda case: [replace(uneven, finding=make_finding(0, 30))])
     assert sorted(told(0.5)) == ["hang", "slow_compute"]
+
+
+def test_the_end_of_the_observation_is_that_of_the_job_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_case([1.0] * 30, until_s=40.0)
+    second = make_case([1.0] * 30, until_s=60.0)
+    second = replace(second, job=replace(second.job, id="job-2"))
+    ends = {
+        "job-1": replace(make_finding(31, 40, lost=500), kind="hang"),
+        "job-2": replace(make_finding(31, 60), kind="hang"),
+    }
+    monkeypatch.setattr(ranking, "find_hang", lambda case: [replace(ends[case.job.id], job=case.job.id)])
+    # The first job is over; the second one still stands, and comes first though it has cost less.
+    assert [f.job for f in ranking.find_all([first, second])] == ["job-2", "job-1"]
 
 
 def test_a_heavy_stage_is_asked_for_only_where_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
