@@ -25,19 +25,23 @@ _FULL_DISK_KB = 3_000
 class Script:
     """Drills that share an undisturbed run."""
 
-    def __init__(self, folder: Path, stage: Callable[..., Stage] = Stage) -> None:
+    def __init__(
+        self, folder: Path, stage: Callable[..., Stage] = Stage, shrink: Callable[[Job], Job] = lambda job: job
+    ) -> None:
         self.folder = folder
         self._make_stage = stage  # another kind of place to run on
+        self._shrink = shrink  # where less than the whole job will do
         self._references: dict[tuple[int, int, str], dict[int, str]] = {}
 
     def stage(self, name: str, job: Job = JOB, **settings: object) -> Stage:
         """A stage with a folder of its own."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        return self._make_stage(folder=folder, job=job, settings=dict(settings))
+        return self._make_stage(folder=folder, job=self._shrink(job), settings=dict(settings))
 
     def reference(self, job: Job = JOB, skip: str = "", ranks: int | None = None) -> dict[int, str]:
         """The undisturbed losses, computed once."""
+        job = self._shrink(job)
         key = (job.steps, ranks or job.ranks, skip)
         if key not in self._references:
             folder = self.folder / f"reference-{len(self._references)}"

@@ -83,8 +83,11 @@ TARGETS = {
         tests=(
             "tests/observe/test_causes.py",
             "tests/observe/test_finding_decisions.py",
+            "tests/observe/test_late_decisions.py",
             "tests/observe/test_layout_model.py",
             "tests/observe/test_life.py",
+            "tests/observe/test_life_decisions.py",
+            "tests/observe/test_place_decisions.py",
             "tests/observe/test_progress.py",
             "tests/observe/test_suspects.py",
             "tests/observe/test_verdicts.py",

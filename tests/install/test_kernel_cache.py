@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from prism.kernel_cache import _name_source, choose_cache_folder
+from prism.kernel_sources import KERNEL_SOURCES
+
+PACKAGE = Path(__file__).parents[2] / "src" / "prism"
 
 
-def test_any_changed_source_file_changes_the_name(tmp_path: Path) -> None:
+def find_kernel_sources(package: Path) -> list[str]:
+    """Files that compile something, and those whose names a compiled function uses."""
+    found = set()
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        if "import numba" not in text and "from numba" not in text:
+            continue
+        found.add(path)
+        tree = ast.parse(text)
+        origins = {
+            name.asname or name.name: node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("prism.")
+            for name in node.names
+        }
+        used = {name for kernel in list_kernels(tree) for name in names_in(kernel)}
+        for name in used & origins.keys():
+            place = package / str(origins[name]).removeprefix("prism.").replace(".", "/")
+            found.add(place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
+    return sorted(path.relative_to(package).as_posix() for path in found)
+
+
+def list_kernels(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Functions that are compiled; all of a file's where it compiles by a call, whose argument may be any of them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    decorated = [f for f in functions if any("jit" in ast.unparse(d) for d in f.decorator_list)]
+    return decorated or functions
+
+
+def names_in(kernel: ast.FunctionDef) -> Iterator[str]:
+    """Names that the body uses; types in the signature change nothing that is compiled."""
+    for line in kernel.body:
+        yield from (node.id for node in ast.walk(line) if isinstance(node, ast.Name))
+
+
+def test_any_changed_source_of_kernels_changes_the_name(tmp_path: Path) -> None:
     inner = tmp_path / "solve"
     inner.mkdir()
     (inner / "kernel.py").write_text("a = 1\n")
     (tmp_path / "caller.py").write_text("b = 2\n")
-    before = _name_source(tmp_path)
-    assert _name_source(tmp_path) == before
+    (tmp_path / "page.py").write_text("c = 3\n")
+    sources = ("caller.py", "solve/kernel.py")
+    before = _name_source(tmp_path, sources)
+    (tmp_path / "page.py").write_text("c = 34\n")
+    assert _name_source(tmp_path, sources) == before, "a file without kernels compiles nothing anew"
     (inner / "kernel.py").write_text("a = 12\n")
-    changed = _name_source(tmp_path)
+    changed = _name_source(tmp_path, sources)
     assert changed != before
     os.utime(tmp_path / "caller.py", ns=(1, 1))
-    assert _name_source(tmp_path) != changed
+    assert _name_source(tmp_path, sources) != changed
 
 
-def test_compiled_files_and_caches_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "kernel.py").write_text("a = 1\n")
-    before = _name_source(tmp_path)
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "kernel.py").write_text("x")
-    (tmp_path / "kernel.nbi").write_text("x")
-    assert _name_source(tmp_path) == before
+def test_every_file_that_kernels_are_made_of_is_listed() -> None:
+    assert "\n".join(KERNEL_SOURCES) == "\n".join(find_kernel_sources(PACKAGE)), "copy the right side into the list"
+
+
+def test_a_file_that_a_kernel_takes_a_constant_from_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sizes.py").write_text("PAGE = 3\n")
+    (tmp_path / "words.py").write_text("NAME = 'x'\n")
+    (tmp_path / "kernel.py").write_text(
+        "import numba\nfrom prism.sizes import PAGE\nfrom prism.words import NAME\n\n"
+        "@numba.njit(cache=True)\ndef run():\n    return PAGE\n\ndef tell():\n    return NAME\n"
+    )
+    assert find_kernel_sources(tmp_path) == ["kernel.py", "sizes.py"]
 
 
 def test_the_folder_of_the_user_is_kept() -> None:

@@ -45,6 +45,7 @@ def fit_trees(
     """Trees on all past panels, recent ones weighing more; shallow and slow, since events are few."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits  # a requirement of scikit-learn
     except ImportError:
         raise MissingExtraError("`prism predict`", "predict") from None
     rows = np.vstack([p.values for p in panels])
@@ -59,8 +60,17 @@ def fit_trees(
         l2_regularization=5.0,
         random_state=seed,
     )
-    model.fit(rows, target, sample_weight=weight)
-    return Learned(name="trees", score=lambda p: model.predict_proba(p.values)[:, 1], is_probability=True)
+
+    def score(panel: Panel) -> Floats:
+        with threadpool_limits(1, user_api="openmp"):
+            found: Floats = model.predict_proba(panel.values)[:, 1]
+        return found
+
+    # One thread fits 60,000 rows in a quarter of a second. More threads wait for each other at every node of a tree,
+    # and on cores that others use too they take eight times as long.
+    with threadpool_limits(1, user_api="openmp"):
+        model.fit(rows, target, sample_weight=weight)
+    return Learned(name="trees", score=score, is_probability=True)
 
 
 def _thin_out(

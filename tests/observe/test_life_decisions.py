@@ -1,0 +1,446 @@
+"""Ends, layouts, windows, steps and silences at the borders of what is decided, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from test_finding_decisions import BEGIN as START
+from test_finding_decisions import HOSTS, make_case, make_finding, make_ring, name
+from test_life import (
+    BEGIN,
+    LAST,
+    LAYERS,
+    MS,
+    RANKS,
+    STEPS,
+    S,
+    make_messages,
+    make_plain_template,
+    make_steps,
+    make_streams,
+)
+
+from prism.observe.findings import silence
+from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
+from prism.observe.findings.silence import Silence
+from prism.observe.findings.verdicts import _measure_noise, covers, weigh
+from prism.observe.findings.windows import Window, find_window, quantile_rows
+from prism.observe.parallelism.layout_model import (
+    Degrees,
+    LayoutConfig,
+    RankCount,
+    Reading,
+    _log_prior,
+    _score_layouts,
+    confidence_of,
+    list_layouts,
+    rank_layouts,
+)  # fmt: skip
+from prism.observe.steps import life
+from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
+
+CONFIG = LifeConfig()
+
+
+# -- what a usual step sends
+
+
+def test_a_usual_step_is_the_middle_of_those_before_the_last() -> None:
+    # Since the 33rd step from the end each rank sends twice as much; the last step broke off and does not count.
+    def sends(rank: int, step: int, layer: int) -> bool:
+        return step < STEPS - 1 or layer < 1
+
+    assert make_plain_template(make_messages(sends)).usual.tolist() == [LAYERS] * RANKS
+    one = make_messages(lambda rank, step, layer: step == 0)
+    found = make_template(one, make_streams(one), make_steps(num=1), CONFIG)
+    assert found is not None and found.usual.tolist() == [LAYERS] * RANKS
+
+
+def test_only_the_latest_steps_tell_what_is_usual() -> None:
+    few = replace(CONFIG, templates=1)  # the four steps before the last
+
+    def sends(rank: int, step: int, layer: int) -> bool:
+        return layer < (LAYERS if step < STEPS - 5 else 2)
+
+    messages = make_messages(sends)
+    found = make_template(messages, make_streams(messages), make_steps(), few)
+    assert found is not None and found.usual.tolist() == [2] * RANKS
+    found = make_template(messages, make_streams(messages), make_steps(), replace(CONFIG, templates=2))
+    assert found is not None and found.usual.tolist() == [4] * RANKS  # four of six and four of two layers
+
+
+def test_streams_that_were_cut_are_no_part_of_a_usual_step() -> None:
+    messages = make_messages()
+    streams = make_streams(messages).with_columns(cut=pl.col("stream") == 1)
+    found = make_template(messages, streams, make_steps(), CONFIG)
+    assert found is not None and len(found.usual) == RANKS - 1 and found.row.max() == RANKS - 2
+
+
+# -- whether a job rests between steps
+
+
+def make_step_template(layers_of_last: int, *, usual: int = LAYERS, differing: float = 0.0, longest_ns: float = 100.0 * MS) -> StepTemplate:  # fmt: skip
+    template = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < layers_of_last))
+    return replace(template, differing=differing, longest_ns=longest_ns, usual=np.full(RANKS, usual))
+
+
+@pytest.mark.parametrize(
+    ("sent", "differing", "disagree"),
+    [
+        ([3, 3, 3, 3], 0.0, False),
+        ([3, 3, 3, 2], 0.0, False),  # one of four is what chance does: 0 + 3 * sqrt(1/4 / 4) is 0.75
+        ([3] * 36 + [2] * 4, 0.0, True),  # 0.1 of 40 is more than 3 * sqrt(1/40 / 40), 0.075
+        ([3] * 38 + [2] * 2, 0.0, False),
+        ([3] * 36 + [2] * 4, 0.1, False),
+        ([3] * 24 + [2] * 16, 0.1, True),  # 0.4 is more than 0.1 + 3 * sqrt(0.09 / 40), 0.24
+        ([3] * 31 + [2] * 9, 0.1, False),
+    ],
+)
+def test_ranks_disagree_by_more_than_lost_records_explain(sent: list[int], differing: float, disagree: bool) -> None:
+    template = replace(make_step_template(3, differing=differing), alike=np.zeros(len(sent), np.int64))
+    assert life._ranks_disagree(template, np.array(sent), replace(CONFIG, disagreeing=0.09)) is disagree
+
+
+def test_ranks_are_compared_with_those_that_do_the_same() -> None:
+    template = replace(make_step_template(3), alike=np.repeat([0, 1], 20))
+    assert not life._ranks_disagree(template, np.repeat([3, 1], 20), CONFIG)
+    assert life._ranks_disagree(template, np.r_[np.repeat([3, 1], 20)[:-6], [2] * 6], CONFIG)
+
+
+def test_a_job_may_end_where_usual_steps_rest_half_as_long_as_ever() -> None:
+    # Layers rest for 50 ms, after the last one for 150 ms.
+    template = make_plain_template(make_messages())
+    at = RANKS * np.arange(1, LAYERS + 1)
+    assert [life._may_end_at(template, int(p), 10, CONFIG) for p in at] == [False] * 5 + [True]
+    lax = replace(CONFIG, restful=50 / 150)
+    assert [life._may_end_at(template, int(p), 10, lax) for p in at] == [True] * 6
+    assert not life._may_end_at(template, RANKS - 1, 10, lax)  # between two that start at once
+    assert life._may_end_at(template, RANKS, 0, CONFIG)  # nothing is known before the first step
+    assert life._may_end_at(template, RANKS * LAYERS + 1, 10, CONFIG)  # no step sends as much
+    broken = make_plain_template(make_messages(lambda rank, step, layer: step != 2 or layer < 2))
+    assert not life._may_end_at(broken, RANKS * 4, 10, CONFIG)  # the first step that is looked at is too short
+    inside = make_plain_template(make_messages(rest_ms=100))  # the longest rest is after the second layer
+    assert life._may_end_at(inside, RANKS * LAYERS, 10, CONFIG)
+
+
+def test_whole_steps_since_the_start_are_those_of_nearly_every_stream() -> None:
+    template = make_plain_template(make_messages())
+    assert life._sent_whole_steps(template, LAST)
+    assert life._sent_whole_steps(template, BEGIN + 3 * S - 1)
+    assert not life._sent_whole_steps(template, BEGIN + 3 * S)
+    assert not life._sent_whole_steps(template, BEGIN)
+    none = replace(template, usual=np.where(np.arange(RANKS) == 0, 0, LAYERS))
+    assert life._sent_whole_steps(none, LAST)  # what is usually not sent does not count
+
+
+@pytest.mark.parametrize(("longest_ms", "whole"), [(299.0, False), (301.0, True)])
+def test_records_that_last_for_a_third_of_a_step_hide_where_it_ends(longest_ms: float, whole: bool) -> None:
+    template = make_step_template(3, longest_ns=longest_ms * MS)
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert rests_whole(template, at, start_seen=False, config=CONFIG) is whole
+
+
+@pytest.mark.parametrize(("odd", "whole"), [(1, False), (2, True)])
+def test_where_steps_differ_in_length_a_cut_may_be_a_part_of_one(odd: int, whole: bool) -> None:
+    template = make_step_template(3)
+    until = template.until.copy()
+    until[:odd] += round(0.31 * S)
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert rests_whole(replace(template, until=until), at, start_seen=False, config=CONFIG) is whole
+
+
+def test_ranks_that_disagree_have_stopped_whatever_records_hide() -> None:
+    template = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < rank))
+    template = replace(template, longest_ns=400.0 * MS)
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert not rests_whole(template, at, start_seen=False, config=CONFIG)
+
+
+def test_nothing_is_broken_off_before_the_first_step_or_where_nothing_is_usual() -> None:
+    template = make_step_template(3)
+    assert rests_whole(template, BEGIN - 1, start_seen=False, config=CONFIG)
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert not rests_whole(template, at, start_seen=False, config=CONFIG)
+    assert rests_whole(replace(template, usual=np.zeros(RANKS, np.int64)), at, start_seen=False, config=CONFIG)
+
+
+def test_after_the_last_step_what_was_sent_since_its_end_counts() -> None:
+    cut = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3))
+    early = replace(cut, begin=cut.begin[:-1], until=cut.until[:-1])
+    at = BEGIN + (STEPS - 1) * S + 400 * MS
+    assert not rests_whole(early, at, start_seen=False, config=CONFIG)
+    assert rests_whole(early, int(early.until[-1]) - 1, start_seen=False, config=CONFIG)
+
+
+# -- layouts
+
+
+def test_every_layout_of_a_number_of_ranks_is_listed_once() -> None:
+    for ranks in (1, 6, 12):
+        found = list(list_layouts(ranks))
+        every = {
+            (dp, pp, tp, cp, ep)
+            for pp in range(1, ranks + 1) for tp in range(1, ranks + 1) for cp in range(1, ranks + 1)
+            for dp in range(1, ranks + 1) for ep in range(1, ranks + 1)
+            if dp * pp * tp * cp == ranks and (dp * cp) % ep == 0 and ranks % ep == 0
+        }  # fmt: skip
+        assert len(found) == len(every) and {(d.dp, d.pp, d.tp, d.cp, d.ep) for d in found} == every
+
+
+def degrees(**values: int) -> Degrees:
+    return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **values})
+
+
+@pytest.mark.parametrize(
+    ("layout", "factors"),
+    [
+        ({"dp": 16}, (0.9, 0.8, 0.8, 0.7)),
+        ({"dp": 4, "pp": 4}, (0.9, 0.8, 0.5, 0.3)),  # two stages on each host of eight
+        ({"dp": 8, "pp": 2}, (0.9, 0.8, 0.5, 0.7)),
+        ({"dp": 4, "pp": 2, "tp": 2}, (0.9, 0.8, 0.5, 0.7)),
+        ({"dp": 8, "tp": 2}, (0.9, 0.8, 0.2, 0.7)),
+        ({"dp": 8, "cp": 2}, (0.1, 0.8, 0.8, 0.7)),
+        ({"dp": 8, "pp": 2, "ep": 2}, (0.9, 0.2, 0.8, 0.7)),
+        ({"tp": 16}, (0.9, 0.8, 0.2, 0.02, 0.7)),  # over hosts
+    ],
+)
+def test_how_common_a_layout_is(layout: dict[str, int], factors: tuple[float, ...]) -> None:
+    assert _log_prior(degrees(**layout), 16, 8, LayoutConfig()) == pytest.approx(sum(map(math.log, factors)))
+
+
+def test_tensors_split_over_a_number_that_is_no_power_of_two_are_rare() -> None:
+    rare = _log_prior(degrees(dp=4, tp=3), 12, 8, LayoutConfig())
+    assert rare == pytest.approx(sum(map(math.log, (0.9, 0.8, 0.2, 0.02, 0.7))))
+
+
+def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_each_other() -> None:
+    stages = Reading(value=4, reliability=0.98, predict=lambda d: (d.pp,))
+    sharp = Reading(value=2, reliability=1 - 1e-9, predict=lambda d: (d.tp,), merged=True)
+    count = RankCount(ranks=16, per_host=8, readings=[stages, sharp])
+    kept = _score_layouts(count, LayoutConfig())
+    assert {d.tp for _, d in kept} == {2}
+    everything = _score_layouts(RankCount(ranks=16, per_host=8, readings=[stages]), LayoutConfig())
+    assert {d.tp for _, d in everything} > {1, 2, 4}
+    first, second = (RankCount(ranks=r, per_host=8, readings=[]) for r in (16, 32))
+    found = rank_layouts([first, second])
+    tops = [r for r in found if r.probability == pytest.approx(found[0].probability)]
+    assert [math.prod((r.degrees.dp, r.degrees.pp, r.degrees.tp, r.degrees.cp)) for r in tops[:2]] == [16, 32]
+
+
+def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood() -> None:
+    count = RankCount(ranks=16, per_host=8, readings=[])
+    scores = {d: score for score, d in _score_layouts(count, LayoutConfig())}
+    first, *others = rank_layouts([count])
+    for other in others:
+        behind = scores[first.degrees] - scores[other.degrees]
+        assert math.log(first.probability / other.probability) == pytest.approx(3 * behind)
+
+
+def test_the_confidence_in_a_degree_is_that_of_all_layouts_that_have_it() -> None:
+    found = rank_layouts([RankCount(ranks=16, per_host=8, readings=[])])
+    best = found[0].degrees
+    assert confidence_of(found, "cp") == pytest.approx(sum(r.probability for r in found if r.degrees.cp == best.cp))
+    assert confidence_of(found, "cp") > confidence_of(found, "dp")
+
+
+# -- windows and verdicts
+
+
+def test_windows_at_the_edges() -> None:
+    assert find_window(np.array([0.5, 0.0]), 0.2) == Window(0, 0, 0.5, 1.0)
+    assert find_window(np.array([0.0, 0.5]), 0.2) == Window(1, 1, 0.5, 1.0)
+    assert find_window(np.array([np.nan, 0.5, np.nan]), 0.2) == Window(0, 1, 0.5, 1.0)
+    assert find_window(np.array([0.3, 0.2, 0.3]), 0.2) == Window(0, 2, pytest.approx(0.8 / 3), pytest.approx(2 / 3))  # type: ignore[arg-type]
+    assert Window(2, 4, 0.0, 0.0).overlap(Window(3, 9, 0.0, 0.0)) == 2 == Window(3, 9, 0, 0).overlap(Window(2, 4, 0, 0))
+
+
+def test_a_quantile_is_the_lower_value() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0, np.nan]])
+    assert quantile_rows(np.array([[5.0, np.nan]]), 1.0, axis=1).tolist() == [5.0]
+    assert [quantile_rows(values, share, axis=1)[0] for share in (0.0, 0.32, 0.34, 0.99, 1.0)] == [1, 1, 2, 3, 4]
+
+
+def test_half_of_a_stretch_is_not_most_of_it() -> None:
+    assert not covers(make_finding(0, 5), make_finding(0, 10))
+    assert covers(make_finding(0, 5.1), make_finding(0, 10))
+
+
+def test_noise_is_how_much_a_step_differs_from_the_next() -> None:
+    assert _measure_noise(np.array([1.0])) == 0.0
+    assert _measure_noise(np.array([1.0, 1.0, 3.0, 3.0, 3.0])) == 0.0  # a change for good is no noise
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    assert _measure_noise(lengths) == pytest.approx(1.4826 * 0.1 / math.sqrt(2), rel=0.01)
+
+
+@pytest.mark.parametrize(("outside", "sure"), [(3, False), (2, True)])
+def test_three_steps_outside_are_enough_to_compare_with(outside: int, sure: bool) -> None:
+    case = make_case([1.0] * (6 + outside))
+    assert (weigh(case, make_finding(0, 6)) == 1.0) is sure
+
+
+def test_how_sure_a_cause_is_follows_from_its_steps_in_standard_errors() -> None:
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    lengths[:6] += 0.05
+    case = make_case(lengths.tolist())
+    inside, outside = lengths[:6], lengths[6:]
+    noise = 1.4826 * 0.1 / math.sqrt(2)
+    more = float(np.mean(inside - np.median(outside)))
+    error = noise * math.sqrt(1 / 6 + (math.pi / 2) / 24)
+    found = weigh(case, make_finding(0, float(lengths[:6].sum()) - 0.5))
+    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
+
+
+def test_steps_without_noise_are_compared_to_a_fraction_of_a_thousandth() -> None:
+    lengths = [0.1] * 20 + [0.1003] * 6
+    assert weigh(make_case(lengths), make_finding(2.0, 9.0)) > 0.99
+
+
+def test_one_step_that_is_far_shorter_counts_no_further_than_six_standard_deviations() -> None:
+    lengths = np.tile([1.0, 1.1, 1.0], 10)
+    lengths[:12] += 0.2
+    lengths[3] = 0.1
+    case = make_case(lengths.tolist())
+    noise = 1.4826 * 0.1 / math.sqrt(2)
+    more = float(np.clip(lengths[:12] - 1.0, -6 * noise, None).mean())
+    error = noise * math.sqrt(1 / 12 + (math.pi / 2) / 18)
+    found = weigh(case, make_finding(0, float(lengths[:12].sum()) - 0.5))
+    assert found == pytest.approx(1 - math.exp(-0.5 * (more / error) ** 2), rel=0.02)
+
+
+# -- steps
+
+
+@pytest.mark.parametrize(("quick", "told"), [(6, True), (5, False)])
+def test_what_is_slow_nearly_always_is_how_the_job_is(quick: int, told: bool) -> None:
+    lengths = [1.0] * quick + ([1.5, 1.5, 1.0] * 12)[-(40 - quick) - 1 : -1]
+    assert len(lengths) == 40 and lengths[-1] == 1.5
+    assert bool(find_slow_steps(make_case(lengths))) is told
+
+
+def test_a_stretch_must_cost_half_a_step_and_a_single_one_two() -> None:
+    def cost(step: float, num: int) -> bool:
+        return bool(find_slow_steps(make_case([1.0] * 20 + [1 + step] * num + [1.0] * 10)))
+
+    assert cost(0.26, 2) and not cost(0.24, 2)
+    assert cost(2.1, 1) and not cost(1.9, 1)
+    assert not find_slow_steps(make_case([1.0, 1.0, 1.0, 9.0]))
+    assert find_slow_steps(make_case([1.0, 1.0, 1.0, 1.0, 9.0]))
+
+
+def test_the_score_of_a_slow_stretch_grows_with_it_up_to_a_limit() -> None:
+    (small,) = find_slow_steps(make_case([1.0] * 20 + [1.2] * 6 + [1.0] * 10))
+    (large,) = find_slow_steps(make_case([1.0] * 20 + [3.0] * 6 + [1.0] * 10))
+    assert (small.score, large.score) == (pytest.approx(0.4), 0.6)
+
+
+def test_a_drift_needs_twenty_steps_and_rises_in_every_quarter() -> None:
+    rise = 1 + 0.1 * np.arange(20) / 19
+    assert name(find_drift(make_case(rise.tolist()))) == [("drift", "job-1")]
+    flat = rise.copy()
+    flat[10:15] = flat[5:10]
+    assert find_drift(make_case(flat.tolist())) == []
+    noisy = rise + 0.2 * np.random.default_rng(0).standard_normal(20)
+    assert find_drift(make_case(noisy.tolist())) == []
+
+
+def test_longer_pauses_are_told_with_their_number_and_length() -> None:
+    at = dict(zip(range(2, 60, 4), [0.4] * 4 + [0.8] * 3 + [0.4] * 3, strict=False))
+    case = make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)
+    (found,) = find_longer_pauses(case)
+    assert found.evidence == "3 pauses after steps of 0.80 s on average; before 0.40 s"
+    assert found.lost_gpu_seconds == pytest.approx(3 * 0.4 * HOSTS, rel=0.01)
+    assert (found.start_ns, found.end_ns) == (case.steps["start_ns"][18], case.steps["end_ns"][26])
+
+
+def test_the_rise_of_a_drift_is_between_steps_half_the_observation_apart() -> None:
+    x = np.arange(40) / 39
+    lengths = 1 + 0.1 * x**1.5
+    rise = float(np.median((lengths[20:] - lengths[:20]) / (x[20:] - x[:20])))
+    (found,) = find_drift(make_case(lengths.tolist()))
+    assert found.lost_gpu_seconds == pytest.approx(0.5 * rise * 40 * HOSTS, rel=1e-4)
+
+
+def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> None:
+    def told(pauses: list[float]) -> bool:
+        at = dict(zip(range(2, 60, 4), pauses, strict=False))
+        return bool(find_longer_pauses(make_case([1.0 + at.get(i, 0.0) for i in range(62)], pauses=at)))
+
+    assert told([0.4] * 6 + [0.54] * 3) and not told([0.4] * 6 + [0.5] * 3)
+    assert not told([0.4] * 8 + [0.8])  # one is none
+    assert told([0.4] * 4 + [0.8, 0.8, 0.4, 0.8]) and not told([0.4] * 4 + [0.8, 0.4, 0.8, 0.4])
+    assert not told([0.4] + [0.8] * 8)
+
+
+# -- silences
+
+
+def test_a_silence_is_looked_for_where_one_may_be() -> None:
+    usual = 1.2 * S
+    assert not silence._is_ever_silent(make_ring(15, until_s=18), usual)
+    assert silence._is_ever_silent(make_ring(15, until_s=30), usual)
+    gone = [(h, step, layer) for step in (7, 8) for h in range(HOSTS) for layer in range(6)]
+    assert silence._is_ever_silent(make_ring(15, left_out=gone, until_s=18), usual)
+
+
+def test_a_step_is_whole_that_sent_nearly_all_before_a_moment() -> None:
+    case = make_ring(15, until_s=18)
+    template = make_template(case.messages, case.streams, case.steps, CONFIG)
+    assert template is not None
+    begin = START + 5 * 1200 * MS
+    assert silence._is_whole(template, 5, begin + 1200 * MS)
+    assert silence._is_whole(template, 5, begin + 750 * MS) and not silence._is_whole(template, 5, begin + 749 * MS)
+
+
+def test_a_silence_at_the_end_is_told_with_the_last_whole_step_before_it() -> None:
+    left = [(h, 14, layer) for h in range(HOSTS) for layer in range(3, 6)]
+    case = make_ring(15, left_out=left, until_s=60)
+    (found,) = silence._find_silences(case)
+    assert found == Silence(START + 14 * 1200 * MS + 400 * MS, case.observed_until_ns, 13, False)
+    assert silence._find_silences(make_ring(15, left_out=left, until_s=14 * 1.2 + 0.4 + 3.59)) == []
+
+
+def whole(*steps: int) -> list[tuple[int, int, int]]:
+    return [(h, step, layer) for step in steps for h in range(HOSTS) for layer in range(6)]
+
+
+def half(*steps: int) -> list[tuple[int, int, int]]:
+    return [(h, step, layer) for step in steps for h in range(HOSTS) for layer in range(3, 6)]
+
+
+def test_a_silence_between_whole_steps_does_not_hide_one_that_broke_a_step_off() -> None:
+    (found,) = silence._find_silences(make_ring(15, left_out=[*whole(7, 8), *half(14)], until_s=60))
+    assert (found.last, found.ends) == (13, False)
+    assert silence._find_silences(make_ring(15, left_out=[*whole(7, 8), *half(14)], until_s=14 * 1.2 + 1.4)) == []
+
+
+def test_a_silence_may_follow_the_first_step() -> None:
+    (found,) = silence._find_silences(make_ring(15, left_out=[*half(1), *whole(2, 3)], until_s=18))
+    assert (found.last, found.ends) == (0, True)
+
+
+def test_silences_that_come_again_and_again_are_part_of_how_a_job_works() -> None:
+    often = [*half(2, 7, 12, 17), *whole(3, 8, 13, 18)]
+    assert silence._find_silences(make_ring(25, left_out=often, until_s=30)) == []
+    few = [*half(2, 7, 12), *whole(3, 8, 13)]
+    assert len(silence._find_silences(make_ring(25, left_out=few, until_s=30))) == 3
+
+
+def test_a_step_is_resumed_that_a_silence_broke_off_and_that_sent_all_in_the_end() -> None:
+    case = make_ring(15, until_s=18)
+    begin = START + 5 * 1200 * MS
+    assert silence._is_resumed(case, Silence(begin + 400 * MS, begin + 450 * MS, 4, True))
+    assert not silence._is_resumed(case, Silence(begin + 400 * MS, begin + 1300 * MS, 4, True))  # the step is over
+    assert not silence._is_resumed(case, Silence(START - 5, START + 100 * MS, 0, True))  # before the first
+    cut = make_ring(15, left_out=[(h, 5, layer) for h in range(HOSTS) for layer in (4, 5)], until_s=18)
+    assert not silence._is_resumed(cut, Silence(begin + 400 * MS, begin + 450 * MS, 4, True))
+    first = Silence(START + 100 * MS, START + 150 * MS, 0, True)
+    assert silence._is_resumed(case, first)
+
+
+def test_a_host_has_the_address_that_is_named_first() -> None:
+    case = make_case([1.0] * 6)
+    assert silence._has(case, "h1", "10.0.1.1,10.0.2.1") and not silence._has(case, "h2", "10.0.1.1,10.0.2.1")

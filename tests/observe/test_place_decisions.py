@@ -1,0 +1,466 @@
+"""Which place is slow, which stage is heavy and what is told first, piece by piece and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from test_finding_decisions import (
+    BEGIN,
+    HOSTS,
+    S,
+    make_case,
+    make_finding,
+    make_messages,
+    make_scene,
+    make_stages,
+    name,
+)
+
+from prism.observe.findings import ranking, stages, suspects
+from prism.observe.findings.case import culprit
+from prism.observe.findings.suspects import points_at_one, rank_suspects, set_scene, weigh_rivals
+from prism.observe.findings.transfers import SlowPair, Transfers
+from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.windows import Window
+from prism.observe.parallelism.stages import StageMap
+
+STEPS = 6
+
+
+def make_transfers(kinds: list[str] | None = None, units: list[int] | None = None, **tables: Any) -> Transfers:
+    """Pairs 0>1, 1>2, 2>3, 3>0."""
+    kinds, units = kinds or ["dp"] * HOSTS, units or [0] * HOSTS
+    rows = pl.DataFrame(
+        {"pair": range(HOSTS), "src": range(HOSTS), "dst": [1, 2, 3, 0], "kind": kinds, "unit": units},
+        schema_overrides={"pair": pl.UInt32},
+    )
+    none = np.full((HOSTS, STEPS), np.nan)
+    filled = {"against_like": none, "against_past": none, "extra_s": none, "lead_ns": none, "longest_ns": none}
+    return Transfers(rows=rows, **{**filled, **tables}, paces=pl.DataFrame())
+
+
+def slow_pair(pair: int, *, kind: str = "dp", early: bool = False, extra_s: float = 1.0, sure: float = 20.0, first: int = 2) -> SlowPair:  # fmt: skip
+    return SlowPair(
+        pair=pair, src=pair, dst=(pair + 1) % HOSTS, kind=kind, window=Window(first, 5, 1.0, 1.0), sure=sure,
+        extra_s=extra_s, steady=True, sound=True, early=early, slow_steps=(3, 4, 5),
+    )  # fmt: skip
+
+
+# -- units of hops
+
+
+@pytest.mark.parametrize(
+    ("slow", "early", "parted", "apart"),
+    [
+        ({0, 1, 2, 3, 4}, set(), [0, 0, 0, 0, 0, 1, 2], set()),  # all wait for one
+        ({0, 1, 2, 3}, set(), [0, 0, 0, 0, 0, 1, 2], set()),  # four of five are as good as all
+        ({0, 1, 2}, set(), [3, 4, 5, 6, 7, 1, 2], set()),  # each for itself
+        ({0, 1, 2, 3, 4}, {3}, [3, 4, 5, 6, 7, 1, 2], {0, 1, 2, 3, 4}),  # one is done before: the others end last
+        ({5}, {0}, [0, 0, 0, 0, 0, 1, 2], set()),  # another group's
+    ],
+)
+def test_hops_of_a_group_share_one_fate_unless_some_are_slow_or_end_last(
+    slow: set[int], early: set[int], parted: list[int], apart: set[int]
+) -> None:
+    assert suspects._part_units([0, 0, 0, 0, 0, 1, 2], slow, early) == (parted, apart)
+
+
+def test_fresh_units_do_not_collide() -> None:
+    parted, _ = suspects._part_units([4, 4, 4, 0], {0}, set())
+    assert parted == [5, 6, 7, 0]
+
+
+# -- quick rows
+
+
+def test_rows_that_take_no_longer_than_ever_while_the_worst_is_slow_are_quick() -> None:
+    like, past = np.full((HOSTS, STEPS), np.nan), np.full((HOSTS, STEPS), np.nan)
+    like[0], like[1, 3:], like[2, 3:], past[3, 3:] = 1.0, [0.24] * 3, [0.25] * 3, [0.1] * 3
+    like[3, 3:] = [0.0, 0.0, 0.9]
+    transfers = make_transfers(units=[0, 1, 2, 3], against_like=like, against_past=past)
+    assert suspects._find_quick(transfers, {0: slow_pair(0)}) == {1, 3}
+    # Of another kind, what was sent in the first slow step may have passed before it began.
+    like[1, 3:] = [9.0, 9.0, 0.0]
+    other = make_transfers(["dp", "ep", "dp", "dp"], [0, 1, 2, 3], against_like=like, against_past=past)
+    assert 1 not in suspects._find_quick(other, {0: slow_pair(0)})
+    like[1, 3:] = [9.0, 0.0, 0.0]
+    assert 1 in suspects._find_quick(other, {0: slow_pair(0)})
+    like[1, 3:] = [9.0, 0.0, 0.3]
+    same = make_transfers(units=[0, 1, 2, 3], against_like=like, against_past=past)
+    assert 1 not in suspects._find_quick(same, {0: slow_pair(0)})
+    like[1, 3:] = np.nan  # nothing is known
+    assert suspects._find_quick(same, {0: slow_pair(0)}) == {3}
+
+
+def test_the_worst_loses_most_and_then_is_surest() -> None:
+    pairs = [slow_pair(0, extra_s=1.0, sure=9.0), slow_pair(1, extra_s=2.0, sure=1.0), slow_pair(2, extra_s=2.0)]
+    assert suspects.find_worst(pairs).pair == 2
+
+
+# -- the scene
+
+
+def test_a_scene_holds_what_every_pair_touches() -> None:
+    case = make_case([1.0] * STEPS)
+    like = np.zeros((HOSTS, STEPS))
+    like[0] = 1.0
+    scene = set_scene(case, make_transfers(units=[0, 1, 2, 3], against_like=like), [slow_pair(0)], [slow_pair(0)], None)
+    assert set(scene.slow) == {0} and scene.quick == {1, 2, 3}
+    assert scene.touches[1] == {
+        ("pair", "1>2"), ("out", "1"), ("in", "2"), ("nic", "1"), ("nic", "2"), ("host", "h1"), ("host", "h2"),
+        ("switch", "leaf0"), ("switch", "leaf1"),
+    }  # fmt: skip
+    assert (scene.moved, scene.apart) == (frozenset(), False)
+    both = set_scene(case, make_transfers(units=[0, 1, 2, 3], against_like=like), [slow_pair(0), slow_pair(1)], [slow_pair(0)], None)  # fmt: skip
+    assert both.quick == {2, 3} and set(both.slow) == {0}
+
+
+def test_messages_between_two_and_hops_that_end_apart_show_a_place() -> None:
+    case = make_case([1.0] * STEPS)
+    like = np.zeros((HOSTS, STEPS))
+    passing = make_transfers(["pp"] * HOSTS, [0, 1, 2, 3], against_like=like)
+    assert set_scene(case, passing, [slow_pair(0, kind="pp")], [slow_pair(0, kind="pp")], None).apart
+    # The ring of rows 0 and 1 ends apart, so the rows of the other one wait for it.
+    rings = make_transfers(units=[0, 0, 1, 1], against_like=like)
+    counted = [slow_pair(0), slow_pair(2), slow_pair(3)]
+    scene = set_scene(case, rings, [*counted, slow_pair(1, early=True)], counted, None)
+    assert set(scene.slow) == {0} and scene.apart
+    mixed = make_transfers(["dp", "dp", "pp", "dp"], [0, 0, 1, 2], against_like=like)
+    counted = [slow_pair(0), slow_pair(2, kind="pp"), slow_pair(3)]
+    scene = set_scene(case, mixed, [*counted, slow_pair(1, early=True)], counted, None)
+    assert set(scene.slow) == {0, 2}
+
+
+def test_paths_are_those_while_it_was_slow_and_links_that_came_into_use_then_have_moved() -> None:
+    case = make_case([1.0] * STEPS)
+    slow = {0: slow_pair(0), 1: slow_pair(1)}  # from the third step on
+
+    def route(pair: int, path: str, first_s: float, last_s: float) -> dict[str, Any]:
+        return {
+            "pair": pair,
+            "path": path,
+            "first_ns": BEGIN + round(first_s * S),
+            "last_ns": BEGIN + round(last_s * S),
+        }
+
+    rows = [
+        route(0, "a>b>c", 0.0, 1.0), route(0, "a>d>c", 1.0, 6.0),  # moved
+        route(1, "a>e>c", 1.5, 6.0),  # was not there before
+        route(2, "a>f>c", 0.0, 1.5), route(2, "a>g>c", 2.5, 6.0),  # moved, and is not slow
+        route(3, "a>h>c", 0.0, 6.0),
+    ]  # fmt: skip
+    routes = pl.DataFrame(rows, schema_overrides={"pair": pl.UInt32})
+    paths, moved = suspects._paths(routes, make_transfers(), slow, case)
+    assert dict(paths) == {0: ["a>d>c"], 1: ["a>e>c"], 2: ["a>g>c"], 3: ["a>h>c"]}
+    assert moved == {("link", "a>d"), ("link", "d>c")}
+    assert suspects._paths(None, make_transfers(), slow, case) == ({}, frozenset())
+    assert suspects._paths(routes.clear(), make_transfers(), slow, case) == ({}, frozenset())
+    # A path that was known well before is none that came, though it is used again.
+    known = pl.concat([routes, pl.DataFrame([route(0, "a>d>c", 0.5, 0.6)], schema=routes.schema)])
+    assert suspects._paths(known, make_transfers(), slow, case)[1] == frozenset()
+
+
+def test_a_path_touches_its_links_and_its_switches() -> None:
+    found = suspects._touched(make_case([1.0] * STEPS), 0, 1, ["leaf0>spine2>leaf1"])
+    assert {("link", "leaf0>spine2"), ("link", "spine2>leaf1"), ("switch", "spine2")} <= found
+    bare = make_case([1.0] * STEPS)
+    bare = replace(bare, endpoints=bare.endpoints.with_columns(switch=pl.lit(None, pl.String)))
+    assert not [kind for kind, _ in suspects._touched(bare, 0, 1, ()) if kind == "switch"]
+
+
+# -- ranks of suspects
+
+
+def test_a_link_that_messages_were_moved_to_counts_once_more_for_each() -> None:
+    scene = replace(make_scene([0, 1], [2, 3]), moved=frozenset([("switch", "leaf0"), ("nic", "1")]))
+    scores = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, ())}
+    assert scores["nic", "1"] == 2 + 2
+    assert scores["switch", "leaf0"] == max(2 - 2, 0) + 2
+
+
+def test_equal_accounts_are_ordered_by_misses_then_loss_then_size() -> None:
+    scene = make_scene([0], [])
+    assert [r.suspect[0] for r in rank_suspects(scene, scene.slow, ())] == ["pair", "nic", "nic", "switch"]
+    found = rank_suspects(scene, {0: replace(scene.slow[0], extra_s=0.1234567)}, ())
+    assert {r.extra_s for r in found} == {0.123457}
+
+
+def test_a_job_of_which_a_suspect_touches_less_than_half_does_not_speak_for_it() -> None:
+    scene = make_scene([0], [])
+    half, less = make_scene([1, 2], []), make_scene([1, 2, 3], [])
+    of = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [half])}
+    assert of["nic", "1"] == 1 + 1 and of["pair", "0>1"] == 1
+    quick = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [make_scene([1], [0])])}
+    assert quick["pair", "0>1"] == 1  # a pair is one job's own
+    of = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [less])}
+    assert of["nic", "1"] == 1
+
+
+def test_hops_of_one_unit_count_once_with_the_most_that_one_loses() -> None:
+    scene = make_scene([0, 1], [2])
+    scene = replace(scene, unit=[0, 0, 0, 3], slow={0: scene.slow[0], 1: replace(scene.slow[1], extra_s=3.0)})
+    nic = next(r for r in rank_suspects(scene, scene.slow, ()) if r.suspect == ("nic", "1"))
+    assert (nic.score, nic.extra_s, nic.misses) == (1.0, 3.0, 0)
+    leaf = next(r for r in rank_suspects(scene, scene.slow, ()) if r.suspect == ("switch", "leaf1"))
+    assert leaf.misses == 0  # the quick row is of a slow unit
+
+
+def test_one_place_is_pointed_at_where_it_has_no_misses_and_most_of_what_is_slow() -> None:
+    assert points_at_one(make_scene([0, 1], [3]))
+    assert not points_at_one(replace(make_scene([0, 2], []), touches=[{("pair", str(i))} for i in range(4)]))
+    wide = make_scene([0, 1, 2, 3], [])
+    few = [{("nic", "1")}, {("nic", "1")}, {("nic", "2")}, {("nic", "3")}]
+    assert points_at_one(replace(wide, touches=few))  # half of them
+    more = replace(wide, touches=[*few, {("nic", "4")}], unit=list(range(5)), slow={**wide.slow, 4: wide.slow[0]})
+    assert not points_at_one(more)
+
+
+def test_suspects_that_touch_the_same_transfers_are_one_rival_named_by_the_best() -> None:
+    def ranked(who: str, units: set[int], score: float) -> suspects.Ranked:
+        return suspects.Ranked(("nic", who), frozenset(units), score, 0, 1.0)
+
+    best, first, second = ranked("1", {1, 2}, 5.0), ranked("2", {3}, 4.0), ranked("3", {3}, 3.0)
+    found = weigh_rivals([best, first, second], [best.suspect])
+    assert list(found) == [first.suspect]
+    assert found[first.suspect] == pytest.approx(np.exp(-1) / (1 + np.exp(-1)))
+
+
+# -- heavy stages
+
+
+def test_the_work_of_a_stage_is_forward_and_backward_and_of_the_last_its_turn() -> None:
+    _, table = make_stages([0.03, 0.06, 0.05, 0.04])
+    assert {s: round(w, 4) for s, (w, _) in stages._work_of_stages(table).items()} == {1: 0.06, 2: 0.05, 3: 0.04}
+
+
+def test_the_costliest_of_two_heavy_stages_is_told_and_the_other_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, table = make_stages([0.03, 0.03, 0.03, 0.03])
+    monkeypatch.setattr(
+        stages, "_work_of_stages", lambda t: {1: (0.05, 0.0), 2: (0.06, 0.0), 3: (0.03, 0.0), 4: (0.03, 0.0)}
+    )
+    monkeypatch.setattr(stages, "_is_slow_forward", lambda *args: True)
+    asked = []
+
+    def price(case: Any, table: Any, members: list[int], window: Window, *, by_design: bool) -> Any:
+        asked.append((members, window.first, window.last, by_design))
+        return SimpleNamespace(lost_s=window.mean, margin=0.8, words="")
+
+    monkeypatch.setattr(stages, "price_slow_work", price)
+    (told,) = stages.find_heavy_stages(case, table)
+    assert asked == [([1], 0, 11, True), ([2], 0, 11, True)]
+    assert told.finding.end_ns == case.steps["end_ns"][11]
+    assert told.finding.culprit.id == "2" and told.finding.score == 0.8
+    assert [(a.culprit.id, a.score) for a in told.seconds] == [("1", 0.4)]
+
+
+@pytest.mark.parametrize(("known", "seen"), [(3, True), (2, False)])
+def test_the_work_of_a_stage_is_known_from_three_steps_on(known: int, seen: bool) -> None:
+    _, table = make_stages([0.03] * 4)
+    forward = table.phases["forward"].copy()
+    forward[1, known:] = np.nan
+    assert (1 in stages._work_of_stages(replace(table, phases=table.phases | {"forward": forward}))) is seen
+
+
+def test_the_noise_of_a_stage_shrinks_with_the_steps_seen() -> None:
+    _, table = make_stages([0.03] * 4)
+    scattered = table.phases["turn"] * np.tile([0.9, 1.0, 1.1], 4)
+    noise = stages._work_of_stages(replace(table, phases=table.phases | {"turn": scattered}))[3][1]
+    assert noise == pytest.approx(1.4826 * 0.1 / np.sqrt(12))
+    assert 3 not in stages._work_of_stages(
+        replace(table, phases={k: v for k, v in table.phases.items() if k != "turn"})
+    )
+    assert list(stages._work_of_stages(replace(table, phases={"turn": table.phases["turn"]}))) == [3]
+
+
+def weights(sizes: list[int]) -> Any:
+    """Gradients of each stage, in a job of four."""
+    rows = pl.concat([make_messages([(h, BEGIN, BEGIN + S, 0)], size=size) for h, size in enumerate(sizes)])
+    chain = tuple(range(HOSTS))
+    return make_case([1.0] * 12, rows, stages=StageMap(stage={e: e for e in chain}, chains=(chain,), confidence=1.0))
+
+
+def test_a_last_stage_may_be_heavier_by_what_it_has_more_of_weights() -> None:
+    assert stages._expect_of_last(weights([1000, 10, 10, 12]), 3) == pytest.approx(0.2 + 1.5 * 0.2)
+    lone = weights([9, 10, 99, 12])  # of the third rank no stage is known
+    lone = replace(lone, stages=replace(lone.stages, stage={0: 0, 1: 1, 3: 3}))
+    assert stages._expect_of_last(lone, 3) == pytest.approx(0.2 + 1.5 * 0.2)
+    assert stages._expect_of_last(weights([9, 10, 10, 8]), 3) == pytest.approx(0.2)
+    assert stages._expect_of_last(weights([9, 10, 10]), 3) == 0.6
+    none = make_messages([(0, BEGIN, BEGIN + S, 0)], kind="tp")
+    case = weights([9, 10, 10, 12])
+    assert stages._expect_of_last(replace(case, messages=none), 3) == 0.6
+    outside = replace(case, messages=case.messages.with_columns(step=pl.lit(-1, pl.Int32)))
+    assert stages._expect_of_last(outside, 3) == 0.6
+
+
+@pytest.mark.parametrize(("forward", "told"), [(1.15, True), (1.13, False)])
+def test_a_heavy_stage_is_slow_forward_too(forward: float, told: bool) -> None:
+    _, table = make_stages([0.03] * 4)
+    values = table.phases["forward"].copy()
+    values[2] *= forward
+    changed = replace(table, phases=table.phases | {"forward": values})
+    assert stages._is_slow_forward(changed, 2, 3) is told
+    assert stages._is_slow_forward(changed, 3, 3) and not stages._is_slow_forward(changed, 1, 3)
+    values[1] = np.nan  # nothing to compare with
+    assert not stages._is_slow_forward(changed, 2, 3)
+
+
+@pytest.mark.parametrize(("more", "told"), [(0.235, 1), (0.225, 0)])
+def test_a_stage_is_heavier_by_a_fifth_and_three_times_its_noise(
+    more: float, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, table = make_stages([0.03] * 4)
+    monkeypatch.setattr(
+        stages, "_work_of_stages", lambda t: {1: (0.03, 0.0), 2: (0.03 * (1 + more), 0.01), 3: (0.03, 0.0)}
+    )
+    monkeypatch.setattr(stages, "_is_slow_forward", lambda *args: True)
+    assert len(stages.find_heavy_stages(case, table)) == told
+
+
+def test_two_stages_have_nothing_to_compare_and_noise_hides_a_little_more() -> None:
+    case, table = make_stages([0.03, 0.03, 0.045, 0.03])
+    two = replace(table, stage=np.array([0, 1, 1, 1]))
+    assert stages.find_heavy_stages(case, two) == []
+    noisy = table.phases["forward"] * (1 + 0.9 * np.tile([-1, 0, 1], 4))
+    assert stages.find_heavy_stages(case, replace(table, phases=table.phases | {"forward": noisy})) == []
+    (told,) = stages.find_heavy_stages(case, table)
+    assert told.by_design and told.seconds == ()
+    assert told.gain == pytest.approx(12 * (0.5 / 0.002 - 3.0))
+    assert "stage 2 works 45.0 ms on a micro-batch, the other stages 30.0 ms (50 % more)" in told.finding.evidence
+
+
+# -- what is told
+
+
+def test_where_transfers_are_not_seen_only_a_long_stretch_of_slow_steps_is_told() -> None:
+    lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
+    assert name(ranking.find_all([replace(make_case(lengths), transfers_visible=False)])) == [("slow_step", "job-1")]
+    two = make_case([1.0] * 20 + [1.5] * 2 + [1.0] * 10)  # twice as long as the longest step
+    assert name(ranking.find_all([replace(two, transfers_visible=False)])) == [("slow_step", "job-1")]
+    single = [1.0] * 20 + [3.5] + [1.0] * 10
+    assert ranking.find_all([replace(make_case(single), transfers_visible=False)]) == ()
+
+
+def propose(kind: Any, gain: float) -> Proposal:
+    return Proposal(finding=replace(make_finding(0, 10), kind=kind), gain=gain)
+
+
+def test_causes_that_explain_slow_transfers_gain_what_these_do() -> None:
+    late, shared, slow = propose("slow_compute", 5.0), propose("contention", 7.0), propose("slow_link", 20.0)
+
+    def weigh(*, at_place: bool, **parts: list[Proposal]) -> list[float]:
+        given = {"late": [late], "shared": [shared], "slow": [slow]} | parts
+        return [p.gain for p in ranking._weigh_together(**given, at_place=at_place)]
+
+    assert weigh(at_place=False) == [5 + 27, 7 + 20, 20]
+    assert weigh(at_place=True) == [5, 7, 25]
+    assert weigh(at_place=False, shared=[]) == [25, 20]
+    assert weigh(at_place=False, slow=[]) == [12, 7]
+    assert weigh(at_place=True, late=[propose("slow_compute", -4.0)]) == [-4, 7, 20]
+    assert weigh(at_place=False, slow=[propose("slow_link", -4.0)]) == [12, 7, -4]
+    assert weigh(at_place=False, shared=[propose("contention", -30.0)]) == [5, -10, 20]
+
+
+@pytest.mark.parametrize(("length_s", "long"), [(1.0, False), (1.01, True)])
+def test_a_stop_is_long_beyond_a_usual_step(length_s: float, long: bool) -> None:
+    assert ranking._is_long(make_case([1.0] * 10), make_finding(3, 3 + length_s)) is long
+
+
+def test_the_least_that_is_worth_telling_is_told() -> None:
+    case = make_case([1.0] * 100)
+    assert ranking._is_worth_telling(case, make_finding(0, 50, lost=HOSTS * 0.005 * 50))
+    assert ranking._is_worth_telling(case, make_finding(0, 1, lost=HOSTS * 0.001 * 100))
+
+
+def test_a_hang_that_lasts_to_the_end_comes_first_then_cost_times_confidence() -> None:
+    hang = replace(make_finding(0, 10, lost=1.0), kind="hang")
+    assert ranking._weight(hang, hang.end_ns) == (True, 0.9, 0.9)
+    assert ranking._weight(hang, hang.end_ns + 1)[0] is False
+    assert ranking._weight(make_finding(0, 10, lost=10, score=0.5), 0) == (False, 5.0, 0.5)
+
+
+def slow_stretch() -> Any:
+    """Six steps in which all compute longer: every transfer takes as long as ever."""
+    lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
+    ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
+    rows = [(h, int(end) - S // 10, int(end) - S // 1000, i) for i, end in enumerate(ends) for h in range(HOSTS)]
+    return make_case(lengths, make_messages(rows))
+
+
+def test_a_job_that_cannot_be_studied_is_noted_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = slow_stretch(), make_case([1.0] * 30)
+    bad = replace(bad, job=replace(bad.job, id="job-2"))
+    measure = ranking._measure
+
+    def fail(case: Any) -> Any:
+        if case.job.id == "job-2":
+            raise ValueError("no such table")
+        return measure(case)
+
+    monkeypatch.setattr(ranking, "_measure", fail)
+    notes: list[str] = []
+    assert name(ranking.find_all([bad, good], notes=notes)) == [("slow_step", "job-1")]
+    assert len(notes) == 1 and "job-2" in notes[0]
+
+    def meet(*args: Any) -> Any:
+        raise ValueError("no such switch")
+
+    monkeypatch.setattr(ranking, "find_contention", meet)
+    assert name(ranking.find_all([good], notes=notes)) == [("slow_step", "job-1")]
+    assert "contention of tenants" in notes[-1]
+
+
+def test_a_short_stop_is_left_to_what_holds_the_job_up_and_a_long_one_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case([1.0] * 30)
+    uneven = Proposal(
+        finding=replace(make_finding(0, 30), kind="load_imbalance", culprit=culprit("job", "job-1")), gain=9.0
+    )
+    monkeypatch.setattr(ranking, "find_late", lambda case: [uneven])
+    monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
+    monkeypatch.setattr(ranking, "find_hot_expert", lambda case: [])
+
+    def told(length_s: float) -> list[str]:
+        stop = replace(make_finding(29, 29 + length_s), kind="hang")
+        monkeypatch.setattr(ranking, "find_hang", lambda case: [stop])
+        return [f.kind for f in ranking.find_all([case])]
+
+    assert told(0.5) == ["load_imbalance"]
+    assert sorted(told(5.0)) == ["hang", "load_imbalance"]
+    monkeypatch.setattr(ranking, "find_late", lambda case: [replace(uneven, finding=make_finding(0, 30))])
+    assert sorted(told(0.5)) == ["hang", "slow_compute"]
+
+
+def test_the_end_of_the_observation_is_that_of_the_job_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_case([1.0] * 30, until_s=40.0)
+    second = make_case([1.0] * 30, until_s=60.0)
+    second = replace(second, job=replace(second.job, id="job-2"))
+    ends = {
+        "job-1": replace(make_finding(31, 40, lost=500), kind="hang"),
+        "job-2": replace(make_finding(31, 60), kind="hang"),
+    }
+    monkeypatch.setattr(ranking, "find_hang", lambda case: [replace(ends[case.job.id], job=case.job.id)])
+    # The first job is over; the second one still stands, and comes first though it has cost less.
+    assert [f.job for f in ranking.find_all([first, second])] == ["job-2", "job-1"]
+
+
+def test_a_heavy_stage_is_asked_for_only_where_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, asked = make_case([1.0] * 30), []
+    monkeypatch.setattr(ranking, "find_heavy_stages", lambda case: asked.append(case) or [])
+    monkeypatch.setattr(ranking, "find_late", lambda case: [])
+    ranking.find_all([case])
+    assert len(asked) == 1
+    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(0, 30), gain=1.0)])
+    ranking.find_all([case])
+    assert len(asked) == 1
+
+
+def test_a_slow_stretch_is_not_told_beside_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = slow_stretch()
+    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(20, 29), gain=9.0)])
+    monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
+    assert [f.kind for f in ranking.find_all([case])] == ["slow_compute"]
