@@ -35,6 +35,7 @@ class Calls:
     place: Ints
     start: Ints
     end: Ints
+    begun: Ints  # bytes sent before a transfer waited, where its records show that
     src: Ints
     dst: Ints
     kind: Ints
@@ -43,7 +44,7 @@ class Calls:
 
     def take(self, kept: NDArray[np.bool_]) -> Calls:
         """Some of the messages."""
-        names = ("row", "step", "place", "start", "end")
+        names = ("row", "step", "place", "start", "end", "begun")
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
     def number_alike(self, stage: Ints) -> Ints:
@@ -253,6 +254,7 @@ def _list_calls(case: Case) -> Calls:
     kinds = sorted(streams["kind"].unique().to_list())
     number = {kind: i for i, kind in enumerate(kinds)}
     place, start, end = (case.messages[c].to_numpy()[kept].astype(np.int64) for c in ("place", "start_ns", "end_ns"))
+    begun = case.messages["begun"].to_numpy()[kept] if "begun" in case.messages.columns else np.zeros_like(start)
     src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
     return Calls(
         row=row[kept],
@@ -260,6 +262,7 @@ def _list_calls(case: Case) -> Calls:
         place=place,
         start=start,
         end=end,
+        begun=begun,
         src=src,
         dst=dst,
         kind=np.array([number[k] for k in streams["kind"].to_list()], np.int64),
