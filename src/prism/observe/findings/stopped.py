@@ -35,7 +35,7 @@ class Standstill:
     """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
 
     due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
-    stuck: pl.DataFrame  # src dst start_ns: transfers that were begun and got nowhere
+    stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and got nowhere
     turn: frozenset[int]  # endpoints to which something came after they last sent
     last_sent: dict[int, float]  # by endpoint, when that was
     last_to: dict[tuple[int, int], float]  # the same by sender and receiver
@@ -126,12 +126,12 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
 
 
 def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
-    """src dst start_ns: last messages of pairs that are far smaller than what was due when they came."""
+    """src dst start_ns bytes: last messages of pairs that are far smaller than what was due when they came."""
     last = sent.group_by("src", "dst", maintain_order=True).tail(1)
     # What is always as small, such as a norm at the end of a step, was not cut.
     cut = last.filter((pl.col("bytes") < _SMALL * pl.col("least")) & (pl.col("seen") < _USUAL_SIZE))
-    cut = cut.select("src", "dst", "start_ns")
-    return pl.concat([cut, find_stalled(case, begin_ns, until).drop("end_ns", "bytes")]).unique(maintain_order=True)
+    cut = cut.select("src", "dst", "start_ns", "bytes")
+    return pl.concat([cut, find_stalled(case, begin_ns, until).drop("end_ns")]).unique(maintain_order=True)
 
 
 def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.DataFrame:
@@ -298,10 +298,29 @@ def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     """The receiver of the first transfer that got stuck, where it is not stuck itself."""
     missed = stands.stuck.filter(~pl.col("dst").is_in(stands.stuck["src"].implode())).sort("start_ns")
     if missed.is_empty():
-        return FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
+        return _name_absorber(case, stands) or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     host = case.hosts[int(missed["dst"][0])]
     members = sorted({int(e) for e in missed["dst"] if case.hosts[int(e)] == host})
     why = f"{missed.height} transfers to it and others were begun and never taken"
+    return FirstToStop(_name_stopped(case, members), why, True, levels.SHARE_NEARLY_ALL)
+
+
+def _name_absorber(case: Case, stands: Standstill) -> FirstToStop | None:
+    """The only host of a ring that took in more than it sent on, where every hop of the ring got stuck.
+
+    Each rank that joined a collective adds its own piece to what it passes on, so more is sent with every hop after the
+    one that is missing, and what reaches its host stays there.
+    """
+    hosts = np.array(case.hosts, dtype=str)
+    kept: dict[str, int] = {}
+    for src, dst, size in stands.stuck.select("src", "dst", "bytes").iter_rows():
+        kept[hosts[src]] = kept.get(hosts[src], 0) - size
+        kept[hosts[dst]] = kept.get(hosts[dst], 0) + size
+    absorbing = [host for host, size in kept.items() if size > 0]
+    if len(absorbing) != 1 or len(kept) <= _FEW:
+        return None
+    members = sorted({int(e) for e in stands.stuck["dst"] if case.hosts[int(e)] == absorbing[0]})
+    why = "every hop of a collective was begun, and only this host took in more than it passed on"
     return FirstToStop(_name_stopped(case, members), why, True, levels.SHARE_NEARLY_ALL)
 
 

@@ -3,6 +3,10 @@
 A collective goes on when its last member has come. The hops that do not touch a host show when the others had: what is
 between them and the last hop is what the host alone costs. Nothing depends on the algorithm (ring, tree, all-to-all),
 nor on whether a hop begins with its sender or once both of its ends are ready.
+
+Where exporters cut the records of hops that wait, they show what was sent before. Every rank that has come adds its own
+piece to what it passes on, so what reaches the host of the one that is missing stays there: it alone takes in more than
+it sends.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe import levels
+from prism.observe.findings.case import Calls, Case, Floats, Ints
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.traffic.numbering import group_by_number, number_keys
 
@@ -40,8 +45,41 @@ def measure_waits(case: Case) -> Waits | None:
     call, found = number_keys((group * (int(calls.place.max()) + 1) + calls.place) * case.steps.height + calls.step)
     order, begin = group_by_number(call, len(found))
     ends = src[calls.row], dst[calls.row]
-    cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, (len(names), case.steps.height))
+    shape = len(names), case.steps.height
+    if "begun" in case.messages.columns:
+        begun = case.messages["begun"].to_numpy()[calls.message]
+        cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
+    else:
+        cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, shape)
     return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
+
+
+def _sum_kept(
+    order: Ints, begin: Ints, ends: tuple[Ints, Ints], calls: Calls, begun: Ints, shape: tuple[int, int]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """By host and step the time for which collectives waited for the one host that kept what reached it before.
+
+    A collective that begins as the one before it ends was waiting already, and what it waits for may be done meanwhile.
+    """
+    call = np.empty(len(order), np.int64)
+    call[order] = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+    kept = np.zeros((len(begin) - 1, shape[0]))
+    for side, sign in zip(ends, (-1, 1), strict=True):
+        np.add.at(kept, (call, side), sign * begun)
+    waited = begun > 0
+    pause, first = np.full((2, len(kept)), np.iinfo(np.int64).max)
+    np.minimum.at(pause, call[waited], (calls.end - calls.start)[waited])
+    np.minimum.at(first, call, calls.start)
+    last = np.zeros(len(kept), np.int64)
+    np.maximum.at(last, call, calls.end)
+    told = np.flatnonzero((kept > 0).sum(axis=1) == 1)
+    told = told[np.argsort(first[told])]
+    before = np.maximum.accumulate(np.append(0, last[told]))[:-1]
+    told = told[first[told] - before > levels.SHARE_SMALL * pause[told]]
+    step = calls.step[order[begin[:-1]]]
+    cost = np.zeros(shape)
+    np.add.at(cost, (kept[told].argmax(axis=1), step[told]), pause[told])
+    return cost, np.bincount(step[told], minlength=shape[1]) > 0
 
 
 @numba.njit(cache=True, nogil=True)

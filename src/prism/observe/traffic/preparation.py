@@ -118,9 +118,11 @@ def _join_torn(records: Records, notes: list[str]) -> Records:
     notes.append(f"{len(torn.head):,} transfers that waited were exported in two records each, and were joined")
     end, size = records.end.copy(), records.size.copy()
     end[torn.head], size[torn.head] = end[torn.tail], size[torn.head] + size[torn.tail]
+    begun = np.zeros_like(size)
+    begun[torn.head] = records.size[torn.head]
     kept = np.ones(len(end), np.bool_)
     kept[torn.tail] = False
-    return replace(records, end=end, size=size).take(np.flatnonzero(kept))
+    return replace(records, end=end, size=size, begun=begun).take(np.flatnonzero(kept))
 
 
 def _split_merged(records: Records, notes: list[str]) -> Records:
@@ -171,6 +173,8 @@ def _assemble(
             "stream": number.astype(np.uint32),
         }
     )
+    if records.begun is not None:
+        messages = messages.with_columns(pl.Series("begun", records.begun))
     streams = pl.DataFrame(
         {
             "stream": np.arange(len(connection), dtype=np.uint32),

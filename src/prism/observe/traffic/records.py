@@ -37,10 +37,12 @@ class Records:
     start: Ints
     end: Ints
     size: Ints
+    begun: Ints | None = None  # bytes of a transfer before it waited, 0 where it did not; None where none did
 
     def take(self, rows: Ints) -> Records:
         """Some of the records."""
         return Records(
+            begun=None if self.begun is None else self.begun[rows],
             pair=self.pair[rows],
             connection=self.connection[rows],
             start=self.start[rows],
