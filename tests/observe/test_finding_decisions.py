@@ -157,6 +157,7 @@ def test_usual_steps_are_not_told(lengths: list[float]) -> None:
 
 def test_one_step_that_takes_several_is_told() -> None:
     assert name(find_slow_steps(make_case([1.0] * 20 + [3.5] + [1.0] * 10))) == [("slow_step", "job-1")]
+    assert name(find_slow_steps(make_case([1.0] * 20 + [2.4]))) == [("slow_step", "job-1")]
 
 
 def test_steps_that_are_long_because_a_boundary_was_missed_are_not_told() -> None:

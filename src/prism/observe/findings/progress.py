@@ -29,7 +29,7 @@ def find_slow_steps(case: Case) -> list[Finding]:
         return find_drift(case)
     inside = lengths[window.first : window.last + 1]
     lost = float((inside - usual).sum())
-    if (window.length < 2 and lost < 2 * usual) or lost < _WORTH * usual:
+    if lost < (usual if window.length < levels.MIN_TWO else _WORTH * usual):
         return find_drift(case)
     evidence = (
         f"{len(inside)} steps of {np.mean(inside):.3f} s on average, up to {inside.max():.3f} s; usually {usual:.3f} s"
