@@ -138,7 +138,7 @@ def test_a_stretch_of_long_steps_is_told_with_what_it_cost() -> None:
     assert (found.kind, found.culprit.type) == ("slow_step", "job")
     assert (found.start_ns, found.end_ns) == (BEGIN + 20 * S, BEGIN + 29 * S)
     assert found.lost_gpu_seconds == pytest.approx(6 * 0.5 * HOSTS, rel=0.01)
-    assert found.score == pytest.approx(0.6)
+    assert found.score == 0.95
 
 
 @pytest.mark.parametrize(
