@@ -17,6 +17,7 @@ class FindingScore:
 
     faults: int = 0  # planted, and felt
     culprit_first: int = 0
+    one_of_two: int = 0  # of the others: those of which the first finding names both ends of a hop
     kind_right: int = 0  # of those named first
     healthy_steps: int = 0
     false_findings: int = 0
@@ -49,6 +50,7 @@ def score_findings(diagnosis: dict[str, Any], truth: dict[str, Any]) -> FindingS
         total.faults += 1
         hit = first is not None and _is_named(first, right, job_of)
         total.culprit_first += hit
+        total.one_of_two += first is not None and _is_one_of_two(first, right, truth)
         if hit and first is not None:
             total.kind_right += first["kind"] == fault["kind"]
             if fault["lost_gpu_seconds"] > 0:
@@ -62,7 +64,8 @@ def score_findings(diagnosis: dict[str, Any], truth: dict[str, Any]) -> FindingS
         (
             "finding",
             float(f["score"]),
-            any(_is_named(f, right, job_of) for right in names) or (f["culprit"]["type"] == "job" and f["job"] in hurt),
+            any(_is_named(f, right, job_of) or _is_one_of_two(f, right, truth) for right in names)
+            or (f["culprit"]["type"] == "job" and f["job"] in hurt),
         )
         for f in findings
         if f["kind"] != "restart"
@@ -119,6 +122,16 @@ def _is_named(finding: dict[str, Any], right: dict[str, Any], job_of: dict[str, 
     # A link's two directions are one cable.
     turned = ">".join(reversed(name.split(">")))
     return kind == "link" and (kind, turned) in right["culprits"]
+
+
+def _is_one_of_two(finding: dict[str, Any], right: dict[str, Any], truth: dict[str, Any]) -> bool:
+    """Whether a finding says that one of two ends is late or stopped, and one of them is the culprit."""
+    if finding["culprit"]["type"] != "group" or finding["job"] not in right["jobs"]:
+        return False
+    names = {name for _, name in right["culprits"]}
+    own = {r["endpoint"] for j in truth["jobs"] for r in j["ranks"] if names & {r["endpoint"], r["host"]}}
+    named = set(str(finding["culprit"]["id"]).split(","))
+    return bool(named & own) and len(named) <= 2 * len(own)
 
 
 @dataclass

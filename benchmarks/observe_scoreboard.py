@@ -84,6 +84,7 @@ class Tally:
     span_error: float = 0.0
     faults: int = 0
     culprit_first: int = 0
+    one_of_two: int = 0
     healthy_steps: int = 0
     false_findings: int = 0
     cpu_s: float = 0.0
@@ -114,6 +115,7 @@ class Tally:
             ("steps missed", say(_share(self.steps_missed, self.steps))),
             ("spans missed", say(_share(self.spans_missed, self.spans + self.spans_missed))),
             ("culprits named first", f"{self.culprit_first} of {self.faults}"),
+            ("culprits named as one of two", str(self.one_of_two)),
             ("false findings, healthy steps", f"{self.false_findings}, {self.healthy_steps:,}"),
             ("jobs, pairs, faults", f"{self.jobs:,}, {self.pairs:,}, {self.faults}"),
             ("scenarios that failed", f"{self.failed} of {self.scenarios}"),
@@ -188,7 +190,7 @@ def score_one(made: Any, method: str, with_spans: bool) -> Tally:
     for name in ("jobs", "jobs_exact", "pairs", "pairs_right", "layouts", "layouts_right", "stages", "stages_right",
                  "steps", "steps_missed"):  # fmt: skip
         setattr(tally, name, int(getattr(shape, name)))
-    for name in ("faults", "culprit_first", "healthy_steps", "false_findings"):
+    for name in ("faults", "culprit_first", "one_of_two", "healthy_steps", "false_findings"):
         setattr(tally, name, int(getattr(found, name)))
     if with_spans:
         draw = build_timeline if method == "prism" else draw_published_timeline

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
 from made_jobs import Fault, MadeJob, write_job
 
 from prism.observe.diagnose import open_case, study_jobs
-from prism.observe.findings.case import Case
-from prism.observe.findings.residuals import list_residuals, number_hosts
+from prism.observe.findings.case import Calls, Case
+from prism.observe.findings.residuals import _end_exchanges, list_residuals, number_hosts
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
 
@@ -53,3 +55,16 @@ def test_shifting_time_changes_no_residual() -> None:
         (found,) = study_jobs(traffic, recognise_jobs(traffic))
         tables.append(measure_hops(open_case(traffic, found, int(traffic.messages["end_ns"].to_numpy().max())))[1])
     assert np.allclose(*tables, equal_nan=True)
+
+
+def test_an_exchange_of_tokens_is_over_for_all_nics_of_a_host_with_the_last() -> None:
+    """NICs 0 and 1 of one host send to 2 and 3 of the other: the slow rail holds up the ranks of both."""
+    zero = np.zeros(2, np.int64)
+    calls = Calls(
+        row=np.arange(2), step=zero, place=zero, start=zero, end=np.array([10, 90]), src=np.array([0, 1]),
+        dst=np.array([2, 3]), kind=zero, kinds=("ep",), like=np.arange(2),
+    )  # fmt: skip
+    case: Any = SimpleNamespace(calls=calls, hosts=["a", "a", "b", "b"], steps=SimpleNamespace(height=1))
+    assert [ends.tolist() for ends in _end_exchanges(case)] == [[90, 90], [90, 90]]
+    case.calls = replace(calls, kinds=("dp",))
+    assert [ends.tolist() for ends in _end_exchanges(case)] == [[10, 90], [10, 90]]

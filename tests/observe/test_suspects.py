@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
+from prism.observe.findings.collectives import number_units
+from prism.observe.findings.suspects import Scene, Suspect, is_cleared
 from prism.observe.findings.transfers import SlowPair, Transfers, find_last, find_uneven
 from prism.observe.findings.windows import Window
 
@@ -70,3 +74,31 @@ def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
     lead = np.zeros((RING, STEPS))
     assert find_uneven(make_ring(lead, [4.0, 4.1, 4.2]), slow) == set()
     assert find_uneven(make_ring(lead, [2.0, 6.0, 12.0]), slow) == {0}
+
+
+def _touch(src: int, dst: int, *switches: str) -> set[Suspect]:
+    return {("out", str(src)), ("in", str(dst)), *(("switch", name) for name in switches)}
+
+
+def test_a_pair_whose_nics_are_quick_otherwise_is_cleared_behind_one_switch() -> None:
+    """Two rings against each other: what 0 sends to 3 is slow, what it sends to 1 is not, and 3 takes in from 2."""
+    none: Any = None
+
+    def clear(quick: set[int], *switches: str) -> bool:
+        touches = [_touch(0, 3, *switches), _touch(0, 1, *switches), _touch(2, 3, *switches)]
+        scene = Scene(
+            none, {0: make_slow(0)}, frozenset(quick), touches, [0, 1, 2], frozenset(), np.zeros((3, 1)), True
+        )
+        return is_cleared(scene, 0)
+
+    assert clear({1, 2}, "leaf")
+    assert not clear({1}, "leaf")  # Nothing else that 3 takes in is quick.
+    assert not clear({1, 2}, "leaf", "spine")  # The way between the switches may be slow.
+
+
+def test_rails_of_one_exchange_of_tokens_hang_together() -> None:
+    """NICs 0 and 1 of one host, 2 and 3 of the other: an exchange is over when its last rail is done."""
+    rows = pl.DataFrame({"pair": [0, 1], "src": [0, 1], "dst": [2, 3], "kind": "ep"})
+    host = np.array([0, 0, 1, 1])
+    assert len(set(number_units(rows, host).tolist())) == 1
+    assert len(set(number_units(rows.with_columns(kind=pl.lit("dp")), host).tolist())) == 2

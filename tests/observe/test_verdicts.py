@@ -16,7 +16,7 @@ from prism.observe.findings.case import culprit
 from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import PER_STEP, Candidate, score, score_delays
-from prism.observe.findings.verdicts import Proposal, choose
+from prism.observe.findings.verdicts import Proposal, choose, say_surely
 from prism.observe.findings.windows import Window
 from prism.records.findings import Alternative, CulpritType, Finding, FindingKind
 
@@ -98,6 +98,14 @@ def test_seconds_are_in_the_document_and_in_one_phrase_of_the_evidence() -> None
 def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
     (found,) = choose(CASE, [LINK, replace(OTHER_LINK, gain=LINK.gain)])
     assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
+
+
+def test_a_place_that_is_less_likely_than_its_rivals_together_is_not_told() -> None:
+    assert choose(CASE, [replace(LINK, finding=replace(LINK.finding, score=0.225))]) == []
+
+
+def test_a_wider_margin_is_said_more_surely() -> None:
+    assert [round(say_surely(margin), 3) for margin in (-0.1, 0.0, 0.5, 1.0)] == [0.9, 0.9, 0.95, 1.0]
 
 
 def test_what_gains_nothing_is_not_told() -> None:

@@ -18,7 +18,7 @@ from prism.observe.findings.case import Case, Floats, culprit
 from prism.observe.findings.cost import Cost, price_slow_work, settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
 from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score
-from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
+from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal, say_surely
 from prism.observe.findings.windows import Window, spread_of
 from prism.observe.findings.work_table import tabulate_work
 from prism.records.findings import Alternative, Culprit, FindingKind
@@ -253,6 +253,6 @@ def _tell_uneven(case: Case, uneven: Cause, hosts: Scores) -> list[Proposal]:
     evidence = f"the last to come changes: {last} different hosts in {window.length} steps; {what}; {cost.words}"
     who: Culprit = culprit("job", case.job.id)
     margin = 1 - max(float(hosts.gain[:, inside].sum(axis=1).max()), 0.0) / uneven.gain
-    score = 0.5 + margin / 2
+    score = say_surely(margin)
     told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=score, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]

@@ -28,8 +28,11 @@ def number_sizes(sizes: Floats) -> Ints:
     return like
 
 
-def number_units(rows: pl.DataFrame) -> Ints:
-    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives."""
+def number_units(rows: pl.DataFrame, host: Ints | None = None) -> Ints:
+    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives.
+
+    Tokens leave by all NICs of a host (by endpoint its `host`, where known), and an exchange is over with the last.
+    """
     parent: dict[tuple[str, int], tuple[str, int]] = {}
 
     def root(x: tuple[str, int]) -> tuple[str, int]:
@@ -43,6 +46,8 @@ def number_units(rows: pl.DataFrame) -> Ints:
         if kind in POINT_TO_POINT:
             keys.append((f"{kind} alone", pair))
             continue
+        if kind == "ep" and host is not None:
+            src, dst = int(host[src]), int(host[dst])
         a, b = root((kind, src)), root((kind, dst))
         parent[max(a, b)] = min(a, b)
         keys.append((kind, src))

@@ -81,8 +81,8 @@ def compare_with_peers(cells: Cells) -> tuple[Floats, Floats, Ints]:
     return usual, usual_whole, np.bincount(different // (pair.max() + 1))[peer]
 
 
-def list_rows(cells: Cells) -> tuple[pl.DataFrame, Ints]:
-    """pair src dst kind unit of all that the cells tell of, and the row of each stream."""
+def list_rows(cells: Cells, host: Ints | None = None) -> tuple[pl.DataFrame, Ints]:
+    """pair src dst kind unit of all that the cells tell of, and the row of each stream; `host` is by endpoint."""
     present = np.flatnonzero(np.bincount(cells.stream, minlength=cells.streams.height))
     kind = cells.streams["kind"].rank("dense").to_numpy().astype(np.int64)
     key = (cells.streams["pair"].to_numpy().astype(np.int64) * (int(kind.max()) + 1) + kind)[present]
@@ -90,7 +90,7 @@ def list_rows(cells: Cells) -> tuple[pl.DataFrame, Ints]:
     rows = cells.streams.select("pair", "src", "dst", "kind")[present[first]]
     row = np.zeros(cells.streams.height, np.int64)
     row[present] = number
-    return rows.with_columns(pl.Series("unit", number_units(rows))), row
+    return rows.with_columns(pl.Series("unit", number_units(rows, host))), row
 
 
 def _leave_waiting_out(calls: Calls, num: Ints, stream: Ints, streams: pl.DataFrame) -> tuple[Floats, Floats]:
@@ -100,7 +100,9 @@ def _leave_waiting_out(calls: Calls, num: Ints, stream: Ints, streams: pl.DataFr
     messages the stream of each has in its step.
     """
     apart = streams["kind"].is_in(POINT_TO_POINT).to_numpy()
-    kind, like = streams["kind"].rank("dense").to_numpy().astype(np.int64), streams["like_size"].to_numpy()
+    kind = streams["kind"].rank("dense").to_numpy().astype(np.int64)
+    # Tokens are routed unequally: messages of one exchange are of many sizes.
+    like = np.where((streams["kind"] == "ep").to_numpy(), 0, streams["like_size"].to_numpy())
     begin, final = calls.start.copy(), calls.end.copy()
     # A group uses several connections that share no NIC: what is under way at the same time is taken to be one.
     for group in (number_units(streams), kind):

@@ -8,7 +8,7 @@ import polars as pl
 from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.scoring import PER_STEP
-from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.verdicts import Proposal, say_surely
 from prism.observe.findings.windows import spread_of
 
 _HOT = levels.RATIO_LONGER  # times what like streams carry
@@ -47,6 +47,6 @@ def find_hot_expert(case: Case) -> list[Proposal]:
     )
     told = case.finding(
         "load_imbalance", case.name_worker([int(rank)]), 0, case.steps.height - 1, lost_s=lost,
-        score=levels.SHARE_NEARLY_ALL if len(most) == 1 else levels.SHARE_LARGE, evidence=evidence,
+        score=say_surely(1 - np.sort(touched)[-2] / touched.max()), evidence=evidence,
     )  # fmt: skip
     return [Proposal(finding=told, gain=case.steps.height * max(float(nats) - PER_STEP, 0.0))]

@@ -11,7 +11,15 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.cost import price_slow_pairs
 from prism.observe.findings.scoring import score_delays
-from prism.observe.findings.suspects import Scene, Suspect, find_worst, rank_suspects, set_scene, weigh_rivals
+from prism.observe.findings.suspects import (
+    Scene,
+    Suspect,
+    find_worst,
+    is_cleared,
+    rank_suspects,
+    set_scene,
+    weigh_rivals,
+)
 from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.observe.findings.verdicts import Proposal
 from prism.observe.findings.windows import Window
@@ -80,8 +88,13 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         units = {scene.unit[r] for r in chosen}
         if len(units) < 2 and len(units) < _EXPLAINED * len({scene.unit[r] for r in alike}):
             break  # Slow here and there: no one place is to blame.
-        if best[0] == "pair" and not any(_stands_alone(case, alike[r]) for r in chosen):
+        alone = [r for r in chosen if _stands_alone(case, alike[r])]
+        if best[0] == "pair" and not alone:
             break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
+        if best[0] == "pair" and all(is_cleared(scene, r) for r in alone):
+            if any(_is_always_slow(case, alike[r]) for r in alone):
+                break  # By design: nothing else that these NICs send or take in is slow.
+            best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
         found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, same)))
@@ -98,11 +111,15 @@ def _choose(same: list[Suspect]) -> Suspect:
 
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
-    always = pair.window.length > 0.8 * case.steps.height or pair.kind == "ep"  # tokens go now here, now there
+    always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
     least = _ALONE_ALWAYS if always else _ALONE
     if len(pair.slow_steps) == 1:
         least = _ALONE_ONCE
     return pair.steady and pair.window.mean >= least
+
+
+def _is_always_slow(case: Case, pair: SlowPair) -> bool:
+    return pair.window.length > 0.8 * case.steps.height
 
 
 def _propose(
@@ -122,12 +139,13 @@ def _propose(
         case, [(p.src, p.dst, p.kind) for p in chosen], Window(first, last, mean, share), max(p.extra_s for p in chosen)
     )
     evidence = f"transfers take {100 * mean:.0f} % longer than their like{when}: {len(chosen)} pairs {where}{moved}"
+    kind: FindingKind = "slow_compute" if suspect[0] == "ends" else _kind_of(who)
     told = case.finding(
-        _kind_of(who), who, first, last, lost_s=cost.lost_s * (1 if steady else share),
+        kind, who, first, last, lost_s=cost.lost_s * (1 if steady else share),
         score=min(1 - np.exp(-sure / 10), cost.margin, 1 - sum(rivals.values())), evidence=f"{evidence}; {cost.words}",
     )  # fmt: skip
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
-    rows = [r for r, touched in enumerate(scene.touches) if suspect in touched]
+    rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
     step_s = float(np.median(case.length_s))
     return Proposal(
         finding=told,
@@ -144,6 +162,9 @@ def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list
     """The culprit, and where the slow pairs are in words; `same` are the suspects that account for them as well."""
     kind, name = suspect
     ends = sorted({e for p in chosen for e in (p.src, p.dst)})
+    if kind == "ends":
+        who = culprit("group", ",".join(case.address(e) for e in ends))
+        return who, "between these two, which send and take in quickly otherwise: one of them comes late"
     if len({s for s in same if s[0] == "nic"}) > 2:
         who = culprit("group", ",".join(case.address(e) for e in ends))
         return who, "of a group, whose hops are all alike slow, so any of its links may be the cause"

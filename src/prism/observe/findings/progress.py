@@ -29,15 +29,14 @@ def find_slow_steps(case: Case) -> list[Finding]:
         return find_drift(case)
     inside = lengths[window.first : window.last + 1]
     lost = float((inside - usual).sum())
-    if (window.length < 2 and lost < 2 * usual) or lost < _WORTH * usual:
+    if lost < (usual if window.length < levels.MIN_TWO else _WORTH * usual):
         return find_drift(case)
     evidence = (
         f"{len(inside)} steps of {np.mean(inside):.3f} s on average, up to {inside.max():.3f} s; usually {usual:.3f} s"
     )
-    return [
-        case.finding("slow_step", culprit("job", case.job.id), window.first, window.last, lost_s=lost,
-                     score=min(0.6, 0.2 + window.mean), evidence=evidence)
-    ]  # fmt: skip
+    sure = min(1 - float(np.exp(-window.mean / levels.SHARE_SMALL)), levels.SHARE_NEARLY_ALL)
+    who = culprit("job", case.job.id)
+    return [case.finding("slow_step", who, window.first, window.last, lost_s=lost, score=sure, evidence=evidence)]
 
 
 def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:

@@ -72,11 +72,34 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
 def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     """By message of the calls the time since anything ended at its sender, and at both of its ends."""
     calls = case.calls
-    src, dst, start, end = calls.src[calls.row], calls.dst[calls.row], calls.start, calls.end
-    line = np.arange(len(case.hosts)) * (int(end.max()) - int(start.min()) + 1) - int(start.min())
-    done = np.sort(np.concatenate([line[side] + end for side in (src, dst)]))
+    src, dst, start = calls.src[calls.row], calls.dst[calls.row], calls.start
+    ends = _end_exchanges(case)
+    line = np.arange(len(case.hosts)) * (int(max(e.max() for e in ends)) - int(start.min()) + 1) - int(start.min())
+    done = np.sort(np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)]))
     since = [_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst)]
     return since[0], np.fmin(*since)
+
+
+def _end_exchanges(case: Case) -> tuple[Ints, Ints]:
+    """By message of the calls when it is over for its sender, and for its receiver.
+
+    All NICs of a host carry the tokens of its ranks: nobody there goes on before the last of an exchange has come.
+    """
+    calls, host = case.calls, number_hosts(case)
+    routed = np.flatnonzero(np.array([kind == "ep" for kind in calls.kinds])[calls.kind][calls.row])
+    if not len(routed):
+        return calls.end, calls.end
+    places, steps = int(calls.place.max()) + 1, case.steps.height
+    keys = [
+        (host[side[calls.row[routed]]] * places + calls.place[routed]) * steps + calls.step[routed]
+        for side in (calls.src, calls.dst)
+    ]
+    number, found = number_keys(np.concatenate(keys))
+    over = np.zeros(len(found), np.int64)
+    np.maximum.at(over, number, np.tile(calls.end[routed], 2))
+    sent, taken = calls.end.copy(), calls.end.copy()
+    sent[routed], taken[routed] = over[number[: len(routed)]], over[number[len(routed) :]]
+    return sent, taken
 
 
 @numba.njit(cache=True, nogil=True)

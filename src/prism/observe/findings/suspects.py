@@ -74,7 +74,9 @@ def set_scene(
         _touched(case, src, dst, paths.get(pair, ()))
         for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
     ]
-    quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow}
+    # What is slow by far less has another cause, so it clears what both touch.
+    least = _QUICK * find_worst(by_row.values()).window.mean
+    quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow if p.window.mean >= least}
     return Scene(case, by_row, quick, touches, unit, moved, transfers.extra_s, both_ways or bool(apart))
 
 
@@ -178,6 +180,13 @@ def weigh_rivals(ranked: Sequence[Ranked], same: Sequence[Suspect]) -> dict[Susp
     rivals = {r.units: r for r in reversed(ranked) if r.suspect not in same}
     odds = {r.suspect: math.exp(min(r.score - ranked[0].score, 0.0)) for r in rivals.values()}
     return {suspect: weight / (1 + sum(odds.values())) for suspect, weight in odds.items()}
+
+
+def is_cleared(scene: Scene, row: int) -> bool:
+    """Whether both ends of a slow pair send and take in quickly otherwise, and one switch is all that lies between."""
+    ends = {(kind, name) for kind, name in scene.touches[row] if kind in ("out", "in")}
+    switches = [name for kind, name in scene.touches[row] if kind == "switch"]
+    return len(switches) == 1 and all(any(end in scene.touches[r] for r in scene.quick) for end in ends)
 
 
 def points_at_one(scene: Scene) -> bool:

@@ -14,6 +14,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.collectives import POINT_TO_POINT
 from prism.observe.findings.durations import compare_with_peers, list_rows, measure_durations
+from prism.observe.findings.residuals import number_hosts
 from prism.observe.findings.windows import Floats, Window, find_window, quantile_rows, spread_of
 from prism.observe.traffic.medians import quantile_groups, take_median
 
@@ -95,7 +96,7 @@ def measure_transfers(case: Case) -> Transfers | None:
     quick = quantile_groups(cells.took, cells.stream, cells.streams.height, 0.25)[cells.stream]
     past = np.where(often, quick, np.nan)
     base = np.fmin(past, np.where(enough, usual, np.nan))
-    rows, row = list_rows(cells)
+    rows, row = list_rows(cells, number_hosts(case))
     shape = rows.height, case.steps.height
     at = row[cells.stream] * case.steps.height + cells.step
 

