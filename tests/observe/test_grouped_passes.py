@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism.observe.findings.collectives import number_units
 from prism.observe.timeline.spans import join_touching, reach_before
 from prism.observe.traffic.clock_offsets import _settle
 from prism.observe.traffic.medians import (
@@ -18,7 +19,7 @@ from prism.observe.traffic.medians import (
     scatter,
     take_median,
 )
-from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_places
+from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys, number_places
 from prism.observe.traffic.threads import do_each
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
@@ -32,6 +33,23 @@ def test_medians_are_those_of_numpy(values: list[int]) -> None:
     assert take_median(given_order) == np.median(values)
     assert scatter(given_order) == np.median(np.abs(values - np.median(values)))
     assert given_order.tolist() == values
+
+
+@pytest.mark.parametrize("shift", [0, 32, 40])
+@pytest.mark.parametrize("different", [3, 512, 513, 3000])
+def test_keys_are_numbered_in_order_of_appearance_wherever_their_bits_lie(shift: int, different: int) -> None:
+    keys = np.random.default_rng(different).integers(-different, different, 8000) << shift
+    numbers, found = number_keys(keys)
+    assert found.tolist() == list(dict.fromkeys(keys.tolist()))
+    assert (found[numbers] == keys).all()
+
+
+def test_hops_of_connected_ranks_are_one_unit_and_pairs_of_a_pipeline_are_each_their_own() -> None:
+    rows = [(0, 0, 1, "dp"), (1, 4, 5, "dp"), (2, 5, 6, "dp"), (3, 1, 0, "dp"), (4, 0, 1, "ep"), (5, 0, 4, "pp"),
+            (6, 4, 0, "pp"), (7, 0, 1, "unknown"), (8, 1, 2, "unknown")]  # fmt: skip
+    frame = pl.DataFrame(rows, schema=["pair", "src", "dst", "kind"], orient="row")
+    assert number_units(frame).tolist() == [0, 1, 1, 0, 2, 3, 4, 5, 6]
+    assert number_units(frame.clear()).tolist() == []
 
 
 @settings(max_examples=60, deadline=None)

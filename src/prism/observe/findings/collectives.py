@@ -8,7 +8,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.traffic.numbering import group_by_number
+from prism.observe.jobs.grouping import connect
+from prism.observe.traffic.numbering import group_by_number, number_keys
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,27 +34,19 @@ def number_units(rows: pl.DataFrame, host: Ints | None = None) -> Ints:
 
     Tokens leave by all NICs of a host (by endpoint its `host`, where known), and an exchange is over with the last.
     """
-    parent: dict[tuple[str, int], tuple[str, int]] = {}
-
-    def root(x: tuple[str, int]) -> tuple[str, int]:
-        while parent.setdefault(x, x) != x:
-            parent[x] = parent[parent[x]]
-            x = parent[x]
-        return x
-
-    keys: list[tuple[str, int]] = []
-    for pair, src, dst, kind in rows.select("pair", "src", "dst", "kind").iter_rows():
-        if kind in POINT_TO_POINT:
-            keys.append((f"{kind} alone", pair))
-            continue
-        if kind == "ep" and host is not None:
-            src, dst = int(host[src]), int(host[dst])
-        a, b = root((kind, src)), root((kind, dst))
-        parent[max(a, b)] = min(a, b)
-        keys.append((kind, src))
-    roots = [root(k) if k[0] in ("dp", "ep", "tp", "embedding") else k for k in keys]
-    number = {r: i for i, r in enumerate(dict.fromkeys(roots))}
-    return np.array([number[r] for r in roots], np.int64)
+    kind = rows["kind"].rank("dense").to_numpy().astype(np.int64)
+    pair, src, dst = (rows[c].to_numpy().astype(np.int64) for c in ("pair", "src", "dst"))
+    if host is not None:
+        routed = (rows["kind"] == "ep").to_numpy()
+        src, dst = np.where(routed, host[src], src), np.where(routed, host[dst], dst)
+    alone = rows["kind"].is_in(POINT_TO_POINT).to_numpy()
+    tied = rows["kind"].is_in(["dp", "ep", "tp", "embedding"]).to_numpy()
+    most = int(max(src.max(initial=0), dst.max(initial=0))) + 1
+    kinds = int(kind.max(initial=0)) + 1
+    ends = kind * most + src, kind * most + dst
+    group = connect(kinds * most, ends[0][tied], ends[1][tied])[ends[0]]
+    number: Ints = number_keys(np.where(alone, -1 - kind - kinds * pair, group))[0]
+    return number
 
 
 def place_calls(messages: pl.DataFrame, streams: pl.DataFrame, row: Ints, num_steps: int) -> pl.DataFrame:

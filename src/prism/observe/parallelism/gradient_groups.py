@@ -80,15 +80,16 @@ def count_gradient_groups(
     found: list[GradientGroups] = []
     places: list[list[list[Connection]]] = []
     sharp_ns = _measure_sharpness(traffic, largest)
-    hosts = largest["src_host"].unique().sort().to_numpy()
-    for place in hosts[np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64))].tolist():
-        own = largest.filter(pl.col("src_host") == place)
-        parts = [_group_connections(*_read_connections(traffic, part), sharp_ns) for part in _join_parts(_by_size(own))]
+    hosts = largest.sort("src_host", maintain_order=True).partition_by("src_host", maintain_order=True)
+    for place in np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64)).tolist():
+        sized = _join_parts(_by_size(hosts[place]))
+        parts = [_group_connections(*_read_connections(traffic, part), sharp_ns) for part in sized]
         # What follows other messages at once does not tell when its rank came.
-        least = min(parts, key=lambda p: (len(p.connections), -p.connections[0][0].usual_silence))
-        places.append(least.connections)
-        most = max(_count_groups(part, period_ns).dense for part in parts)
-        found.append(replace(_count_groups(least, period_ns), expert=most))
+        silent = [(len(part.connections), -part.connections[0][0].usual_silence) for part in parts]
+        least = silent.index(min(silent))
+        places.append(parts[least].connections)
+        counted = [_count_groups(part, period_ns) for part in parts]
+        found.append(replace(counted[least], expert=max(count.dense for count in counted)))
     usual = replace(Counter(found).most_common(1)[0][0], in_step=count_in_step(places, period_ns, sharp_ns))
     # Shards of a copy span fewer hosts than the job; dense gradients are summed over all of them.
     whole = _span(largest)
@@ -165,11 +166,13 @@ def _join_parts(parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 def _read_connections(traffic: Traffic, own: pl.DataFrame) -> tuple[list[Connection], list[float]]:
     """The connections of units and all that each unit sends; one of several hosts that are sent as much is enough."""
-    hosts, num = np.unique(own["dst_host"].to_numpy(), return_counts=True)
+    src, dst, stream, load = (own[c].to_numpy() for c in ("src", "dst_host", "stream", "load"))
+    hosts, num = np.unique(dst, return_counts=True)
     # Experts that span every second host go past those that all else is summed with.
     uneven = _UNEVEN * num.min() <= num.max()
-    chosen = own.filter(pl.col("dst_host").is_in([hosts[np.argmax(num)]]) | uneven).sort("src", "stream")
-    return [read_connection(traffic, int(v)) for v in chosen["stream"]], chosen["load"].to_list()
+    chosen = np.flatnonzero(uneven | (dst == hosts[np.argmax(num)]))
+    chosen = chosen[np.lexsort((stream[chosen], src[chosen]))]
+    return [read_connection(traffic, v) for v in stream[chosen].tolist()], load[chosen].tolist()
 
 
 def _measure_sharpness(traffic: Traffic, rings: pl.DataFrame) -> float:
@@ -250,7 +253,7 @@ def _count_stages(firsts: list[Connection], period_ns: float) -> int:
 
 def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:
     """Units that carry messages of about one size, apart from the others."""
-    ordered = own.sort("bytes")
+    ordered = own[np.argsort(own["bytes"].to_numpy(), kind="stable")]
     size = np.log(np.maximum(ordered["bytes"].to_numpy(), 1.0))
     cut = np.flatnonzero(np.diff(size) > _OTHER_SIZE) + 1
     edges = [0, *cut.tolist(), ordered.height]
