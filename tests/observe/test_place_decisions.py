@@ -25,7 +25,7 @@ from prism.observe.findings import ranking, stages, suspects
 from prism.observe.findings.case import culprit
 from prism.observe.findings.suspects import points_at_one, rank_suspects, set_scene, weigh_rivals
 from prism.observe.findings.transfers import SlowPair, Transfers
-from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.verdicts import Proposal, choose
 from prism.observe.findings.windows import Window
 from prism.observe.parallelism.stages import StageMap
 
@@ -361,9 +361,17 @@ def test_causes_that_explain_slow_transfers_gain_what_these_do() -> None:
     assert weigh(at_place=True) == [5, 7, 25]
     assert weigh(at_place=False, shared=[]) == [25, 20]
     assert weigh(at_place=False, slow=[]) == [12, 7]
+    assert weigh(at_place=False, shared=[shared, propose("contention", 3.0)]) == [5 + 27, 27, 23, 20]
     assert weigh(at_place=True, late=[propose("slow_compute", -4.0)]) == [-4, 7, 20]
     assert weigh(at_place=False, slow=[propose("slow_link", -4.0)]) == [12, 7, -4]
     assert weigh(at_place=False, shared=[propose("contention", -30.0)]) == [5, -10, 20]
+
+
+def test_a_link_and_a_switch_that_gain_alike_are_each_one_of_two() -> None:
+    link, switch = propose("slow_link", 60.0), propose("slow_switch", 60.0)
+    switch = replace(switch, finding=replace(switch.finding, culprit=culprit("switch", "leaf0")))
+    (found,) = choose(make_case([1.0] * 10), [link, switch])
+    assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
 
 
 @pytest.mark.parametrize(("length_s", "long"), [(1.0, False), (1.01, True)])

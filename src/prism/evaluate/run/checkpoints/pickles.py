@@ -6,8 +6,6 @@ import pickle
 from collections.abc import Callable
 from typing import IO, Any
 
-Rebuild = Callable[..., Any]
-
 
 class Standin:
     """An object of some class that is not imported: `args` and `fields` are what the pickle says of it."""
