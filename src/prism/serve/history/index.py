@@ -161,10 +161,10 @@ class HistoryIndex:
         names = json.dumps(sorted(set(entry.endpoints)))
         found = self.connection.execute(
             "SELECT job, count(*) AS shared, "
-            "  (SELECT count(*) FROM member AS own WHERE own.cluster = ?1 AND own.job = member.job) AS size "
-            "FROM member WHERE cluster = ?1 AND endpoint IN (SELECT value FROM json_each(?2)) "
+            "  (SELECT count(*) FROM member AS own WHERE own.cluster = :cluster AND own.job = member.job) AS size "
+            "FROM member WHERE cluster = :cluster AND endpoint IN (SELECT value FROM json_each(:names)) "
             "GROUP BY job ORDER BY shared DESC",
-            (cluster, names),
+            {"cluster": cluster, "names": names},
         )
         larger = len(set(entry.endpoints))
         same = next((job for job, n, size in found if job not in taken and n >= _SAME_JOB * max(larger, size)), None)
