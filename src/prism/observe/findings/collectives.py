@@ -95,7 +95,7 @@ def _order_by_cell(cell: Ints, start: Ints) -> Ints:
         own = order[begin[k] : begin[k + 1]]
         if len(own) > 1:
             order[begin[k] : begin[k + 1]] = own[np.argsort(start[own], kind="mergesort")]
-    return order
+    return np.asarray(order)
 
 
 @numba.njit(cache=True, nogil=True)

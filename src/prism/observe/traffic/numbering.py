@@ -209,7 +209,8 @@ def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, clo
 @numba.njit(cache=True, nogil=True)
 def group_by_number(numbers: Ints, count: int) -> tuple[Ints, Ints]:
     """Row numbers grouped by number, each group in the old order, and where each group begins."""
-    return group_values(np.arange(len(numbers)), numbers, count)
+    order, begin = group_values(np.arange(len(numbers)), numbers, count)
+    return order, begin
 
 
 @numba.njit(cache=True, nogil=True)
