@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -14,7 +15,9 @@ STEP_MS = 200
 ACTIVATIONS, GRADIENTS = 4 << 20, 90 << 20
 
 
-def write_steps(begin_ms: float, num: int, *, step_ms: float = STEP_MS, size: float = 1.0, last: int = 9) -> list[dict]:
+def write_steps(
+    begin_ms: float, num: int, *, step_ms: float = STEP_MS, size: float = 1.0, last: int = 9
+) -> list[dict[str, object]]:
     """Steps of a ring: eight small messages of each host and a large one; of the last step only the first `last`."""
     rows = []
     for step in range(num):
@@ -30,7 +33,7 @@ def write_steps(begin_ms: float, num: int, *, step_ms: float = STEP_MS, size: fl
     return rows
 
 
-def count_pairs(rows: list[dict]) -> int:
+def count_pairs(rows: list[dict[str, object]]) -> int:
     return part_successive_jobs(prepare_traffic(pl.DataFrame(rows), None)).pairs.height
 
 
@@ -55,3 +58,17 @@ def test_what_goes_on_slower_or_with_other_sizes_is_another_job(step_ms: float, 
 def test_without_a_long_silence_nothing_is_cut() -> None:
     traffic = prepare_traffic(pl.DataFrame(write_steps(0, 20)), None)
     assert part_successive_jobs(traffic) is traffic
+
+
+def test_what_never_rests_and_sends_at_another_pace_is_another_job() -> None:
+    def stream(begin_ms: int, seed: int, pace_ms: float) -> list[dict[str, object]]:
+        gaps = np.random.default_rng(seed).exponential(pace_ms, 400)
+        starts = ((begin_ms + np.cumsum(gaps)) * MS).astype(int).tolist()
+        return [
+            {"start_ns": at, "end_ns": at + MS // 10, "src": HOSTS[i], "dst": HOSTS[(i + 1) % 4], "bytes": ACTIVATIONS}
+            for at in starts
+            for i in range(4)
+        ]
+
+    assert count_pairs(stream(0, 1, 5.0) + stream(30_000, 2, 5.0)) == 4
+    assert count_pairs(stream(0, 1, 5.0) + stream(30_000, 2, 12.0)) == 8

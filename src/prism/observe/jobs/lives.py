@@ -28,12 +28,13 @@ class SuccessionConfig:
     """Which silences may lie between two jobs, and how alike two stretches of one job are."""
 
     most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
-    longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair
+    longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
     same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
     same_members: float = levels.SHARE_LARGE  # the same: with fewer in common a job has grown or shrunk
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
-    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference
+    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
+    same_pace: float = levels.RATIO_LONGER  # times as many messages in the same time, where no rests show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +180,12 @@ class _Job:
     endpoints: Ints
     rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
     sizes: dict[int, int]  # messages by class of size
+    length_ns: int
+
+    @property
+    def num(self) -> int:
+        """How many messages it sends."""
+        return sum(self.sizes.values())
 
 
 def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> tuple[Ints, list[int]]:
@@ -201,7 +208,9 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
         name[job.number] = min(same, default=job.number)
         if alike and not same:
             continued.append(job.number)
-        last_at.update(dict.fromkeys(job.endpoints.tolist(), job))
+        # Of one job the longest stretch tells most.
+        longest = max([job, *(b for b in alike if same)], key=lambda one: one.num)
+        last_at.update(dict.fromkeys(job.endpoints.tolist(), longest))
     return np.array([name[j] for j in jobs.tolist()], np.int64), continued
 
 
@@ -230,6 +239,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
         rests={key: rest for key, rest in timed.items() if rest > 0},
         sizes=dict(by_size.iter_rows()),
+        length_ns=max(int(start.max() - start.min()), 1),
     )
 
 
@@ -237,10 +247,15 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
     if _share_endpoints(before, after) < config.same_hosts:
         return False
-    # Of what breaks off in the middle of a step some sizes are missing; a size may fall on the edge of two classes.
-    fewer, more = sorted((before.sizes, after.sizes), key=lambda sizes: sum(sizes.values()))
-    alike = sum(num for size, num in fewer.items() if any(size + by in more for by in (-1, 0, 1)))
-    if alike < config.same_sizes * sum(fewer.values()):
+    fewer, more = sorted((before, after), key=lambda job: job.num)
+    is_short = fewer.num * config.longer < more.num
+    # A size may fall on the edge of two classes. Of what breaks off in a step only the sizes are compared, not how
+    # often each is sent.
+    weight = more.num if is_short else fewer.num / more.num
+    alike = sum(
+        min(n, weight * sum(more.sizes.get(size + by, 0) for by in (-1, 0, 1))) for size, n in fewer.sizes.items()
+    )
+    if alike < config.same_sizes * fewer.num:
         return False
     ratios = [
         after.rests[pair, near] / rest
@@ -248,7 +263,10 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
         for near in (size - 1, size, size + 1)
         if (pair, near) in after.rests
     ]
-    return not ratios or abs(float(np.log(np.median(ratios)))) <= config.same_rate
+    if not ratios:
+        pace = (before.num / before.length_ns) / (after.num / after.length_ns)
+        return is_short or 1 / config.same_pace < pace < config.same_pace
+    return abs(float(np.log(np.median(ratios)))) <= config.same_rate
 
 
 def _cut_other_pairs(traffic: Traffic, stretches: Stretches, cut: Ints) -> Ints:
