@@ -4,9 +4,9 @@ A collective goes on when its last member has come. The hops that do not touch a
 between them and the last hop is what the host alone costs. Nothing depends on the algorithm (ring, tree, all-to-all),
 nor on whether a hop begins with its sender or once both of its ends are ready.
 
-Where exporters cut the records of hops that wait, they show what was sent before. Every rank that has come adds its own
-piece to what it passes on, so what reaches the host of the one that is missing stays there: it alone takes in more than
-it sends.
+Where exporters cut the records of hops that wait, they show what was sent before. Where every rank that has come adds
+its own piece to what it passes on, what reaches the host of the one that is missing stays there: it alone takes in more
+than it sends.
 """
 
 from __future__ import annotations
@@ -46,12 +46,20 @@ def measure_waits(case: Case) -> Waits | None:
     order, begin = group_by_number(call, len(found))
     ends = src[calls.row], dst[calls.row]
     shape = len(names), case.steps.height
-    if "begun" in case.messages.columns:
-        begun = case.messages["begun"].to_numpy()[calls.message]
+    begun = case.messages["begun"].to_numpy()[calls.message] if "begun" in case.messages.columns else None
+    if begun is not None and _adds_up(order, begin, begun):
         cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
     else:
         cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, shape)
     return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
+
+
+def _adds_up(order: Ints, begin: Ints, begun: Ints) -> bool:
+    """Whether hops of most collectives that wait sent unlike amounts before; where all fill one buffer, none tells."""
+    most = np.maximum.reduceat(begun[order], begin[:-1])
+    least = np.minimum.reduceat(np.where(begun > 0, begun, most.max())[order], begin[:-1])
+    waited = most > 0
+    return bool(waited.any() and np.median(most[waited] / least[waited]) >= levels.RATIO_DOUBLE)
 
 
 def _sum_kept(
