@@ -100,8 +100,16 @@ def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
     assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
 
 
-def test_a_place_that_is_less_likely_than_its_rivals_together_is_not_told() -> None:
-    assert choose(CASE, [replace(LINK, finding=replace(LINK.finding, score=0.225))]) == []
+def test_a_place_that_is_no_likelier_than_others_is_not_told() -> None:
+    """One of four switches that are all alike slow; one that is far likelier than each of its rivals is told."""
+
+    def tell(rival: float) -> list[float]:
+        other = Alternative(kind="slow_switch", culprit=culprit("switch", "leaf-7"), score=rival)
+        own = replace(LINK, finding=replace(LINK.finding, score=0.45), seconds=(other,))
+        return [found.score for found in choose(CASE, [own])]
+
+    assert tell(0.4) == []
+    assert tell(0.2) == [0.45]
 
 
 def test_a_wider_margin_is_said_more_surely() -> None:

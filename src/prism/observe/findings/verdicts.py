@@ -64,7 +64,13 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             if {best.finding.kind, found.kind} <= _PLACES:
                 told[over] = best, min(sure, 1 - share)
     found = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
-    return [f for f in found if f.score >= levels.SHARE_HALF]  # What is less likely than not is not told.
+    return [f for f in found if _stands_out(f)]
+
+
+def _stands_out(finding: Finding) -> bool:
+    """Whether a cause is likelier than not, or else clearly likelier than each of the others."""
+    second = max((a.score for a in finding.alternatives), default=0.0)
+    return finding.score >= min(levels.SHARE_HALF, levels.RATIO_LONGER * second)
 
 
 def say_surely(margin: float) -> float:
