@@ -67,9 +67,10 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     best = scores.find_best(window, _ALWAYS_LATE if longer is None else _LATE)
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
-        ahead = best is not None and uneven is not None and best.gain >= _TIED * uneven.gain
-        if uneven is not None and _explains(uneven, longer) and not (ahead and _is_alike(scores, best)):
-            return _find_turns(case, scores, longer)
+        if uneven is not None and _explains(uneven, longer):
+            ahead = best is not None and best.gain >= _TIED * uneven.gain and _is_alike(scores, best)
+            if not ahead:
+                return _find_turns(case, scores, longer)
     if best is None or (longer is not None and not _explains(best, longer)):
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
