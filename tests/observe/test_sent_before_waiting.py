@@ -1,0 +1,90 @@
+"""What a collective sent before it waited: torn records are joined, and tell whom all others wait for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prism.observe.findings.stopped import Standstill, _name_absorber
+from prism.observe.findings.waits import _adds_up, _sum_kept
+from prism.observe.traffic.torn_transfers import find_torn
+from prism.records.findings import Culprit
+
+MS = 1_000_000
+WHOLE = 100_000_000
+
+
+def tear(cuts: list[int], calls: int = 40) -> tuple[np.ndarray, ...]:
+    """Records of one ring in which each hop is cut elsewhere; hops stop one by one and go on together."""
+    rows = []
+    for call in range(calls):
+        at = call * 200 * MS
+        for hop, cut in enumerate(cuts):
+            rows.append((hop, at + hop * 3 * MS, at + hop * 3 * MS + MS, cut))
+            rows.append((hop, at + 100 * MS + hop * 1000, at + 105 * MS, WHOLE - cut))
+    rows.sort(key=lambda row: row[:2])
+    return tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
+
+
+def test_hops_that_were_cut_elsewhere_are_joined_head_to_tail() -> None:
+    cuts = [5_000_000 * (hop + 1) for hop in range(6)]
+    connection, start, end, size = tear(cuts)
+    torn = find_torn(connection, start, end, size)
+    assert len(torn.head) == 6 * 40
+    assert (size[torn.head] + size[torn.tail] == WHOLE).all()
+    assert (size[torn.head] == np.array(cuts)[connection[torn.head]]).all(), "a tail is not taken for the next head"
+    assert (start[torn.tail] - start[torn.head] < 105 * MS).all()
+
+
+def test_two_messages_that_take_turns_are_not_joined() -> None:
+    connection, start, end, size = tear([30_000_000] * 6)
+    assert not len(find_torn(connection, start, end, size).head)
+
+
+def sum_up(begun: list[int], starts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Costs by host and step of two hosts that exchange two collectives, one hop each way."""
+    source, target = np.array([0, 1, 0, 1]), np.array([1, 0, 1, 0])
+    calls: Any = SimpleNamespace(
+        step=np.zeros(4, np.int64), start=np.array(starts) * MS, end=np.array([90, 90, 100, 100]) * MS
+    )
+    return _sum_kept(np.arange(4), np.array([0, 2, 4]), (source, target), calls, np.array(begun), (2, 1))
+
+
+def test_the_host_that_keeps_what_reaches_it_is_waited_for() -> None:
+    cost, seen = sum_up([900, 100, 0, 0], [10, 12, 95, 95])
+    assert cost[:, 0].tolist() == [0.0, 78.0 * MS] and seen.all()
+
+
+def test_a_collective_that_was_waiting_already_costs_nothing_more() -> None:
+    cost, _ = sum_up([900, 100, 800, 200], [10, 12, 90, 90])
+    assert cost[:, 0].tolist() == [0.0, 78.0 * MS]
+
+
+@pytest.mark.parametrize(("begun", "told"), [([900, 100, 0, 0], True), ([500, 500, 500, 500], False), ([0] * 4, False)])
+def test_equal_amounts_are_full_buffers_and_tell_nobody(begun: list[int], told: bool) -> None:
+    assert _adds_up(np.arange(4), np.array([0, 2, 4]), np.array(begun)) is told
+
+
+def stand(sizes: list[int]) -> Any:
+    """A ring of hosts that stands still, with what each hop sent before."""
+    hosts = [f"h{i}" for i in range(len(sizes))]
+    case: Any = SimpleNamespace(
+        hosts=hosts, address=lambda e: hosts[e], name_worker=lambda members: Culprit(type="host", id=hosts[members[0]])
+    )
+    ends = list(range(len(sizes)))
+    stuck = pl.DataFrame({"src": ends, "dst": [*ends[1:], 0], "start_ns": 0, "bytes": sizes})
+    none = pl.DataFrame()
+    return _name_absorber(case, Standstill(none, stuck, frozenset(), {}, {}, 0))
+
+
+def test_the_host_at_which_a_ring_breaks_off_took_in_more_than_it_sent() -> None:
+    found = stand([30, 50, 70, 10])  # More with every hop after host 3, which sends least and is sent most.
+    assert found.culprit == Culprit(type="host", id="h3")
+
+
+def test_where_two_hosts_keep_something_neither_is_named() -> None:
+    assert stand([30, 10, 30, 10]) is None
