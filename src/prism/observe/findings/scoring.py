@@ -98,8 +98,8 @@ class Scores:
 
     def take(self, rows: Sequence[int]) -> Scores:
         """Some of the candidates."""
-        parts = (values[rows] for values in (self.gain, self.of_host, self.late_s, self.share))
-        return Scores([self.candidates[i] for i in rows], *parts, self.unseen)
+        gain, of_host, late_s, share = (v[rows] for v in (self.gain, self.of_host, self.late_s, self.share))
+        return Scores([self.candidates[i] for i in rows], gain, of_host, late_s, share, self.unseen)
 
 
 def score(
@@ -127,8 +127,7 @@ def score(
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:
-    shown: NDArray[np.bool_] = ~np.isnan(table.late_s).all(axis=1)
-    return shown
+    return np.asarray(~np.isnan(table.late_s).all(axis=1), np.bool_)
 
 
 def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: bool) -> tuple[Floats, Floats]:

@@ -63,8 +63,8 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             seconds[over].append(Alternative(kind=found.kind, culprit=found.culprit, score=min(share, found.score)))
             if {best.finding.kind, found.kind} <= _PLACES:
                 told[over] = best, min(sure, 1 - share)
-    found = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
-    return [f for f in found if _stands_out(f)]
+    named = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
+    return [finding for finding in named if _stands_out(finding)]
 
 
 def _stands_out(finding: Finding) -> bool:
