@@ -67,10 +67,8 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     best = scores.find_best(window, _ALWAYS_LATE if longer is None else _LATE)
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
-        if uneven is not None and _explains(uneven, longer):
-            ahead = best is not None and best.gain >= _TIED * uneven.gain and _is_alike(scores, best)
-            if not ahead:
-                return _find_turns(case, scores, longer)
+        if uneven is not None and _explains(uneven, longer) and not _is_ahead(scores, best, uneven):
+            return _find_turns(case, scores, longer)
     if best is None or (longer is not None and not _explains(best, longer)):
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
@@ -99,6 +97,11 @@ def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:
     hosts = _take_hosts(case, scores)
     uneven = _find_uneven(hosts)
     return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
+
+
+def _is_ahead(scores: Scores, best: Cause | None, uneven: Cause) -> bool:
+    """Whether one cause gains about as much as another host in each step, and is late by one amount."""
+    return best is not None and best.gain >= _TIED * uneven.gain and _is_alike(scores, best)
 
 
 def _is_alike(scores: Scores, cause: Cause) -> bool:

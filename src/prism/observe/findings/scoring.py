@@ -127,8 +127,7 @@ def score(
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:
-    missing: NDArray[np.bool_] = np.isnan(table.late_s)
-    return ~np.asarray(missing.all(axis=1))
+    return np.asarray(~np.isnan(table.late_s).all(axis=1), np.bool_)
 
 
 def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: bool) -> tuple[Floats, Floats]:

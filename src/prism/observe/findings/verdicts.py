@@ -64,7 +64,7 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             if {best.finding.kind, found.kind} <= _PLACES:
                 told[over] = best, min(sure, 1 - share)
     named = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
-    return [f for f in named if _stands_out(f)]
+    return [finding for finding in named if _stands_out(finding)]
 
 
 def _stands_out(finding: Finding) -> bool:
