@@ -1,4 +1,4 @@
-"""What a collective sent before it waited: torn records are joined, and tell whom all others wait for."""
+"""What a collective sent before it waited tells whom all others wait for."""
 
 from __future__ import annotations
 
@@ -11,38 +11,9 @@ import pytest
 
 from prism.observe.findings.stopped import Standstill, _name_absorber
 from prism.observe.findings.waits import _adds_up, _sum_kept
-from prism.observe.traffic.torn_transfers import find_torn
 from prism.records.findings import Culprit
 
 MS = 1_000_000
-WHOLE = 100_000_000
-
-
-def tear(cuts: list[int], calls: int = 40) -> tuple[np.ndarray, ...]:
-    """Records of one ring in which each hop is cut elsewhere; hops stop one by one and go on together."""
-    rows = []
-    for call in range(calls):
-        at = call * 200 * MS
-        for hop, cut in enumerate(cuts):
-            rows.append((hop, at + hop * 3 * MS, at + hop * 3 * MS + MS, cut))
-            rows.append((hop, at + 100 * MS + hop * 1000, at + 105 * MS, WHOLE - cut))
-    rows.sort(key=lambda row: row[:2])
-    return tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
-
-
-def test_hops_that_were_cut_elsewhere_are_joined_head_to_tail() -> None:
-    cuts = [5_000_000 * (hop + 1) for hop in range(6)]
-    connection, start, end, size = tear(cuts)
-    torn = find_torn(connection, start, end, size)
-    assert len(torn.head) == 6 * 40
-    assert (size[torn.head] + size[torn.tail] == WHOLE).all()
-    assert (size[torn.head] == np.array(cuts)[connection[torn.head]]).all(), "a tail is not taken for the next head"
-    assert (start[torn.tail] - start[torn.head] < 105 * MS).all()
-
-
-def test_two_messages_that_take_turns_are_not_joined() -> None:
-    connection, start, end, size = tear([30_000_000] * 6)
-    assert not len(find_torn(connection, start, end, size).head)
 
 
 def sum_up(begun: list[int], starts: list[int]) -> tuple[np.ndarray, np.ndarray]:
