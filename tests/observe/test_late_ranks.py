@@ -69,14 +69,30 @@ def test_steps_that_are_slow_every_so_often_are_meant_to_be(every: int) -> None:
     assert all("last to come" not in f.evidence for f in findings)
 
 
-def test_the_worker_that_began_no_transfer_while_all_others_did_has_stopped() -> None:
+def stop_ring(size: int, back_s: float | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A ring of which all but h5 begin a transfer and get nowhere; it may be started again after some seconds."""
     flows, topology = write_ring(lambda _: {})
-    started = flows.group_by("end_ns").agg(pl.col("start_ns").min()).sort("end_ns")
-    cut = int(started["start_ns"][-10])
-    begun = flows.filter((pl.col("start_ns") >= cut) & (pl.col("end_ns") == started["end_ns"][-10]))
+    ends = sorted(flows["end_ns"].unique().to_list())
+    # The first collective of a step: all that came before are whole steps.
+    end_ns = ends[-2 * _BUCKETS]
+    begun = flows.filter(pl.col("end_ns") == end_ns)
+    cut = int(begun["start_ns"].min())  # type: ignore[arg-type]
     stuck = begun.filter(pl.col("src") != "10.1.5.1").with_columns(
-        bytes=pl.lit(8_388_608, pl.Int64), end_ns=pl.col("start_ns") + 170_000
+        bytes=pl.lit(size, pl.Int64), end_ns=pl.col("start_ns") + 170_000
     )
-    findings = diagnose(pl.concat([flows.filter(pl.col("start_ns") < cut), stuck]), topology).findings
+    parts = [flows.filter(pl.col("start_ns") < cut), stuck]
+    if back_s is not None:
+        late = pl.col("start_ns", "end_ns") + round(back_s * 1e9)
+        parts.append(flows.filter(pl.col("start_ns") >= cut).with_columns(late))
+    return pl.concat(parts), topology
+
+
+@pytest.mark.parametrize("back_s", [None, 5.0], ids=["the capture ends", "it came back"])
+def test_the_worker_that_began_no_transfer_while_all_others_did_has_stopped(back_s: float | None) -> None:
+    findings = diagnose(*stop_ring(8_388_608, back_s)).findings
     assert named(findings[0]) == ("hang", "h5")
     assert "7 endpoints are stuck" in findings[0].evidence
+
+
+def test_a_few_bytes_at_the_end_of_a_capture_are_no_stuck_transfers() -> None:
+    assert diagnose(*stop_ring(576)).findings == ()

@@ -121,7 +121,8 @@ def _find_period(
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
-    if period is not None and any(_are_same(period, repeated) for repeated in _time_uneven(single)):
+    repeated = min(_time_uneven(single), default=None) if period is not None else None
+    if period is not None and repeated is not None and _are_same(period, repeated):
         return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
