@@ -61,8 +61,8 @@ def test_an_exchange_of_tokens_is_over_for_all_nics_of_a_host_with_the_last() ->
     """NICs 0 and 1 of one host send to 2 and 3 of the other: the slow rail holds up the ranks of both."""
     zero = np.zeros(2, np.int64)
     calls = Calls(
-        row=np.arange(2), step=zero, place=zero, start=zero, end=np.array([10, 90]), src=np.array([0, 1]),
-        dst=np.array([2, 3]), kind=zero, kinds=("ep",), like=np.arange(2),
+        message=np.arange(2), row=np.arange(2), step=zero, place=zero, start=zero, end=np.array([10, 90]),
+        src=np.array([0, 1]), dst=np.array([2, 3]), kind=zero, kinds=("ep",), like=np.arange(2),
     )  # fmt: skip
     case: Any = SimpleNamespace(calls=calls, hosts=["a", "a", "b", "b"], steps=SimpleNamespace(height=1))
     assert [ends.tolist() for ends in _end_exchanges(case)] == [[90, 90], [90, 90]]
