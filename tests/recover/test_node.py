@@ -80,7 +80,7 @@ def test_state_and_start_are_read_behind_a_name_with_brackets(table: Table) -> N
     [
         ("bash -c x", True), ("/usr/bin/env python train.py", True), ("python -m torch.distributed.run train.py", True),
         ("python /opt/bin/torchrun train.py", True), ("python train.py --steps 5 --with torchrun", False),
-        ("python train.py", False), ("./trainer", False),
+        ("python train.py", False), ("./trainer", False), ("python train.py --backend deepspeed", False),
     ],
 )  # fmt: skip
 def test_launchers_and_shells_only_start_others(table: Table, words: str, starts: bool) -> None:

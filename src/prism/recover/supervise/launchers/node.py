@@ -225,8 +225,9 @@ def parent_of(pid: int) -> int:
 
 
 def is_launcher(pid: int) -> bool:
-    """Whether a process only starts others."""
+    """Whether a process only starts others; what follows the name of a script are its own arguments."""
     words = words_of(pid)[:4]
+    words = words[: next((i for i, word in enumerate(words, 1) if word.endswith(".py")), None)]
     names = [Path(word).name for word in words]
     if not words[0] or names[0] in _SHELLS:
         return True
