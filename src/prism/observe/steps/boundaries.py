@@ -10,19 +10,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.steps.gradient_overlap import Gradients, size_up
-from prism.observe.steps.spacing import keep_apart
-from prism.observe.traffic.change_points import find_changes
+from prism.observe.steps.gradient_overlap import Gradients
+from prism.observe.steps.marks import after_changes, after_synchronisation, group_edges, strike_by_kind
 from prism.observe.traffic.medians import scatter, take_median
-from prism.observe.traffic.numbering import group_by_number, nearest
+from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
 
 _MISSING = levels.SHARE_SMALL  # of a step's messages that may be lost at either end of what was observed
-_CLEAR_GAP = 0.25  # of a period
-_APART = 0.4  # of a period: marks that are closer belong to one step
-_MOST_CLOCKS = levels.SAMPLED_GROUPS
 _AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.THREE_PER_MILLE
@@ -36,7 +32,6 @@ _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
-_MOST_GAPS = levels.MAX_RECORDS  # that change-point detection looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +79,14 @@ def list_clocks(
             continue
         own = of_kind[row]
         if own.any():
-            found += _strike_by_kind(
-                start[own], end[own], row[own], streams["bytes"].to_numpy(), period_ns, kind, asked
-            )
+            found += strike_by_kind(start[own], end[own], row[own], streams["bytes"].to_numpy(), period_ns, kind, asked)
             if kind in ("dp", "pp") and f"change points of {kind}".startswith(asked):
                 found.append((f"change points of {kind}", after_changes(start[own], end[own], period_ns)))
     if len(numbers.start) and "numbers ".startswith(asked[:8]):
-        found += [(f"numbers {name}", marks) for name, marks in _group_edges(numbers.start, numbers.end, period_ns)]
+        found += [(f"numbers {name}", marks) for name, marks in group_edges(numbers.start, numbers.end, period_ns)]
     if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
         # Where a backward pass has the pipeline for itself, its end is that of a step.
-        found += [(f"backward {name}", m) for name, m in _group_edges(start[~opening], end[~opening], period_ns)]
+        found += [(f"backward {name}", m) for name, m in group_edges(start[~opening], end[~opening], period_ns)]
     found = [(name, marks) for name, marks in found if only is None or name == only]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
@@ -178,12 +171,6 @@ def _silence_after(clock: Clock, start: Times) -> float:
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     return float(take_median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
-
-
-def count_periods(start: Times, period_ns: float) -> float:
-    """How many periods are filled with messages: pauses do not count."""
-    some = start[:: max(1, len(start) // 200_000)]
-    return float(np.minimum(np.diff(some), period_ns).sum() / period_ns)
 
 
 def mend_marks(marks: Times, start: Times) -> Times:
@@ -320,84 +307,3 @@ def _measure_pauses(at: Times, silence: Times) -> Floats:
     ends = np.minimum(at, len(silence) - 1)
     longest = np.maximum.reduceat(silence, ends)[:-1] if len(ends) > 1 else np.zeros(0, np.int64)
     return np.asarray((longest - take_median(longest)).clip(0), np.float64) if len(longest) else np.zeros(0)
-
-
-def _strike_by_kind(
-    start: Times, end: Times, row: Times, size: Floats, period_ns: float, kind: str, asked: str
-) -> list[tuple[str, Times]]:
-    """A clock for every size of messages, and one for all: the end of the last of a group, the start of the first.
-
-    `size` is that of each stream, `row` the stream of each message; where the name of a clock is asked for, others may
-    be left out.
-    """
-    if asked and not asked.startswith(f"{kind} "):
-        return []
-    sizes, number = np.unique(size_up(size), return_inverse=True)
-    order, begin = group_by_number(number[row], len(sizes))
-    count = np.diff(begin)
-    present = np.flatnonzero(count)
-    found = [(f"{kind} None {name}", marks) for name, marks in _group_edges(start, end, period_ns)]
-    for k in present[np.argsort(count[present], kind="stable")][:_MOST_CLOCKS].tolist():
-        if asked and not asked.startswith(f"{kind} {sizes[k]} "):
-            continue
-        own = order[begin[k] : begin[k + 1]]
-        found += [(f"{kind} {sizes[k]} {name}", marks) for name, marks in _group_edges(start[own], end[own], period_ns)]
-    return found
-
-
-def _group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, Times]]:
-    """Last ends and first starts of the groups that messages form: one per step where gaps are clear."""
-    reach = np.maximum.accumulate(end)
-    gaps = start[1:] - reach[:-1]
-    expected = max(1, round(count_periods(start, period_ns)))
-    if len(gaps) < 2:
-        return []
-    found = []
-    limits = [("apart", _CLEAR_GAP * period_ns)]
-    if expected < len(gaps):
-        limits.append(("longest", float(np.partition(gaps, len(gaps) - expected)[len(gaps) - expected])))
-    for name, limit in limits:
-        cut = np.flatnonzero(gaps >= max(limit, 1.0))
-        cut = cut[keep_apart(reach[cut], gaps[cut], _APART * period_ns)]
-        if len(cut) >= 2:
-            last = np.append(cut, len(reach) - 1)
-            # Where times are rounded, a message may end when it starts: it still comes before the mark.
-            found.append((f"{name} end", np.maximum(reach[last], start[last] + 1)))
-            found.append((f"{name} start", np.append(start[:1], start[cut + 1])))
-    return found
-
-
-def after_changes(start: Times, end: Times, period_ns: float) -> Times:
-    """Where Bayesian online change-point detection finds the time between messages change, once per period."""
-    if len(start) > _MOST_GAPS:
-        return np.zeros(0, np.int64)
-    gaps = np.diff(start).astype(np.float64)
-    at = np.flatnonzero(find_changes(np.log1p(gaps), np.array([0, len(gaps)])))
-    if len(at) < 2:
-        return np.zeros(0, np.int64)
-    reach = np.maximum.accumulate(end)
-    return reach[at][keep_apart(reach[at], gaps[at].astype(np.int64), _APART * period_ns)]
-
-
-def after_synchronisation(
-    start: Times, end: Times, micro: NDArray[np.bool_], closing: NDArray[np.bool_], period_ns: float
-) -> Times:
-    """Where pipeline traffic pauses and gradients pass: the end of the last of these messages."""
-    micro_start, micro_end = start[micro], np.maximum.accumulate(end[micro])
-    gap_begin, gap_end = micro_end[:-1], micro_start[1:]
-    real = gap_end > gap_begin
-    far = int(period_ns)
-    gap_begin = np.concatenate([[micro_start[0] - far], gap_begin[real], [micro_end[-1]]])
-    gap_end = np.concatenate([[micro_start[0]], gap_end[real], [micro_end[-1] + far]])
-    sync_end = end[closing]
-    # A message that passes within a pause of the pipeline; one longer than the pause began during the pipeline's work.
-    gap = np.searchsorted(gap_begin, sync_end, side="left") - 1
-    inside = (gap >= 0) & (sync_end <= gap_end[np.clip(gap, 0, None)])
-    gap, sync_end = gap[inside], sync_end[inside]
-    if not len(gap):
-        return np.zeros(0, np.int64)
-    last = np.full(len(gap_begin), -(2**62))
-    np.maximum.at(last, gap, sync_end)
-    used = np.unique(gap)
-    # Late stages may synchronise while early ones still work; the longest pause nearby is the end of the step.
-    return last[used][keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]

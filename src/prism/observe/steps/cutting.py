@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import NUMBERS_BYTES
 from prism.observe.parallelism.stages import find_forward_ways
-from prism.observe.steps.boundaries import Spans, choose_clock, count_periods, list_clocks
+from prism.observe.steps.boundaries import Spans, choose_clock, list_clocks
 from prism.observe.steps.gradient_overlap import count_before, study_gradients
+from prism.observe.steps.marks import count_periods
 from prism.observe.traffic.period import Times
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
