@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from prism.cli.main import main
+from prism.evaluate import demo
 from prism.evaluate.run.models.tiny import write_tiny
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.watching import CheckpointWatch, Seen
@@ -101,13 +102,13 @@ def one_line(told: str) -> str:
 
 
 def test_results_come_as_the_contract_says_and_are_never_computed_twice(project: Path, prism: Prism) -> None:
-    plan = write_plan(project, ["order", "code"], "step-*")
+    plan = write_plan(project, ["order", "copy"], "step-*")
     code, out, told = prism(plan, "-o", project / "run", "--engine", "local", "--json")
     assert code == 0, told
     document = json.loads(out)
     assert {"makespan_s", "lower_bound_s", "trials", "results"} <= set(document)
     assert set(document["results"]) == {"step-1", "step-2"}
-    assert set(document["results"]["step-1"]) == {"order", "code"}
+    assert set(document["results"]["step-1"]) == {"order", "copy"}
     for name in ("results.json", "leaderboard.csv", "leaderboard.html", "progress.json", "trials.jsonl"):
         assert (project / "run" / name).stat().st_size > 0
     assert json.loads((project / "run" / "progress.json").read_text())["state"] == "done"
@@ -375,6 +376,13 @@ def test_the_demo_needs_nothing_and_shows_a_leaderboard(tmp_path: Path, prism: P
     code, out, told = prism("--demo", "-o", tmp_path / "demo")
     assert code == 0, told
     assert "arithmetic" in out and "step-300" in out
+
+
+def test_the_demo_leaves_code_out_where_no_walls_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "why_no_isolation", lambda: "own: namespaces are forbidden")
+    plan = demo.write_demo(tmp_path)
+    assert yaml.safe_load(plan.read_text())["datasets"] == ["arithmetic", "order", "text", "copy"]
+    assert "own: namespaces are forbidden" in plan.read_text()
 
 
 def test_a_watch_that_is_stopped_has_written_its_results_and_the_next_computes_nothing_twice(

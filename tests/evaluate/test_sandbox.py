@@ -6,7 +6,11 @@ import http.server
 import json
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
+import venv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import pytest
 
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.run.scoring.judge import judge_answer
-from prism.evaluate.run.scoring.sandbox import SandboxConfig, run_sandboxed, why_no_isolation
+from prism.evaluate.run.scoring.sandbox import SandboxConfig, Walls, run_sandboxed, why_no_isolation, why_not
 
 needs_namespaces = pytest.mark.skipif(why_no_isolation() is not None, reason=f"{why_no_isolation()}")
 SHORT = SandboxConfig(wall_s=20.0, cpu_s=1)
@@ -134,3 +138,17 @@ def test_a_judge_without_a_mark_or_an_address_is_told(judge: str) -> None:
         judge_answer({"url": judge, "model": "m"}, "q", "a", "b")
     with pytest.raises(BadConfigError, match="needs 'url' and 'model'"):
         judge_answer({"model": "m"}, "q", "a", "b")
+
+
+@needs_namespaces
+@pytest.mark.parametrize("walls", ["own", "bubblewrap"])
+def test_an_interpreter_under_tmp_is_seen_inside(walls: Walls, monkeypatch: pytest.MonkeyPatch) -> None:
+    if walls == "bubblewrap" and why_not(walls) is not None:
+        pytest.skip(f"{why_not(walls)}")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        venv.create(folder)
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(sys, "prefix", folder)
+        monkeypatch.setattr(sys, "executable", f"{folder}/bin/python")
+        done = run_sandboxed("x = 1\nassert x == 1", replace(SHORT, walls=walls))
+    assert done.passed, done.text

@@ -93,6 +93,8 @@ def _spawn(role: str, texts: tuple[str, ...], whole: Task, limit: Limit, ends: t
             limit(whole["limits"])
             command = [whole["python"], "-I", "-c", whole["sources"][role]]
             os.execve(whole["python"], command, {"PATH": "/usr/bin:/bin", "HOME": "/tmp"})
+        except OSError as error:
+            os.write(2, f"{whole['python']}: {error.strerror}".encode())
         finally:
             os._exit(125)
     os.close(feed_in)

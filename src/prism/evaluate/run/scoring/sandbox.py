@@ -163,6 +163,9 @@ def _bubblewrap(view: dict[str, Any]) -> list[str]:
     spaces = [f"--unshare-{kind}" for kind in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
     words = ["bwrap", *spaces, "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL"]
     words += ["--uid", str(walls.NOBODY), "--gid", str(walls.NOBODY)]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for path, part in (("/tmp", 3), ("/dev/shm", 1)):
+        words += ["--size", str(max(4096, view["tmp_bytes"] * part // 4)), "--tmpfs", path]
     for path in view["folders"]:
         if Path(path).is_symlink():
             words += ["--symlink", str(Path(path).readlink()), path]
@@ -170,9 +173,6 @@ def _bubblewrap(view: dict[str, Any]) -> list[str]:
             continue  # nobody cannot see it
         elif Path(path).exists():
             words += ["--ro-bind", path, path]
-    words += ["--proc", "/proc", "--dev", "/dev"]
-    for path, part in (("/tmp", 3), ("/dev/shm", 1)):
-        words += ["--size", str(max(4096, view["tmp_bytes"] * part // 4)), "--tmpfs", path]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
 
 

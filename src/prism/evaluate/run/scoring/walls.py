@@ -102,6 +102,12 @@ def _build_view(view: dict[str, Any], root: str) -> None:
     """Make the root: system folders bound read-only, a /proc of its own, a few devices, a small /tmp."""
     _mount("none", "/", None, _REC | _PRIVATE, None)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
+    # These first: an interpreter may lie under /tmp, and is bound over it.
+    for path, part in (("tmp", 3), ("dev/shm", 1)):
+        os.makedirs(f"{root}/{path}", exist_ok=True)
+        size = max(4096, view["tmp_bytes"] * part // 4)
+        options = f"size={size},nr_inodes={_MORE_INODES},mode=1777"
+        _mount("tmpfs", f"{root}/{path}", "tmpfs", _NOSUID | _NODEV, options)
     for source in view["folders"]:
         target = root + source
         if os.path.islink(source):
@@ -113,11 +119,6 @@ def _build_view(view: dict[str, Any], root: str) -> None:
     _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV | _NOEXEC, None)
     for name in _DEVICES:
         _bind(f"/dev/{name}", f"{root}/dev/{name}", False, read_only=False)
-    for path, part in (("tmp", 3), ("dev/shm", 1)):
-        os.makedirs(f"{root}/{path}", exist_ok=True)
-        size = max(4096, view["tmp_bytes"] * part // 4)
-        options = f"size={size},nr_inodes={_MORE_INODES},mode=1777"
-        _mount("tmpfs", f"{root}/{path}", "tmpfs", _NOSUID | _NODEV, options)
     os.chdir(root)
     _check(libc.syscall(_number("pivot_root"), b".", b"."), "pivot_root")
     _check(libc.umount2(b".", _DETACH), "umount")
