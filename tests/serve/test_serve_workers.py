@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -118,7 +119,7 @@ def test_the_index_has_one_writer(served_more: tuple[Path, RunningService]) -> N
         return len(workers) == NUM_WORKERS and all(map(holds_index, workers))
 
     wait_until(each_reads)
-    with sqlite3.connect(top / "state" / "history.sqlite") as database:
+    with contextlib.closing(sqlite3.connect(top / "state" / "history.sqlite")) as database:
         assert database.execute("SELECT count(*) FROM source").fetchone() == (2,)
 
 
