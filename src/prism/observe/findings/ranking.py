@@ -71,6 +71,7 @@ def find_all(
         heavy = [] if late else find_heavy_stages(case)  # A stage that is heavy by design waits for all that is not.
         told = choose(case, heavy + _weigh_together(late, shared, slow, at_place=at_place))
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
+        causes = causes or (find_awaited(case) if case.waits_visible else [])
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]
