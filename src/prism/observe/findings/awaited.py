@@ -1,9 +1,9 @@
 """Awaited hosts: whom rings wait for, where an exporter's idle timeout cuts or merges the records of their hops.
 
-Until its last member comes, every hop of a ring sends a first part and waits. Each rank that has come adds its own piece
-to what it passes on: every host sends more than it takes in, but for that of the rank that is missing, which passes on
-the least, and the one before it, which must wait once the buffers ahead are full. The rest follows when the rank comes:
-the silence before is how late it is.
+Until its last member comes, every hop of a ring sends a first part and waits. Each rank that has come adds its own
+piece to what it passes on, so every host sends more than it takes in. Two do not: the host of the missing rank, which
+passes on the least, and the one before it, which waits once the buffers ahead are full. The rest follows when the rank
+comes: the silence before is how late it is.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _tell(case: Case, host: str, wait_s: Floats, num_waits: int) -> Finding:
     cost = settle(case, Window(0, last, late / (1 - late), share), None)
     evidence = (
         f"{len(wait_s)} of {num_waits} times when every hop of a ring had sent a first part and waited, this host had "
-        f"taken in most beyond what it passed on, and they waited {1000 * np.median(wait_s):.1f} ms for it; {cost.words}"
+        f"taken in most beyond what it passed on; they waited {1000 * np.median(wait_s):.1f} ms for it; {cost.words}"
     )
     who = case.name_worker(sorted(case.own_by_host[host]))
     return case.finding("slow_compute", who, 0, last, lost_s=cost.lost_s, score=share, evidence=evidence)
 
 
 def _find_missing(bursts: Bursts) -> tuple[Ints, Ints]:
-    """The bursts, not the first or last, that are the first parts of rings, and the host that each of them waits for."""
+    """The bursts, not the first or last, that are first parts of rings, and the host that each of them waits for."""
     whom = bursts.kept.argmax(axis=1)
     gives = (bursts.kept < 0) | bursts.before[whom]
     gives[np.arange(len(whom)), whom] = True
@@ -86,7 +86,7 @@ def _find_missing(bursts: Bursts) -> tuple[Ints, Ints]:
 
 
 def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
-    """The bursts of a job that only sums gradients; of a transfer that was joined only what it sent before it waited."""
+    """The bursts of a job that only sums gradients; of a transfer that was joined, what it sent before it waited."""
     if not (case.streams.filter(pl.col("role") != "rare")["kind"] == "dp").all():
         return None
     units = case.streams.select("stream", "unit")
@@ -118,5 +118,6 @@ def _find_idle_timeout(own: pl.DataFrame) -> int | None:
     None where it is shorter than any exporter waits: then each transfer has a record of its own.
     """
     silence = (pl.col("start_ns") - pl.col("end_ns").shift(1)).over("unit").alias("silence")
-    shortest = own.select(silence).filter(pl.col("silence") > 0)["silence"].min()
-    return None if shortest is None or shortest < levels.MILLISECOND_NS else int(shortest)  # type: ignore
+    found = own.select(silence).filter(pl.col("silence") > 0)["silence"].to_numpy()
+    shortest = int(found.min(initial=2**62))
+    return shortest if levels.MILLISECOND_NS <= shortest < 2**62 else None
