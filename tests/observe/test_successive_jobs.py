@@ -16,7 +16,13 @@ ACTIVATIONS, GRADIENTS = 4 << 20, 90 << 20
 
 
 def write_steps(
-    begin_ms: float, num: int, *, step_ms: float = STEP_MS, size: float = 1.0, last: int = 9
+    begin_ms: float,
+    num: int,
+    *,
+    step_ms: float = STEP_MS,
+    size: float = 1.0,
+    last: int = 9,
+    hosts: list[str] = HOSTS,
 ) -> list[dict[str, object]]:
     """Steps of a ring: eight small messages of each host and a large one; of the last step only the first `last`."""
     rows = []
@@ -24,11 +30,11 @@ def write_steps(
         for i in range(last if step == num - 1 else 9):
             at = begin_ms + step * step_ms + i * 0.09 * step_ms
             sent, took = (ACTIVATIONS, 1.0) if i < 8 else (GRADIENTS, 20.0)
-            for host, address in enumerate(HOSTS):
+            for host, address in enumerate(hosts):
                 start = round((at + 0.01 * host) * MS)
                 rows.append({
                     "start_ns": start, "end_ns": start + round(took * MS), "src": address,
-                    "dst": HOSTS[(host + 1) % 4], "bytes": round(sent * size),
+                    "dst": hosts[(host + 1) % len(hosts)], "bytes": round(sent * size),
                 })  # fmt: skip
     return rows
 
@@ -53,6 +59,13 @@ def test_a_few_messages_before_a_restart_are_of_the_same_job() -> None:
 def test_what_goes_on_slower_or_with_other_sizes_is_another_job(step_ms: float, size: float) -> None:
     other = write_steps(8_000, 12, step_ms=step_ms, size=size)
     assert count_pairs(write_steps(0, 12) + other) == 8
+
+
+def test_a_job_that_loses_one_host_of_many_goes_on_as_another_part() -> None:
+    many = [f"10.0.{i}.1" for i in range(8)]
+    rows = write_steps(0, 12, hosts=many) + write_steps(8_000, 12, hosts=many[:7])
+    parted = part_successive_jobs(prepare_traffic(pl.DataFrame(rows), None))
+    assert parted.pairs.height == 8 + 7 and len(parted.continued)
 
 
 def test_without_a_long_silence_nothing_is_cut() -> None:

@@ -83,10 +83,11 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
     since = int(traffic.pairs["first_ns"].min() or 0)  # type: ignore[arg-type]
-    return make_case(
+    case = make_case(
         job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since,
         transfers_visible=job.visible.inside,
     )  # fmt: skip
+    return replace(case, waits_visible=job.visible.waits and not traffic.sample_bytes)
 
 
 def study_job(

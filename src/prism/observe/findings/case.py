@@ -73,6 +73,7 @@ class Case:
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
     observed_since_ns: int = 0  # its first moment
     transfers_visible: bool = True  # whether single transfers can be timed
+    waits_visible: bool = False  # where they cannot: whether silences between them can
 
     @cached_property
     def length_s(self) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from prism.observe import levels
+from prism.observe.findings.awaited import find_awaited
 from prism.observe.findings.case import Case
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.contention import find_contention
@@ -53,9 +54,10 @@ def find_all(
     def explain(case: Case) -> list[Finding]:
         if not case.transfers_visible:
             # One long step may be several whose boundaries do not show.
-            return [
+            longer = [
                 f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
             ]
+            return (find_awaited(case) if case.waits_visible else []) + longer
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
@@ -69,6 +71,7 @@ def find_all(
         heavy = [] if late else find_heavy_stages(case)  # A stage that is heavy by design waits for all that is not.
         told = choose(case, heavy + _weigh_together(late, shared, slow, at_place=at_place))
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
+        causes = causes or (find_awaited(case) if case.waits_visible else [])
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]

@@ -220,6 +220,9 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
     candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
+    if traffic.sample_bytes:  # Messages of a few packets are seen by chance, and so is what they repeat with.
+        seen = candidates.filter(pl.col("bytes") >= levels.RATIO_FAR * traffic.sample_bytes)
+        candidates = seen if seen.height else candidates
     if candidates.is_empty():
         return None
     large, small = (

@@ -31,7 +31,7 @@ class SuccessionConfig:
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
     same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
-    same_members: float = levels.SHARE_LARGE  # the same: with fewer in common a job has grown or shrunk
+    same_members: float = levels.SHARE_LARGE  # the same, where one of them is too short for all members to show
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
     same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
     same_pace: float = levels.RATIO_LONGER  # times as many messages in the same time, where no rests show
@@ -204,7 +204,7 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
     for job in described:
         before = {last_at[e].number: last_at[e] for e in job.endpoints.tolist() if e in last_at}
         alike = [b for b in before.values() if _is_same(b, job, config)]
-        same = [name[b.number] for b in alike if _share_endpoints(b, job) >= config.same_members]
+        same = [name[b.number] for b in alike if _keeps_members(b, job, config)]
         name[job.number] = min(same, default=job.number)
         if alike and not same:
             continued.append(job.number)
@@ -212,6 +212,12 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
         longest = max([job, *(b for b in alike if same)], key=lambda one: one.num)
         last_at.update(dict.fromkeys(job.endpoints.tolist(), longest))
     return np.array([name[j] for j in jobs.tolist()], np.int64), continued
+
+
+def _keeps_members(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
+    """Whether nobody has left or come: a job that has grown or shrunk has other rings and other sizes from then on."""
+    fewer, more = sorted((before.num, after.num))
+    return _share_endpoints(before, after) >= (config.same_members if fewer * config.longer < more else 1.0)
 
 
 def _share_endpoints(before: _Job, after: _Job) -> float:

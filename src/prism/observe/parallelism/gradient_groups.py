@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -210,13 +211,16 @@ def _group_connections(connections: list[Connection], loads: list[float], sharp_
             load.append(sent)
         else:
             groups[at].append(connection)
-    if 1 < len(groups) < len(connections) / 2 and sorted(map(len, groups))[-2] == 1:
-        if (
-            max(connection.noise for connection in connections) > 0
-        ):  # Sampled: the clock of one may be off by too much to be compared.
-            return _Groups(connections=[connections], load=loads[:1])
-        # One connection went its own way: the others would have gone with it, were they of one collective.
-        return _Groups(connections=[[connection] for connection in connections], load=loads)
+    strays = 1 < len(groups) < len(connections) / 2 and sorted(map(len, groups))[-2] == 1
+    if strays and max(connection.noise for connection in connections) > 0:
+        # Sampled: the clock of one may be off by too much to be compared.
+        return _Groups(connections=[connections], load=loads[:1])
+    usual = Counter(map(len, groups)).most_common(1)[0][1]
+    if strays or usual <= levels.SHARE_HALF * len(groups):
+        # Every group has as many connections on a host: where some go their own way, larger ones are several groups.
+        size = math.gcd(*map(len, groups))
+        load = [sent for group, sent in zip(groups, load, strict=True) for _ in range(0, len(group), size)]
+        groups = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
     return _Groups(connections=groups, load=load)
 
 

@@ -38,6 +38,7 @@ class Visibility:
     steps: bool = True
     inside: bool = True
     layout: bool = True  # whether single messages show, which tell what a pair carries
+    waits: bool = True  # whether silences do, which only records that an idle timeout merges leave as they were
     notes: tuple[str, ...] = ()
 
 
@@ -66,11 +67,13 @@ def judge_visibility(
             steps=False,
             inside=False,
             layout=False,
+            waits=False,
             notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
         )
     if reasons:
         note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found, only slow steps and stops"
-        return Visibility(inside=False, layout="timeout)" not in why, notes=(note,))
+        waits = len(reasons) == 1 and "idle timeout" in why
+        return Visibility(inside=False, layout="timeout)" not in why, waits=waits, notes=(note,))
     return Visibility()
 
 

@@ -66,6 +66,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         records = records.take(np.flatnonzero(~repeated))
     if connected:
         records = _leave_second_exports(_join_writes(records, num_connections, notes), num_connections, notes)
+        records = _join_stripes(records, num_connections, notes)
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
@@ -92,6 +93,44 @@ def _leave_second_exports(records: Records, num_connections: int, notes: list[st
         return records
     notes.append(f"{int(twice.sum()):,} flows were exported twice, by the switches at both ends, and count once")
     return records.take(np.flatnonzero(~twice))
+
+
+def _join_stripes(records: Records, num_connections: int, notes: list[str]) -> Records:
+    """The records with what several queue pairs carry of one message as one (NCCL_IB_QPS_PER_CONNECTION).
+
+    Parts of a message are as large and pass at the same moment; connections that nearly always do so are one. Where
+    other pairs have the same moments, times are too coarse to tell.
+    """
+    if find_resolution(records.start) >= levels.MILLISECOND_NS:
+        return records
+    order = np.lexsort((records.connection, records.end, records.start, records.pair))
+    pair, start, end, size = (c[order] for c in (records.pair, records.start, records.end, records.size))
+    alike = np.zeros(len(order), np.bool_)
+    alike[1:] = (pair[1:] == pair[:-1]) & (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    alike[1:] &= np.abs(size[1:] - size[:-1]) <= EXACT_SIZE * size[1:]
+    first = order[np.maximum.accumulate(np.where(alike, 0, np.arange(len(order))))]
+    own, leading = records.connection[order], records.connection[first]
+    leader = np.arange(num_connections)
+    leader[own[alike]] = leading[alike]
+    sent, led = (np.bincount(own[rows], minlength=num_connections) for rows in (slice(None), alike))
+    leader = np.where(led >= levels.SHARE_NEARLY_ALL * sent, leader, np.arange(num_connections))
+    parts = alike & (leader[own] == leading)
+    if not parts.any() or _share_moments(records) > levels.ONE_PERCENT:
+        return records
+    notes.append(f"{int(parts.sum()):,} records are parts of messages that several queue pairs carry, and were joined")
+    whole = records.size.copy()
+    np.add.at(whole, first[parts], size[parts])
+    kept = np.ones(len(whole), np.bool_)
+    kept[order[parts]] = False
+    return replace(records, size=whole, connection=leader[records.connection]).take(np.flatnonzero(kept))
+
+
+def _share_moments(records: Records) -> float:
+    """The share of the records of pairs that begin and end when one of another pair does."""
+    order = np.lexsort((records.pair, records.end, records.start))
+    pair, start, end = (c[order] for c in (records.pair, records.start, records.end))
+    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    return float(np.mean(same & (pair[1:] != pair[:-1]))) if len(same) else 0.0
 
 
 def _join_writes(records: Records, num_connections: int, notes: list[str]) -> Records:

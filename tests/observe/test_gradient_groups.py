@@ -1,0 +1,38 @@
+"""How many groups sum gradients on a host, from connections written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prism.observe.parallelism.connections import Connection
+from prism.observe.parallelism.gradient_groups import _group_connections
+
+STEPS, STEP_NS, LENGTH_NS = 40, 500_000_000, 10_000_000
+
+
+def make_connections(sizes: list[int], noise_ns: float = 0.0) -> list[Connection]:
+    """Connections of which so many each end as one, a message a step."""
+    made = []
+    for seed, num in enumerate(sizes):
+        end = (
+            np.arange(STEPS) * STEP_NS + LENGTH_NS + np.random.default_rng(seed).normal(0, 2e6, STEPS).astype(np.int64)
+        )
+        start = end - LENGTH_NS
+        silence = np.concatenate([[0.0], (start[1:] - end[:-1]).astype(np.float64)])
+        made += [
+            Connection(src=0, start=start, end=end, silence=silence, shortest=LENGTH_NS, moved=np.full(STEPS, noise_ns))
+            for _ in range(num)
+        ]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ending_as_one", "groups"),
+    [([8], 1), ([4, 4], 2), ([7, 1], 8), ([5, 1, 2], 8), ([6, 2], 4), ([1, 1, 1, 1, 2], 5)],
+    ids=["one", "two", "one apart", "unequal", "pairs of channels", "one with more"],
+)
+def test_groups_that_end_alike_by_chance_are_as_small_as_the_others(ending_as_one: list[int], groups: int) -> None:
+    connections = make_connections(ending_as_one)
+    found = _group_connections(connections, [1.0] * len(connections), 1_000.0)
+    assert len(found.connections) == len(found.load) == groups
