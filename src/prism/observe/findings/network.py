@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,6 +95,8 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         if best[0] == "pair" and all(is_cleared(scene, r) for r in alone):
             if any(_is_always_slow(case, alike[r]) for r in alone):
                 break  # By design: nothing else that these NICs send or take in is slow.
+            if max(len(alike[r].slow_steps) for r in alone) < levels.MIN_SAMPLES:
+                break  # A rank may be late in a few steps for a reason of their own.
             best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
@@ -147,9 +150,10 @@ def _propose(
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
     rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
     step_s = float(np.median(case.length_s))
+    num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
     return Proposal(
         finding=told,
-        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s),
+        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 
