@@ -29,7 +29,6 @@ from prism.records.findings import Alternative, Culprit, FindingKind
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
 _ALONE_ALWAYS = levels.RATIO_DOUBLE  # the same where it was never quicker
-_ALONE_ONCE = levels.RATIO_FAR  # the same in one step only
 _ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
 # What is slow in some steps only must be slower than this: sizes and waits differ by chance.
 _NOW_AND_THEN = levels.SHARE_HALF
@@ -95,8 +94,6 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         if best[0] == "pair" and all(is_cleared(scene, r) for r in alone):
             if any(_is_always_slow(case, alike[r]) for r in alone):
                 break  # By design: nothing else that these NICs send or take in is slow.
-            if max(len(alike[r].slow_steps) for r in alone) < levels.MIN_SAMPLES:
-                break  # A rank may be late in a few steps for a reason of their own.
             best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
@@ -115,10 +112,9 @@ def _choose(same: list[Suspect]) -> Suspect:
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
     always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
-    least = _ALONE_ALWAYS if always else _ALONE
-    if len(pair.slow_steps) == 1:
-        least = _ALONE_ONCE
-    return pair.steady and pair.window.mean >= least
+    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost.
+    lasts = pair.steady and pair.window.length >= levels.MIN_SAMPLES
+    return lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
 
 
 def _is_always_slow(case: Case, pair: SlowPair) -> bool:
