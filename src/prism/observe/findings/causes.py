@@ -226,9 +226,9 @@ def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
 
 
 def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:
-    """Two hosts that gain as much, of which one is late."""
+    """Two hosts that gain as much, of which one is late: their hop is late, where the work of each is its own."""
     names = sorted(_hosts(case, one.members | other.members))
-    if margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
+    if one.late_s <= 0 or margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
         return []
     cost = _price(case, one)
     members = [e for name in names for e in sorted(case.own_by_host[name])]

@@ -22,7 +22,7 @@ from prism.observe.findings.suspects import (
     weigh_rivals,
 )
 from prism.observe.findings.transfers import SlowPair, Transfers
-from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.verdicts import Proposal, compare_steps
 from prism.observe.findings.windows import Window
 from prism.records.findings import Alternative, Culprit, FindingKind
 
@@ -70,8 +70,10 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
         return slower is None or slower > _FELT
     if pair.window.mean < _NOW_AND_THEN:
         return False
-    inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
-    return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
+    during = np.isin(np.arange(case.steps.height), pair.slow_steps)
+    inside, outside = case.length_s[during], case.length_s[~during]
+    longer = len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
+    return longer and compare_steps(case, during) >= levels.SHARE_NEARLY_ALL
 
 
 def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal]:
