@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from prism.observe.findings import causes
+from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import Candidate, Cause, Scores
 
 STEPS = 12
@@ -95,3 +97,28 @@ def test_ranks_that_nothing_tells_of_are_not_cleared() -> None:
     assert mates(90.0, 90.0, np.nan, np.nan) == [0, 1, 2, 3]
     assert mates(90.0, -3.0, np.nan, np.nan) == [0]
     assert mates(90.0, 90.0, -3.0, -3.0) == [0, 1]
+
+
+def test_one_step_that_is_far_out_does_not_hide_who_is_late_in_the_slow_ones(case: Any) -> None:
+    scores = _gains(2, first=4, last=8)
+    scores.gain[:, 1:4] = -100.0
+    scores.gain[1, 0], scores.share[1, 0] = 1000.0, 20.0
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
+
+
+def test_the_hops_between_two_tell_neither_from_the_other(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both gain by the hop between them, so what else the one gains is its lead; hops with others are no excuse."""
+    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: sorted(cause.members))
+    scores = _gains(2, 3, first=4, last=8)
+    scores.gain[2, 4:9] += 20.0
+    late = np.zeros((1, STEPS))
+    late[:, 4:9] = 0.053
+    between, beside = (Residuals(np.array([sender]), np.array([3]), late, 0.001) for sender in (2, 0))
+    assert causes._choose(case, replace(scores, tables=[between]), None, _longer(4, 8)) == [[2]]
+    assert causes._choose(case, replace(scores, tables=[beside]), None, _longer(4, 8)) == []
+
+
+def test_two_whose_own_work_is_long_are_not_told_as_the_two_ends_of_a_hop() -> None:
+    case: Any = SimpleNamespace(hosts=["node-0", "node-1", "node-2"], own_by_host={f"node-{i}": {i} for i in range(3)})
+    one, other = (Cause(frozenset([i]), causes.Window(0, 4, 0.3, 1.0), 90.0, 0.0, 0.0) for i in range(2))
+    assert causes._tell_two(case, one, other, 1.0) == []

@@ -353,6 +353,15 @@ def test_hops_of_one_group_hang_together() -> None:
 # Suspects
 
 
+def test_a_transfer_that_paused_after_its_first_bytes_tells_nothing_of_its_link() -> None:
+    rows = [(h, BEGIN + i * S + h, BEGIN + i * S + 10 * MS, i) for i in range(6) for h in range(HOSTS)]
+    messages = make_messages(rows)
+    begun = pl.when(pl.col("src") == 1).then(300_000).otherwise(0).alias("begun")
+    cells, paces = measure_durations(make_case([1.0] * 6, messages.with_columns(begun)))
+    assert sorted(cells.streams["src"].unique()) == [0, 2, 3]
+    assert 1 not in paces["pair"] and 1 in measure_durations(make_case([1.0] * 6, messages))[1]["pair"]
+
+
 def make_scene(slow: Sequence[int], quick: Sequence[int], *, apart: bool = True) -> Scene:
     """Pairs 0>1, 1>2, 2>3, 3>0 that stand alone, two hosts to a leaf."""
     case = make_case([1.0] * 6)

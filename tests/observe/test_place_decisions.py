@@ -21,8 +21,9 @@ from test_finding_decisions import (
     name,
 )
 
-from prism.observe.findings import ranking, stages, suspects
+from prism.observe.findings import network, ranking, stages, suspects
 from prism.observe.findings.case import culprit
+from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import points_at_one, rank_suspects, set_scene, weigh_rivals
 from prism.observe.findings.transfers import SlowPair, Transfers
 from prism.observe.findings.verdicts import Proposal, choose
@@ -472,3 +473,29 @@ def test_a_slow_stretch_is_not_told_beside_its_cause(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(20, 29), gain=9.0)])
     monkeypatch.setattr(ranking, "choose", lambda case, proposals: [p.finding for p in proposals])
     assert [f.kind for f in ranking.find_all([case])] == ["slow_compute"]
+
+
+# -- what one pair tells
+
+
+@pytest.mark.parametrize(("first", "told"), [(3, True), (4, False)])
+def test_one_slow_pair_is_enough_in_three_steps_and_chance_in_two(first: int, told: bool) -> None:
+    assert network._stands_alone(make_case([1.0] * 12), slow_pair(0, first=first)) is told
+
+
+@pytest.mark.parametrize(("noise", "felt"), [(0.0, True), (0.1, False)])
+def test_what_comes_and_goes_is_felt_where_its_steps_are_longer_beyond_chance(noise: float, felt: bool) -> None:
+    lengths = 1 + noise * np.random.default_rng(3).normal(size=40)
+    lengths[[3, 4, 5]] += 0.02
+    flapping = replace(slow_pair(0), steady=False)
+    assert network._is_felt(make_case(lengths.tolist()), flapping) is felt
+
+
+def test_which_of_the_suspects_is_slow_costs_its_choice() -> None:
+    """A gain that any of so many suspects may have by chance is none."""
+    scene = make_scene([0, 1], [2, 3])
+    delays = np.zeros((HOSTS, 6))
+    delays[:2] = 1.0
+    told = network.find_network(replace(scene, delay_s=delays))[0].gain
+    free = score_delays(delays, [0, 1], Window(0, 5, 1.0, 1.0), 1.0)
+    assert 0 < told == pytest.approx(free - np.log(len(set().union(*scene.touches))))

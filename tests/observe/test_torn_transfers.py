@@ -57,3 +57,19 @@ def test_messages_that_only_add_up_are_not_joined() -> None:
     size = np.resize(np.array([10, 20, 30]) * 1_000_000, count).astype(np.int64)
     torn = find_torn(np.zeros(count, np.int64), start, start + 2 * MS, size)
     assert not len(torn.head)
+
+
+def test_two_messages_of_about_one_size_and_a_few_bytes_before_a_message_are_not_joined() -> None:
+    """Chunks of a ring differ by the headers that they carry, and a transport announces what it sends."""
+
+    def join(head: int, tail: int) -> int:
+        # A hop that waits is cut in two and ends with one that began later and was not cut.
+        rows = [(0, 40.0, 40.2, head), (0, 90.0, 92.0, tail), (1, 89.0, 92.0, head + tail)]
+        rows = [(hop, 200.0 * i + a, 200.0 * i + b, size) for i in range(20) for hop, a, b, size in rows]
+        hop, start, end, size = (np.array(column) for column in zip(*rows, strict=True))
+        times = [(at * MS).astype(np.int64) for at in (start, end)]
+        return len(find_torn(hop.astype(np.int64), *times, size.astype(np.int64)).head)
+
+    assert join(100_000, 691_232) == 20
+    assert join(395_328, 395_904) == 0
+    assert join(288, 790_944) == 0

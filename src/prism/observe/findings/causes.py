@@ -64,12 +64,14 @@ def _find_longer(case: Case) -> Floats | None:
 
 def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | None) -> list[Proposal]:
     """The best of the candidates, judged against the others in its own window."""
-    best = scores.find_best(window, _ALWAYS_LATE if longer is None else _LATE)
+    best = scores.find_best(
+        window, _ALWAYS_LATE if longer is None else _LATE, lambda c: longer is None or _explains(c, longer)
+    )
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
         if uneven is not None and _explains(uneven, longer) and not _is_ahead(scores, best, uneven):
             return _find_turns(case, scores, longer)
-    if best is None or (longer is not None and not _explains(best, longer)):
+    if best is None:
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
@@ -77,7 +79,8 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     # A few steps may be long for a reason of their own, such as the start of a program.
     if best.window.length < levels.MIN_SAMPLES:
         return []
-    margin = min(best.lead(rival), _beat_chance(case, best, longer))
+    between = scores.score_between(best, rival) if rival is not None and longer is not None else 0.0
+    margin = min(best.lead(rival, between), _beat_chance(case, best, longer))
     if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
@@ -223,9 +226,9 @@ def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
 
 
 def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:
-    """Two hosts that gain as much, of which one is late."""
+    """Two hosts that gain as much, of which one is late: their hop is late, where the work of each is its own."""
     names = sorted(_hosts(case, one.members | other.members))
-    if margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
+    if one.late_s <= 0 or margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
         return []
     cost = _price(case, one)
     members = [e for name in names for e in sorted(case.own_by_host[name])]

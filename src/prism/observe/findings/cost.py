@@ -189,7 +189,7 @@ def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Wind
         if src in cell and dst in cell and kind == "pp":
             slow.passing[min(cell[src][0], cell[dst][0]), cell[src][1]] = model.passing[0, 0] * (1 + window.mean)
         elif src in cell:
-            slow.reducing[cell[src][0]] = model.reducing[cell[src][0]] * (1 + window.mean)
+            slow.reducing[cell[src][0]] = model.reducing[cell[src][0]] + extra_s * 1e9
     return _compare(case, window, slow, model)
 
 

@@ -38,8 +38,13 @@ class Cells:
 
 
 def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
-    """Durations less waiting by stream and step, and the pace of each message."""
+    """Durations less waiting by stream and step, and the pace of each message.
+
+    A transfer that paused after its first bytes waited for a rank: a slow link slows it, but does not stop it.
+    """
     calls, steps = case.calls, case.steps.height
+    if "begun" in case.messages.columns:
+        calls = calls.take(case.messages["begun"].to_numpy()[calls.message] == 0)
     size = case.messages["bytes"].to_numpy()[calls.message]
     stream, found = number_again(calls.row, len(calls.src))
     first = np.zeros(len(found), np.int64)

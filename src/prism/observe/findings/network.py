@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,14 +22,13 @@ from prism.observe.findings.suspects import (
     weigh_rivals,
 )
 from prism.observe.findings.transfers import SlowPair, Transfers
-from prism.observe.findings.verdicts import Proposal
+from prism.observe.findings.verdicts import Proposal, compare_steps
 from prism.observe.findings.windows import Window
 from prism.records.findings import Alternative, Culprit, FindingKind
 
 _EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
 _ALONE = 0.4  # a pair that is slow all by itself must be slower than this
 _ALONE_ALWAYS = levels.RATIO_DOUBLE  # the same where it was never quicker
-_ALONE_ONCE = levels.RATIO_FAR  # the same in one step only
 _ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
 # What is slow in some steps only must be slower than this: sizes and waits differ by chance.
 _NOW_AND_THEN = levels.SHARE_HALF
@@ -70,8 +70,10 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
         return slower is None or slower > _FELT
     if pair.window.mean < _NOW_AND_THEN:
         return False
-    inside, outside = case.length_s[list(pair.slow_steps)], np.delete(case.length_s, list(pair.slow_steps))
-    return len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
+    during = np.isin(np.arange(case.steps.height), pair.slow_steps)
+    inside, outside = case.length_s[during], case.length_s[~during]
+    longer = len(outside) >= 3 and bool(np.median(inside) > (1 + _FELT) * np.median(outside))
+    return longer and compare_steps(case, during) >= levels.SHARE_NEARLY_ALL
 
 
 def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal]:
@@ -112,10 +114,9 @@ def _choose(same: list[Suspect]) -> Suspect:
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
     always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
-    least = _ALONE_ALWAYS if always else _ALONE
-    if len(pair.slow_steps) == 1:
-        least = _ALONE_ONCE
-    return pair.steady and pair.window.mean >= least
+    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost.
+    lasts = pair.steady and pair.window.length >= levels.MIN_SAMPLES
+    return lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
 
 
 def _is_always_slow(case: Case, pair: SlowPair) -> bool:
@@ -147,9 +148,10 @@ def _propose(
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
     rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
     step_s = float(np.median(case.length_s))
+    num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
     return Proposal(
         finding=told,
-        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s),
+        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 

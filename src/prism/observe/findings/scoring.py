@@ -7,7 +7,7 @@ makes the residuals, in nats, less what a step with a cause costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numba
@@ -44,11 +44,13 @@ class Cause:
     stage: int | None = None
     seen: bool = True  # whether anything tells of its members
 
-    def lead(self, rival: Cause | None) -> float:
-        """How far it is ahead of a rival, as a share of what the two do not gain alike."""
+    def lead(self, rival: Cause | None, between: float = 0.0) -> float:
+        """How far it is ahead of a rival, as a share of what the two do not gain alike; `between` is by their hops."""
         if rival is None or rival.gain <= 0:
             return 1.0
-        return (self.gain - rival.gain) / max(self.gain - min(self.of_host, rival.of_host), 1e-9)
+        cost = PER_STEP * self.window.length if between > 0 else 0.0
+        own = self.gain - min(self.of_host, rival.of_host) + cost - between
+        return min((self.gain - rival.gain) / max(own, 1e-9), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Scores:
     late_s: Floats
     share: Floats
     unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
+    tables: Sequence[Residuals] = ()  # that they were scored by
 
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
@@ -78,10 +81,24 @@ class Scores:
         first = int(np.argmin(total[: last + 1]))
         return Window(first, last, 0.0, float((self.gain[at, first : last + 1] > 0).mean()))
 
-    def find_best(self, window: Window | None, least: float) -> Cause | None:
-        """The one that gains most of those late by a share of `least`, in a stretch of steps or in its own best one.
+    def score_between(self, one: Cause, other: Cause) -> float:
+        """What the hops between two causes gain in the window of the first: they are late if either of the two is."""
+        gain = 0.0
+        for table in self.tables:
+            ends = list(zip(table.sender.tolist(), table.receiver.tolist(), strict=True))
+            rows = [i for i, (s, r) in enumerate(ends) if (s in one.members and r in other.members)
+                    or (s in other.members and r in one.members)]  # fmt: skip
+            if rows and not table.of_hosts:
+                own, _ = _gain_rows(table.late_s, np.array(rows, np.int64))
+                gain += float(own[one.window.first : one.window.last + 1].sum()) / table.scale_s
+        return gain
 
-        Of candidates that gain alike it is the smallest.
+    def find_best(
+        self, window: Window | None, least: float, fits: Callable[[Cause], bool] = lambda _: True
+    ) -> Cause | None:
+        """The one that gains most of those that fit and are late by a share of `least`.
+
+        It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest.
         """
         if window is None:
             total = np.concatenate([np.zeros((len(self.gain), 1)), np.cumsum(self.gain, axis=1)], axis=1)
@@ -92,14 +109,14 @@ class Scores:
             cause = self.settle(at, window or self.find_window(at))
             if cause.gain <= 0:
                 return None
-            if cause.window.mean >= least:
+            if cause.window.mean >= least and fits(cause):
                 return cause
         return None
 
     def take(self, rows: Sequence[int]) -> Scores:
         """Some of the candidates."""
         gain, of_host, late_s, share = (v[rows] for v in (self.gain, self.of_host, self.late_s, self.share))
-        return Scores([self.candidates[i] for i in rows], gain, of_host, late_s, share, self.unseen)
+        return Scores([self.candidates[i] for i in rows], gain, of_host, late_s, share, self.unseen, self.tables)
 
 
 def score(
@@ -123,7 +140,7 @@ def score(
     late_s = late_s if longer is None else np.minimum(late_s, longer)
     told = {int(e) for t in tables if not t.of_hosts for e in (*t.sender[_shown(t)], *t.receiver[_shown(t)])}
     unseen = frozenset(e for c in candidates for e in c.members) - told
-    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share, unseen)
+    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share, unseen, tables)
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:

@@ -103,8 +103,8 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     cut = find_stalled(case, begin_ns - round(usual), begin_ns)
     # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
     # transfer before may be such a one. A transfer that gets nowhere stops earlier, or where the buffers of its
-    # transport are full, at one size.
-    alike = cut.height and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
+    # transport are full, at one size; two or three may be of one size by chance.
+    alike = cut.height >= levels.MIN_COMPARED and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
     usual_ns = case.streams.filter(pl.col("role") != "rare")["duration_ns"].max()
     if not alike:
         margin = max(_ONE_MOMENT * usual, float(usual_ns or 0.0))  # type: ignore[arg-type]

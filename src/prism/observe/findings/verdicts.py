@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats
@@ -103,7 +104,11 @@ def _beat_none(case: Case, cause: Finding) -> float:
 def weigh(case: Case, cause: Finding) -> float:
     """The probability that the steps of a cause are longer than the others; 1 where there are none to compare with."""
     starts = case.steps["start_ns"].to_numpy()
-    during = (starts >= cause.start_ns) & (starts < cause.end_ns)
+    return compare_steps(case, (starts >= cause.start_ns) & (starts < cause.end_ns))
+
+
+def compare_steps(case: Case, during: NDArray[np.bool_]) -> float:
+    """The probability that some steps are longer than the others; 1 where there are too few to compare."""
     inside, outside = case.length_s[during], case.length_s[~during]
     if len(outside) < levels.MIN_SAMPLES or not len(inside):
         return 1.0

@@ -70,7 +70,11 @@ def _go_with(heads: Ints, tails: Ints, hops: Ints, start: Ints, end: Ints, apart
 
 
 def _list_sums(sizes: Ints, tolerance: float) -> Ints:
-    """For every two sizes the one that they add up to, -1 for none; a size is no part of twice itself."""
+    """For every two sizes the one that they add up to, -1 for none.
+
+    Two of about one size are two messages. A few bytes are a message of their own: a transfer that waits has filled the
+    buffers of its transport.
+    """
     total = sizes[:, None] + sizes[None, :]
     at = np.clip(np.searchsorted(sizes, total), 0, max(len(sizes) - 1, 0))
     best = np.full(total.shape, -1, np.int64)
@@ -78,7 +82,8 @@ def _list_sums(sizes: Ints, tolerance: float) -> Ints:
         near = np.clip(at + shift, 0, max(len(sizes) - 1, 0))
         close = np.abs(sizes[near] - total) <= tolerance * total
         best = np.where(close & (best < 0), near, best)
-    best[np.abs(sizes[:, None] - sizes[None, :]) <= tolerance * sizes[:, None]] = -1
+    best[np.abs(sizes[:, None] - sizes[None, :]) <= levels.SIZE_DIFFERENCE * sizes[:, None]] = -1
+    best[sizes < levels.SMALL_MESSAGE_BYTES] = -1
     return best
 
 

@@ -1,0 +1,195 @@
+"""Who stopped first and whether anybody did: each rule where it must speak and where it must be silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+import pytest
+from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_ring, name
+
+from prism.observe.findings import silence, stopped
+from prism.observe.findings.silence import find_hang
+from prism.observe.findings.stopped import Standstill, find_stalled, find_standstill, name_first_to_stop
+from prism.observe.parallelism.stages import StageMap
+
+CASE = make_case([1.0] * 6)
+MARGIN = 3.0 * MS  # of steps of 1 s
+Owed = tuple[int, int, float]
+
+
+def stand(
+    *owed: Owed, stuck: tuple[tuple[int, int], ...] = (), came: tuple[Owed, ...] = (), until: float = 1000.0,
+    turn: tuple[int, ...] = (), last_sent: dict[int, float] | None = None, last_to: dict[Any, float] | None = None,
+) -> Standstill:  # fmt: skip
+    """A job that stands still; messages (sender, receiver, due in ms) that never `came` are owed and take 10 ms."""
+    rows = [(s, d, due * MS, (due + 10) * MS, (s, d, due) not in came) for s, d, due in (*owed, *came)]
+    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over", "owed"], orient="row")
+    begun = [(s, d, BEGIN + i, 65_536) for i, (s, d) in enumerate(stuck)]
+    sent, to = ({k: at * MS for k, at in (of or {}).items()} for of in (last_sent, last_to))
+    types = {"src": pl.Int64, "dst": pl.Int64, "start_ns": pl.Int64, "bytes": pl.Int64}
+    held = pl.DataFrame(begun, schema=types, orient="row")
+    return Standstill(due.sort("due"), held, frozenset(turn), sent, to, round(until * MS))
+
+
+# -- who is named
+
+
+def test_who_had_all_it_needs_and_did_not_send_stopped_and_who_waits_for_it_did_not() -> None:
+    found = name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200), (0, 1, 300), last_sent={0: 150, 3: 90}))
+    assert found.culprit.id == "h2" and found.others_went_on
+    assert not name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200), last_sent={3: 90})).others_went_on
+
+
+def test_ranks_that_all_owe_at_one_moment_stopped_at_once_and_two_of_four_did_not() -> None:
+    every = [(h, (h + 1) % HOSTS, 100) for h in range(HOSTS)]
+    assert name_first_to_stop(CASE, stand(*every)).culprit.type == "job"
+    assert name_first_to_stop(CASE, stand((0, 1, 100), (2, 3, 100))).culprit.type == "host"
+
+
+def test_who_is_stuck_in_a_transfer_waits_for_the_one_that_began_none() -> None:
+    owed = [(h, (h + 1) % HOSTS, 100) for h in range(HOSTS)]
+    found = name_first_to_stop(CASE, stand(*owed, stuck=((0, 1), (1, 2), (3, 0))))
+    assert found.culprit.id == "h2" and "3 endpoints are stuck" in found.why
+
+
+def test_who_did_not_take_a_transfer_stopped_unless_it_is_stuck_itself() -> None:
+    assert name_first_to_stop(CASE, stand((0, 1, 100), stuck=((0, 1),))).culprit.id == "h1"
+    both = stand((0, 1, 100), (1, 0, 100), stuck=((0, 1), (1, 0)))
+    assert name_first_to_stop(CASE, both).culprit.type == "job"
+
+
+def test_of_those_who_stopped_together_the_host_with_most_to_do_with_what_is_missing_is_the_head() -> None:
+    free = pl.DataFrame({"src": [0, 2], "first": [100.0 * MS, 100.0 * MS]})
+    missing = stand((0, 1, 100), (2, 3, 100), (3, 2, 100))
+    assert stopped._pick_head(CASE, missing, free, 101.0 * MS) == 2
+    alike = stand((0, 1, 100), (2, 3, 100))
+    assert stopped._pick_head(CASE, alike, free, 101.0 * MS) == 0
+    assert stopped._pick_head(CASE, replace(alike, turn=frozenset([2])), free, 101.0 * MS) == 2
+
+
+def test_a_receiver_whose_turn_it_was_did_not_take_unless_it_still_sent_then() -> None:
+    owed = ((0, 1, 100), (1, 2, 120))
+    assert stopped._who_did_not_take(stand(*owed, turn=(1,), last_sent={1: 50}), 0, MARGIN) == 1
+    assert stopped._who_did_not_take(stand(*owed, turn=(1,), last_sent={1: 99}), 0, MARGIN) == 0
+    assert stopped._who_did_not_take(stand(*owed, turn=(0, 1), last_sent={1: 50}), 0, MARGIN) == 0
+    assert stopped._who_did_not_take(stand(owed[0], turn=(1,), last_sent={1: 50}), 0, MARGIN) == 0
+
+
+@pytest.mark.parametrize(
+    ("owed", "last_to", "stages", "found"),
+    [
+        (((1, 2, 100),), {}, (0, 0, 1, 1), [[1], [2]]),
+        (((1, 2, 100),), {}, (0, 0, 0, 0), []),  # no message between stages
+        (((1, 2, 100), (1, 3, 100)), {}, (0, 0, 1, 1), []),  # a third host misses something, too
+        (((1, 2, 100),), {(2, 3): 100}, (0, 0, 1, 1), []),  # the other end went on
+    ],
+)
+def test_either_end_of_a_message_between_stages_may_have_stopped(
+    owed: tuple[Owed, ...], last_to: dict[Any, float], stages: tuple[int, ...], found: list[list[int]]
+) -> None:
+    case = replace(CASE, stages=StageMap(stage=dict(enumerate(stages)), chains=((0, 2), (1, 3)), confidence=1.0))
+    assert stopped._find_both_ends(case, stand(*owed, last_to=last_to), 1, MARGIN) == found
+
+
+@pytest.mark.parametrize(
+    ("stuck", "owed", "gpus", "found"),
+    [
+        (((0, 2), (3, 1)), ((1, 2, 100),), 8, [[1], [2]]),
+        (((0, 2),), ((1, 2, 100),), 8, []),  # the receiver's host began nothing: it may have stopped as a whole
+        (((0, 2), (2, 0)), ((1, 2, 100),), 4, []),  # the receiver has a NIC of its own, and it began a hop
+        (((0, 2), (3, 1)), ((1, 2, 100), (1, 3, 100)), 8, []),  # two hops are missing
+    ],
+)
+def test_the_only_hop_that_nobody_began_has_two_ends(
+    stuck: tuple[tuple[int, int], ...], owed: tuple[Owed, ...], gpus: int, found: list[list[int]]
+) -> None:
+    case: Any = SimpleNamespace(hosts=["a", "a", "b", "b"], gpus=gpus, job=SimpleNamespace(endpoints=range(4)))
+    assert stopped._find_ends_of_hop(case, stand(*owed, stuck=stuck), 1, MARGIN) == found
+
+
+def test_one_lost_record_is_not_who_stopped() -> None:
+    lost = stand((0, 1, 50), *((2, 3, 100 + 10 * i) for i in range(6)))
+    assert stopped._find_free(CASE, lost)["src"].to_list() == [2]
+    few = stand((0, 1, 50), (2, 3, 100))
+    assert sorted(stopped._find_free(CASE, few)["src"]) == [0, 2]
+
+
+def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_went_on() -> None:
+    rows = [(0, 1, 100.0, 110.0), (0, 1, 200.0, 210.0), (1, 2, 300.0, 310.0)]
+    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row")
+
+    def owed(*sent: tuple[int, float]) -> list[bool]:
+        came = pl.DataFrame(sent, schema=["src", "offset"], orient="row")
+        return stopped._mark_owed(due, came, 1000)["owed"].to_list()
+
+    assert owed((0, 100.0)) == [False, True, True]
+    assert owed((0, 100.0), (1, 300.0)) == [False, False, False]
+
+
+# -- what is stuck
+
+
+def cut_last(size: int, *, senders: int = HOSTS) -> Any:
+    """A ring whose last messages of some hosts were cut to a size."""
+    case = make_ring(15, left_out=drop_from(3, 14, but=tuple(range(HOSTS))), until_s=60)
+    last = (pl.col("start_ns") == pl.col("start_ns").max()) & (pl.col("src") < senders)
+    messages = case.messages.with_columns(
+        bytes=pl.when(last).then(size + pl.col("src")).otherwise("bytes"),
+        stream=pl.when(last).then(pl.col("stream") + HOSTS).otherwise("stream"),
+    ).cast(MESSAGES)  # type: ignore[arg-type]
+    return replace(case, messages=messages)
+
+
+@pytest.mark.parametrize(("size", "found"), [(100_000, HOSTS), (800_000, 0), (576, 0)])
+def test_last_messages_that_are_far_smaller_are_stalled_and_a_few_bytes_are_not(size: int, found: int) -> None:
+    assert find_stalled(cut_last(size), BEGIN, BEGIN + 10**12).height == found
+
+
+def test_what_is_always_as_small_is_not_stalled() -> None:
+    case = make_ring(15, until_s=60)
+    small = case.messages.with_columns(pl.lit(10_000).alias("bytes"), pl.col("stream") + HOSTS, end_ns="start_ns")
+    assert find_stalled(
+        replace(case, messages=pl.concat([case.messages, small.cast(MESSAGES)])), BEGIN, 2**62
+    ).is_empty()  # type: ignore[arg-type]
+
+
+def test_records_of_one_size_are_full_buffers_where_four_are_alike_and_chance_where_two_are() -> None:
+    """A capture that ends as they do may have cut them."""
+
+    def is_cut_short(senders: int) -> bool:
+        case = cut_last(100_000, senders=senders)
+        end = int(case.messages["end_ns"].max())
+        return silence._is_cut_short(case, end, end, 1.2e9)
+
+    assert is_cut_short(HOSTS)
+    assert not is_cut_short(2)
+
+
+def test_a_job_that_began_no_other_step_does_not_stand_still() -> None:
+    until = BEGIN + 15 * 1200 * MS
+    assert find_standstill(make_ring(15, until_s=60), 14, until) is None
+    begun = make_ring(16, left_out=drop_from(1, 15), until_s=60)
+    assert find_standstill(begun, 14, until + 60 * MS) is not None
+
+
+# -- what a silence tells
+
+
+def test_a_silence_in_a_step_that_was_finished_afterwards_is_a_pause_and_the_end_of_a_capture_is_nothing() -> None:
+    late = make_ring(15, until_s=60)
+    shifted = pl.when(pl.col("start_ns") >= BEGIN + 14 * 1200 * MS + 450 * MS).then(5_000 * MS).otherwise(0)
+    messages = late.messages.with_columns(pl.col("start_ns", "end_ns") + shifted)
+    steps = late.steps.with_columns(end_ns=pl.when(pl.col("index") == 14).then(pl.col("end_ns") + 5_000 * MS).otherwise("end_ns"))  # fmt: skip
+    (found,) = find_hang(replace(late, messages=messages, steps=steps, observed_until_ns=BEGIN + 23_000 * MS))
+    assert (found.kind, found.culprit.type) == ("slow_step", "job")
+    assert find_hang(make_ring(15, left_out=drop_from(3, 14), until_s=14 * 1.2 + 0.5)) == []
+
+
+def test_whom_the_others_wait_for_is_told_as_a_hang_that_lasts_until_the_end() -> None:
+    case = make_ring(15, left_out=drop_from(3, 14, but=(0, 1, 3)), until_s=60, cut=4096)
+    (found,) = find_hang(case)
+    assert name([found]) == [("hang", "h2")] and found.end_ns == case.observed_until_ns
+    assert find_hang(make_ring(2, until_s=60)) == []  # too few steps to know what is usual
