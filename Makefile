@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
+# Python compiles a file once and keeps it, here where tests start hundreds of processes, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-slow test-gpu load-test mutants check format docs site release bench corpus drills soak slurm-drill cluster-drill kubernetes-drill lab clean
 
