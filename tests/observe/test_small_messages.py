@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.jobs.grouping import measure_period
+from prism.observe.jobs.grouping import leave_seen_by_chance
 from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts
-from prism.observe.traffic.preparation import prepare_traffic
 
 MS = 10**6
 LAYERS, STEPS = 24, 20
@@ -45,20 +42,17 @@ def test_small_messages_at_any_time_mark_nothing() -> None:
     assert time_small_messages([heartbeats], [layers]) is None
 
 
-def test_messages_of_one_sampled_packet_mark_no_steps() -> None:
-    # One packet in 32 is seen: of a sum of a few numbers a record is left now and then, of gradients one in every step.
-    hosts = [f"10.0.{i}.1" for i in range(4)]
-    moments = [(step * 10**9, host, 300 << 20, 600) for step in range(60) for host in range(4)]
-    moments += [(step * 10**9 + 7 * 10**8, 0, 34_688, 0) for step in (3, 20, 41, 57)]
-    flows = pl.DataFrame(
-        [
-            {
-                "start_ns": at + host * 10**4, "end_ns": at + host * 10**4 + took * 10**6, "src": hosts[host],
-                "dst": hosts[(host + 1) % 4], "bytes": size, "src_port": 1000 + (size < 10**6), "dst_port": 4791,
-            }
-            for at, host, size, took in moments
-        ]
-    )  # fmt: skip
-    traffic = replace(prepare_traffic(flows), sample_bytes=132_480.0)
-    period = measure_period(traffic, np.arange(traffic.pairs.height), np.zeros(0, np.int64))
-    assert period == pytest.approx(10**9, rel=0.01)
+@pytest.mark.parametrize(
+    ("sizes", "sample_bytes", "kept"),
+    [
+        ([3e8, 34_688], 132_480.0, [3e8]),
+        ([34_688, 1_084], 132_480.0, [34_688, 1_084]),
+        ([3e8, 1_084], 0.0, [3e8, 1_084]),
+    ],
+    ids=["one packet beside gradients", "nothing else", "not sampled"],
+)
+def test_messages_of_one_sampled_packet_mark_no_steps(
+    sizes: list[float], sample_bytes: float, kept: list[float]
+) -> None:
+    candidates = pl.DataFrame({"bytes": sizes}, schema={"bytes": pl.Float64})
+    assert leave_seen_by_chance(candidates, sample_bytes)["bytes"].to_list() == kept
