@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
+from prism.observe.jobs.grouping import leave_seen_by_chance
 from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts
 
@@ -38,3 +40,19 @@ def test_small_messages_at_any_time_mark_nothing() -> None:
     rng = np.random.default_rng(2)
     heartbeats = StreamStarts(times=np.sort(rng.integers(0, int(STEPS * step), 30)), klass=0)
     assert time_small_messages([heartbeats], [layers]) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sample_bytes", "kept"),
+    [
+        ([3e8, 34_688], 132_480.0, [3e8]),
+        ([34_688, 1_084], 132_480.0, [34_688, 1_084]),
+        ([3e8, 1_084], 0.0, [3e8, 1_084]),
+    ],
+    ids=["one packet beside gradients", "nothing else", "not sampled"],
+)
+def test_messages_of_one_sampled_packet_mark_no_steps(
+    sizes: list[float], sample_bytes: float, kept: list[float]
+) -> None:
+    candidates = pl.DataFrame({"bytes": sizes}, schema={"bytes": pl.Float64})
+    assert leave_seen_by_chance(candidates, sample_bytes)["bytes"].to_list() == kept

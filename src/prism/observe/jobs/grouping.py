@@ -220,9 +220,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
     candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
-    if traffic.sample_bytes:  # Messages of a few packets are seen by chance, and so is what they repeat with.
-        seen = candidates.filter(pl.col("bytes") >= levels.RATIO_FAR * traffic.sample_bytes)
-        candidates = seen if seen.height else candidates
+    candidates = leave_seen_by_chance(candidates, traffic.sample_bytes)
     if candidates.is_empty():
         return None
     large, small = (
@@ -249,6 +247,12 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     period = marked or choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
     # Times that are rounded to a good part of a step make any length repeat.
     return period if period is None or period >= _LEAST_TICKS * traffic.resolution_ns else None
+
+
+def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataFrame:
+    """The streams without those whose messages have few sampled packets: when these are seen says nothing of steps."""
+    often = streams.filter(pl.col("bytes") >= levels.RATIO_FAR * sample_bytes)
+    return often if often.height else streams
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
