@@ -122,3 +122,12 @@ def test_two_whose_own_work_is_long_are_not_told_as_the_two_ends_of_a_hop() -> N
     case: Any = SimpleNamespace(hosts=["node-0", "node-1", "node-2"], own_by_host={f"node-{i}": {i} for i in range(3)})
     one, other = (Cause(frozenset([i]), causes.Window(0, 4, 0.3, 1.0), 90.0, 0.0, 0.0) for i in range(2))
     assert causes._tell_two(case, one, other, 1.0) == []
+
+
+def test_who_gains_nothing_is_no_second_of_two(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: ["two"])
+    scores = _gains(2, first=4, last=8)
+    scores.gain[:, 4:9] = np.where(scores.gain[:, 4:9] > 0, 1.5, -0.5)
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
+    scores.gain[3, 4:9] = 0.5
+    assert causes._choose(case, scores, None, _longer(4, 8)) == ["two"]

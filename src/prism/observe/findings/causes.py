@@ -81,7 +81,7 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
         return []
     between = scores.score_between(best, rival) if rival is not None and longer is not None else 0.0
     margin = min(best.lead(rival, between), _beat_chance(case, best, longer))
-    if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
+    if rival is not None and rival.gain > 0 and best.gain - rival.gain < PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
