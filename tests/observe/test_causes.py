@@ -107,14 +107,14 @@ def test_one_step_that_is_far_out_does_not_hide_who_is_late_in_the_slow_ones(cas
 
 
 def test_the_hops_between_two_tell_neither_from_the_other(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both gain by the hop between them, so what else the one gains is its lead; hops with others are no excuse."""
-    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: sorted(cause.members))
+    """Both gain by the hop between them, so that either may be late; hops with others are no excuse."""
+    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
     scores = _gains(2, 3, first=4, last=8)
     scores.gain[2, 4:9] += 20.0
     late = np.zeros((1, STEPS))
     late[:, 4:9] = 0.053
     between, beside = (Residuals(np.array([sender]), np.array([3]), late, 0.001) for sender in (2, 0))
-    assert causes._choose(case, replace(scores, tables=[between]), None, _longer(4, 8)) == [[2]]
+    assert causes._choose(case, replace(scores, tables=[between]), None, _longer(4, 8)) == [[2, 3]]
     assert causes._choose(case, replace(scores, tables=[beside]), None, _longer(4, 8)) == []
 
 
@@ -122,3 +122,12 @@ def test_two_whose_own_work_is_long_are_not_told_as_the_two_ends_of_a_hop() -> N
     case: Any = SimpleNamespace(hosts=["node-0", "node-1", "node-2"], own_by_host={f"node-{i}": {i} for i in range(3)})
     one, other = (Cause(frozenset([i]), causes.Window(0, 4, 0.3, 1.0), 90.0, 0.0, 0.0) for i in range(2))
     assert causes._tell_two(case, one, other, 1.0) == []
+
+
+def test_who_gains_nothing_is_no_second_of_two(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: ["two"])
+    scores = _gains(2, first=4, last=8)
+    scores.gain[:, 4:9] = np.where(scores.gain[:, 4:9] > 0, 1.5, -0.5)
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
+    scores.gain[3, 4:9] = 0.5
+    assert causes._choose(case, scores, None, _longer(4, 8)) == ["two"]

@@ -79,12 +79,17 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     # A few steps may be long for a reason of their own, such as the start of a program.
     if best.window.length < levels.MIN_SAMPLES:
         return []
-    between = scores.score_between(best, rival) if rival is not None and longer is not None else 0.0
-    margin = min(best.lead(rival, between), _beat_chance(case, best, longer))
-    if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
+    margin = min(best.lead(rival), _beat_chance(case, best, longer))
+    if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | None) -> bool:
+    """Whether two gain alike, or the hops between them, which are late if either of the two is, are most of it."""
+    close = best.gain - rival.gain < PER_STEP * best.window.length
+    return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
 
 
 def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:

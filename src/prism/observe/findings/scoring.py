@@ -44,13 +44,11 @@ class Cause:
     stage: int | None = None
     seen: bool = True  # whether anything tells of its members
 
-    def lead(self, rival: Cause | None, between: float = 0.0) -> float:
-        """How far it is ahead of a rival, as a share of what the two do not gain alike; `between` is by their hops."""
+    def lead(self, rival: Cause | None) -> float:
+        """How far it is ahead of a rival, as a share of what the two do not gain alike."""
         if rival is None or rival.gain <= 0:
             return 1.0
-        cost = PER_STEP * self.window.length if between > 0 else 0.0
-        own = self.gain - min(self.of_host, rival.of_host) + cost - between
-        return min((self.gain - rival.gain) / max(own, 1e-9), 1.0)
+        return (self.gain - rival.gain) / max(self.gain - min(self.of_host, rival.of_host), 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class Scores:
             if rows and not table.of_hosts:
                 own, _ = _gain_rows(table.late_s, np.array(rows, np.int64))
                 gain += float(own[one.window.first : one.window.last + 1].sum()) / table.scale_s
-        return gain
+        return gain - PER_STEP * one.window.length
 
     def find_best(
         self, window: Window | None, least: float, fits: Callable[[Cause], bool] = lambda _: True
