@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import find_steps
+from prism.observe.steps.marks import end_bursts
 from prism.observe.timeline.drawing import begin_together
 from prism.observe.traffic.period import pack_starts
 
@@ -93,6 +94,25 @@ def test_a_mark_that_strays_moves_to_where_as_many_messages_have_been_sent() -> 
     strayed = marks.copy()
     strayed[4] -= 20 * MS
     assert mend_marks(strayed, start).tolist() == marks[: len(strayed)].tolist()
+
+
+def test_a_clock_is_as_complete_where_a_capture_ends_in_the_middle_of_a_step() -> None:
+    sent = send_gradients(STEP * np.arange(9), np.where(np.arange(9) == 8, 3, BUCKETS)).sort("start_ns")
+    start, end = sent["start_ns"].to_numpy(), sent["end_ns"].to_numpy()
+    none, opening = Spans(start=start[:0], end=start[:0]), np.ones(len(start), np.bool_)
+    row = sent["stream"].to_numpy().astype(np.int64)
+    clocks = {c.name: c for c in list_clocks(start, end, row, STREAMS, STEP, opening, None, none)}
+    assert clocks["dp None apart start"].complete == 1.0
+
+
+def test_the_last_gradients_are_the_smaller_ones_that_follow_the_largest_at_once() -> None:
+    # The largest from 60 to 70 ms, those of experts until 75 ms, and after the update parameters from 80 to 90 ms.
+    begins = STEP * np.arange(6)
+    start = (begins[:, None] + MS * np.array([60, 70, 80])).ravel()
+    end = (begins[:, None] + MS * np.array([70, 75, 90])).ravel()
+    assert end_bursts(begins + 70 * MS, start, end, STEP).tolist() == (begins + 75 * MS).tolist()
+    # What is sent without a pause tells nothing.
+    assert end_bursts(begins + 70 * MS, begins, begins + STEP, STEP).tolist() == (begins + 70 * MS).tolist()
 
 
 def test_steps_end_where_the_job_pauses_though_another_silence_is_longer() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients
-from prism.observe.steps.marks import after_changes, after_synchronisation, group_edges, strike_by_kind
+from prism.observe.steps.marks import after_changes, after_synchronisation, end_bursts, group_edges, strike_by_kind
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
@@ -88,16 +88,18 @@ def list_clocks(
         # Where a backward pass has the pipeline for itself, its end is that of a step.
         found += [(f"backward {name}", m) for name, m in group_edges(start[~opening], end[~opening], period_ns)]
     found = [(name, marks) for name, marks in found if only is None or name == only]
+    last: list[str] = []
+    if gradients is not None and gradients.gathered and gradients.early:
+        # The update follows the last gradients, and parameters follow the update.
+        last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
+        of_dp = (streams["kind"].to_numpy() == "dp")[row]
+        found = [(n, end_bursts(m, start[of_dp], end[of_dp], period_ns) if n in last else m) for n, m in found]
     trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
     judged = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
     clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
-    if gradients is None or not (gradients.gathered and gradients.early):
-        return clocks
-    # The update follows the last gradients, and parameters follow the update.
-    last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
     return [replace(c, gradients=c.name in last) for c in clocks]
 
 
@@ -295,11 +297,20 @@ def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Tim
     # What jitters is the mark, not the step: a late mark makes one step long and the next one short.
     turns = np.abs(np.diff(spans)) if len(spans) > 1 else np.abs(spans - period_ns)
     jitter = float(take_median(turns) + 0.25 * np.mean(np.minimum(turns, 0.1 * usual))) / usual
-    # Steps differ in length, but every one sends as many messages.
-    sent = np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)).astype(np.float64)
-    like = np.abs(sent - take_median(sent[1:-1])) <= _SAME_COUNT * take_median(sent[1:-1])
-    closing = name.startswith(_CLOSING)
-    return Clock(name=name, marks=marks, jitter=jitter, closing=closing, complete=float(sent[like].sum() / len(start)))
+    complete = _share_like(np.diff(np.searchsorted(start, marks), prepend=0, append=len(start)))
+    return Clock(name=name, marks=marks, jitter=jitter, closing=name.startswith(_CLOSING), complete=complete)
+
+
+def _share_like(sent: Times) -> float:
+    """The share of messages in intervals that send as many as is usual: steps differ in length, but not in that.
+
+    What was observed begins and ends in the middle of a step, so less than one at either end says nothing.
+    """
+    usual = take_median(sent[1:-1])
+    like = np.abs(sent - usual) <= _SAME_COUNT * usual
+    inside = like | (sent > usual)
+    inside[1:-1] = True
+    return float(sent[like].sum() / max(sent[inside].sum(), 1))
 
 
 def _measure_pauses(at: Times, silence: Times) -> Floats:

@@ -14,7 +14,7 @@ _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
 _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
-_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
+BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def study_gradients(
     pair = (kind == "dp") & (ends[0] == ends[0][largest]) & (ends[1] == ends[1][largest])
     own = np.flatnonzero(pair[row])
     fresh = np.ones(len(own), np.bool_)
-    fresh[1:] = start[own[1:]] - np.maximum.accumulate(end[own])[:-1] > _APART * period_ns
+    fresh[1:] = start[own[1:]] - np.maximum.accumulate(end[own])[:-1] > BURSTS_APART * period_ns
     gradients = size[row[own]] == size[largest]
     by_bucket = fresh.sum() >= _BUCKETS * num_steps and gradients.sum() >= _SEVERAL * num_steps
     by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.steps.gradient_overlap import size_up
+from prism.observe.steps.gradient_overlap import BURSTS_APART, size_up
 from prism.observe.steps.spacing import keep_apart
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.numbering import group_by_number
@@ -69,6 +69,18 @@ def group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, T
             found.append((f"{name} end", np.maximum(reach[last], start[last] + 1)))
             found.append((f"{name} start", np.append(start[:1], start[cut + 1])))
     return found
+
+
+def end_bursts(marks: Times, start: Times, end: Times, period_ns: float) -> Times:
+    """Where the burst ends that each mark is in: smaller gradients, of experts or over copies, follow the largest.
+
+    Bursts of several steps may be one; they then tell nothing.
+    """
+    reach = np.maximum.accumulate(end)
+    cut = np.flatnonzero(start[1:] - reach[:-1] > BURSTS_APART * period_ns)
+    ends = reach[np.append(cut, len(reach) - 1)]
+    moved = ends[np.minimum(np.searchsorted(ends, marks), len(ends) - 1)]
+    return moved if len(np.unique(moved)) == len(marks) else marks
 
 
 def after_changes(start: Times, end: Times, period_ns: float) -> Times:
