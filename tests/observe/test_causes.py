@@ -20,7 +20,8 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Four hosts of one rank each; a finding is the members and the steps of its cause."""
     monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: _say(cause))
     names = [f"node-{i}" for i in range(4)]
-    return SimpleNamespace(hosts=names, own_by_host={name: {i} for i, name in enumerate(names)})
+    own = {name: {i} for i, name in enumerate(names)}
+    return SimpleNamespace(hosts=names, own_by_host=own, stages=SimpleNamespace(stage={}, chains=[]))
 
 
 def _say(cause: Cause) -> tuple[list[int], int, int]:
@@ -68,6 +69,18 @@ def test_one_that_is_late_in_quick_steps_too_is_not_behind_turns(case: Any) -> N
     longer = _longer(4, 8)
     longer[5:8] = 0.0
     assert causes._choose(case, replace(scores, gain=gain, elsewhere=elsewhere), None, longer) == [([2], 4, 8)]
+
+
+@pytest.mark.parametrize(("stages", "found"), [({2: 0, 3: 1}, [([2], 4, 8)]), ({}, ["turns"])])
+def test_the_next_stage_comes_last_in_some_steps_where_it_waits_for_the_one_that_is_late(
+    case: Any, monkeypatch: pytest.MonkeyPatch, stages: dict[int, int], found: list[Any]
+) -> None:
+    monkeypatch.setattr(causes, "_find_turns", lambda case, scores, longer: ["turns"])
+    case.stages.stage, case.stages.chains = stages, [tuple(stages)]
+    scores = _gains(2, first=4, last=8)
+    gain, waits = scores.gain.copy(), np.zeros_like(scores.gain)
+    gain[3, [5, 7]] = waits[3, [5, 7]] = 90.0
+    assert causes._choose(case, replace(scores, gain=gain, of_wait=waits), None, _longer(4, 8)) == found
 
 
 def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> None:

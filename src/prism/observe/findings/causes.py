@@ -67,18 +67,27 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     best = scores.find_best(window, _ALWAYS_LATE if longer is None else _LATE)
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
-        if uneven is not None and _explains(uneven, longer) and not _is_ahead(scores, best, uneven):
+        if uneven is not None and _explains(uneven, longer) and not _is_ahead(case, scores, best, uneven):
             return _find_turns(case, scores, longer)
     if best is None or (longer is not None and not _explains(best, longer)):
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
+    rivals = sorted((_leave_passed_on(case, c, best) for c in rivals), key=lambda c: -c.gain)
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and best.gain - rival.gain < PER_STEP * best.window.length:
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
+    """A rival without what it waits longer than the best one in the same pipeline, which passes waits on."""
+    longer = max(rival.of_wait - best.of_wait, 0.0)
+    if not any(rival.members & set(chain) and best.members & set(chain) for chain in case.stages.chains):
+        return rival
+    return replace(rival, gain=rival.gain - longer, of_wait=rival.of_wait - longer)
 
 
 def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
@@ -96,14 +105,22 @@ def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:
     return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
 
 
-def _is_ahead(scores: Scores, best: Cause | None, uneven: Cause) -> bool:
-    """Whether one cause gains about as much as another host in each of the same steps, and is late by one amount."""
+def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause) -> bool:
+    """Whether one cause gains about as much as another host in each of the same steps, and is late by one amount.
+
+    A pipeline passes a wait on, so another of its hosts may come last: what each does itself tells whether it is one.
+    """
     if best is None:
         return False
     at = next(i for i, c in enumerate(scores.candidates) if (c.members, c.stage) == (best.members, best.stage))
     inside = slice(uneven.window.first, uneven.window.last + 1)
     gain = max(best.gain, float((scores.gain + scores.elsewhere)[at, inside].sum()))
-    return gain >= _TIED * uneven.gain and _is_alike(scores, best)
+    is_ahead = gain >= _TIED * uneven.gain
+    if len(set(case.stages.stage.values())) > 1:
+        hosts = _take_hosts(case, scores)
+        most = float((hosts.gain - hosts.of_wait)[:, inside].max(axis=0).sum())
+        is_ahead |= float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most > 0
+    return is_ahead and _is_alike(scores, best)
 
 
 def _is_alike(scores: Scores, cause: Cause) -> bool:
