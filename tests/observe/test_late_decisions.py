@@ -486,9 +486,10 @@ def test_what_a_pipeline_waits_for_is_gained_by_all_of_it() -> None:
     stages = replace(place().stages, stage={0: 0, 1: 0, 2: 1, 3: 1})
     case, everyone = replace(place(), stages=stages), [Candidate(frozenset([e])) for e in (0, 2)]
     starts, work = ring(late_in(0, slice(None))), ring(late_in(0, slice(None)), per_work=True)
-    found = score(case, everyone, [starts, work], np.arange(4), None)
+    found = score(case, everyone, [starts, work], np.arange(4), np.ones(STEPS))
     assert found.of_wait[:, 0].tolist() == pytest.approx([20.0, 0.0])
     assert found.gain[:, 0].tolist() == pytest.approx([40 - PER_STEP, -PER_STEP])
+    assert score(case, everyone, [starts, work], np.arange(4), None).of_wait.max() == 0.0  # always so, by design
 
 
 def test_only_slow_steps_gain_and_nobody_is_later_than_they_are_longer() -> None:

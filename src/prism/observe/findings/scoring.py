@@ -116,7 +116,8 @@ def score(
     step_s = float(np.median(case.length_s))
     gain, of_wait, late_s, share = (np.zeros(shape) for _ in range(4))
     slow = np.ones(case.steps.height, np.bool_) if longer is None else longer > 0
-    in_stages = len(set(case.stages.stage.values())) > 1
+    # What a pipeline passes on is what began with a cause: stages that always start late do so by design.
+    in_stages = longer is not None and len(set(case.stages.stage.values())) > 1
     hosts = [{int(host[e]) for e in c.members} for c in candidates]
     for table in tables:
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
