@@ -172,10 +172,10 @@ def _find_uneven(hosts: Scores) -> Cause | None:
     if len(hosts.candidates) < levels.MIN_TWO:
         return None
     top, at = (hosts.gain + hosts.elsewhere).argmax(axis=0), np.arange(hosts.gain.shape[1])
-    _, of_wait, late_s, share, elsewhere = (table[top, at][None] for table in hosts.tables)
+    late_s, share, elsewhere = (table[top, at][None] for table in (hosts.late_s, hosts.share, hosts.elsewhere))
     every = Candidate(frozenset(e for c in hosts.candidates for e in c.members))
     gain = hosts.gain[top, at][None] - float(np.log(len(hosts.candidates)))
-    turns = Scores([every], gain, 0 * of_wait, late_s, share, elsewhere)
+    turns = Scores([every], gain, 0 * gain, late_s, share, elsewhere)
     return replace(turns, gain=gain + elsewhere).settle(0, turns.find_window(0))
 
 

@@ -63,11 +63,6 @@ class Scores:
     elsewhere: Floats  # what it gains in steps that are not longer, which count for uneven load alone
     unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
 
-    @property
-    def tables(self) -> tuple[Floats, ...]:
-        """All by candidate and step."""
-        return self.gain, self.of_wait, self.late_s, self.share, self.elsewhere
-
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
         inside = slice(window.first, window.last + 1)
@@ -105,7 +100,9 @@ class Scores:
 
     def take(self, rows: Sequence[int]) -> Scores:
         """Some of the candidates."""
-        return Scores([self.candidates[i] for i in rows], *(table[rows] for table in self.tables), self.unseen)
+        tables = ("gain", "of_wait", "late_s", "share", "elsewhere")
+        part = {name: getattr(self, name)[rows] for name in tables}
+        return replace(self, candidates=[self.candidates[i] for i in rows], **part)
 
 
 def score(
