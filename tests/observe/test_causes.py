@@ -21,7 +21,8 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Four hosts of one rank each; a finding is the members and the steps of its cause."""
     monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: _say(cause))
     names = [f"node-{i}" for i in range(4)]
-    return SimpleNamespace(hosts=names, own_by_host={name: {i} for i, name in enumerate(names)})
+    own = {name: {i} for i, name in enumerate(names)}
+    return SimpleNamespace(hosts=names, own_by_host=own, stages=SimpleNamespace(stage={}, chains=[]))
 
 
 def _say(cause: Cause) -> tuple[list[int], int, int]:
@@ -33,7 +34,8 @@ def _gains(*late: int, first: int, last: int) -> Scores:
     gain = np.full((4, STEPS), -3.0)
     gain[list(late), first : last + 1] = 50.0
     amounts = np.where(gain > 0, 0.2, 0.0)
-    return Scores([Candidate(frozenset([rank])) for rank in range(4)], gain, np.zeros_like(gain), amounts, amounts)
+    nothing = np.zeros_like(gain)
+    return Scores([Candidate(frozenset([rank])) for rank in range(4)], gain, nothing, amounts, amounts, nothing)
 
 
 def _longer(first: int, last: int) -> Any:
@@ -50,6 +52,38 @@ def test_two_long_steps_at_the_start_of_a_program_are_no_cause(case: Any) -> Non
     assert causes._choose(case, _gains(2, first=0, last=1), None, _longer(0, 1)) == []
 
 
+def test_one_pause_of_a_whole_stage_does_not_hide_the_rank_that_is_late_for_longer(case: Any) -> None:
+    scores = _gains(2, first=4, last=8)
+    stage = np.full(STEPS, -3.0)
+    stage[4] = 2000.0
+    gain, share = np.vstack([scores.gain, stage]), np.vstack([scores.share, np.where(stage > 0, 0.5, 0.0)])
+    candidates = [*scores.candidates, Candidate(frozenset([2, 3]), stage=1)]
+    scores = Scores(candidates, gain, 0 * gain, share, share, 0 * gain)
+    assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
+
+
+def test_one_that_is_late_in_quick_steps_too_is_not_behind_turns(case: Any) -> None:
+    """Steps that are not longer count for turns, so they count for the one that they are compared with."""
+    scores = _gains(2, first=4, last=8)
+    gain, elsewhere = scores.gain.copy(), np.zeros_like(scores.gain)
+    gain[2, 5:8], elsewhere[2, 5:8] = -3.0, 60.0
+    longer = _longer(4, 8)
+    longer[5:8] = 0.0
+    assert causes._choose(case, replace(scores, gain=gain, elsewhere=elsewhere), None, longer) == [([2], 4, 8)]
+
+
+@pytest.mark.parametrize(("stages", "found"), [({2: 0, 3: 1}, [([2], 4, 8)]), ({}, ["turns"])])
+def test_the_next_stage_comes_last_in_some_steps_where_it_waits_for_the_one_that_is_late(
+    case: Any, monkeypatch: pytest.MonkeyPatch, stages: dict[int, int], found: list[Any]
+) -> None:
+    monkeypatch.setattr(causes, "_find_turns", lambda case, scores, longer: ["turns"])
+    case.stages.stage, case.stages.chains = stages, [tuple(stages)]
+    scores = _gains(2, first=4, last=8)
+    gain, waits = scores.gain.copy(), np.zeros_like(scores.gain)
+    gain[3, [5, 7]] = waits[3, [5, 7]] = 90.0
+    assert causes._choose(case, replace(scores, gain=gain, of_wait=waits), None, _longer(4, 8)) == found
+
+
 def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> None:
     assert causes._choose(case, _gains(2, first=0, last=3), None, _longer(6, 10)) == []
 
@@ -64,7 +98,7 @@ def test_a_stage_that_hardly_works_longer_does_not_hide_the_rank_that_does(case:
     scores = _gains(2, first=4, last=8)
     gain, amounts = np.vstack([scores.gain, 2 * scores.gain[2]]), np.vstack([scores.share, np.full(STEPS, 0.001)])
     stage = Candidate(frozenset([2, 3]), stage=1)
-    scores = Scores([*scores.candidates, stage], gain, np.zeros_like(gain), amounts, amounts)
+    scores = Scores([*scores.candidates, stage], gain, 0 * gain, amounts, amounts, 0 * gain)
     assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
 
 
@@ -81,7 +115,7 @@ def test_a_stage_has_one_amount_of_work_more_and_uneven_work_has_many(
     share[2:, 4:9] = amounts
     gain, share = np.vstack([scores.gain, 3 * scores.gain[2]]), np.vstack([share, share[2]])
     stage = Candidate(frozenset([2, 3]), stage=1)
-    scores = Scores([*scores.candidates, stage], gain, np.zeros_like(gain), share, share)
+    scores = Scores([*scores.candidates, stage], gain, 0 * gain, share, share, 0 * gain)
     assert causes._choose(case, scores, None, _longer(4, 8)) == [told]
 
 

@@ -23,7 +23,10 @@ from prism.records.findings import Alternative, CulpritType, Finding, FindingKin
 STEPS = 10
 S = 10**9
 CASE: Any = SimpleNamespace(
-    steps=SimpleNamespace(height=STEPS), length_s=np.ones(STEPS), hosts=[f"h{i}" for i in range(4)]
+    steps=SimpleNamespace(height=STEPS),
+    length_s=np.ones(STEPS),
+    hosts=[f"h{i}" for i in range(4)],
+    stages=SimpleNamespace(stage={}),
 )
 
 

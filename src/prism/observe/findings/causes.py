@@ -18,7 +18,7 @@ from prism.observe.findings.case import Case, Floats, culprit
 from prism.observe.findings.cost import Cost, price_slow_work, settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
 from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score
-from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal, say_surely
+from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
 from prism.observe.findings.windows import Window, spread_of
 from prism.observe.findings.work_table import tabulate_work
 from prism.records.findings import Alternative, Culprit, FindingKind
@@ -69,16 +69,14 @@ def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | 
     )
     if longer is not None:
         uneven = _find_uneven(_take_hosts(case, scores))
-        if uneven is not None and _explains(uneven, longer) and not _is_ahead(scores, best, uneven):
+        if uneven is not None and _explains(uneven, longer) and not _is_ahead(case, scores, best, uneven):
             return _find_turns(case, scores, longer)
     if best is None:
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
     rivals = [c for c in causes if not c.members & best.members and _apart(case, c, best)]
+    rivals = sorted((_leave_passed_on(case, c, best) for c in rivals), key=lambda c: -c.gain)
     rival = rivals[0] if rivals else None
-    # A few steps may be long for a reason of their own, such as the start of a program.
-    if best.window.length < levels.MIN_SAMPLES:
-        return []
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
         others = [c for c in rivals if _apart(case, c, rival)]
@@ -90,6 +88,14 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
     """Whether two gain alike, or the hops between them, which are late if either of the two is, are most of it."""
     close = best.gain - rival.gain < PER_STEP * best.window.length
     return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
+
+
+def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
+    """A rival without what it waits longer than the best one in the same pipeline, which passes waits on."""
+    longer = max(rival.of_wait - best.of_wait, 0.0)
+    if not any(rival.members & set(chain) and best.members & set(chain) for chain in case.stages.chains):
+        return rival
+    return replace(rival, gain=rival.gain - longer, of_wait=rival.of_wait - longer)
 
 
 def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
@@ -107,9 +113,22 @@ def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:
     return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
 
 
-def _is_ahead(scores: Scores, best: Cause | None, uneven: Cause) -> bool:
-    """Whether one cause gains about as much as another host in each step, and is late by one amount."""
-    return best is not None and best.gain >= _TIED * uneven.gain and _is_alike(scores, best)
+def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause) -> bool:
+    """Whether one cause gains about as much as another host in each of the same steps, and is late by one amount.
+
+    A pipeline passes a wait on, so another of its hosts may come last: what each does itself tells whether it is one.
+    """
+    if best is None:
+        return False
+    at = next(i for i, c in enumerate(scores.candidates) if (c.members, c.stage) == (best.members, best.stage))
+    inside = slice(uneven.window.first, uneven.window.last + 1)
+    gain = max(best.gain, float((scores.gain + scores.elsewhere)[at, inside].sum()))
+    is_ahead = gain >= _TIED * uneven.gain
+    if len(set(case.stages.stage.values())) > 1:
+        hosts = _take_hosts(case, scores)
+        most = float((hosts.gain - hosts.of_wait)[:, inside].max(axis=0).sum())
+        is_ahead |= float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most > 0
+    return is_ahead and _is_alike(scores, best)
 
 
 def _is_alike(scores: Scores, cause: Cause) -> bool:
@@ -154,15 +173,18 @@ def _apart(case: Case, one: Cause, other: Cause) -> bool:
 
 
 def _find_uneven(hosts: Scores) -> Cause | None:
-    """In each step the host that gains most; which of them it is costs its choice."""
+    """In each step the host that gains most; which of them it is costs its choice.
+
+    From the first slow step to the last one all steps count: with uneven load someone is late in a quick one, too.
+    """
     if len(hosts.candidates) < levels.MIN_TWO:
         return None
-    top, at = hosts.gain.argmax(axis=0), np.arange(hosts.gain.shape[1])
-    late_s, share = hosts.late_s[top, at][None], hosts.share[top, at][None]
+    top, at = (hosts.gain + hosts.elsewhere).argmax(axis=0), np.arange(hosts.gain.shape[1])
+    late_s, share, elsewhere = (table[top, at][None] for table in (hosts.late_s, hosts.share, hosts.elsewhere))
     every = Candidate(frozenset(e for c in hosts.candidates for e in c.members))
     gain = hosts.gain[top, at][None] - float(np.log(len(hosts.candidates)))
-    turns = Scores([every], gain, np.zeros_like(gain), late_s, share)
-    return turns.settle(0, turns.find_window(0))
+    turns = Scores([every], gain, 0 * gain, late_s, share, elsewhere)
+    return replace(turns, gain=gain + elsewhere).settle(0, turns.find_window(0))
 
 
 def _price(case: Case, cause: Cause) -> Cost:
@@ -252,19 +274,32 @@ def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Propo
 def _tell_uneven(case: Case, uneven: Cause, hosts: Scores) -> list[Proposal]:
     """The job, where another host is the last one in each step of a part of the observation."""
     window = uneven.window
-    inside = slice(window.first, window.last + 1)
     if window.mean < _LATE or window.length < levels.MIN_SAMPLES:
         return []
-    late = np.sort(hosts.share[:, inside], axis=0)
-    last = len(np.unique(hosts.gain[:, inside].argmax(axis=0)))
-    # The hop that comes last has two ends, so it is the third that shows whether others are late on their own account.
-    between = bool(np.median(late[-min(levels.MIN_SAMPLES, len(late))] / np.maximum(late[-1], 1e-12)) > _BETWEEN)
-    kind: FindingKind = "load_imbalance" if between else "slow_step"
+    inside = slice(window.first, window.last + 1)
+    gain = hosts.gain[:, inside] + hosts.elsewhere[:, inside]
+    varies = _is_work_uneven(hosts, inside)
+    kind: FindingKind = "load_imbalance" if varies else "slow_step"
     cost = settle(case, window, None)
-    what = "others come between" if between else "all others come as ever"
+    last = len(np.unique(gain.argmax(axis=0)))
+    what = "the others differ too" if varies else "all others come as ever"
     evidence = f"the last to come changes: {last} different hosts in {window.length} steps; {what}; {cost.words}"
     who: Culprit = culprit("job", case.job.id)
-    margin = 1 - max(float(hosts.gain[:, inside].sum(axis=1).max()), 0.0) / uneven.gain
-    score = say_surely(margin)
-    told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=score, evidence=evidence)
+    # Each step in which another one is last speaks against the best of them, by no more than a step with a cause costs.
+    best = gain[gain.sum(axis=1).argmax()]
+    sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
+    told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=sure, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]
+
+
+def _is_work_uneven(hosts: Scores, inside: slice) -> bool:
+    """Whether all have work of their own in a step, and not one host more than ever.
+
+    The hop that comes last has two ends, so it is the third that shows whether others are late on their own account.
+    Of two hosts one is late in a step that is not longer only where the other is quicker than ever.
+    """
+    if len(hosts.candidates) < levels.MIN_SAMPLES:
+        quick = hosts.elsewhere[:, inside].max(axis=0)
+        return bool((quick > PER_STEP + np.log(len(hosts.candidates))).any())
+    late = np.sort(hosts.share[:, inside], axis=0)
+    return bool(np.median(late[-levels.MIN_SAMPLES] / np.maximum(late[-1], 1e-12)) > _BETWEEN)

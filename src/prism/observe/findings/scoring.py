@@ -39,7 +39,7 @@ class Cause:
     members: frozenset[int]
     window: Window
     gain: float
-    of_host: float  # what of it the waits for its host gain: the hop that comes last has two ends, which both gain it
+    of_wait: float  # what of it waits gain: both ends of the hop that comes last do, and all of a pipeline that waits
     late_s: float
     stage: int | None = None
     seen: bool = True  # whether anything tells of its members
@@ -48,7 +48,7 @@ class Cause:
         """How far it is ahead of a rival, as a share of what the two do not gain alike."""
         if rival is None or rival.gain <= 0:
             return 1.0
-        return (self.gain - rival.gain) / max(self.gain - min(self.of_host, rival.of_host), 1e-9)
+        return (self.gain - rival.gain) / max(self.gain - min(self.of_wait, rival.of_wait), 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,21 @@ class Scores:
 
     candidates: Sequence[Candidate]
     gain: Floats
-    of_host: Floats
+    of_wait: Floats
     late_s: Floats
     share: Floats
+    elsewhere: Floats  # what it gains in steps that are not longer, which count for uneven load alone
     unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
     tables: Sequence[Residuals] = ()  # that they were scored by
 
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
         inside = slice(window.first, window.last + 1)
-        gain, of_host = float(self.gain[at, inside].sum()), float(self.of_host[at, inside].sum())
+        gain, of_wait = float(self.gain[at, inside].sum()), float(self.of_wait[at, inside].sum())
         late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
         own = self.candidates[at]
         seen = not own.members <= self.unseen
-        return Cause(own.members, replace(window, mean=share), gain, of_host, late_s, own.stage, seen)
+        return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen)
 
     def find_window(self, at: int) -> Window:
         """The stretch of steps in which a candidate gains most."""
@@ -96,7 +97,8 @@ class Scores:
     ) -> Cause | None:
         """The one that gains most of those that fit and are late by a share of `least`.
 
-        It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest.
+        It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest. A
+        few steps may be long for a reason of their own, such as the start of a program or a pause: they name nobody.
         """
         if window is None:
             total = np.concatenate([np.zeros((len(self.gain), 1)), np.cumsum(self.gain, axis=1)], axis=1)
@@ -107,14 +109,15 @@ class Scores:
             cause = self.settle(at, window or self.find_window(at))
             if cause.gain <= 0:
                 return None
-            if cause.window.mean >= least and fits(cause):
+            if cause.window.mean >= least and cause.window.length >= levels.MIN_SAMPLES and fits(cause):
                 return cause
         return None
 
     def take(self, rows: Sequence[int]) -> Scores:
         """Some of the candidates."""
-        gain, of_host, late_s, share = (v[rows] for v in (self.gain, self.of_host, self.late_s, self.share))
-        return Scores([self.candidates[i] for i in rows], gain, of_host, late_s, share, self.unseen, self.tables)
+        tables = ("gain", "of_wait", "late_s", "share", "elsewhere")
+        part = {name: getattr(self, name)[rows] for name in tables}
+        return replace(self, candidates=[self.candidates[i] for i in rows], **part)
 
 
 def score(
@@ -123,22 +126,25 @@ def score(
     """What every candidate gains in each step over all residuals; with `longer`, in slow steps alone."""
     shape = len(candidates), case.steps.height
     step_s = float(np.median(case.length_s))
-    gain, of_host, late_s, share = (np.zeros(shape) for _ in range(4))
+    gain, of_wait, late_s, share = (np.zeros(shape) for _ in range(4))
     slow = np.ones(case.steps.height, np.bool_) if longer is None else longer > 0
+    # What a pipeline passes on is what began with a cause: stages that always start late do so by design.
+    in_stages = longer is not None and len(set(case.stages.stage.values())) > 1
     hosts = [{int(host[e]) for e in c.members} for c in candidates]
     for table in tables:
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
         # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
         own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
         gain += own
-        of_host = own if table.of_hosts else of_host
+        of_wait = own if table.of_hosts or (in_stages and not table.per_work) else of_wait
         shows = ((own - PER_STEP)[:, slow].sum(axis=1) > 0)[:, None]  # What gains less shows no amount.
         share = np.where(shows, np.maximum(share, late if table.per_work else late / step_s), share)
         late_s = late_s if table.per_work else np.where(shows, np.maximum(late_s, late), late_s)
     late_s = late_s if longer is None else np.minimum(late_s, longer)
     told = {int(e) for t in tables if not t.of_hosts for e in (*t.sender[_shown(t)], *t.receiver[_shown(t)])}
     unseen = frozenset(e for c in candidates for e in c.members) - told
-    return Scores(candidates, np.where(slow, gain, 0.0) - PER_STEP, of_host, late_s, share, unseen, tables)
+    inside, waited = np.where(slow, gain, 0.0) - PER_STEP, np.where(slow, of_wait, 0.0)
+    return Scores(candidates, inside, waited, late_s, share, np.where(slow, 0.0, gain), unseen, tables)
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:
