@@ -86,6 +86,8 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         ranked = rank_suspects(scene, alike, others)
         same = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
         best = _choose(same)
+        if best[0] == "switch" and _is_everywhere(best, scene, others):
+            break  # Nothing tells it from the job itself: all wait, wherever it is.
         chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
         if len(units) < 2 and len(units) < _EXPLAINED * len({scene.unit[r] for r in alike}):
@@ -102,6 +104,12 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, same)))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
+
+
+def _is_everywhere(suspect: Suspect, scene: Scene, others: Sequence[Scene]) -> bool:
+    """Whether all that a job sends passes a place, and nothing slow of another job does."""
+    shared = any(suspect in other.touches[row] for other in others for row in other.slow)
+    return not shared and all(suspect in touched for touched in scene.touches)
 
 
 def _choose(same: list[Suspect]) -> Suspect:
