@@ -162,10 +162,7 @@ def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Fl
 
 
 def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residuals]:
-    """By endpoint, the growth that nearly all of its answers share: who waits answers as quickly as ever afterwards.
-
-    Nobody answers quicker than in its quick steps: what seems so answers something else that ended in between.
-    """
+    """By endpoint, the growth that nearly all of its answers share: who waits answers as quickly as ever afterwards."""
     known = ~np.isnan(gap)
     calls, gap = case.calls.take(known), gap[known]
     quick = _find_usual(calls, gap)
@@ -176,8 +173,7 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
     ends = np.unique(src)
     cell = np.searchsorted(ends, src) * case.steps.height + calls.step[work]
     grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
-    grown = np.maximum(grown, 0.0).reshape(len(ends), -1)
-    table = Residuals(ends, np.full(len(ends), -1), grown, 0.0, per_work=True, of_past=True)
+    table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)
     yield _centre(table, 10.0)
 
 
