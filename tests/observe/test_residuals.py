@@ -12,7 +12,7 @@ from made_jobs import Fault, MadeJob, write_job
 
 from prism.observe.diagnose import open_case, study_jobs
 from prism.observe.findings.case import Calls, Case
-from prism.observe.findings.residuals import _compare_answers, _end_exchanges, list_residuals, number_hosts
+from prism.observe.findings.residuals import _end_exchanges, list_residuals, number_hosts
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
 
@@ -55,22 +55,6 @@ def test_shifting_time_changes_no_residual() -> None:
         (found,) = study_jobs(traffic, recognise_jobs(traffic))
         tables.append(measure_hops(open_case(traffic, found, int(traffic.messages["end_ns"].to_numpy().max())))[1])
     assert np.allclose(*tables, equal_nan=True)
-
-
-def test_answers_that_seem_quicker_than_ever_make_no_other_one_late() -> None:
-    """Three of four ranks seem to answer at once in step 5, since something else ended before their message."""
-    steps, ranks = 10, 4
-    row, step = (part.ravel() for part in np.meshgrid(np.arange(ranks), np.arange(steps), indexing="ij"))
-    nothing = np.zeros(len(row), np.int64)
-    calls = Calls(
-        message=np.arange(len(row)), row=row, step=step, place=nothing, start=nothing, end=nothing,
-        src=np.arange(ranks), dst=np.roll(np.arange(ranks), 1), kind=np.zeros(ranks, np.int64), kinds=("pp",),
-        like=np.zeros(ranks, np.int64),
-    )  # fmt: skip
-    gap = np.where((row < 3) & (step == 5), 10e6, 100e6)
-    case: Any = SimpleNamespace(calls=calls, steps=pl.DataFrame({"index": np.arange(steps)}))
-    (table,) = _compare_answers(case, gap, 1.0)
-    assert np.abs(table.late_s).max() == 0.0
 
 
 def test_an_exchange_of_tokens_is_over_for_all_nics_of_a_host_with_the_last() -> None:
