@@ -33,6 +33,9 @@ from prism.observe.parallelism.stages import StageMap
 STEPS = 6
 
 
+LEAF = ("switch", "leaf-0")
+
+
 def make_transfers(kinds: list[str] | None = None, units: list[int] | None = None, **tables: Any) -> Transfers:
     """Pairs 0>1, 1>2, 2>3, 3>0."""
     kinds, units = kinds or ["dp"] * HOSTS, units or [0] * HOSTS
@@ -200,6 +203,24 @@ def test_a_job_of_which_a_suspect_touches_less_than_half_does_not_speak_for_it()
     assert quick["pair", "0>1"] == 1  # a pair is one job's own
     of = {r.suspect: r.score for r in rank_suspects(scene, scene.slow, [less])}
     assert of["nic", "1"] == 1
+
+
+@pytest.mark.parametrize(
+    ("touched", "elsewhere", "everywhere"),
+    [
+        ([{LEAF}, {LEAF}], None, True),
+        ([{LEAF}, set()], None, False),  # something passes by
+        ([{LEAF}, {LEAF}], {LEAF}, False),  # another tenant is slow there, too
+        ([{LEAF}, {LEAF}], set(), True),
+    ],
+    ids=["all of it", "some of it", "with another job", "without another job"],
+)
+def test_a_switch_that_all_of_a_job_passes_is_not_told_from_the_job(
+    touched: list[set[Any]], elsewhere: set[Any] | None, everywhere: bool
+) -> None:
+    scene: Any = SimpleNamespace(touches=touched, slow={0: None})
+    others: Any = [] if elsewhere is None else [SimpleNamespace(touches=[elsewhere], slow={0: None})]
+    assert network._is_everywhere(LEAF, scene, others) is everywhere
 
 
 def test_hops_of_one_unit_count_once_with_the_most_that_one_loses() -> None:

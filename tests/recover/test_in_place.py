@@ -220,6 +220,33 @@ def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(tmp_path: 
     assert "rank 1 was lost" in lost
 
 
+LATE_TO_CONNECT = """
+import os, pathlib, time
+import torch.distributed as dist
+from prism.recover.checkpoint.inplace import member
+
+init = dist.init_process_group
+
+def init_late(*given, **named):
+    init(*given, **named)
+    if named["rank"] == 1:
+        time.sleep(2)
+        pathlib.Path("connected").touch()
+
+dist.init_process_group = init_late
+member.run_in_place(lambda place: os.write(1, f"begins {pathlib.Path('connected').exists()}\\n".encode()))
+"""
+
+
+def test_no_rank_begins_before_all_are_connected(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(LATE_TO_CONNECT)
+    command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "0", "--"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert done.stdout.count("begins True") == 2, done.stdout
+
+
 @pytest.mark.slow
 def test_a_killed_rank_is_replaced_and_the_losses_are_the_same_to_the_bit(tmp_path: Path):
     command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "1", "--"]

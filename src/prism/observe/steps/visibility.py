@@ -71,8 +71,13 @@ def judge_visibility(
             notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
         )
     if reasons:
-        note = f"single transfers cannot be timed{why}: slow ranks and links cannot be found, only slow steps and stops"
         waits = len(reasons) == 1 and "idle timeout" in why
+        hidden = (
+            "links cannot be found, and slow ranks only where rings wait"
+            if waits
+            else "ranks and links cannot be found"
+        )
+        note = f"single transfers cannot be timed{why}: slow {hidden}; slow steps and stops can"
         return Visibility(inside=False, layout="timeout)" not in why, waits=waits, notes=(note,))
     return Visibility()
 

@@ -134,6 +134,10 @@ class Member:
             dist.init_process_group(
                 self._backend, store=store, rank=place.rank, world_size=place.world_size, timeout=self._timeout
             )
+            # A rank that is done at once takes its connections with it, and others may still be making theirs.
+            if store.add("connected", 1) == place.world_size:
+                store.set("all connected", b"")
+            store.wait(["all connected"], self._timeout)
 
 
 class _Watch(threading.Thread):
