@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 from prism.kernel_cache import _name_source, choose_cache_folder
 from prism.kernel_sources import KERNEL_SOURCES
 
-PACKAGE = Path(__file__).parents[2] / "src" / "prism"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "prism"
 
 
 def find_kernel_sources(package: Path) -> list[str]:
@@ -95,3 +98,12 @@ def test_the_folder_lies_in_the_users_cache() -> None:
     environ = {"HOME": "/home/someone", "XDG_CACHE_HOME": "/var/cache/someone"}
     choose_cache_folder(environ)
     assert environ["NUMBA_CACHE_DIR"].startswith("/var/cache/someone/prism/kernels/")
+
+
+def test_every_kernel_that_is_compiled_ahead_is_there():
+    for line in (ROOT / "scripts" / "kernel_signatures.txt").read_text().splitlines():
+        module, name, arguments = line.split(maxsplit=2)
+        kernel = getattr(importlib.import_module(module), name, None)
+        assert kernel is not None, f"{module} has no {name}: python scripts/compile_kernels.py --record"
+        count = len(ast.parse(arguments).body[0].value.elts)  # type: ignore[attr-defined]
+        assert count == len(inspect.signature(kernel.py_func).parameters), line

@@ -154,7 +154,7 @@ def wire(graph: Graph, program: Program, ports: Connections, model: CostModel, c
         rank_profile=ports.rank_profile[representative],
         port_start=port_start,
         ports=np.stack([site_start[site], variant, site_need[site], ports.profile[entry]], axis=1),
-        costs=cost_ns,
+        costs=np.require(cost_ns, requirements="W"),  # kernels are compiled once more for arrays that are read-only
         windows=ports.windows.rows,
         profiles=ports.windows.start,
         site_start=site_start,
