@@ -53,7 +53,7 @@ def list_parts(folder: Path) -> list[Part]:
             title="A small GPT on 1,024 ranks, one of them real",
             words=("emulate", "--world-size", "1024", "--cluster", "dgx-h100", "--iterations", "3", "--warmup", "2",
                    "--no-check-symmetry", "--output", str(folder / "emulate"), "--", str(PROGRAM), "--shard",
-                   "--steps", "8", "--width", "256", "--layers", "4"),
+                   "--steps", "5", "--width", "128", "--layers", "2"),
             sum_up=_sum_up_emulation,
         ),
         Part(
