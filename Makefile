@@ -32,7 +32,7 @@ $(DEMO_READY): pyproject.toml constraints.txt scripts/install_torch.sh scripts/i
 
 $(READY): $(DEMO_READY)
 	@echo "setup: the tools of the test suite"
-	@sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
+	@UV_COMPILE_BYTECODE=1 sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: $(DEMO_READY)  ## the tour, on an embedded example
