@@ -26,13 +26,14 @@ $(DEMO_READY): pyproject.toml constraints.txt scripts/install_torch.sh scripts/i
 	@echo "setup 2/3: prism"
 	@sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[demo]'
 	@echo "setup 3/3: compiling once what is compiled on first use"
-	@$(BIN)/python scripts/compile_kernels.py
+	@$(BIN)/python scripts/compile_kernels.py tour
 	@touch $@
 	@echo "setup: done; the command is $(BIN)/prism"
 
 $(READY): $(DEMO_READY)
 	@echo "setup: the tools of the test suite"
 	@UV_COMPILE_BYTECODE=1 sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
+	@$(BIN)/python scripts/compile_kernels.py tests
 	@touch $@
 
 demo: $(DEMO_READY)  ## the tour, on an embedded example

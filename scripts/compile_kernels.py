@@ -1,8 +1,11 @@
 """Compile what is otherwise compiled on first use, so that the first diagnosis does not wait for it.
 
-`kernel_signatures.txt` lists what a tour needs, and every core takes a part of it. The list is a help and no contract:
-what it misses is compiled by the diagnoses at the end, and what it names in vain is passed over. `--record` writes it
-anew from the kernels that are compiled by now.
+    python scripts/compile_kernels.py tour            # what `make demo` needs
+    python scripts/compile_kernels.py tests           # what the test suite needs besides
+    python scripts/compile_kernels.py tour --record   # write the list anew from the kernels that are compiled by now
+
+`kernels/tour.txt` and `kernels/tests.txt` list kernels with the types they are called with, and every core takes a part
+of them. The lists are a help and no contract: what they miss is compiled on first use.
 """
 
 from __future__ import annotations
@@ -15,34 +18,53 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prism.kernel_sources import KERNEL_SOURCES
-from prism.observe import build_timeline
-from prism.observe.diagnose import diagnose
 from prism.scenarios import load_scenario, make_scenario
-from prism.scenarios.run import ScenarioRun
+from prism.simulate import Cluster, ClusterCosts, GraphBuilder, solve_shared
 
 # After prism, which chooses the folder that numba keeps compiled kernels in.
 from numba import types  # isort: skip
 from numba.core.dispatcher import Dispatcher  # isort: skip
 
-LIST = Path(__file__).with_name("kernel_signatures.txt")
+LISTS = Path(__file__).with_name("kernels")
 
 
 def main(arguments: list[str]) -> None:
-    """Compile with all cores, then diagnose small clusters, one healthy and one with a fault."""
+    """Compile a list with all cores."""
     match arguments:
-        case ["--record"]:
-            LIST.write_text("".join(f"{line}\n" for line in _list_compiled()))
-        case ["--part", part, parts]:
+        case [name, "--record"]:
+            known = [] if name == "tour" else _read("tour")
+            lines = [line for line in _list_compiled() if line not in known]
+            (LISTS / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+        case [name, part, parts]:
             if part == "0":
-                _make_clusters()  # its kernels take tuples with names, which the list leaves out
-            compile_listed(LIST.read_text().splitlines()[int(part) :: int(parts)])
-        case _:
+                run_small(name)
+            compile_listed(_read(name)[int(part) :: int(parts)])
+        case [name]:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            command = [sys.executable, __file__, "--part"]
-            parts = [subprocess.Popen([*command, str(part), str(cores)]) for part in range(cores)]
-            for part in parts:
-                part.wait()
-            _diagnose()
+            command = [sys.executable, __file__, name]
+            processes = [subprocess.Popen([*command, str(part), str(cores)]) for part in range(cores)]
+            for process in processes:
+                process.wait()
+        case _:
+            sys.exit(__doc__)
+
+
+def run_small(name: str) -> None:
+    """Use the kernels whose types no list can name, since they take tuples with names."""
+    if name == "tests":
+        builder = GraphBuilder("one message")
+        builder.program().send("pp", 1024, peer=1)
+        builder.program().recv("pp", 1024, peer=0)
+        builder.ranks([0, 1], [0, 1], [0, 1], [0, 0])
+        builder.groups("pp", [[0, 1]])
+        solve_shared(builder.build(), ClusterCosts(Cluster(name="two hosts", num_hosts=2)))
+        return
+    for scenario in ("dense-dp-16", "slow-gpu-64"):
+        make_scenario(load_scenario(scenario), seed=0)
+
+
+def _read(name: str) -> list[str]:
+    return (LISTS / f"{name}.txt").read_text().splitlines()
 
 
 def compile_listed(lines: list[str]) -> int:
@@ -55,7 +77,7 @@ def compile_listed(lines: list[str]) -> int:
             kernel.compile(eval(arguments, vars(types)))
             compiled += 1
         except Exception as error:  # an old line must not keep anybody from a tour
-            print(f"{LIST.name}: {name}: {' '.join(str(error).split())[:80]}", file=sys.stderr)
+            print(f"{module}.{name}: {' '.join(str(error).split())[:80]}", file=sys.stderr)
     return compiled
 
 
@@ -76,15 +98,6 @@ def _is_plain(argument: object) -> bool:
         return eval(repr(argument), vars(types)) == argument
     except Exception:
         return False
-
-
-def _make_clusters() -> list[ScenarioRun]:
-    return [make_scenario(load_scenario(name), seed=0) for name in ("dense-dp-16", "slow-gpu-64")]
-
-
-def _diagnose() -> None:
-    for made in _make_clusters():
-        build_timeline(diagnose(made.flows, made.topology))
 
 
 if __name__ == "__main__":
