@@ -38,7 +38,7 @@ _MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
 _MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
 _ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
 _OPTIMIZER = (
-    levels.SHARE_NEGLIGIBLE,
+    levels.ONE_PERCENT,
     levels.SHARE_MINOR,
 )  # of a micro-batch: by how much one that ends a step is longer
 

@@ -128,6 +128,11 @@ class Sent:
         until = [np.interp(t, self.saves.ravel(), total) for t in (begin, end)]
         return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
 
+    def waits_for_storage(self, begin: Times, end: Times) -> NDArray[np.bool_]:
+        """Whether the job writes to storage in each stretch of time and until its end: it goes on when all is saved."""
+        last = end - (_SPREAD * (end - begin)).astype(np.int64)
+        return (self.share_saving(begin, end) >= _SAVING) & (self.share_saving(last, end) >= _SAVING)
+
 
 def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
     """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
@@ -160,7 +165,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         end.append(int(busy[-1]) + int(max(rest, 0.0)))
     if end and (seen <= 0 or seen >= enough):
         last_save = _measure_last_save(boundaries, opened, at, sent)
-        end[-1] += last_save if last_save <= _GONE * period_ns else 0
+        waited = sent.waits_for_storage(boundaries, opened).any()
+        end[-1] += last_save if waited or last_save <= _GONE * period_ns else 0
     frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
 
@@ -196,7 +202,8 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
     whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
-    is saved. One that is longer than a step belongs to none: the job did something else.
+    is saved. One that is longer than a step belongs to none, since the job did something else, unless it ends when all
+    is saved: then the step waits for storage.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
@@ -210,7 +217,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
-    gone = length > _GONE * period_ns
+    gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
