@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
-from prism.observe.steps.cutting import find_steps
+from prism.observe.steps.cutting import cut_steps
 from prism.observe.steps.marks import end_bursts
 from prism.observe.timeline.drawing import begin_together
 from prism.observe.traffic.period import pack_starts
@@ -33,6 +33,12 @@ def send_gradients(begins: NDArray[np.int64], buckets: NDArray[np.int64] | None 
         pl.DataFrame({"stream": np.full(len(times), v, np.uint32), "start_ns": times, "end_ns": times + 4 * MS})
         for v in (0, 1)
     )
+
+
+def find_steps(
+    sent: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    return cut_steps(sent, streams, period_ns, saves)[0]
 
 
 def lengths_ms(steps: pl.DataFrame) -> list[float]:
@@ -134,18 +140,26 @@ def pause_once(pause_ms: int) -> NDArray[np.int64]:
     return STEP * np.arange(12) + np.where(np.arange(12) > 5, pause_ms * MS, 0)
 
 
+def save_before(begins: NDArray[np.int64], rest_ms: int) -> pl.DataFrame:
+    """Writes of 200 ms that are done some time before steps begin."""
+    ends = begins - rest_ms * MS
+    return pl.DataFrame({"start_ns": ends - 200 * MS, "end_ns": ends})
+
+
 @pytest.mark.parametrize("often", [1, 3])
-def test_a_pause_longer_than_a_step_belongs_to_none_however_often_it_comes(often: int) -> None:
-    # An evaluation, or a checkpoint that a job waits for, before every fifth step.
+def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_storage(often: int) -> None:
+    # An evaluation, or a checkpoint, before every fifth step.
     late = 300 * MS * np.minimum(np.arange(20) // 5, often)
     begins = STEP * np.arange(20) + late
-    paused = [begins[5 * (i + 1)] for i in range(often)]
-    saves = pl.DataFrame({"start_ns": [t - 290 * MS for t in paused], "end_ns": paused})
-    for written in (None, saves):
+    paused = begins[5 * np.arange(1, often + 1)]
+    for written in (None, save_before(paused, rest_ms=60)):
         steps = find_steps(send_gradients(begins), STREAMS, STEP, written)
         assert lengths_ms(steps) == [100.0] * 20
         between = (steps["start_ns"][1:] - steps["end_ns"][:-1]).to_numpy()
         assert between[between > 0].tolist() == [300 * MS] * often
+    # The job goes on at the moment when all is saved.
+    waited = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, save_before(paused, rest_ms=0)))
+    assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
 
 
 def test_messages_that_end_when_they_start_come_before_the_end_of_their_step() -> None:

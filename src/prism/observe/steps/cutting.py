@@ -31,17 +31,6 @@ _SAVING = levels.SHARE_HALF  # of a pause in which a job writes to storage
 _GONE = levels.RATIO_LONGER  # steps: a pause that is longer is no part of a step
 
 
-def find_steps(
-    messages: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
-
-    `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the
-    job's writes to storage.
-    """
-    return cut_steps(messages, streams, period_ns, saves)[0]
-
-
 def cut_steps(
     messages: pl.DataFrame,
     streams: pl.DataFrame,
@@ -49,7 +38,11 @@ def cut_steps(
     saves: pl.DataFrame | None = None,
     clock: str | None = None,
 ) -> tuple[pl.DataFrame, str | None]:
-    """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
+    """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
+
+    `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the job's writes to
+    storage. Also the name of the clock that it went by; where a clock is named, steps go by that one alone.
+    """
     table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = streams.filter(pl.col("role") != "rare")
     table[steady["stream"].to_numpy()] = np.arange(steady.height)
