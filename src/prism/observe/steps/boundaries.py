@@ -118,8 +118,9 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
-    if any(c.gradients for c in closing):
-        return min((c for c in closing if c.gradients), key=lambda c: c.jitter)
+    last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
+    if last:
+        return min(last, key=lambda c: c.jitter)
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)

@@ -157,24 +157,24 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
         end.append(int(busy[-1]) + int(max(rest, 0.0)))
     if end and (seen <= 0 or seen >= enough):
-        last_save = _measure_last_save(boundaries, opened, at, sent)
-        waited = sent.waits_for_storage(boundaries, opened).any()
-        end[-1] += last_save if waited or last_save <= _GONE * period_ns else 0
+        end[-1] += _measure_last_save(boundaries, closed, at, sent, period_ns)
     frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
 
 
-def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
-    """How long what is written to storage after all messages holds the job up, if it does as earlier writes did.
+def _measure_last_save(boundaries: Times, closed: Times, at: Times, sent: Sent, period_ns: float) -> int:
+    """How long a save after all messages holds the job up: as long as earlier ones did.
 
     Where none was seen before it does so if it lasts for longer than messages usually take to come.
     """
     inside = at < len(sent.start)
-    held = (sent.share_saving(boundaries, opened) >= _SAVING).any()
-    usual = 0.0 if held else float(np.median(sent.start[at[inside]] - boundaries[inside]))
-    done = int(sent.end.max())
-    follows = (sent.saves[:, 0] >= done) & (sent.saves[:, 1] > done + usual)
-    return int(np.diff(sent.saves[follows], axis=1).sum())
+    saved = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
+    follows = sent.saves[:, 0] >= int(sent.end.max())
+    if saved.any():
+        return int(np.median((closed - boundaries)[inside][saved])) if follows.any() else 0
+    usual = float(np.median(sent.start[at[inside]] - boundaries[inside]))
+    lasting = np.diff(sent.saves[follows & (sent.saves[:, 1] > int(sent.end.max()) + usual)], axis=1)
+    return int(lasting.sum()) if lasting.sum() <= _GONE * period_ns else 0
 
 
 def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
