@@ -107,6 +107,10 @@ def _find_period(
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
         if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
             return agreed
+    if rhythm is not None and rhythm.clarity < _HALF_CLEAR:
+        repeated, counted = min(_time_uneven(single), default=None), count_steps(heavy)
+        if repeated is not None and counted is not None and _are_same(repeated, counted):
+            return counted  # What the same distances come again in and what all streams count alike in is a step.
     period = _in_single_steps(rhythm.period_ns, streams, pauses) if rhythm is not None else None
     rests = time_rests(single)
     if rests is not None and _is_between_pauses(rests, rests, pauses):
