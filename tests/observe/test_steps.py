@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from prism.observe.jobs.step_counts import StreamStarts, choose_period
+from prism.observe.jobs.step_counts import StreamStarts, _in_single_steps, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import cut_steps
 from prism.observe.steps.marks import end_bursts
@@ -67,14 +67,22 @@ def test_a_missing_mark_is_put_back_where_the_transfer_ended_however_long_the_si
     assert mend_marks(np.delete(marks, 3), start).tolist() == marks.tolist()
 
 
-def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_step() -> None:
+@pytest.mark.parametrize("longer", [107, 102])
+def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_step(longer: int) -> None:
     # The second half of the capture is slower, so that no period repeats throughout.
-    halves = np.where(np.arange(24) % 2, 107, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
+    halves = np.where(np.arange(24) % 2, longer, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
     begins = np.concatenate([[0], np.cumsum(halves)]).astype(np.int64)
     times = [(begins[:, None] + 2 * MS * np.arange(10) + delay).ravel() for delay in (0, MS)]
     single = [StreamStarts(times=t, klass=k) for k, t in enumerate(times)]
     found = choose_period(pack_starts(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
-    assert found is not None and abs(found / (207 * MS) - 1) < 0.3
+    assert found is not None and 200 * MS < found < 315 * MS
+
+
+def test_a_rhythm_is_that_of_several_steps_only_where_a_checkpoint_comes_as_often() -> None:
+    groups = (STEP * np.arange(30)[:, None] + 2 * MS * np.arange(10)).ravel()
+    streams = pack_starts([groups, groups + MS], [0, 1], 1000)
+    assert _in_single_steps(3 * STEP, streams, np.zeros(0, np.int64)) == 3 * STEP
+    assert _in_single_steps(3 * STEP, streams, 3 * STEP * np.arange(10)) == STEP
 
 
 def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_receiver_does() -> None:
@@ -100,6 +108,26 @@ def test_a_mark_that_strays_moves_to_where_as_many_messages_have_been_sent() -> 
     strayed = marks.copy()
     strayed[4] -= 20 * MS
     assert mend_marks(strayed, start).tolist() == marks[: len(strayed)].tolist()
+
+
+def test_several_marks_in_a_row_that_stray_move_to_where_they_are_due() -> None:
+    first = STEP * np.arange(12)
+    start = (first[:, None] + 5 * MS * np.arange(10)).ravel()
+    marks = first + 50 * MS
+    strayed = marks.copy()
+    strayed[4:6] -= np.array([20, 10]) * MS
+    assert mend_marks(strayed, start).tolist() == marks.tolist()
+
+
+@pytest.mark.parametrize(("jitter", "chosen"), [(0.002, "dp 1 apart end"), (0.011, "dp None apart end")])
+def test_the_last_gradients_close_a_step_where_no_other_clock_is_far_steadier(jitter: float, chosen: str) -> None:
+    marks = STEP * np.arange(1, 21)
+    clocks = [
+        Clock(name="dp None apart end", marks=marks, jitter=0.0005, closing=True, complete=1.0),
+        Clock(name="dp 1 apart end", marks=marks, jitter=jitter, closing=True, complete=1.0, gradients=True),
+    ]
+    found = choose_clock(clocks, marks + 20 * MS, np.ones(20, np.bool_))
+    assert found is not None and found.name == chosen
 
 
 def test_a_clock_is_as_complete_where_a_capture_ends_in_the_middle_of_a_step() -> None:
