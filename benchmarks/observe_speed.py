@@ -33,7 +33,7 @@ SECONDS = 44.0  # of a tile: two million flows
 SIZES = ((0.5, 1, 11.0), (1, 1, 22.0), (2, 1, 44.0), (4, 2, 44.0), (10, 5, 44.0), (20, 10, 44.0))
 """Million flows (about), tiles of 1,024 GPUs, seconds of each."""
 STAGES = (
-    "prepare_traffic", "recognise_jobs", "find_message_streams", "label_pairs", "find_steps", "find_stages",
+    "prepare_traffic", "recognise_jobs", "find_message_streams", "label_pairs", "cut_steps", "find_stages",
     "relabel_ties",
     "infer_layout", "choose_kind", "find_routes", "open_case", "find_all",
 )  # fmt: skip

@@ -60,3 +60,17 @@ def test_micro_batches_of_a_pipeline_that_slows_down_are_no_steps() -> None:
     packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
     found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
     assert found is not None and abs(found / 8390e6 - 1) < 0.01
+
+
+def test_a_pipeline_whose_groups_are_unlike_has_the_steps_that_repeat_and_count_alike() -> None:
+    # What two ranks of a 1F1B pipeline send onward, and what one gets back; a checkpoint after every fifth step.
+    onward, back = [0, 104, 208, 946, 1275, 1604, 1935, 2269], [646, 981, 1305, 1633, 1957, 2293, 2619, 2950]
+    begins = 3606 * np.arange(12) + 230 * (np.arange(12) // 5)
+    single = []
+    for k, inside in enumerate((onward, onward, back)):
+        noise = np.random.default_rng(k).normal(0, 5, (12, 8))
+        times = np.sort((begins[:, None] + np.array(inside) + noise).ravel() * 1e6).astype(np.int64)
+        single.append(StreamStarts(times=times, klass=1))
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
+    assert found == pytest.approx(3606e6, rel=0.05)

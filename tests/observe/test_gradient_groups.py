@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from prism.observe.parallelism.connections import Connection
-from prism.observe.parallelism.gradient_groups import _group_connections
+from prism.observe.parallelism.gradient_groups import _count_groups, _group_connections, _Groups
 
 STEPS, STEP_NS, LENGTH_NS = 40, 500_000_000, 10_000_000
 
@@ -36,3 +38,12 @@ def test_groups_that_end_alike_by_chance_are_as_small_as_the_others(ending_as_on
     connections = make_connections(ending_as_one)
     found = _group_connections(connections, [1.0] * len(connections), 1_000.0)
     assert len(found.connections) == len(found.load) == groups
+
+
+def test_stages_that_send_at_other_times_are_counted_by_these_and_not_by_how_much_they_send() -> None:
+    first, *others = make_connections([4])
+    late = [replace(c, start=c.start + 50_000_000, end=c.end + 50_000_000) for c in others[1:]]
+    groups = [[c] for c in (first, others[0], *late)]
+    # Two ranks of the first stage, which holds the embeddings, and two of the second.
+    found = _count_groups(_Groups(connections=groups, load=[1.2, 1.2, 1.0, 1.0]), STEP_NS)
+    assert (found.dense, found.stages) == (2, 2)

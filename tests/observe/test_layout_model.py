@@ -106,7 +106,8 @@ def test_a_count_is_the_less_likely_the_further_off_it_is(
 
 
 def test_stages_share_a_host_where_one_holds_several() -> None:
-    assert [stages_on_host(make_degrees(pp=pp), 16, 8) for pp in (1, 2, 4, 8)] == [1, 1, 2, 4]
+    assert [stages_on_host(make_degrees(pp=pp), 16, 8)[0] for pp in (1, 2, 4, 8)] == [1, 1, 2, 4]
+    assert [stages_on_host(make_degrees(pp=pp, tp=4), 64, 8)[1] for pp in (1, 2, 4, 8)] == [1, 2, 2, 2]
 
 
 def test_layouts_far_less_likely_than_the_best_are_left_out() -> None:

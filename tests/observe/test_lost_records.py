@@ -105,4 +105,5 @@ def test_counts_of_like_streams_tell_how_many_records_are_lost(lost: float) -> N
 def test_streams_that_differ_by_design_or_at_the_edges_have_lost_nothing() -> None:
     by_design = pl.DataFrame({"num": np.tile([1000, 1500, 2000], 10), "family": [0] * 30})
     at_the_edges = pl.DataFrame({"num": np.tile([499, 500, 501], 10), "family": [0] * 30})
-    assert estimate_loss(by_design) == estimate_loss(at_the_edges) == 0.0
+    two_stages = pl.DataFrame({"num": [680] * 64 + [672] * 64, "family": [0] * 128})
+    assert estimate_loss(by_design) == estimate_loss(at_the_edges) == estimate_loss(two_stages) == 0.0

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from prism.observe.jobs.step_counts import StreamStarts, choose_period
+from prism.observe.jobs.step_counts import StreamStarts, _in_single_steps, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
-from prism.observe.steps.cutting import find_steps
+from prism.observe.steps.cutting import cut_steps
 from prism.observe.steps.marks import end_bursts
 from prism.observe.timeline.drawing import begin_together
 from prism.observe.traffic.period import pack_starts
@@ -33,6 +33,12 @@ def send_gradients(begins: NDArray[np.int64], buckets: NDArray[np.int64] | None 
         pl.DataFrame({"stream": np.full(len(times), v, np.uint32), "start_ns": times, "end_ns": times + 4 * MS})
         for v in (0, 1)
     )
+
+
+def find_steps(
+    sent: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    return cut_steps(sent, streams, period_ns, saves)[0]
 
 
 def lengths_ms(steps: pl.DataFrame) -> list[float]:
@@ -61,14 +67,22 @@ def test_a_missing_mark_is_put_back_where_the_transfer_ended_however_long_the_si
     assert mend_marks(np.delete(marks, 3), start).tolist() == marks.tolist()
 
 
-def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_step() -> None:
+@pytest.mark.parametrize("longer", [107, 102])
+def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_step(longer: int) -> None:
     # The second half of the capture is slower, so that no period repeats throughout.
-    halves = np.where(np.arange(24) % 2, 107, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
+    halves = np.where(np.arange(24) % 2, longer, 100) * np.where(np.arange(24) < 14, 1, 1.5) * MS
     begins = np.concatenate([[0], np.cumsum(halves)]).astype(np.int64)
     times = [(begins[:, None] + 2 * MS * np.arange(10) + delay).ravel() for delay in (0, MS)]
     single = [StreamStarts(times=t, klass=k) for k, t in enumerate(times)]
     found = choose_period(pack_starts(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
-    assert found is not None and abs(found / (207 * MS) - 1) < 0.3
+    assert found is not None and 200 * MS < found < 315 * MS
+
+
+def test_a_rhythm_is_that_of_several_steps_only_where_a_checkpoint_comes_as_often() -> None:
+    groups = (STEP * np.arange(30)[:, None] + 2 * MS * np.arange(10)).ravel()
+    streams = pack_starts([groups, groups + MS], [0, 1], 1000)
+    assert _in_single_steps(3 * STEP, streams, np.zeros(0, np.int64)) == 3 * STEP
+    assert _in_single_steps(3 * STEP, streams, 3 * STEP * np.arange(10)) == STEP
 
 
 def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_receiver_does() -> None:
@@ -94,6 +108,26 @@ def test_a_mark_that_strays_moves_to_where_as_many_messages_have_been_sent() -> 
     strayed = marks.copy()
     strayed[4] -= 20 * MS
     assert mend_marks(strayed, start).tolist() == marks[: len(strayed)].tolist()
+
+
+def test_several_marks_in_a_row_that_stray_move_to_where_they_are_due() -> None:
+    first = STEP * np.arange(12)
+    start = (first[:, None] + 5 * MS * np.arange(10)).ravel()
+    marks = first + 50 * MS
+    strayed = marks.copy()
+    strayed[4:6] -= np.array([20, 10]) * MS
+    assert mend_marks(strayed, start).tolist() == marks.tolist()
+
+
+@pytest.mark.parametrize(("jitter", "chosen"), [(0.002, "dp 1 apart end"), (0.011, "dp None apart end")])
+def test_the_last_gradients_close_a_step_where_no_other_clock_is_far_steadier(jitter: float, chosen: str) -> None:
+    marks = STEP * np.arange(1, 21)
+    clocks = [
+        Clock(name="dp None apart end", marks=marks, jitter=0.0005, closing=True, complete=1.0),
+        Clock(name="dp 1 apart end", marks=marks, jitter=jitter, closing=True, complete=1.0, gradients=True),
+    ]
+    found = choose_clock(clocks, marks + 20 * MS, np.ones(20, np.bool_))
+    assert found is not None and found.name == chosen
 
 
 def test_a_clock_is_as_complete_where_a_capture_ends_in_the_middle_of_a_step() -> None:
@@ -134,18 +168,26 @@ def pause_once(pause_ms: int) -> NDArray[np.int64]:
     return STEP * np.arange(12) + np.where(np.arange(12) > 5, pause_ms * MS, 0)
 
 
+def save_before(begins: NDArray[np.int64], rest_ms: int) -> pl.DataFrame:
+    """Writes of 200 ms that are done some time before steps begin."""
+    ends = begins - rest_ms * MS
+    return pl.DataFrame({"start_ns": ends - 200 * MS, "end_ns": ends})
+
+
 @pytest.mark.parametrize("often", [1, 3])
-def test_a_pause_longer_than_a_step_belongs_to_none_however_often_it_comes(often: int) -> None:
-    # An evaluation, or a checkpoint that a job waits for, before every fifth step.
+def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_storage(often: int) -> None:
+    # An evaluation, or a checkpoint, before every fifth step.
     late = 300 * MS * np.minimum(np.arange(20) // 5, often)
     begins = STEP * np.arange(20) + late
-    paused = [begins[5 * (i + 1)] for i in range(often)]
-    saves = pl.DataFrame({"start_ns": [t - 290 * MS for t in paused], "end_ns": paused})
-    for written in (None, saves):
+    paused = begins[5 * np.arange(1, often + 1)]
+    for written in (None, save_before(paused, rest_ms=60)):
         steps = find_steps(send_gradients(begins), STREAMS, STEP, written)
         assert lengths_ms(steps) == [100.0] * 20
         between = (steps["start_ns"][1:] - steps["end_ns"][:-1]).to_numpy()
         assert between[between > 0].tolist() == [300 * MS] * often
+    # The job goes on at the moment when all is saved.
+    waited = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, save_before(paused, rest_ms=0)))
+    assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
 
 
 def test_messages_that_end_when_they_start_come_before_the_end_of_their_step() -> None:
@@ -173,11 +215,13 @@ def test_gradients_close_a_step_but_not_where_every_norm_is_summed_far_from_them
     assert found is not None and found.name == chosen
 
 
-def test_what_is_saved_after_the_last_step_counts_to_it_if_it_held_the_job_up_before() -> None:
+@pytest.mark.parametrize("begun_ms", [590, 620])
+def test_a_save_after_the_last_step_holds_the_job_up_as_long_as_the_one_before_did(begun_ms: int) -> None:
+    # The job waits for storage, or for a copy that is written while it goes on.
     after = pl.DataFrame({"start_ns": [1250 * MS], "end_ns": [1280 * MS]})
-    before = pl.DataFrame({"start_ns": [590 * MS], "end_ns": [624 * MS]})
+    before = pl.DataFrame({"start_ns": [begun_ms * MS], "end_ns": [begun_ms * MS + 34 * MS]})
     sent = send_gradients(pause_once(40))
-    assert lengths_ms(find_steps(sent, STREAMS, STEP, pl.concat([before, after])))[-1] == 130.0
+    assert lengths_ms(find_steps(sent, STREAMS, STEP, pl.concat([before, after])))[-1] == 140.0
     assert lengths_ms(find_steps(sent, STREAMS, STEP, after))[-1] == 100.0
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from prism.cli.main import app
 from prism.observe import diagnose
 from prism.observe.parallelism.layout_model import list_layouts
-from prism.observe.steps.visibility import drop_timeouts
+from prism.observe.steps.visibility import drop_timeouts, judge_visibility
 from prism.observe.traffic.table import Traffic
 
 MS, SECOND = 10**6, 10**9
@@ -126,3 +126,10 @@ def test_steps_that_a_timeout_makes_are_not_shown(
         messages=empty, pairs=empty, endpoints=empty, resolution_ns=resolution_ns, active_ns=10_000_000_000
     )
     assert (drop_timeouts(traffic, _steps_of(lengths), mostly_cut).height > 0) == kept
+
+
+def test_fine_records_show_the_layout_of_a_job_whose_steps_are_not_found(made: Made) -> None:
+    found = diagnose(made.flows, made.topology)
+    assert found.traffic is not None
+    visible = judge_visibility(found.traffic, found.jobs[0].streams, found.jobs[0].steps.clear())
+    assert visible.layout and not visible.steps and not visible.inside

@@ -140,8 +140,11 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     layout = known.layout if known is not None else infer_layout(traffic, job, streams, stages, gpus_per_host)
     pairs = known.name_pairs(traffic, job) if known is not None else None
     visible = judge_visibility(traffic, streams, steps)
+    if job.period_ns is None:
+        visible = replace(visible, layout=False)  # How often a step sends anything is not known.
     steps = steps if visible.steps else steps.clear()
-    unclear = not visible.inside or layout.confidence < levels.SHARE_HALF
+    coarse = not visible.inside and (visible.steps or not visible.layout)
+    unclear = coarse or layout.confidence < levels.SHARE_HALF
     volumes = lay_out_volumes(traffic, job) if unclear else None
     if volumes is not None and visible.inside and (volumes.pp == 1 or volumes.pp != layout.pp.value):
         volumes = None  # Where single messages show, volumes only tell how many replicas a pipeline has.

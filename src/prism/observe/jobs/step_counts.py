@@ -38,7 +38,7 @@ _MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
 _MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
 _ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
 _OPTIMIZER = (
-    levels.SHARE_NEGLIGIBLE,
+    levels.ONE_PERCENT,
     levels.SHARE_MINOR,
 )  # of a micro-batch: by how much one that ends a step is longer
 
@@ -97,9 +97,7 @@ def _find_period(
     rhythm = find_rhythm(streams, slack_ns)
     if rhythm is not None and rhythm.clarity < _CLEAR:
         halves = find_halves(single, slack_ns)
-        told = (
-            halves is not None and halves.tolerance > _OTHER_LENGTH and not _repeats_groups(rhythm.period_ns, streams)
-        )
+        told = halves is not None and halves.tolerance > _OTHER_LENGTH
         if halves is not None and told and rhythm.period_ns > _SIMILAR_LENGTH * halves.period_ns:
             return halves.period_ns
         if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
@@ -109,7 +107,11 @@ def _find_period(
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
         if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
             return agreed
-    period = _in_single_steps(rhythm.period_ns, streams, single, pauses) if rhythm is not None else None
+    if rhythm is not None and rhythm.clarity < _HALF_CLEAR:
+        repeated, counted = min(_time_uneven(single), default=None), count_steps(heavy)
+        if repeated is not None and counted is not None and _are_same(repeated, counted):
+            return counted  # What the same distances come again in and what all streams count alike in is a step.
+    period = _in_single_steps(rhythm.period_ns, streams, pauses) if rhythm is not None else None
     rests = time_rests(single)
     if rests is not None and _is_between_pauses(rests, rests, pauses):
         rests = None
@@ -197,33 +199,12 @@ def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
     return grouped is not None and period_ns is not None and _are_similar(period_ns, grouped)
 
 
-def _repeats_groups(period_ns: float, streams: PackedStarts) -> bool:
-    """Whether groups of messages come after each other exactly as a period says."""
-    grouped = usual_spacing(streams)
-    return grouped is not None and _are_same(period_ns, grouped)
-
-
-def _in_single_steps(period_ns: float, streams: PackedStarts, single: list[StreamStarts], pauses: Times) -> float:
-    """The time between groups of messages, where the period is one of several steps.
-
-    A few steps and a checkpoint repeat, and so do three short steps of a job whose later steps are half as long again.
-    """
+def _in_single_steps(period_ns: float, streams: PackedStarts, pauses: Times) -> float:
+    """The time between groups of messages, where the period is one of several steps and a checkpoint."""
     grouped = usual_spacing(streams)
     if grouped is None or period_ns < _SIMILAR_LENGTH * grouped:
         return period_ns
-    several = _is_between_pauses(period_ns, grouped, pauses) or _changes_rarely(single)
-    return grouped if several else period_ns
-
-
-def _changes_rarely(single: list[StreamStarts]) -> bool:
-    """Whether groups follow each other at one distance for long: parts of a step would not across its end."""
-    shares = []
-    for stream in single:
-        for starts in find_group_starts(stream.times)[-1:]:
-            between = np.diff(starts).astype(np.float64)
-            changes = np.abs(np.diff(between)) > _OTHER_LENGTH * between[1:]
-            shares.append(changes.sum() <= max(_MOST_CHANGES, _OTHER_LENGTH * len(changes)))
-    return len(shares) > 0 and float(np.mean(shares)) > 0.5
+    return grouped if _is_between_pauses(period_ns, grouped, pauses) else period_ns
 
 
 def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:

@@ -225,8 +225,9 @@ def _group_connections(connections: list[Connection], loads: list[float], sharp_
 
 
 def _count_groups(groups: _Groups, period_ns: float) -> GradientGroups:
-    """Groups of one stage, and stages of groups that send at other times or other amounts."""
-    stages = max(_count_stages([g[0] for g in groups.connections], period_ns), count_stages_by_load(groups.load))
+    """Groups of one stage, and stages of groups that send at other times or, where all send at once, other amounts."""
+    timed = _count_stages([g[0] for g in groups.connections], period_ns)
+    stages = timed if timed > 1 else count_stages_by_load(groups.load)
     size = Counter(len(g) for g in groups.connections).most_common(1)[0][0]
     return GradientGroups(dense=len(groups.connections) // stages, expert=0, stages=stages, connections=size, in_step=1)
 

@@ -149,9 +149,10 @@ def confidence_of(ranked: Sequence[RankedLayout], name: str) -> float:
     return sum(r.probability for r in ranked if getattr(r.degrees, name) == value)
 
 
-def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> int:
-    """How many stages share a host, where those of one stage lie side by side."""
-    return max(1, per_host * degrees.pp // ranks)
+def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> tuple[int, int]:
+    """How many stages share a host, where ranks are numbered by replica before stage, and by stage before replica."""
+    beside = per_host // (degrees.tp * degrees.cp)
+    return max(1, per_host * degrees.pp // ranks), max(1, math.gcd(beside, degrees.pp))
 
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
@@ -160,5 +161,5 @@ def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig
     shares = (degrees.cp, config.context), (degrees.ep, config.experts), (degrees.tp, tensor)
     log = sum(math.log(share if degree > 1 else 1 - share) for degree, share in shares)
     log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))
-    several = stages_on_host(degrees, ranks, per_host) > 1
+    several = stages_on_host(degrees, ranks, per_host)[0] > 1
     return log + math.log(config.shared_host if several else 1 - config.shared_host)

@@ -120,7 +120,7 @@ class Counts:
         yield Reading(
             value=self.seen,
             reliability=config.stages,
-            predict=lambda d: (d.pp, d.pp // stages_on_host(d, total, self.inside)),
+            predict=lambda d: (d.pp, *(d.pp // n for n in stages_on_host(d, total, self.inside))),
         )
         senders = _count_senders(self.streams, self.stages, self.key)
         if senders and total % senders == 0 and total // senders >= self.seen:

@@ -61,15 +61,16 @@ def estimate_loss(streams: pl.DataFrame) -> float:
     """The share of a job's records that are missing, by how much the counts of like streams scatter.
 
     Ranks do alike and send equally many messages. Of records that are lost at random, the variance of what is left over
-    its mean is the share that is lost. Streams that differ by design scatter by far more.
+    its mean is the share that is lost. Streams that differ by design scatter by far more, or many send equally much:
+    where a capture ends, one stage has sent more of a step than another.
     """
     often = streams.filter(pl.col("num") >= _COUNTED)
     num = pl.col("num").cast(pl.Float64)
     scatter = 1.4826 * (num - num.median()).abs().median()
     alike = (
         often.group_by("family")
-        .agg((scatter**2 / num.median()).alias("lost"), pl.len())
-        .filter(pl.col("len") >= levels.MIN_STATISTICS)
+        .agg((scatter**2 / num.median()).alias("lost"), pl.len(), pl.col("num").unique_counts().max().alias("equal"))
+        .filter((pl.col("len") >= levels.MIN_STATISTICS) & (pl.col("equal") < levels.SHARE_MINOR * pl.col("len")))
     )
     lost = alike.filter(pl.col("lost") < _MOST_LOST).sort("len", "family")["lost"].tail(1)
     return float(lost[0]) if len(lost) and lost[0] > levels.SHARE_NEGLIGIBLE else 0.0

@@ -118,8 +118,9 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
-    if any(c.gradients for c in closing):
-        return min((c for c in closing if c.gradients), key=lambda c: c.jitter)
+    last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
+    if last:
+        return min(last, key=lambda c: c.jitter)
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)
@@ -247,9 +248,12 @@ def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
         wanted = due[i] + usual
         if abs(at[i + 1] - wanted) <= _NEAR * usual:
             continue
-        left = at[i + 2] - wanted if i + 2 < len(at) else usual
+        # Several marks in a row may stray; the next one that does not is a whole number of steps away.
+        whole = i + 2 >= len(at)
+        for k in range(i + 2, len(at)):
+            whole = whole or abs(at[k] - due[i] - (k - i) * usual) <= slack
         # What is left over at the very end is no step.
-        if wanted < len(start) and (abs(left - usual) <= slack or (i + 3 == len(at) and left < usual)):
+        if wanted < len(start) and (whole or (i + 3 == len(at) and at[i + 2] - wanted < usual)):
             due[i + 1] = _widest(start, wanted, slack)
     return due
 

@@ -31,17 +31,6 @@ _SAVING = levels.SHARE_HALF  # of a pause in which a job writes to storage
 _GONE = levels.RATIO_LONGER  # steps: a pause that is longer is no part of a step
 
 
-def find_steps(
-    messages: pl.DataFrame, streams: pl.DataFrame, period_ns: float, saves: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
-
-    `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the
-    job's writes to storage.
-    """
-    return cut_steps(messages, streams, period_ns, saves)[0]
-
-
 def cut_steps(
     messages: pl.DataFrame,
     streams: pl.DataFrame,
@@ -49,7 +38,11 @@ def cut_steps(
     saves: pl.DataFrame | None = None,
     clock: str | None = None,
 ) -> tuple[pl.DataFrame, str | None]:
-    """What `find_steps` finds, and the name of the clock that it went by; where a clock is named, by that one alone."""
+    """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
+
+    `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the job's writes to
+    storage. Also the name of the clock that it went by; where a clock is named, steps go by that one alone.
+    """
     table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = streams.filter(pl.col("role") != "rare")
     table[steady["stream"].to_numpy()] = np.arange(steady.height)
@@ -128,6 +121,11 @@ class Sent:
         until = [np.interp(t, self.saves.ravel(), total) for t in (begin, end)]
         return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
 
+    def waits_for_storage(self, begin: Times, end: Times) -> NDArray[np.bool_]:
+        """Whether the job writes to storage in each stretch of time and until its end: it goes on when all is saved."""
+        last = end - (_SPREAD * (end - begin)).astype(np.int64)
+        return (self.share_saving(begin, end) >= _SAVING) & (self.share_saving(last, end) >= _SAVING)
+
 
 def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
     """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
@@ -159,23 +157,24 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         rest = float(np.median(closed[1:] - busy[np.minimum(at[:-1] + seen, at[1:]) - 1]))
         end.append(int(busy[-1]) + int(max(rest, 0.0)))
     if end and (seen <= 0 or seen >= enough):
-        last_save = _measure_last_save(boundaries, opened, at, sent)
-        end[-1] += last_save if last_save <= _GONE * period_ns else 0
+        end[-1] += _measure_last_save(boundaries, closed, at, sent, period_ns)
     frame = pl.DataFrame({"start_ns": begin[: len(end)], "end_ns": end}).with_row_index("index")
     return frame.select(pl.col(c).cast(t) for c, t in STEPS.items())
 
 
-def _measure_last_save(boundaries: Times, opened: Times, at: Times, sent: Sent) -> int:
-    """How long what is written to storage after all messages holds the job up, if it does as earlier writes did.
+def _measure_last_save(boundaries: Times, closed: Times, at: Times, sent: Sent, period_ns: float) -> int:
+    """How long a save after all messages holds the job up: as long as earlier ones did.
 
     Where none was seen before it does so if it lasts for longer than messages usually take to come.
     """
     inside = at < len(sent.start)
-    held = (sent.share_saving(boundaries, opened) >= _SAVING).any()
-    usual = 0.0 if held else float(np.median(sent.start[at[inside]] - boundaries[inside]))
-    done = int(sent.end.max())
-    follows = (sent.saves[:, 0] >= done) & (sent.saves[:, 1] > done + usual)
-    return int(np.diff(sent.saves[follows], axis=1).sum())
+    saved = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
+    follows = sent.saves[:, 0] >= int(sent.end.max())
+    if saved.any():
+        return int(np.median((closed - boundaries)[inside][saved])) if follows.any() else 0
+    usual = float(np.median(sent.start[at[inside]] - boundaries[inside]))
+    lasting = np.diff(sent.saves[follows & (sent.saves[:, 1] > int(sent.end.max()) + usual)], axis=1)
+    return int(lasting.sum()) if lasting.sum() <= _GONE * period_ns else 0
 
 
 def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
@@ -196,7 +195,8 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
     whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
-    is saved. One that is longer than a step belongs to none: the job did something else.
+    is saved. One that is longer than a step belongs to none, since the job did something else, unless it ends when all
+    is saved: then the step waits for storage.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
@@ -210,7 +210,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
-    gone = length > _GONE * period_ns
+    gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened

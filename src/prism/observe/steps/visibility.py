@@ -66,7 +66,7 @@ def judge_visibility(
         return Visibility(
             steps=False,
             inside=False,
-            layout=False,
+            layout=not reasons,  # Records of single messages show what these are for, however unlike the steps.
             waits=False,
             notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
         )
