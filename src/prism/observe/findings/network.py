@@ -122,9 +122,10 @@ def _choose(same: list[Suspect]) -> Suspect:
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
     always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
-    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost.
-    lasts = pair.steady and pair.window.length >= levels.MIN_SAMPLES
-    return lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
+    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost. A slow link
+    # slows all that passes it in them to one pace.
+    lasts = pair.window.length >= levels.MIN_SAMPLES or pair.even
+    return pair.steady and lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
 
 
 def _is_always_slow(case: Case, pair: SlowPair) -> bool:
