@@ -156,11 +156,10 @@ def _propose(
     )  # fmt: skip
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
     rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
-    step_s = float(np.median(case.length_s))
     num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
     return Proposal(
         finding=told,
-        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s) - math.log(num_suspects),
+        gain=score_delays(scene.slower, rows, Window(first, last, mean, share), 1.0) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 

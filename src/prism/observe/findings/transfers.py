@@ -71,6 +71,11 @@ class Transfers:
     paces: pl.DataFrame  # pair kind stream step begin_ns end_ns pace: every message without waiting, nanoseconds a byte
 
     @property
+    def slower(self) -> Floats:
+        """By row and step what transfers take longer than their like or than ever, as a share: a link has one."""
+        return np.fmax(self.against_like, self.against_past)
+
+    @property
     def tells(self) -> NDArray[np.bool_]:
         """By row, whether it shows which link is slow: blocks that pass around a ring keep step with each other."""
         ring = self.rows["kind"].is_in(POINT_TO_POINT).to_numpy() & (_rows_back(self) == np.arange(self.rows.height))
