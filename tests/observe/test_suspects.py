@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import polars as pl
 
 from prism.observe.findings.collectives import number_units
 from prism.observe.findings.suspects import Scene, Suspect, is_cleared
-from prism.observe.findings.transfers import SlowPair, Transfers, find_last, find_uneven
+from prism.observe.findings.transfers import SlowPair, Transfers, compare_paces, find_last
 from prism.observe.findings.windows import Window
 
 RING = 4
@@ -43,7 +44,7 @@ def make_ring(lead_ns: np.ndarray, paces: list[float]) -> Transfers:
 def make_slow(pair: int) -> SlowPair:
     return SlowPair(
         pair=pair, src=pair, dst=(pair + 1) % RING, kind="dp", window=Window(3, 5, 3.0, 1.0), sure=50.0, extra_s=1.0,
-        steady=True, sound=True, early=False, slow_steps=tuple(SLOW),
+        steady=True, sound=True, early=False, even=False, slow_steps=tuple(SLOW),
     )  # fmt: skip
 
 
@@ -72,8 +73,19 @@ def test_hops_of_short_collectives_and_steps_of_one_hop_alone_do_not_count() -> 
 def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
     slow = {0: make_slow(0)}
     lead = np.zeros((RING, STEPS))
-    assert find_uneven(make_ring(lead, [4.0, 4.1, 4.2]), slow) == set()
-    assert find_uneven(make_ring(lead, [2.0, 6.0, 12.0]), slow) == {0}
+    assert compare_paces(make_ring(lead, [4.0, 4.1, 4.2]), slow) == ({0}, set())
+    assert compare_paces(make_ring(lead, [2.0, 6.0, 12.0]), slow) == (set(), {0})
+    assert compare_paces(make_ring(lead, [4.0, 4.1]), slow) == (set(), set())  # six messages are few
+    assert compare_paces(make_ring(lead, [4.0] * 3 + [1.0] * 4), slow) == (set(), set())  # most are quick
+
+
+def test_hops_of_one_collective_have_one_pace_or_none() -> None:
+    ring = make_ring(np.zeros((RING, STEPS)), [2.0, 6.0, 12.0])
+    steady = pl.when(pl.col("pair") == 0).then(pl.col("pace").clip(upper_bound=2.0)).otherwise("pace")
+    ring = replace(ring, paces=ring.paces.with_columns(steady.alias("pace")))
+    assert compare_paces(ring, {0: make_slow(0), 1: make_slow(1)}) == (set(), {0, 1})
+    alone = replace(ring, rows=ring.rows.with_columns(unit=pl.col("pair").cast(pl.Int64)))
+    assert compare_paces(alone, {0: make_slow(0), 1: make_slow(1)}) == ({0}, {1})
 
 
 def _touch(src: int, dst: int, *switches: str) -> set[Suspect]:
@@ -86,9 +98,7 @@ def test_a_pair_whose_nics_are_quick_otherwise_is_cleared_behind_one_switch() ->
 
     def clear(quick: set[int], *switches: str) -> bool:
         touches = [_touch(0, 3, *switches), _touch(0, 1, *switches), _touch(2, 3, *switches)]
-        scene = Scene(
-            none, {0: make_slow(0)}, frozenset(quick), touches, [0, 1, 2], frozenset(), np.zeros((3, 1)), True
-        )
+        scene = Scene(none, {0: make_slow(0)}, frozenset(quick), touches, [0, 1, 2], frozenset(), np.zeros((3, 1)))
         return is_cleared(scene, 0)
 
     assert clear({1, 2}, "leaf")

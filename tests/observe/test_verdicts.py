@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.findings import contention, ranking, stopped
+from prism.observe.findings import contention, stopped
 from prism.observe.findings.case import culprit
 from prism.observe.findings.hot_experts import find_hot_expert
 from prism.observe.findings.residuals import Residuals
@@ -129,19 +129,6 @@ def test_a_cause_that_does_not_beat_none_is_neither_told_nor_listed(monkeypatch:
     )
     (found,) = choose(CASE, [RANK, LINK])
     assert (found.kind, found.score, found.alternatives) == ("slow_link", 0.8, ())
-
-
-def test_a_late_rank_explains_slow_transfers_unless_they_have_one_place_in_common() -> None:
-    late, slow = propose("slow_compute", ("host", "h1"), 20.0), LINK
-    for at_place, kind in ((False, "slow_compute"), (True, "slow_link")):
-        told = choose(CASE, ranking._weigh_together([late], [], [slow], at_place=at_place))
-        assert [f.kind for f in told] == [kind]
-
-
-def test_a_meeting_of_tenants_explains_what_a_slow_link_would() -> None:
-    weak = propose("contention", ("switch", "leaf-0"), 10.0)
-    (found,) = choose(CASE, ranking._weigh_together([], [weak], [LINK], at_place=False))
-    assert (found.kind, [a.kind for a in found.alternatives]) == ("contention", ["slow_link"])
 
 
 # What single kinds gain

@@ -259,9 +259,9 @@ def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) ->
         evidence += f"; the same transfers meet at {', '.join(met.same)}, which cannot be told apart from it"
     told = case.finding("contention", _name(met.link), first, last, lost_s=met.extra_s, score=_SURE, evidence=evidence)
     rows = np.flatnonzero(transfers.rows["pair"].is_in(list(pairs)).to_numpy()).tolist()
-    window, step_s = Window(first, last, met.ratio - 1, 1.0), float(np.median(case.length_s))
+    window = Window(first, last, met.ratio - 1, 1.0)
     seconds = [Alternative(kind="contention", culprit=_name(s), score=1 / (1 + len(met.same))) for s in met.same]
-    gain = max(score_delays(transfers.extra_s, rows, window, step_s), 0.0) + met.depends
+    gain = max(score_delays(transfers.slower, rows, window, 1.0), 0.0) + met.depends
     return Proposal(finding=told, gain=gain, seconds=tuple(seconds))
 
 

@@ -190,7 +190,7 @@ def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Wind
             slow.passing[min(cell[src][0], cell[dst][0]), cell[src][1]] = model.passing[0, 0] * (1 + window.mean)
         elif src in cell:
             slow.reducing[cell[src][0]] = model.reducing[cell[src][0]] + extra_s * 1e9
-    return _compare(case, window, slow, model)
+    return _compare(case, window, slow, model, overlaps=True)
 
 
 def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job solved again") -> Cost:
@@ -209,11 +209,14 @@ def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job s
     return Cost(share * total, f"without it steps may be up to {100 * share:.1f} % shorter (a bound, not solved)")
 
 
-def _compare(case: Case, window: Window, slow: JobModel, healthy: JobModel, *, by_design: bool = False) -> Cost:
+def _compare(
+    case: Case, window: Window, slow: JobModel, healthy: JobModel, *, by_design: bool = False, overlaps: bool = False
+) -> Cost:
     """The cost of a culprit, and how much better the job with it reproduces the steps of the window than without it.
 
     Steps outside the window show what the model is off by anyway. There are none where the work is so `by_design`, and
-    where a culprit is there all the time the two cannot be told apart by the length of steps.
+    where a culprit is there all the time the two cannot be told apart by the length of steps. What `overlaps` with work
+    lengthens steps by its own time at most, so steps that are shorter than solved do not count against it.
     """
     with_it, without = slow.step_ns(), healthy.step_ns()
     cost = settle(case, window, max(0.0, with_it - without))
@@ -222,6 +225,8 @@ def _compare(case: Case, window: Window, slow: JobModel, healthy: JobModel, *, b
     if longer is None and not by_design:
         return cost
     usual = without if longer is None else observed / (1 + longer)
+    if overlaps:
+        with_it = min(with_it, max(without, without + observed - usual))
     off = [abs(observed - usual - (solved - without)) / observed for solved in (with_it, without)]
     if min(off) > _TRUSTED:
         return cost  # The model reproduces these steps neither way.

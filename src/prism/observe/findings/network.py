@@ -122,9 +122,10 @@ def _choose(same: list[Suspect]) -> Suspect:
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
     always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
-    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost.
-    lasts = pair.steady and pair.window.length >= levels.MIN_SAMPLES
-    return lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
+    # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost. A slow link
+    # slows all that passes it in them to one pace.
+    lasts = pair.window.length >= levels.MIN_SAMPLES or pair.even
+    return pair.steady and lasts and pair.window.mean >= (_ALONE_ALWAYS if always else _ALONE)
 
 
 def _is_always_slow(case: Case, pair: SlowPair) -> bool:
@@ -155,11 +156,10 @@ def _propose(
     )  # fmt: skip
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
     rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
-    step_s = float(np.median(case.length_s))
     num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
     return Proposal(
         finding=told,
-        gain=score_delays(scene.delay_s, rows, Window(first, last, mean, share), step_s) - math.log(num_suspects),
+        gain=score_delays(scene.slower, rows, Window(first, last, mean, share), 1.0) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -18,7 +17,6 @@ from prism.observe.findings.network import find_network, find_scene
 from prism.observe.findings.progress import find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import find_hang
 from prism.observe.findings.stages import find_heavy_stages
-from prism.observe.findings.suspects import points_at_one
 from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs, measure_transfers
 from prism.observe.findings.verdicts import Proposal, choose, covers
 from prism.observe.traffic.threads import describe_error, try_each
@@ -67,9 +65,8 @@ def find_all(
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
-        at_place = bool(case.stages.chains) and scene is not None and points_at_one(scene)
         heavy = [] if late else find_heavy_stages(case)  # A stage that is heavy by design waits for all that is not.
-        told = choose(case, heavy + _weigh_together(late, shared, slow, at_place=at_place))
+        told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
         causes = causes or (find_awaited(case) if case.waits_visible else [])
         pauses = find_longer_pauses(case)
@@ -106,24 +103,6 @@ def _is_worth_telling(case: Case, finding: Finding) -> bool:
 def _apart_from(stops: list[Finding], proposals: list[Proposal]) -> list[Proposal]:
     """Proposals whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
     return [p for p in proposals if not any(covers(s, p.finding) for s in stops)]
-
-
-def _weigh_together(
-    late: list[Proposal], shared: list[Proposal], slow: list[Proposal], *, at_place: bool
-) -> list[Proposal]:
-    """Causes of one job, each with all that it explains: late members, tenants that meet, slow places.
-
-    Whoever waits for a late rank, or meets another tenant, seems to transfer slowly: these explain slow transfers, too.
-    But where all that is slow between stages is `at_place`, those who are late there wait for it. All leave a
-    collective together, however slow: who comes last to the next one was not held up by a link.
-    """
-    by_late, by_slow = (max((p.gain for p in part), default=0.0) for part in (late, slow))
-    if at_place:
-        slow = [replace(p, gain=p.gain + max(by_late, 0.0)) for p in slow]
-        return late + shared + slow
-    shared = [replace(p, gain=p.gain + max(by_slow, 0.0)) for p in shared]
-    by_shared = max((p.gain for p in shared), default=by_slow)
-    return [replace(p, gain=p.gain + max(by_shared, 0.0)) for p in late] + shared + slow
 
 
 def _is_long(case: Case, stop: Finding) -> bool:

@@ -26,7 +26,6 @@ Suspect = tuple[str, str]
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
 _COUPLED = levels.SHARE_LARGE  # share of a group's hops that are slow when all of them wait for one
 _QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
-_CLEAR = levels.MIN_TWO  # transfers that are slow apart from each other, and have one place in common
 _MOSTLY = levels.SHARE_HALF  # of what is slow in another job
 _MISS = levels.RATIO_DOUBLE  # what a transfer weighs that should be slow and is not, over one that is
 
@@ -41,8 +40,7 @@ class Scene:
     touches: list[set[Suspect]]  # by row
     unit: list[int]  # by row
     moved: frozenset[Suspect]  # links that a slow pair was moved to about when it became slow
-    delay_s: Floats  # by row and step, what its transfers take beyond the usual
-    apart: bool  # some hops of a collective end last, or messages between two are slow both ways: waits do neither
+    slower: Floats  # by row and step, what its transfers take longer, as a share
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,6 @@ def set_scene(
     early = {row_of[p.pair, p.kind] for p in slow if p.early}
     unit, apart = _part_units(transfers.rows["unit"].to_list(), {row_of[p.pair, p.kind] for p in counted}, early)
     by_row = {row_of[p.pair, p.kind]: p for p in counted}
-    both_ways = any(p.kind in POINT_TO_POINT for p in counted)
     if (
         apart
     ):  # Connections whose hops all end together wait for those whose hops end apart, and these show where it is.
@@ -77,7 +74,7 @@ def set_scene(
     # What is slow by far less has another cause, so it clears what both touch.
     least = _QUICK * find_worst(by_row.values()).window.mean
     quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow if p.window.mean >= least}
-    return Scene(case, by_row, quick, touches, unit, moved, transfers.extra_s, both_ways or bool(apart))
+    return Scene(case, by_row, quick, touches, unit, moved, transfers.slower)
 
 
 def _part_units(unit: list[int], slow: set[int], early: set[int]) -> tuple[list[int], set[int]]:
@@ -102,7 +99,7 @@ def _find_quick(transfers: Transfers, slow: dict[int, SlowPair]) -> frozenset[in
     """Rows whose transfers take no longer than ever in the steps in which the slowest are slow."""
     worst = find_worst(slow.values())
     steps = list(worst.slow_steps)
-    excess = np.fmax(transfers.against_like[:, steps], transfers.against_past[:, steps])
+    excess = transfers.slower[:, steps]
     # What a rank sends in the first slow step may have passed before it began, unless it is of the same kind.
     excess[(transfers.rows["kind"] != worst.kind).to_numpy(), 0] = np.nan
     known = np.isfinite(excess)
@@ -187,13 +184,6 @@ def is_cleared(scene: Scene, row: int) -> bool:
     ends = {(kind, name) for kind, name in scene.touches[row] if kind in ("out", "in")}
     switches = [name for kind, name in scene.touches[row] if kind == "switch"]
     return len(switches) == 1 and all(any(end in scene.touches[r] for r in scene.quick) for end in ends)
-
-
-def points_at_one(scene: Scene) -> bool:
-    """Whether hardly anything but one slow place accounts for what is slow, so that who is late waits for it."""
-    best = rank_suspects(scene, scene.slow, ())[0]
-    units = {scene.unit[r] for r in scene.slow}
-    return scene.apart and best.misses == 0 and len(best.units) >= max(_CLEAR, 0.5 * len(units))
 
 
 def _tally(scene: Scene, left: dict[int, SlowPair]) -> tuple[dict[Suspect, dict[int, float]], dict[Suspect, set[int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,8 +20,8 @@ from prism.observe.traffic.medians import quantile_groups, take_median
 
 Ints = NDArray[np.int64]
 
-BY_DESIGN = (*POINT_TO_POINT, "ep")
-"""Kinds whose pairs may differ for good: experts get unequal shares of tokens, receivers are busy here and there."""
+BY_DESIGN = (*POINT_TO_POINT, "ep", "embedding")
+"""Kinds whose pairs may differ for good: experts get unequal shares, receivers are busy, the last stage comes first."""
 
 _SLOWER = 0.12  # a transfer this much longer than its like
 _SURE = levels.SIGMAS_CERTAIN  # standard errors
@@ -54,6 +54,7 @@ class SlowPair:
     steady: bool  # in nearly all steps of the window, not now and then
     sound: bool  # no wait for a late rank explains it
     early: bool  # done before others of its collectives, which hold it up
+    even: bool  # many messages, most of those sent meanwhile, take one time a byte
     slow_steps: tuple[int, ...]
 
 
@@ -68,6 +69,11 @@ class Transfers:
     lead_ns: Floats  # how long before the last hop of the same collective it ends
     longest_ns: Floats  # what that one takes
     paces: pl.DataFrame  # pair kind stream step begin_ns end_ns pace: every message without waiting, nanoseconds a byte
+
+    @property
+    def slower(self) -> Floats:
+        """By row and step what transfers take longer than their like or than ever, as a share: a link has one."""
+        return np.fmax(self.against_like, self.against_past)
 
     @property
     def tells(self) -> NDArray[np.bool_]:
@@ -143,17 +149,22 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         r: p.kind not in POINT_TO_POINT or (back[r] != r and _at_one_time(p, best.get(back[r])))
         for r, p in best.items()
     }
-    uneven, last = find_uneven(transfers, best), find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
-    return [replace(p, sound=sound[r] and r not in uneven, early=r not in last) for r, p in best.items()]
+    last = find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
+    even, uneven = compare_paces(transfers, best)
+    return [
+        replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even) for r, p in best.items()
+    ]
 
 
-def find_uneven(transfers: Transfers, best: dict[int, SlowPair]) -> set[int]:
-    """Slow hops whose slow messages take unequally long a byte: a slow link has one pace, a late rank has none."""
-    kinds = {row: p for row, p in best.items() if p.kind not in POINT_TO_POINT}
-    if not kinds:
-        return set()
+def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], set[int]]:
+    """Slow rows whose slow messages are many and of one pace, and hops whose are not: a late rank has no pace.
+
+    Hops of a collective share one fate: where half of the slow ones have no pace, none has.
+    """
+    if not best:
+        return set(), set()
     steps = pl.DataFrame(
-        [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in kinds.items()],
+        [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in best.items()],
         {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
         orient="row",
     )
@@ -163,10 +174,18 @@ def find_uneven(transfers: Transfers, best: dict[int, SlowPair]) -> set[int]:
     usual = pace.filter(~slow).median().fill_null(0).over("row")
     spread = pace.quantile(0.75) / pace.quantile(0.25)
     own = paces.filter(~slow).group_by("row").agg(spread.alias("own"))
-    found = paces.with_columns(usual.alias("usual")).filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
-    found = found.group_by("row").agg(spread.alias("spread"), pl.len().alias("num")).join(own, on="row", how="left")
+    found = paces.with_columns(usual.alias("usual"), slow.sum().over("row").alias("sent"))
+    found = found.filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
+    found = found.group_by("row", "sent").agg(spread.alias("spread"), pl.len().alias("num"))
+    found = found.join(own, on="row", how="left").filter(pl.col("num") >= _FEW)
     limit = (_OWN_SPREAD * pl.col("own").fill_null(1.0)).clip(_ONE_PACE, _ANY_PACE)
-    return set(found.filter((pl.col("spread") > limit) & (pl.col("num") >= _FEW))["row"].to_list())
+    even = set(found.filter((pl.col("spread") <= limit) & (2 * pl.col("num") > pl.col("sent")))["row"].to_list())
+    uneven = set(found.filter(pl.col("spread") > limit)["row"].to_list())
+    unit = transfers.rows["unit"].to_list()
+    hops = [row for row, p in best.items() if p.kind not in POINT_TO_POINT]
+    slow_hops, uneven_hops = (Counter(unit[row] for row in rows) for rows in (hops, uneven.intersection(hops)))
+    uneven = {row for row in hops if 2 * uneven_hops[unit[row]] >= slow_hops[unit[row]]}
+    return even - uneven, uneven
 
 
 def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:
@@ -265,4 +284,4 @@ def _judge(transfers: Transfers, values: Floats, row: int, threshold: float, noi
     extra = float(np.mean(transfers.extra_s[row, slow][high[slow]]))
     slow_steps = tuple(np.flatnonzero(high).tolist())
     return SlowPair(pair=pair, src=src, dst=dst, kind=kind, window=window, sure=float(sure), extra_s=extra,
-                    steady=steady, sound=False, early=False, slow_steps=slow_steps)  # fmt: skip
+                    steady=steady, sound=False, early=False, even=False, slow_steps=slow_steps)  # fmt: skip
