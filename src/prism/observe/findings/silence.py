@@ -99,7 +99,10 @@ def _last_end(case: Case) -> int:
 
 
 def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
-    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere."""
+    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere.
+
+    The endpoint that stopped begins none, so one of two is as many as there can be.
+    """
     cut = find_stalled(case, begin_ns - round(usual), begin_ns)
     # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
     # transfer before may be such a one. A transfer that gets nowhere stops earlier, or where the buffers of its
@@ -109,7 +112,8 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     if not alike:
         margin = max(_ONE_MOMENT * usual, float(usual_ns or 0.0))  # type: ignore[arg-type]
         cut = cut.filter(pl.col("end_ns") + margin < end_ns)
-    return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
+    num = len(case.job.endpoints)
+    return cut["src"].n_unique() >= max(min(2, num - 1), _STALLED * num)
 
 
 def _is_whole(template: StepTemplate, step: int, until_ns: int) -> bool:
