@@ -104,7 +104,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
     """src dst due over ready least: what whole steps up to `last` sent, when, and how small such a message ever is.
 
-    `ready` is when both ends are: what is sent to another stage waits for its receiver, and is recorded once it is over.
+    `ready` is when both ends are: a message to another stage waits for its receiver, and is recorded once it is over.
     """
     steady = case.messages.filter(pl.col("role") != "rare")
     counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
