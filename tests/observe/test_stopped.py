@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_ring, name
+from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_messages, make_ring, name
 
 from prism.observe.findings import silence, stopped
 from prism.observe.findings.silence import find_hang
@@ -95,6 +95,21 @@ def test_either_end_of_a_message_between_stages_may_have_stopped(
 
 
 @pytest.mark.parametrize(
+    ("owed", "found"),
+    [
+        (((1, 2, 100), (1, 3, 200)), [[1], [2]]),  # the other rank of its host sent all
+        (((1, 2, 100), (0, 2, 200)), [[0, 1], [2, 3]]),  # both wait for a rank of a host, and may wait for any
+    ],
+)
+def test_several_ranks_of_a_host_that_do_not_send_may_wait_for_any_of_it(
+    owed: tuple[Owed, ...], found: list[list[int]]
+) -> None:
+    stages = SimpleNamespace(stage={0: 0, 1: 0, 2: 1, 3: 1})
+    case: Any = SimpleNamespace(hosts=["a", "a", "b", "b"], own_by_host={"a": {0, 1}, "b": {2, 3}}, stages=stages)
+    assert stopped._find_both_ends(case, stand(*owed), 1, MARGIN) == found
+
+
+@pytest.mark.parametrize(
     ("stuck", "owed", "gpus", "found"),
     [
         (((0, 2), (3, 1)), ((1, 2, 100),), 8, [[1], [2]]),
@@ -119,7 +134,7 @@ def test_one_lost_record_is_not_who_stopped() -> None:
 
 def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_went_on() -> None:
     rows = [(0, 1, 100.0, 110.0), (0, 1, 200.0, 210.0), (1, 2, 300.0, 310.0)]
-    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row")
+    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row").with_columns(ready="due")
 
     def owed(*sent: tuple[int, float]) -> list[bool]:
         came = pl.DataFrame(sent, schema=["src", "offset"], orient="row")
@@ -127,6 +142,41 @@ def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_w
 
     assert owed((0, 100.0)) == [False, True, True]
     assert owed((0, 100.0), (1, 300.0)) == [False, False, False]
+
+
+def test_a_message_that_waits_for_another_stage_is_missing_once_it_would_be_over() -> None:
+    """The second of two messages of a step begins at 200 ms and waits 300 ms for its receiver."""
+    steps = range(6)
+    rows = [(0, BEGIN + i * 1000 * MS + at * MS, BEGIN + i * 1000 * MS + end * MS, i) for i in steps for at, end in ((100, 110), (200, 510))]  # fmt: skip
+
+    def expect(kind: str) -> list[float]:
+        found = stopped._expect(make_case([1.0] * 6, make_messages(rows, kind)), 5, 1000 * MS)
+        assert found is not None
+        return sorted(at / MS for at in found["ready"])
+
+    assert expect("pp") == pytest.approx([100, 500])
+    assert expect("dp") == pytest.approx([100, 200])
+
+
+def test_a_message_is_due_when_it_was_sent_and_not_between_two_messages() -> None:
+    """Of three steps one has lost a record and one has lost two: the last place but one is seen twice."""
+    lost = {(4, 200), (5, 300), (5, 400)}
+    rows = [
+        (0, BEGIN + (i * 1000 + at) * MS, BEGIN + (i * 1000 + at + 10) * MS, i)
+        for i in range(6)
+        for at in range(100, 900, 20)
+        if (i, at) not in lost
+    ]
+    found = stopped._expect(make_case([1.0] * 6, make_messages(rows)), 5, 1000 * MS)
+    assert found is not None and set(found["due"] / MS) <= set(range(100, 900, 20))
+
+
+def test_how_sure_a_stop_is_follows_from_who_else_may_have_stopped() -> None:
+    alone = name_first_to_stop(CASE, stand((2, 3, 100), (3, 0, 200)))
+    beside = name_first_to_stop(CASE, stand((2, 3, 100), (0, 1, 100.5)))
+    assert alone.score == 0.95 and beside.score == pytest.approx(0.54, abs=0.01)
+    taken = stand(stuck=((0, 1), (0, 2), (3, 1)), came=((0, 1, 50),))
+    assert name_first_to_stop(CASE, taken).score == pytest.approx(2 / 3)
 
 
 # -- what is stuck
@@ -166,6 +216,24 @@ def test_records_of_one_size_are_full_buffers_where_four_are_alike_and_chance_wh
 
     assert is_cut_short(HOSTS)
     assert not is_cut_short(2)
+
+
+def test_transfers_that_wait_no_longer_than_others_were_held_up_before_did_not_stop() -> None:
+    case = cut_last(100_000)
+    end = int(case.messages["end_ns"].max())
+    late = (pl.col("step") == 5) & (pl.col("src") == 1)
+    waited = case.messages.with_columns(end_ns=pl.when(late).then(pl.col("end_ns") + 400 * MS).otherwise("end_ns"))
+    paused = replace(case, messages=waited)
+    assert not silence._is_cut_short(paused, end, end + 300 * MS, 1.2e9)
+    assert silence._is_cut_short(paused, end, end + 500 * MS, 1.2e9)
+
+
+def test_of_two_endpoints_one_that_is_stuck_is_enough() -> None:
+    case = cut_last(100_000, senders=1)
+    end = int(case.messages["end_ns"].max())
+    two = replace(case, job=replace(case.job, endpoints=case.job.endpoints[:2]))
+    assert silence._is_cut_short(two, end, end + 9_000 * MS, 1.2e9)
+    assert not silence._is_cut_short(case, end, end + 9_000 * MS, 1.2e9)
 
 
 def test_a_job_that_began_no_other_step_does_not_stand_still() -> None:

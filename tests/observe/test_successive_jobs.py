@@ -55,6 +55,12 @@ def test_a_few_messages_before_a_restart_are_of_the_same_job() -> None:
     assert count_pairs(write_steps(0, 12) + short + write_steps(22_000, 12)) == 4
 
 
+def test_transfers_that_got_stuck_after_a_pause_are_of_the_job_before_them() -> None:
+    # The first transfer of every host in the step after a checkpoint got no further than the buffers go.
+    stuck = write_steps(5_000, 1, size=0.01, last=1)
+    assert count_pairs(write_steps(0, 12) + stuck) == 4
+
+
 @pytest.mark.parametrize(("step_ms", "size"), [(1.1 * STEP_MS, 1.0), (STEP_MS, 1.7)], ids=["slower", "larger"])
 def test_what_goes_on_slower_or_with_other_sizes_is_another_job(step_ms: float, size: float) -> None:
     other = write_steps(8_000, 12, step_ms=step_ms, size=size)

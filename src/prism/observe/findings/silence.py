@@ -99,17 +99,31 @@ def _last_end(case: Case) -> int:
 
 
 def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
-    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere."""
+    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere.
+
+    The endpoint that stopped begins none, so one of two is as many as there can be.
+    """
     cut = find_stalled(case, begin_ns - round(usual), begin_ns)
     # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
-    # transfer before may be such a one. A transfer that gets nowhere stops earlier, or where the buffers of its
-    # transport are full, at one size; two or three may be of one size by chance.
+    # transfer before may be such a one, and so may one that waits no longer than transfers were held up before. A
+    # transfer that gets nowhere stops earlier, or where the buffers of its transport are full, at one size, which is
+    # a stop in a job that seldom waits; two or three may be of one size by chance.
     alike = cut.height >= levels.MIN_COMPARED and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
     usual_ns = case.streams.filter(pl.col("role") != "rare")["duration_ns"].max()
-    if not alike:
-        margin = max(_ONE_MOMENT * usual, float(usual_ns or 0.0))  # type: ignore[arg-type]
+    held_up_ns = _measure_hold_up(case, begin_ns - round(usual))
+    if not (alike and held_up_ns <= levels.SHARE_NEGLIGIBLE * usual):
+        margin = max(_ONE_MOMENT * usual, held_up_ns, float(usual_ns or 0.0))  # type: ignore[arg-type]
         cut = cut.filter(pl.col("end_ns") + margin < end_ns)
-    return cut["src"].n_unique() >= max(2, _STALLED * len(case.job.endpoints))
+    num = len(case.job.endpoints)
+    return cut["src"].n_unique() >= max(min(2, num - 1), _STALLED * num)
+
+
+def _measure_hold_up(case: Case, until_ns: int) -> float:
+    """The longest time beyond what is usual for its stream that a transfer of a step took before a moment."""
+    known = case.messages.filter((pl.col("role") != "rare") & (pl.col("step") >= 0) & (pl.col("end_ns") < until_ns))
+    took = pl.col("end_ns") - pl.col("start_ns")
+    longest = known.group_by("stream").agg((took.max() - took.median()).alias("more"))["more"].max()
+    return float(longest or 0.0)  # type: ignore[arg-type]
 
 
 def _is_whole(template: StepTemplate, step: int, until_ns: int) -> bool:

@@ -34,7 +34,7 @@ _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the
 class Standstill:
     """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
 
-    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
+    due: pl.DataFrame  # src dst due over owed: when each can begin and ends, whether it never came
     stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and got nowhere
     turn: frozenset[int]  # endpoints to which something came after they last sent
     last_sent: dict[int, float]  # by endpoint, when that was
@@ -82,7 +82,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     due = _expect(case, last, usual)
     if due is None:
         return None
-    due = pl.concat([due, due.with_columns(pl.col("due") + length_ns, pl.col("over") + length_ns)]).sort("due")
+    due = pl.concat([due, due.with_columns(pl.col("due", "over", "ready") + length_ns)]).sort("due")
     sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
     seen = pl.Series("seen", np.bincount(case.messages["stream"].to_numpy())[sent["stream"].to_numpy()])
     sent = sent.with_columns(seen).select(
@@ -102,7 +102,10 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
-    """src dst due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
+    """src dst due over ready least: what whole steps up to `last` sent, when, and how small such a message ever is.
+
+    `ready` is when both ends are: a message to another stage waits for its receiver, and is recorded once it is over.
+    """
     steady = case.messages.filter(pl.col("role") != "rare")
     counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
     usual = float(np.median(counts))
@@ -111,18 +114,21 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
         return None
     starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
     template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
+    # Behind a lost record a place is that of the next message: the mean of two is a time at which nothing is sent.
     due = template.group_by("src", "dst", "stream", "place").agg(
-        (pl.col("start_ns") - pl.col("step_ns")).median().alias("due"),
-        (pl.col("end_ns") - pl.col("step_ns")).median().alias("over"),
+        (pl.col("start_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("due"),
+        (pl.col("end_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("over"),
         pl.len().alias("num"),
     )
     # Routed tokens have any size.
     size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
+    took = pl.when(pl.col("kind").first() == "pp").then((pl.col("end_ns") - pl.col("start_ns")).quantile(_SMALLEST))
     due = due.filter(pl.col("num") * 2 > len(like)).join(
-        steady.group_by("stream").agg(size.alias("least")), on="stream"
+        steady.group_by("stream").agg(size.alias("least"), took.alias("took")), on="stream"
     )
     least = pl.col("least").min().over("src", "dst", (pl.col("due") / (_AT_ONCE * usual_ns)).round())
-    return due.select("src", "dst", "due", "over", least)
+    ready = pl.max_horizontal("due", pl.col("over") - pl.col("took"))
+    return due.select("src", "dst", "due", "over", ready.alias("ready"), least)
 
 
 def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
@@ -152,7 +158,7 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
         pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
     )
-    return known.select("src", "dst", "due", "over", owed=owed)
+    return known.select("src", "dst", pl.col("ready").alias("due"), "over", owed=owed)
 
 
 def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
@@ -168,7 +174,7 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
         return FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     head = _pick_head(case, stands, at_once, moment)
     odds = _weigh_hosts(case, stands, free, _AT_ONCE * usual_ns)
-    odds.pop(case.hosts[head])
+    sure = odds.pop(case.hosts[head])
     # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
@@ -180,7 +186,8 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
         both = culprit("group", ",".join(case.address(e) for end in ends for e in end))
-        return FirstToStop(both, why, went_on, levels.SHARE_NEARLY_ALL)
+        sure += sum(odds.get(host, 0.0) for host in {case.hosts[end[0]] for end in ends})
+        return FirstToStop(both, why, went_on, min(levels.SHARE_NEARLY_ALL, sure))
     # Those who were free with it; where it is another that did not take, all of its host that owe.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
@@ -193,8 +200,8 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
         for host, p in odds.items()
         if p >= levels.SHARE_SMALL
     )
-    score = min(levels.SHARE_NEARLY_ALL, 1 - sum(odds.values()))
-    return FirstToStop(_name_stopped(case, members), why, went_on, score, seconds)
+    sure = min(levels.SHARE_NEARLY_ALL, sure)
+    return FirstToStop(_name_stopped(case, members), why, went_on, sure, seconds)
 
 
 def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: float) -> dict[str, float]:
@@ -265,9 +272,11 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     if len(between) != 1 or len(between[0]) != 2:
         return []
     (other,) = set(between[0]) - {case.hosts[head]}
-    here, there = (
-        sorted({e for e in (*own["src"], *own["dst"]) if case.hosts[e] == host}) for host in (case.hosts[head], other)
-    )
+    # Inside a host nothing is seen: several ranks that do not send may wait for one that never does.
+    is_lone = own["src"].n_unique() == 1
+    to = {int(e) for e in at_once.filter(pl.col("src") == head)["dst"]}
+    here = [head] if is_lone else sorted(case.own_by_host[case.hosts[head]])
+    there = sorted(to if is_lone else case.own_by_host[other])
     stage = [case.stages.stage.get(int(e)) for e in (here[0], there[0])]
     went_on = any(
         at >= first - margin_ns
@@ -300,9 +309,10 @@ def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     if missed.is_empty():
         return _name_absorber(case, stands) or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     host = case.hosts[int(missed["dst"][0])]
-    members = sorted({int(e) for e in missed["dst"] if case.hosts[int(e)] == host})
+    own = [int(e) for e in missed["dst"] if case.hosts[int(e)] == host]
     why = f"{missed.height} transfers to it and others were begun and never taken"
-    return FirstToStop(_name_stopped(case, members), why, True, levels.SHARE_NEARLY_ALL)
+    sure = min(levels.SHARE_NEARLY_ALL, len(own) / missed.height)
+    return FirstToStop(_name_stopped(case, sorted(set(own))), why, True, sure)
 
 
 def _name_absorber(case: Case, stands: Standstill) -> FirstToStop | None:

@@ -181,6 +181,7 @@ class _Job:
     rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
     sizes: dict[int, int]  # messages by class of size
     length_ns: int
+    repeats: bool  # whether any pair sends a size as often as steps need to show
 
     @property
     def num(self) -> int:
@@ -246,6 +247,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         rests={key: rest for key, rest in timed.items() if rest > 0},
         sizes=dict(by_size.iter_rows()),
         length_ns=max(int(start.max() - start.min()), 1),
+        repeats=any(len(times) >= levels.MIN_SAMPLES for times in by_pair["start_ns"]),
     )
 
 
@@ -253,6 +255,8 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
     if _share_endpoints(before, after) < config.same_hosts:
         return False
+    if not (before.repeats and after.repeats):  # Transfers that were begun and got nowhere have sizes of their own.
+        return True
     fewer, more = sorted((before, after), key=lambda job: job.num)
     is_short = fewer.num * config.longer < more.num
     # A size may fall on the edge of two classes. Of what breaks off in a step only the sizes are compared, not how
