@@ -43,7 +43,7 @@ def find_late(case: Case) -> list[Proposal]:
     candidates = _list_candidates(case)
     uneven: list[Proposal] = []
     if longer is not None:
-        began = score(case, candidates, [t.since() for t in tables], host, longer)
+        began = score(case, candidates, [t.since() for t in tables if not t.of_like], host, longer)
         found = _choose(case, began, None, longer)
         if found:
             return found
@@ -288,6 +288,8 @@ def _tell_uneven(case: Case, uneven: Cause, hosts: Scores) -> list[Proposal]:
     # Each step in which another one is last speaks against the best of them, by no more than a step with a cause costs.
     best = gain[gain.sum(axis=1).argmax()]
     sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
+    if sure < _AHEAD:
+        return []
     told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=sure, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]
 
