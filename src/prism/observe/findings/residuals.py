@@ -142,24 +142,18 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
         return
     past = _find_usual(calls, gap)
     # Like messages of one place and step are of one kind and size, and between the same stages.
-    alike, _ = number_keys(calls.number_alike(case.stage_of) * (ends + 1) + case.stage_of[calls.dst] + 1)
+    alike, found = number_keys(calls.number_alike(case.stage_of) * (ends + 1) + case.stage_of[calls.dst] + 1)
     peer, cells = number_keys(
         (alike[calls.row] * (int(calls.place.max()) + 1) + calls.place) * case.steps.height + calls.step
     )
     usual = quantile_groups(gap, peer, len(cells), _QUICK)[peer]
-    enough = _count_hosts(peer, number_hosts(case)[calls.src[calls.row]], len(cells))[peer] >= levels.MIN_SAMPLES
+    senders = np.unique(alike * ends + calls.src) // ends
+    enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
     against_like = gap - np.where(enough, np.minimum(past, usual), past)
     yield _by_hop(case, calls, against_like, step_s, of_like=True)
     for kind in np.unique(calls.kind[calls.row]):  # Who is late to calls of one kind leaves them with all the others.
         own = calls.kind[calls.row] == kind
         yield _by_hop(case, calls.take(own), (gap - past)[own], step_s, of_past=True)
-
-
-def _count_hosts(group: Ints, host: Ints, num_groups: int) -> Ints:
-    """By group the hosts that its messages come from."""
-    _, found = number_keys(group * (int(host.max()) + 1) + host)
-    counted: Ints = np.bincount(found // (int(host.max()) + 1), minlength=num_groups)
-    return counted
 
 
 def _by_hop(
