@@ -132,7 +132,9 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     is_ahead = gain >= _TIED * uneven.gain
     most = _sum_own_work(turns, inside)
     if len(set(case.stages.stage.values())) > 1 and most > 0:
-        is_ahead = float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most
+        by_work = float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most
+        # Whoever waits for a replica is in it, so its own work is all that it gains.
+        is_ahead = by_work or (is_ahead and len(_hosts(case, turns.candidates[0].members)) == 1)
     return is_ahead and _is_alike(scores, best)
 
 
