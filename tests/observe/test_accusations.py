@@ -11,6 +11,7 @@ from prism.observe import diagnose
 from prism.observe.diagnose import open_case
 from prism.observe.findings.case import Case
 from prism.observe.findings.causes import find_late
+from prism.observe.findings.residuals import _measure_gaps
 from prism.observe.findings.waits import measure_waits
 from prism.records.findings import Culprit
 
@@ -51,11 +52,19 @@ def open_only_case(flows: pl.DataFrame, topology: pl.DataFrame) -> Case:
 
 
 def test_all_waiting_is_for_a_late_host() -> None:
-    waits = measure_waits(open_only_case(*write_rings({2: 0.4})))
+    case = open_only_case(*write_rings({2: 0.4}))
+    waits = measure_waits(case, _measure_gaps(case))
     assert waits is not None
     cost = waits.cost_s.sum(axis=1)
     assert waits.hosts[int(np.argmax(cost))] == "h2"
     assert cost.max() > 0.95 * cost.sum()
+
+
+def test_nobody_waits_for_a_host_where_something_else_had_just_ended() -> None:
+    case = open_only_case(*write_rings({2: 0.4}))
+    just_now = np.full(len(case.calls.row), 1000.0)
+    waits = measure_waits(case, (just_now, just_now))
+    assert waits is not None and waits.cost_s.max() <= LAYERS * 1e-6
 
 
 def test_a_late_host_is_named_and_its_lead_is_the_confidence() -> None:

@@ -84,6 +84,15 @@ def test_the_next_stage_comes_last_in_some_steps_where_it_waits_for_the_one_that
     assert causes._choose(case, replace(scores, gain=gain, of_wait=waits), None, _longer(4, 8)) == found
 
 
+def test_a_late_host_of_a_pipeline_that_all_wait_for_is_not_behind_work_that_scatters(case: Any) -> None:
+    case.stages.stage, case.stages.chains = {2: 0, 3: 1}, [(2, 3)]
+    scores = _gains(2, first=4, last=8)
+    gain, waits = scores.gain.copy(), np.zeros_like(scores.gain)
+    waits[2, 4:9] = 50.0
+    gain[0, [4, 6, 8]] = gain[1, [5, 7]] = 9.0
+    assert causes._choose(case, replace(scores, gain=gain, of_wait=waits), None, _longer(4, 8)) == [([2], 4, 8)]
+
+
 def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> None:
     assert causes._choose(case, _gains(2, first=0, last=3), None, _longer(6, 10)) == []
 

@@ -281,7 +281,7 @@ def test_uneven_load_shows_by_a_third_host_that_is_late_too(third: float, kind: 
 
 
 def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
-    hosts = gains(np.ones((4, STEPS)).tolist())
+    hosts = gains([[10.0, -3.0] * 5, [-3.0, 10.0] * 5])
     late = blame(0, 1, window=Window(0, 2, 0.01, 1.0))
     assert len(causes._tell_uneven(place(), late, hosts)) == 1
     assert causes._tell_uneven(place(), replace(late, window=Window(0, 2, 0.0099, 1.0)), hosts) == []
@@ -301,11 +301,49 @@ def test_hosts_that_are_never_last_are_not_counted_and_turns_at_other_times_expl
     assert len(causes._find_turns(place(), hosts, longer)) == 1
 
 
-def test_hosts_are_taken_from_all_candidates() -> None:
-    many = gains(np.ones((4, STEPS)).tolist())
-    both = replace(many, candidates=[*many.candidates[:3], Candidate(frozenset([0, 1]))])
-    taken = causes._take_hosts(place(("h0", "h0", "h1", "h2")), both)
-    assert [sorted(c.members) for c in taken.candidates] == [[2], [0, 1]]
+def take_turns(gain: Sequence[Sequence[float]], replicas: Scores | None = None) -> list[list[int]]:
+    """Who takes turns on two hosts of two ranks each; gains are of the four ranks, then of the two hosts."""
+    case = place(PAIRS)
+    members = [*([e] for e in range(4)), [0, 1], [2, 3]]
+    scores = replace(gains(gain, (0.5,) * 6), candidates=[Candidate(frozenset(m)) for m in members])
+    return [sorted(c.members) for c in causes._take_turns(case, scores, replicas).candidates]
+
+
+def test_those_take_turns_whose_own_work_tells_most() -> None:
+    hosts, ranks = [[0, 1], [2, 3]], [[0], [1], [2], [3]]
+    low, high = [-3.0] * 4, [20.0] * 4
+    assert take_turns([low, low, low, low, high, low]) == hosts
+    assert take_turns([[20.0, -3, -3, -3], low, [-3, 20.0, -3, 20.0], [-3, -3, 20.0, -3], low, low]) == ranks
+    chains = replace(gains([[40.0] * 4, low]), candidates=[Candidate(frozenset(c)) for c in ((0, 2), (1, 3))])
+    assert take_turns([low, low, low, low, high, low], chains) == [[0, 2], [1, 3]]
+    waits = replace(chains, of_wait=chains.gain)  # what a pipeline passes on is nobody's own work
+    assert take_turns([low, low, low, low, high, low], waits) == hosts
+
+
+def test_turns_of_which_always_the_same_one_is_last_are_not_told() -> None:
+    turns = np.full((4, STEPS), -3.0)
+    turns[0, 2:8] = 10.0
+    assert causes._tell_uneven(place(), blame(0, 1, 2, 3), gains(turns.tolist())) == []
+
+
+def test_replicas_are_chains_and_all_chains_over_the_same_hosts() -> None:
+    members = [sorted(c.members) for c in causes._list_replicas(place(PAIRS, stages=TWO_STAGES))]
+    assert members == [[0, 2], [1, 3]]  # both chains pass the same hosts, which are all
+    apart = [sorted(c.members) for c in causes._list_replicas(place(stages=TWO_STAGES))]
+    assert apart == [[0, 2], [1, 3]]
+    assert causes._list_replicas(place()) == []
+
+
+def test_uneven_load_of_replicas_is_not_the_host_that_all_of_them_wait_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each host is a stage of both replicas: in every slow step all stages of one replica work longer."""
+    work, starts = np.zeros((4, STEPS)), np.zeros((4, STEPS))
+    for step in range(4, STEPS):
+        chain = TWO_STAGES.chains[step % 2]
+        work[list(chain), step] = 0.4
+        starts[:2, step] = 0.4  # the ranks of the first stage come late to what they sum
+    case = place(PAIRS, lengths=[1.0] * 4 + [1.3] * 6, stages=TWO_STAGES)
+    found = find(monkeypatch, case, ring(work, per_work=True), ring(starts))
+    assert [(kind, who) for kind, who, _, _ in found] == [("slow_step", "job-1")]
 
 
 # -- the whole, from residuals that are given

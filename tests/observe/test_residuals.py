@@ -12,7 +12,13 @@ from made_jobs import Fault, MadeJob, write_job
 
 from prism.observe.diagnose import open_case, study_jobs
 from prism.observe.findings.case import Calls, Case
-from prism.observe.findings.residuals import _end_exchanges, list_residuals, number_hosts
+from prism.observe.findings.residuals import (
+    Residuals,
+    _compare_starts,
+    _end_exchanges,
+    list_residuals,
+    number_hosts,
+)
 from prism.observe.jobs.grouping import recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
 
@@ -68,3 +74,31 @@ def test_an_exchange_of_tokens_is_over_for_all_nics_of_a_host_with_the_last() ->
     assert [ends.tolist() for ends in _end_exchanges(case)] == [[90, 90], [90, 90]]
     case.calls = replace(calls, kinds=("dp",))
     assert [ends.tolist() for ends in _end_exchanges(case)] == [[10, 90], [10, 90]]
+
+
+def compare_gaps(gap_ms: np.ndarray, hops: list[tuple[int, int]], kind: list[int], hosts: list[str]) -> list[Residuals]:
+    """The residuals of streams of one message in each step, by what was idle before it."""
+    streams, steps = gap_ms.shape
+    row, step = (x.ravel().astype(np.int64) for x in np.indices((streams, steps)))
+    zero = np.zeros(streams * steps, np.int64)
+    src, dst = np.array(hops, np.int64).T
+    calls = Calls(
+        message=np.arange(len(row)), row=row, step=step, place=zero, start=zero, end=zero, src=src, dst=dst,
+        kind=np.array(kind, np.int64), kinds=("dp", "ep"), like=np.zeros(streams, np.int64),
+    )  # fmt: skip
+    stage = np.full(len(hosts), -1, np.int64)
+    case: Any = SimpleNamespace(calls=calls, hosts=hosts, stage_of=stage, steps=SimpleNamespace(height=steps))
+    return list(_compare_starts(case, 1e6 * gap_ms.ravel(), False, 1.0))
+
+
+def test_who_is_late_to_an_exchange_is_seen_though_the_sum_after_it_begins_in_time() -> None:
+    """Hosts 0 and 1 exchange tokens, and 2 and 3 do; then all pass gradients on. Host 0 gets slow."""
+    exchanges, ring = [(0, 1), (1, 0), (2, 3), (3, 2)], [(0, 2), (1, 0), (2, 3), (3, 1)]
+    gap = np.full((8, 10), 10.0)
+    gap[0, 7:] = 110.0
+    tables = [t.since() for t in compare_gaps(gap, exchanges + ring, [1] * 4 + [0] * 4, list("abcd")) if not t.of_like]
+    late = [
+        {(int(s), int(r)) for s, r, x in zip(t.sender, t.receiver, t.late_s, strict=True) if x[8] > 0.05}
+        for t in tables
+    ]
+    assert late == [set(), {(0, 1)}]  # of the ring, and of the exchanges

@@ -43,12 +43,16 @@ def find_late(case: Case) -> list[Proposal]:
     candidates = _list_candidates(case)
     uneven: list[Proposal] = []
     if longer is not None:
-        began = score(case, candidates, [t.since() for t in tables], host, longer)
-        found = _choose(case, began, None, longer)
+        every = [*candidates, *_list_replicas(case)]
+        scores = score(case, every, [t.since() for t in tables if not t.of_like], host, longer)
+        began = scores.take(range(len(candidates)))
+        replicas = scores.take(range(len(candidates), len(every)))
+        found = _choose(case, began, None, longer, replicas)
         if found:
             return found
         # Where whole stages are late alike, their parts are: another one in each step.
-        uneven = [f for f in _find_turns(case, began, longer) if f.finding.kind == "load_imbalance"]
+        turns = _find_turns(case, _take_turns(case, began, replicas), longer)
+        uneven = [f for f in turns if f.finding.kind == "load_imbalance"]
     always = score(case, candidates, [t for t in tables if not t.of_past], host, None)
     return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None) or uneven
 
@@ -62,15 +66,18 @@ def _find_longer(case: Case) -> Floats | None:
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
 
 
-def _choose(case: Case, scores: Scores, window: Window | None, longer: Floats | None) -> list[Proposal]:
-    """The best of the candidates, judged against the others in its own window."""
+def _choose(
+    case: Case, scores: Scores, window: Window | None, longer: Floats | None, replicas: Scores | None = None
+) -> list[Proposal]:
+    """The best of the candidates, judged against the others in its own window; `replicas` may have uneven load."""
     best = scores.find_best(
         window, _ALWAYS_LATE if longer is None else _LATE, lambda c: longer is None or _explains(c, longer)
     )
     if longer is not None:
-        uneven = _find_uneven(_take_hosts(case, scores))
-        if uneven is not None and _explains(uneven, longer) and not _is_ahead(case, scores, best, uneven):
-            return _find_turns(case, scores, longer)
+        turns = _take_turns(case, scores, replicas)
+        uneven = _find_uneven(turns)
+        if uneven is not None and _explains(uneven, longer) and not _is_ahead(case, scores, best, uneven, turns):
+            return _find_turns(case, turns, longer)
     if best is None:
         return []
     causes = sorted((scores.settle(i, best.window) for i in range(len(scores.candidates))), key=lambda c: -c.gain)
@@ -106,14 +113,13 @@ def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
     return 1 / (1 + float(len(case.own_by_host)) ** (1 - slow))
 
 
-def _find_turns(case: Case, scores: Scores, longer: Floats) -> list[Proposal]:
-    """The job, where another host is late each time and that explains its slow steps."""
-    hosts = _take_hosts(case, scores)
-    uneven = _find_uneven(hosts)
-    return _tell_uneven(case, uneven, hosts) if uneven is not None and _explains(uneven, longer) else []
+def _find_turns(case: Case, turns: Scores, longer: Floats) -> list[Proposal]:
+    """The job, where another host or replica is late each time and that explains its slow steps."""
+    uneven = _find_uneven(turns)
+    return _tell_uneven(case, uneven, turns) if uneven is not None and _explains(uneven, longer) else []
 
 
-def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause) -> bool:
+def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, turns: Scores) -> bool:
     """Whether one cause gains about as much as another host in each of the same steps, and is late by one amount.
 
     A pipeline passes a wait on, so another of its hosts may come last: what each does itself tells whether it is one.
@@ -124,11 +130,18 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause) -> 
     inside = slice(uneven.window.first, uneven.window.last + 1)
     gain = max(best.gain, float((scores.gain + scores.elsewhere)[at, inside].sum()))
     is_ahead = gain >= _TIED * uneven.gain
-    if len(set(case.stages.stage.values())) > 1:
-        hosts = _take_hosts(case, scores)
-        most = float((hosts.gain - hosts.of_wait)[:, inside].max(axis=0).sum())
-        is_ahead |= float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most > 0
+    most = _sum_own_work(turns, inside)
+    if len(set(case.stages.stage.values())) > 1 and most > 0:
+        by_work = float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most
+        # Whoever waits for a replica is in it, so its own work is all that it gains.
+        is_ahead = by_work or (is_ahead and len(_hosts(case, turns.candidates[0].members)) == 1)
     return is_ahead and _is_alike(scores, best)
+
+
+def _sum_own_work(turns: Scores, inside: slice) -> float:
+    """What the best of them in each step gains by its own work; which of them it is costs its choice."""
+    most = (turns.gain - turns.of_wait)[:, inside].max(axis=0) - float(np.log(len(turns.candidates)))
+    return float(np.maximum(most, 0.0).sum())
 
 
 def _is_alike(scores: Scores, cause: Cause) -> bool:
@@ -140,9 +153,16 @@ def _is_alike(scores: Scores, cause: Cause) -> bool:
     return spread_of(late) <= _BETWEEN * float(np.median(late))
 
 
-def _take_hosts(case: Case, scores: Scores) -> Scores:
-    hosts = {frozenset(own) for own in case.own_by_host.values()}
-    return scores.take([i for i, c in enumerate(scores.candidates) if c.members in hosts])
+def _take_turns(case: Case, scores: Scores, replicas: Scores | None) -> Scores:
+    """Those of which another one is late each time: hosts, ranks or replicas, whichever tell most by their own work.
+
+    All stages of a replica work on the same data, so uneven load makes all of them late.
+    """
+    hosts = {frozenset(members) for members in case.own_by_host.values()}
+    whole = scores.take([i for i, c in enumerate(scores.candidates) if c.members in hosts])
+    ranks = scores.take([i for i, c in enumerate(scores.candidates) if len(c.members) == 1])
+    parts = [part for part in (whole, ranks, replicas) if part is not None and part.candidates]
+    return max(parts, key=lambda part: _sum_own_work(part, slice(None)))
 
 
 def _explains(cause: Cause, longer: Floats) -> bool:
@@ -164,6 +184,16 @@ def _list_candidates(case: Case) -> list[Candidate]:
     return [*(Candidate(members) for members in (*ranks, *hosts)), *whole]
 
 
+def _list_replicas(case: Case) -> list[Candidate]:
+    """Every chain of stages, and all chains over the same hosts where others are on other hosts."""
+    chains = [frozenset(chain) for chain in case.stages.chains if len(chain) > 1]
+    by_hosts: dict[frozenset[str], set[int]] = {}
+    for chain in chains:
+        by_hosts.setdefault(frozenset(_hosts(case, chain)), set()).update(chain)
+    wider = [frozenset(members) for members in by_hosts.values() if len(by_hosts) > 1]
+    return [Candidate(members) for members in dict.fromkeys((*chains, *wider))]
+
+
 def _hosts(case: Case, members: Sequence[int] | set[int] | frozenset[int]) -> set[str]:
     return {case.hosts[e] for e in members}
 
@@ -173,7 +203,7 @@ def _apart(case: Case, one: Cause, other: Cause) -> bool:
 
 
 def _find_uneven(hosts: Scores) -> Cause | None:
-    """In each step the host that gains most; which of them it is costs its choice.
+    """In each step the host, rank or replica that gains most; which of them it is costs its choice.
 
     From the first slow step to the last one all steps count: with uneven load someone is late in a quick one, too.
     """
@@ -271,23 +301,27 @@ def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Propo
     return [Proposal(finding=told, gain=one.gain)]
 
 
-def _tell_uneven(case: Case, uneven: Cause, hosts: Scores) -> list[Proposal]:
-    """The job, where another host is the last one in each step of a part of the observation."""
+def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
+    """The job, where another host or replica is the last one in each step of a part of the observation."""
     window = uneven.window
     if window.mean < _LATE or window.length < levels.MIN_SAMPLES:
         return []
     inside = slice(window.first, window.last + 1)
-    gain = hosts.gain[:, inside] + hosts.elsewhere[:, inside]
-    varies = _is_work_uneven(hosts, inside)
+    gain = turns.gain[:, inside] + turns.elsewhere[:, inside]
+    varies = _is_work_uneven(turns, inside)
     kind: FindingKind = "load_imbalance" if varies else "slow_step"
     cost = settle(case, window, None)
     last = len(np.unique(gain.argmax(axis=0)))
     what = "the others differ too" if varies else "all others come as ever"
-    evidence = f"the last to come changes: {last} different hosts in {window.length} steps; {what}; {cost.words}"
+    unit = turns.candidates[0].members
+    units = "hosts" if unit in case.own_by_host.values() else "ranks" if len(unit) == 1 else "replicas"
+    evidence = f"the last to come changes: {last} different {units} in {window.length} steps; {what}; {cost.words}"
     who: Culprit = culprit("job", case.job.id)
     # Each step in which another one is last speaks against the best of them, by no more than a step with a cause costs.
     best = gain[gain.sum(axis=1).argmax()]
     sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
+    if sure < _AHEAD:
+        return []
     told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=sure, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]
 

@@ -40,6 +40,7 @@ class Residuals:
     of_hosts: bool = False
     per_work: bool = False  # as a share of the usual work instead of seconds
     of_past: bool = False  # against quick steps alone
+    of_like: bool = False  # against like members, too: what began is not told from it
 
     def since(self) -> Residuals:
         """The same beyond each row's own quick steps: what began, or came and went."""
@@ -53,14 +54,14 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
     """
     in_stages = len(set(case.stages.stage.values())) > 1
     step_s = float(np.median(case.length_s))
-    if len(case.calls.row):
-        gap, both = _measure_gaps(case)
-        yield from _compare_starts(case, both, in_stages, step_s)
+    since = _measure_gaps(case) if len(case.calls.row) else None
+    if since is not None:
+        yield from _compare_starts(case, np.fmin(*since), in_stages, step_s)
         if in_stages:
-            yield from _compare_answers(case, gap, step_s)
+            yield from _compare_answers(case, since[0], step_s)
     if not case.work.is_empty():
         yield from _compare_work(case)
-    waits = None if in_stages else measure_waits(case)
+    waits = None if in_stages or since is None else measure_waits(case, since)
     if waits is not None:
         names = dict(zip(case.hosts, host.tolist(), strict=True))
         own = [i for i, name in enumerate(waits.hosts) if name in case.own_by_host]
@@ -70,14 +71,14 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
 
 
 def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
-    """By message of the calls the time since anything ended at its sender, and at both of its ends."""
+    """By message of the calls the time since anything ended at its sender, and at its receiver."""
     calls = case.calls
     src, dst, start = calls.src[calls.row], calls.dst[calls.row], calls.start
     ends = _end_exchanges(case)
     line = np.arange(len(case.hosts)) * (int(max(e.max() for e in ends)) - int(start.min()) + 1) - int(start.min())
     done = np.sort(np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)]))
-    since = [_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst)]
-    return since[0], np.fmin(*since)
+    sent, taken = (_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst))
+    return sent, taken
 
 
 def _end_exchanges(case: Case) -> tuple[Ints, Ints]:
@@ -148,11 +149,23 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     usual = quantile_groups(gap, peer, len(cells), _QUICK)[peer]
     senders = np.unique(alike * ends + calls.src) // ends
     enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
-    late = gap - np.where(enough, np.minimum(past, usual), past)
+    against_like = gap - np.where(enough, np.minimum(past, usual), past)
+    yield _by_hop(case, calls, against_like, step_s, of_like=True)
+    for kind in np.unique(calls.kind[calls.row]):  # Who is late to calls of one kind leaves them with all the others.
+        own = calls.kind[calls.row] == kind
+        yield _by_hop(case, calls.take(own), (gap - past)[own], step_s, of_past=True)
+
+
+def _by_hop(
+    case: Case, calls: Calls, late_ns: Floats, step_s: float, *, of_past: bool = False, of_like: bool = False
+) -> Residuals:
+    """What all messages of a hop are late by in each step."""
+    ends = len(case.hosts)
     hop, hops = number_keys(calls.src * ends + calls.dst)
-    table = _add_up(late / 1e9, hop[calls.row], calls.step, (len(hops), case.steps.height))
+    table = _add_up(late_ns / 1e9, hop[calls.row], calls.step, (len(hops), case.steps.height))
     seen = ~np.isnan(table).all(axis=1)
-    yield _centre(Residuals(hops[seen] // ends, hops[seen] % ends, table[seen], 0.0), step_s)
+    found = Residuals(hops[seen] // ends, hops[seen] % ends, table[seen], 0.0, of_past=of_past, of_like=of_like)
+    return _centre(found, step_s)
 
 
 def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Floats:

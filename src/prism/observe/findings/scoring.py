@@ -136,7 +136,8 @@ def score(
         # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
         own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
         gain += own
-        of_wait = own if table.of_hosts or (in_stages and not table.per_work) else of_wait
+        if table.of_hosts or (in_stages and not table.per_work):
+            of_wait = of_wait + own
         shows = ((own - PER_STEP)[:, slow].sum(axis=1) > 0)[:, None]  # What gains less shows no amount.
         share = np.where(shows, np.maximum(share, late if table.per_work else late / step_s), share)
         late_s = late_s if table.per_work else np.where(shows, np.maximum(late_s, late), late_s)

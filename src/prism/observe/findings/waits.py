@@ -2,7 +2,8 @@
 
 A collective goes on when its last member has come. The hops that do not touch a host show when the others had: what is
 between them and the last hop is what the host alone costs. Nothing depends on the algorithm (ring, tree, all-to-all),
-nor on whether a hop begins with its sender or once both of its ends are ready.
+nor on whether a hop begins with its sender or once both of its ends are ready. A host where something else had just
+ended was held up by that: it costs no more than the time for which nothing ended there.
 
 Where exporters cut the records of hops that wait, they show what was sent before. Where every rank that has come adds
 its own piece to what it passes on, what reaches the host of the one that is missing stays there: it alone takes in more
@@ -32,11 +33,14 @@ class Waits:
     seen: NDArray[np.bool_]
 
 
-def measure_waits(case: Case) -> Waits | None:
-    """What each host costs every step; None where no collective has hops between other hosts to compare with."""
+def measure_waits(case: Case, since: tuple[Floats, Floats]) -> Waits | None:
+    """What each host costs every step; None where no collective has hops between other hosts to compare with.
+
+    `since` is by message of the calls how long nothing had ended at its sender, and at its receiver.
+    """
     calls = case.calls
-    together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)
-    calls = calls.take(together[calls.kind][calls.row])
+    together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)[calls.kind][calls.row]
+    calls, idle = calls.take(together), (since[0][together], since[1][together])
     if not len(calls.row):
         return None
     names, number = np.unique(np.array(case.hosts, dtype=str), return_inverse=True)
@@ -50,7 +54,7 @@ def measure_waits(case: Case) -> Waits | None:
     if begun is not None and _adds_up(order, begin, begun):
         cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
     else:
-        cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, shape)
+        cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, idle, shape)
     return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
 
 
@@ -92,8 +96,9 @@ def _sum_kept(
 
 @numba.njit(cache=True, nogil=True)
 def _sum_costs(
-    order: Ints, begin: Ints, ends: tuple[Ints, Ints], step: Ints, start: Ints, end: Ints, shape: tuple[int, int]
-) -> tuple[Floats, NDArray[np.bool_]]:
+    order: Ints, begin: Ints, ends: tuple[Ints, Ints], step: Ints, start: Ints, end: Ints, idle: tuple[Floats, Floats],
+    shape: tuple[int, int],
+) -> tuple[Floats, NDArray[np.bool_]]:  # fmt: skip
     """By host and step the time between the last hop of each collective and the last one that does not touch a host."""
     cost = np.zeros(shape)
     seen = np.zeros(shape[1], np.bool_)
@@ -111,5 +116,5 @@ def _sum_costs(
                 seen[step[last]] = True
                 # Those that were done before it began did not wait for it: they are of another collective.
                 if until > start[last] and src[last] != dst[last]:
-                    cost[late, step[last]] += start[last] - others
+                    cost[late, step[last]] += np.fmin(start[last] - others, idle[side][last])
     return cost, seen
