@@ -134,7 +134,7 @@ def test_one_lost_record_is_not_who_stopped() -> None:
 
 def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_went_on() -> None:
     rows = [(0, 1, 100.0, 110.0), (0, 1, 200.0, 210.0), (1, 2, 300.0, 310.0)]
-    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row").with_columns(ready="due")
+    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row")
 
     def owed(*sent: tuple[int, float]) -> list[bool]:
         came = pl.DataFrame(sent, schema=["src", "offset"], orient="row")
@@ -142,20 +142,6 @@ def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_w
 
     assert owed((0, 100.0)) == [False, True, True]
     assert owed((0, 100.0), (1, 300.0)) == [False, False, False]
-
-
-def test_a_message_that_waits_for_another_stage_is_missing_once_it_would_be_over() -> None:
-    """The second of two messages of a step begins at 200 ms and waits 300 ms for its receiver."""
-    steps = range(6)
-    rows = [(0, BEGIN + i * 1000 * MS + at * MS, BEGIN + i * 1000 * MS + end * MS, i) for i in steps for at, end in ((100, 110), (200, 510))]  # fmt: skip
-
-    def expect(kind: str) -> list[float]:
-        found = stopped._expect(make_case([1.0] * 6, make_messages(rows, kind)), 5, 1000 * MS)
-        assert found is not None
-        return sorted(at / MS for at in found["ready"])
-
-    assert expect("pp") == pytest.approx([100, 500])
-    assert expect("dp") == pytest.approx([100, 200])
 
 
 def test_a_message_is_due_when_it_was_sent_and_not_between_two_messages() -> None:

@@ -34,7 +34,7 @@ _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the
 class Standstill:
     """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
 
-    due: pl.DataFrame  # src dst due over owed: when each can begin and ends, whether it never came
+    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
     stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and got nowhere
     turn: frozenset[int]  # endpoints to which something came after they last sent
     last_sent: dict[int, float]  # by endpoint, when that was
@@ -82,7 +82,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     due = _expect(case, last, usual)
     if due is None:
         return None
-    due = pl.concat([due, due.with_columns(pl.col("due", "over", "ready") + length_ns)]).sort("due")
+    due = pl.concat([due, due.with_columns(pl.col("due", "over") + length_ns)]).sort("due")
     sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
     seen = pl.Series("seen", np.bincount(case.messages["stream"].to_numpy())[sent["stream"].to_numpy()])
     sent = sent.with_columns(seen).select(
@@ -102,10 +102,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
-    """src dst due over ready least: what whole steps up to `last` sent, when, and how small such a message ever is.
-
-    `ready` is when both ends are: a message to another stage waits for its receiver, and is recorded once it is over.
-    """
+    """src dst due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
     steady = case.messages.filter(pl.col("role") != "rare")
     counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
     usual = float(np.median(counts))
@@ -122,13 +119,11 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
     )
     # Routed tokens have any size.
     size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
-    took = pl.when(pl.col("kind").first() == "pp").then((pl.col("end_ns") - pl.col("start_ns")).quantile(_SMALLEST))
     due = due.filter(pl.col("num") * 2 > len(like)).join(
-        steady.group_by("stream").agg(size.alias("least"), took.alias("took")), on="stream"
+        steady.group_by("stream").agg(size.alias("least")), on="stream"
     )
     least = pl.col("least").min().over("src", "dst", (pl.col("due") / (_AT_ONCE * usual_ns)).round())
-    ready = pl.max_horizontal("due", pl.col("over") - pl.col("took"))
-    return due.select("src", "dst", "due", "over", ready.alias("ready"), least)
+    return due.select("src", "dst", "due", "over", least)
 
 
 def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
@@ -158,7 +153,7 @@ def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.Data
     owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
         pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
     )
-    return known.select("src", "dst", pl.col("ready").alias("due"), "over", owed=owed)
+    return known.select("src", "dst", "due", "over", owed=owed)
 
 
 def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
