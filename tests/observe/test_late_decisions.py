@@ -306,7 +306,7 @@ def take_turns(gain: Sequence[Sequence[float]], replicas: Scores | None = None) 
     case = place(PAIRS)
     members = [*([e] for e in range(4)), [0, 1], [2, 3]]
     scores = replace(gains(gain, (0.5,) * 6), candidates=[Candidate(frozenset(m)) for m in members])
-    return [sorted(c.members) for c in causes._take_turns(case, scores, replicas).candidates]
+    return [sorted(c.members) for c in causes._take_turns(case, scores, replicas, np.ones(4)).candidates]
 
 
 def test_those_take_turns_whose_own_work_tells_most() -> None:
@@ -537,3 +537,9 @@ def test_only_slow_steps_gain_and_nobody_is_later_than_they_are_longer() -> None
     assert found.late_s[0].tolist() == pytest.approx([0.0] * 7 + [0.15] * 3)
     weak = score(place(), [Candidate(frozenset([2]))], [ring(late_in(2, slice(None), 0.02))], np.arange(4), longer)
     assert weak.share.max() == 0.0  # what gains less than a step costs shows no amount
+
+
+def test_one_long_step_is_no_stretch_of_a_cause() -> None:
+    found = gains([[-3.0, 9.0, 8.0, 9.0, -3.0, -3.0, 20.0, -3.0]]).find_window(0)
+    assert (found.first, found.last) == (1, 3), "20 in one step are less than three steps together are sure of"
+    assert gains([[5.0, 4.0]]).find_window(0).length == 2, "where there are no three steps, all of them"

@@ -51,7 +51,7 @@ def find_late(case: Case) -> list[Proposal]:
         if found:
             return found
         # Where whole stages are late alike, their parts are: another one in each step.
-        turns = _find_turns(case, _take_turns(case, began, replicas), longer)
+        turns = _find_turns(case, _take_turns(case, began, replicas, longer), longer)
         uneven = [f for f in turns if f.finding.kind == "load_imbalance"]
     always = score(case, candidates, [t for t in tables if not t.of_past], host, None)
     return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None) or uneven
@@ -74,7 +74,7 @@ def _choose(
         window, _ALWAYS_LATE if longer is None else _LATE, lambda c: longer is None or _explains(c, longer)
     )
     if longer is not None:
-        turns = _take_turns(case, scores, replicas)
+        turns = _take_turns(case, scores, replicas, longer)
         uneven = _find_uneven(turns)
         if uneven is not None and _explains(uneven, longer) and not _is_ahead(case, scores, best, uneven, turns):
             return _find_turns(case, turns, longer)
@@ -153,16 +153,19 @@ def _is_alike(scores: Scores, cause: Cause) -> bool:
     return spread_of(late) <= _BETWEEN * float(np.median(late))
 
 
-def _take_turns(case: Case, scores: Scores, replicas: Scores | None) -> Scores:
+def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Floats) -> Scores:
     """Those of which another one is late each time: hosts, ranks or replicas, whichever tell most by their own work.
 
-    All stages of a replica work on the same data, so uneven load makes all of them late.
+    Those that explain the slow steps come first. All stages of a replica work on the same data, so uneven load makes
+    all of them late.
     """
     hosts = {frozenset(members) for members in case.own_by_host.values()}
     whole = scores.take([i for i, c in enumerate(scores.candidates) if c.members in hosts])
     ranks = scores.take([i for i, c in enumerate(scores.candidates) if len(c.members) == 1])
     parts = [part for part in (whole, ranks, replicas) if part is not None and part.candidates]
-    return max(parts, key=lambda part: _sum_own_work(part, slice(None)))
+    found = [(part, _find_uneven(part)) for part in parts]
+    telling = [part for part, uneven in found if uneven is not None and _explains(uneven, longer)]
+    return max(telling or parts, key=lambda part: _sum_own_work(part, slice(None)))
 
 
 def _explains(cause: Cause, longer: Floats) -> bool:
