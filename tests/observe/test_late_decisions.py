@@ -539,7 +539,15 @@ def test_only_slow_steps_gain_and_nobody_is_later_than_they_are_longer() -> None
     assert weak.share.max() == 0.0  # what gains less than a step costs shows no amount
 
 
-def test_one_long_step_is_no_stretch_of_a_cause() -> None:
-    found = gains([[-3.0, 9.0, 8.0, 9.0, -3.0, -3.0, 20.0, -3.0]]).find_window(0)
-    assert (found.first, found.last) == (1, 3), "20 in one step are less than three steps together are sure of"
-    assert gains([[5.0, 4.0]]).find_window(0).length == 2, "where there are no three steps, all of them"
+@pytest.mark.parametrize(
+    ("gain", "stretch"),
+    [
+        ([-3, 9, 8, 9, -3, -3, -3, -3, 40, -3], (1, 3)),  # 40 in one step are no turns
+        ([9, -3, 8, 9, -3], (0, 3)),
+        ([-3, 9, -3], (1, 1)),
+        ([-3, -1, -3], (1, 1)),
+    ],
+)
+def test_turns_are_a_stretch_that_gains_without_its_best_step(gain: list[int], stretch: tuple[int, int]) -> None:
+    found = causes._find_stretch(np.array(gain, np.float64))
+    assert (found.first, found.last) == stretch

@@ -217,7 +217,18 @@ def _find_uneven(hosts: Scores) -> Cause | None:
     every = Candidate(frozenset(e for c in hosts.candidates for e in c.members))
     gain = hosts.gain[top, at][None] - float(np.log(len(hosts.candidates)))
     turns = Scores([every], gain, 0 * gain, late_s, share, elsewhere)
-    return replace(turns, gain=gain + elsewhere).settle(0, turns.find_window(0))
+    return replace(turns, gain=gain + elsewhere).settle(0, _find_stretch(gain[0]))
+
+
+def _find_stretch(gain: Floats) -> Window:
+    """The stretch of steps that gains most, its best step left out: one step that is far out shows no turns."""
+    most, first, last = -np.inf, 0, 0
+    for begin in np.flatnonzero(gain > 0).tolist() or [int(gain.argmax())]:
+        part = gain[begin:]
+        gained = np.cumsum(part) - np.maximum.accumulate(part)
+        if gained.max() > most:
+            most, first, last = float(gained.max()), begin, begin + int(gained.argmax())
+    return Window(first, last, 0.0, float((gain[first : last + 1] > 0).mean()))
 
 
 def _price(case: Case, cause: Cause) -> Cost:

@@ -74,11 +74,10 @@ class Scores:
         return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen)
 
     def find_window(self, at: int) -> Window:
-        """The stretch of steps in which a candidate gains most; fewer than a few steps name nobody."""
+        """The stretch of steps in which a candidate gains most."""
         total = np.concatenate([[0.0], np.cumsum(self.gain[at])])
-        least = min(levels.MIN_SAMPLES, self.gain.shape[1])
-        last = int(np.argmax(total[least:] - np.minimum.accumulate(total)[:-least])) + least - 1
-        first = int(np.argmin(total[: last + 2 - least]))
+        last = int(np.argmax(total[1:] - np.minimum.accumulate(total)[:-1]))
+        first = int(np.argmin(total[: last + 1]))
         return Window(first, last, 0.0, float((self.gain[at, first : last + 1] > 0).mean()))
 
     def score_between(self, one: Cause, other: Cause) -> float:
