@@ -136,7 +136,7 @@ class Member:
             )
             # A rank that is done at once takes its connections with it, and others may still be making theirs.
             if store.add("connected", 1) == place.world_size:
-                store.set("all connected", b"")
+                store.set("all connected", "")
             store.wait(["all connected"], self._timeout)
 
 
