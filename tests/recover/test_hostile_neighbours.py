@@ -29,7 +29,12 @@ from prism.recover.checkpoint import (  # noqa: E402
     memory,
 )
 from prism.recover.checkpoint.memory import SweepConfig, memory_folder, sweep_memory  # noqa: E402
-from prism.recover.checkpoint.safe_values import dump_value, load_value, unpickle_metadata  # noqa: E402
+from prism.recover.checkpoint.safe_values import (  # noqa: E402
+    MetadataUnpickler,
+    dump_value,
+    load_value,
+    unpickle_metadata,
+)
 from prism.recover.files import hash_file  # noqa: E402
 from prism.recover.manifest import FileSum, Manifest, read_manifest  # noqa: E402
 
@@ -314,6 +319,28 @@ def test_metadata_that_points_outside_the_folder_is_refused(tmp_path: Path):
     seal(catalog, final.rename(catalog.writing_path(7, 1, 2)))
     with pytest.raises(BadFileError, match=r"\.\./\.\./secret"):
         make(tmp_path).restore(state_of(0.0))
+
+
+ENCODING = "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        (ENCODING, "TORCH_CONTIGUOUS_FORMAT", True),
+        (ENCODING, "__class__", False),
+        ("ctorch.distributed.checkpoint.metadata\nMetadata\n", "__init__", False),
+    ],
+    ids=["a member of an enumeration", "its class", "a method"],
+)
+def test_of_attributes_only_members_of_enumerations_are_taken(kind: str, name: str, taken: bool) -> None:
+    """As Python 3.11.2, of Debian 12, pickles them."""
+    made = f"cbuiltins\ngetattr\n({kind}V{name}\ntR.".encode()
+    if taken:
+        assert MetadataUnpickler(io.BytesIO(made)).load().name == name
+    else:
+        with pytest.raises(pickle.UnpicklingError, match="only members of enumerations"):
+            MetadataUnpickler(io.BytesIO(made)).load()
 
 
 def test_a_pickle_that_changes_classes_of_torch_is_refused_and_undone(tmp_path: Path):

@@ -14,6 +14,7 @@ import io
 import pathlib
 import pickle
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,13 @@ _METADATA_NAMES: dict[str, tuple[str, ...]] = {
 _PLAIN = (int, float, str, bool, bytes, complex, type(None))
 
 
+def _take_member(kind: Any, name: Any) -> Enum:
+    """What `getattr` may do here: Python 3.11.2, for one, pickles a member of an enumeration as its attribute."""
+    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(name, str) and name in kind.__members__:
+        return kind[name]
+    raise pickle.UnpicklingError(f"takes {name} of {kind}, and only members of enumerations may be taken")
+
+
 class MetadataUnpickler(pickle.Unpickler):
     """Builds torch's own metadata classes and nothing else."""
 
@@ -55,6 +63,8 @@ class MetadataUnpickler(pickle.Unpickler):
         """The class of that name, if it is on the list."""
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
+        if (module, name) == ("builtins", "getattr"):
+            return _take_member
         module = "pathlib" if module == "pathlib._local" else module  # where Python 3.13 says that paths are
         if name not in _METADATA_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"names {module}.{name}, which no checkpoint's metadata needs")
