@@ -67,18 +67,15 @@ def _read(name: str) -> list[str]:
     return (LISTS / f"{name}.txt").read_text().splitlines()
 
 
-def compile_listed(lines: list[str]) -> int:
-    """Compile the kernels that lines of the list name; how many there were to compile."""
-    compiled = 0
+def compile_listed(lines: list[str]) -> None:
+    """Compile the kernels that lines of the list name."""
     for line in lines:
         module, name, arguments = line.split(maxsplit=2)
         try:
             kernel = getattr(importlib.import_module(module), name)
             kernel.compile(eval(arguments, vars(types)))
-            compiled += 1
         except Exception as error:  # an old line must not keep anybody from a tour
             print(f"{module}.{name}: {' '.join(str(error).split())[:80]}", file=sys.stderr)
-    return compiled
 
 
 def _list_compiled() -> Iterator[str]:

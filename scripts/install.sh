@@ -8,8 +8,10 @@ shift
 bin=$(dirname "$python")
 uv=$(command -v uv || echo "$bin/uv")
 test -x "$uv" || "$python" -m pip install --quiet --disable-pip-version-check uv 2>/dev/null || true
-# uv does not read pip's settings.
-export UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}"
+# uv does not read pip's settings: packages come from where pip would take them.
+index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
+test -z "$index" || export UV_DEFAULT_INDEX="$index"
+test -z "${PIP_FIND_LINKS:-}" || export UV_FIND_LINKS="$PIP_FIND_LINKS"
 if test -x "$uv" && "$uv" pip install --quiet --python "$python" "$@" 2>/dev/null; then
     exit 0
 fi

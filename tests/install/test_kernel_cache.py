@@ -107,5 +107,6 @@ def test_every_kernel_that_is_compiled_ahead_is_there():
         module, name, arguments = line.split(maxsplit=2)
         kernel = getattr(importlib.import_module(module), name, None)
         assert kernel is not None, f"{module} has no {name}: python scripts/compile_kernels.py tour --record"
-        count = len(ast.parse(arguments).body[0].value.elts)  # type: ignore[attr-defined]
-        assert count == len(inspect.signature(kernel.py_func).parameters), line
+        types = ast.parse(arguments, mode="eval").body
+        assert isinstance(types, ast.Tuple), line
+        assert len(types.elts) == len(inspect.signature(kernel.py_func).parameters), line
