@@ -24,7 +24,7 @@ PRISM = [sys.executable, "-m", "prism.cli.main"]
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PRISM, *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, check=False,
+        capture_output=True, text=True, timeout=600, env={**os.environ, **environment}, check=False,
     )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def test_no_message_crashes_the_decoder(values: list[bytes], seed: int) -> None:
 def brokers() -> Iterator[tuple[Any, str]]:
     """librdkafka's mock cluster, held by a producer."""
     producer = confluent_kafka.Producer({"bootstrap.servers": "ignored", "test.mock.num.brokers": 2, "log_level": 0})
-    found = producer.list_topics(timeout=10).brokers.values()
+    found = producer.list_topics(timeout=600).brokers.values()
     yield producer, ",".join(f"{b.host}:{b.port}" for b in found)
     producer.flush(5)
 
@@ -135,10 +135,10 @@ def brokers() -> Iterator[tuple[Any, str]]:
 def fill(producer: Any, topic: str, values: list[bytes]) -> None:
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 2)
-    assert producer.flush(20) == 0
+    assert producer.flush(600) == 0
 
 
-def drain(source: Any, wanted: int, seconds: float = 20.0) -> pl.DataFrame:
+def drain(source: Any, wanted: int, seconds: float = 600.0) -> pl.DataFrame:
     frames: list[pl.DataFrame] = []
     end = time.monotonic() + seconds
     while sum(f.height for f in frames) < wanted and time.monotonic() < end:

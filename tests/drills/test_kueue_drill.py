@@ -37,11 +37,11 @@ def test_a_workload_of_the_manager_is_nominated_for_the_worker_with_room(tmp_pat
         sites = tmp_path / "workers.yaml"
         sites.write_text(f"clusters: [{{name: west, kueue: {{kubeconfig: {west.kubeconfig}}}}}]\n")
         words = ["place", "nominate", "--clusters", str(sites), "--kubeconfig", str(hub.kubeconfig)]
-        said = subprocess.run([sys.executable, "-m", "prism", *words], capture_output=True, text=True, timeout=120)
+        said = subprocess.run([sys.executable, "-m", "prism", *words], capture_output=True, text=True, timeout=600)
         assert "default/train: west" in said.stdout
         assert "nominatedClusterNames" not in hub.workloads()[0]["status"]  # it only advised
         more = ["--act", "--rounds", "1"]
-        subprocess.run([sys.executable, "-m", "prism", *words, *more], check=True, timeout=120)
+        subprocess.run([sys.executable, "-m", "prism", *words, *more], check=True, timeout=600)
         found = hub.workloads()[0]
         assert found["status"]["nominatedClusterNames"] == ["west"]
         assert found["status"]["admissionChecks"] == status["admissionChecks"]  # the rest is as it was

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow]
 def _emulate(module: str, script: str, *arguments: str, world: int = 4) -> Any:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}")
-    launch = LaunchConfig(script=(str(SCRIPTS / script), *arguments), world_size=world, timeout_s=500)
+    launch = LaunchConfig(script=(str(SCRIPTS / script), *arguments), world_size=world, timeout_s=900)
     return emulate(EmulateConfig(capture=CaptureConfig(launch=launch, company=0)))
 
 

@@ -38,7 +38,7 @@ def run_real(script: Path, num: int, *arguments: str) -> None:
         "--nproc-per-node",
         str(num),
     ]
-    subprocess.run([*command, str(script), *arguments], check=True, env=environment, capture_output=True, timeout=110)
+    subprocess.run([*command, str(script), *arguments], check=True, env=environment, capture_output=True, timeout=600)
 
 
 def run_alone(script: Path, world: int, *arguments: str, **changes: Any) -> dict[int, Capture]:
@@ -129,7 +129,7 @@ def test_ranks_that_do_not_exist_are_refused() -> None:
 
 
 def _emulate(*script: str, world: int = 4, **changes: Any) -> Any:
-    launch = LaunchConfig(script=script, world_size=world, timeout_s=100)
+    launch = LaunchConfig(script=script, world_size=world, timeout_s=600)
     capture = CaptureConfig(launch=launch, iterations=2, warmup=2, company=0, **{"quick": True, **changes})
     return emulate(EmulateConfig(capture=capture))
 

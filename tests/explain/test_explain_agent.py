@@ -96,12 +96,12 @@ def test_an_endpoint_that_is_down_changes_nothing():
 
 def test_a_slow_endpoint_is_given_up(endpoint):
     def slow(prompt):
-        time.sleep(2)
+        over.wait(600)
         return honest(prompt)
 
-    started = time.monotonic()
+    over = threading.Event()
     verdict, _ = ask(endpoint(slow), timeout_s=0.2)
-    assert time.monotonic() - started < 2
+    over.set()  # had the endpoint been waited for, the answer would be no Unknown
     assert verdict.reason == "Unknown"
 
 

@@ -45,7 +45,7 @@ def test_a_made_case_has_dumps_logs_and_the_truth(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "benchmarks.hangs.make", str(tmp_path), "--seeds", "2:4"]
-    subprocess.run(command, cwd=root, check=True, timeout=200)
+    subprocess.run(command, cwd=root, check=True, timeout=600)
     for place in (tmp_path / "open" / "case-002", tmp_path / "held-back" / "case-003"):
         truth = json.loads((place / "truth.json").read_text())
         assert truth["fired"] and truth["dumps"]

@@ -39,7 +39,7 @@ for step in range(1, 100):
 
 
 def wait_for(what: str, true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 240
+    until = time.monotonic() + 600
     while not true():
         assert time.monotonic() < until, f"{what} did not come"
         time.sleep(0.1)
@@ -52,7 +52,7 @@ def reached(folder: Path) -> bool:
 def ask(*words: str, **environment: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "prism", "investigate", *words, "--json"]
     env = {**os.environ, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document

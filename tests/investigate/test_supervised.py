@@ -34,7 +34,7 @@ def test_the_verdict_is_written_beside_the_logs(tmp_path: Path) -> None:
         'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\ntorch.OutOfMemoryError: CUDA out of memory. '
         "Tried to allocate 2.00 GiB\n"
     )
-    start_investigation(tmp_path).join(timeout=200)
+    start_investigation(tmp_path).join(timeout=600)
     document = json.loads((tmp_path / "investigation.json").read_text())
     assert document["schema"] == "prism.investigation/1" and document["evidence"][0]["source"] == "log"
     assert "</html>" in (tmp_path / "investigation.html").read_text()

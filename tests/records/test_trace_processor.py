@@ -54,7 +54,7 @@ def query(engine: Path, trace: Path, *queries: str) -> list[list[tuple[Any, ...]
         stream.msg.add(seq=seq, request=methods.TPM_QUERY_STREAMING).query_args.sql_query = sql
     script = Path(__file__).with_name("trace_processor.js")
     answer = subprocess.run(
-        ["node", script, engine], input=stream.SerializeToString(), capture_output=True, check=True, timeout=60
+        ["node", script, engine], input=stream.SerializeToString(), capture_output=True, check=True, timeout=600
     )
     tables = []
     for reply in protos.TraceProcessorRpcStream.FromString(answer.stdout).msg:

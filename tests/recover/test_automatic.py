@@ -97,7 +97,7 @@ if __name__ == "__main__":
             subprocess.run(["sh", "-c", f"kill -TERM -{os.getpgrp()}"], start_new_session=True)  # as a scheduler does
     print(notice.given, seen)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.stdout == "True [0, 1, 2, 3, 4, 5]\n", done.stderr
 
 

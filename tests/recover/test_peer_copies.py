@@ -88,7 +88,7 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
 def run(folder: Path, steps: int) -> list[str]:
     """Four ranks on two hosts, each host with memory of its own."""
     words = [sys.executable, "-c", PROGRAM, str(folder), str(steps)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3_000:]
     return done.stdout.splitlines()
 

@@ -211,7 +211,7 @@ def test_a_heart_beats_on_while_its_rank_waits_for_others(tmp_path: Path, monkey
     Progress(3, RunOrders(run_dir=tmp_path)).step(7)
     path = attempt_dir(tmp_path, 1) / "beat-00003.json"
     before = path.stat().st_mtime_ns
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 600
     while path.stat().st_mtime_ns == before:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -82,7 +82,7 @@ def set_screen(browser: Any, width: int, height: int, *, dark: bool = False) -> 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 600.0) -> Any:
     """Wait with folded hands."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -75,13 +75,13 @@ def run_service(folder: Path, *options: str, patience: tuple[float, float] | Non
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
 def _wait_until_up(address: str) -> None:
-    for _ in range(300):
+    for _ in range(6_000):
         try:
             if httpx.get(f"{address}/healthz", timeout=5.0).status_code == 200:
                 return

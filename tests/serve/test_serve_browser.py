@@ -153,7 +153,7 @@ def test_a_shared_link_shows_the_same_to_somebody_else(browser: Any, service: Ru
     mine, link = browser.execute_script(state), browser.current_url
     with open_browser() as other:
         open_page(other, link)
-        wait_for("the same picture", lambda: other.execute_script(state) == mine, 20)
+        wait_for("the same picture", lambda: other.execute_script(state) == mine, 600)
 
 
 def test_what_changes_in_the_folder_appears_by_itself(browser: Any, service: RunningService, folder: Path) -> None:

@@ -66,7 +66,7 @@ def run_axe(browser: Any) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_nothing_on_any_page_in_both_themes(browser: Any, service: RunningService, page: str) -> None:
-    browser.set_script_timeout(120)
+    browser.set_script_timeout(600)
     held: dict[str, list[str]] = {}
     for dark in (False, True):
         set_screen(browser, WIDTH, HEIGHT, dark=dark)

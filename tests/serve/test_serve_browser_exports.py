@@ -89,7 +89,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def browser(stand_in: int) -> Iterator[Any]:
     flags = (f"--host-resolver-rules=MAP ui.perfetto.dev:443 127.0.0.1:{stand_in}", "--ignore-certificate-errors")
     with open_browser(flags=flags) as opened:
-        opened.set_script_timeout(60)
+        opened.set_script_timeout(600)
         yield opened
 
 

@@ -87,7 +87,7 @@ def test_live_tells_jobs_the_feed_risks_and_queues(browser: Any, service: Runnin
     with (folder / "watch" / "findings.jsonl").open("a") as file:
         file.write(json.dumps({**line, "update": True, "lost_gpu_seconds": 77.0}) + "\n")
         file.write(json.dumps({**line, "status": "resolved"}) + "\n")
-    wait_for("the new lines", lambda: "updated" in text_of(browser) and "resolved" in text_of(browser), 30)
+    wait_for("the new lines", lambda: "updated" in text_of(browser) and "resolved" in text_of(browser), 600)
     events = browser.execute_script("return [...document.querySelectorAll('.feed .badge')].map((n) => n.textContent)")
     assert sorted(events) == ["resolved", "told", "updated"]
 

@@ -104,9 +104,9 @@ def test_a_file_that_breaks_while_a_page_is_open_is_said(browser: Any, service: 
     path = folder / "look-1" / "diagnosis.json"
     whole = path.read_text()
     path.write_text(whole[:-20])
-    wait_for("the word", lambda: "look-1/diagnosis.json" in (states(browser)), 60)
+    wait_for("the word", lambda: "look-1/diagnosis.json" in (states(browser)), 600)
     path.write_text(whole)
-    wait_for("the end of it", lambda: "look-1/diagnosis.json" not in (states(browser)), 60)
+    wait_for("the end of it", lambda: "look-1/diagnosis.json" not in (states(browser)), 600)
 
 
 def states(browser: Any) -> str:
@@ -189,7 +189,7 @@ def test_no_table_is_cut_at_any_width(browser: Any, service: RunningService, wid
         for page in ("/", "/failures", "/evaluation", "/history"):
             open_page(browser, service.address + page)
             # The page learns of its tables' widths from an observer, which comes after the layout.
-            wait_for(f"tables of {page}", lambda: all(said for _, said in browser.execute_script(script)), 30)
+            wait_for(f"tables of {page}", lambda: all(said for _, said in browser.execute_script(script)), 600)
             if page == "/" or width < 560:
                 assert not browser.execute_script(script), page
             assert browser.execute_script("return document.documentElement.scrollWidth") <= width

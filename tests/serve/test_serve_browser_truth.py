@@ -89,7 +89,7 @@ def test_a_hang_is_drawn_after_the_last_span_and_told_in_words(browser: Any, ser
     for (let i = 0; i < pixels.length; i += 4) if (pixels[i] > pixels[i + 1] + 12) red++;
     return red / (pixels.length / 4);
     """
-    wait_for("the silence in red", lambda: browser.execute_script(reddish) > 0.5, 30)
+    wait_for("the silence in red", lambda: browser.execute_script(reddish) > 0.5, 600)
 
 
 def test_a_name_from_a_file_never_becomes_a_link(browser: Any, service: RunningService) -> None:
@@ -156,6 +156,6 @@ def test_what_is_gone_is_said_and_not_shown_as_live(browser: Any, changing: tupl
     folder, service = changing
     open_page(browser, f"{service.address}/job?key=report~job-1")
     (folder / "report" / "diagnosis.json").unlink()
-    wait_for("the word", lambda: "gone" in text_of(browser, "#states"), 30)
+    wait_for("the word", lambda: "gone" in text_of(browser, "#states"), 600)
     dot = "return document.querySelector('.dot').classList.contains('doubt')"
-    wait_for("the mark at the top", lambda: browser.execute_script(dot), 30)
+    wait_for("the mark at the top", lambda: browser.execute_script(dot), 600)

@@ -39,7 +39,7 @@ def run_prometheus(folder: Path, target: RunningService) -> Iterator[Query]:
                f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
 
     def query(expression: str) -> list[dict[str, Any]]:
-        asked = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression}, timeout=60)
+        asked = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": expression}, timeout=600)
         answer = asked.raise_for_status().json()  # 503 while it starts
         assert answer["status"] == "success", answer
         found: list[dict[str, Any]] = answer["data"]["result"]
@@ -53,7 +53,7 @@ def run_prometheus(folder: Path, target: RunningService) -> Iterator[Query]:
 
 
 def wait_for_scrape(query: Query) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         try:
             if query('up{job="cluster-a"} == 1') and query("prism_serve_jobs"):

@@ -27,7 +27,7 @@ def children(pid: int) -> list[int]:
 
 def ask_each(address: str, path: str, times: int = 12) -> list[httpx.Response]:
     """Ask on connections of their own, which the kernel spreads over the workers."""
-    return [httpx.get(f"{address}{path}", timeout=60, headers={"Connection": "close"}) for _ in range(times)]
+    return [httpx.get(f"{address}{path}", timeout=600, headers={"Connection": "close"}) for _ in range(times)]
 
 
 def write_jobs(folder: Path, *numbers: int) -> None:
@@ -37,7 +37,7 @@ def write_jobs(folder: Path, *numbers: int) -> None:
     aside.rename(folder)
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 600.0) -> None:
     """Wait for something that takes as long as the machine is busy."""
     end = time.monotonic() + seconds
     while not is_so():
@@ -80,7 +80,7 @@ def served_more(served: tuple[Path, RunningService]) -> Iterator[tuple[Path, Run
 def test_a_change_is_told_when_every_worker_knows_of_it(served: tuple[Path, RunningService]) -> None:
     top, service = served
     wait_until(lambda: know(service, 1))
-    with httpx.stream("GET", f"{service.address}/api/events", timeout=60) as stream:
+    with httpx.stream("GET", f"{service.address}/api/events", timeout=600) as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         before = int(next(lines).removeprefix("data: "))
         write_jobs(top / "served" / "more", 2, 3)

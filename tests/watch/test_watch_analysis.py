@@ -15,7 +15,7 @@ def test_a_look_in_another_process_sees_the_same_and_leaves_no_file() -> None:
     here = InlineAnalyst().submit(flows, topology, until).result()
     analyst = ProcessAnalyst()
     folder = Path(analyst._folder.name)
-    there = analyst.submit(flows, topology, until).result(timeout=120)
+    there = analyst.submit(flows, topology, until).result(timeout=600)
     assert (there.num_flows, there.jobs, there.findings) == (here.num_flows, here.jobs, here.findings)
     assert list(folder.iterdir()) == []
     analyst.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -127,8 +128,9 @@ def test_a_restarted_live_watch_does_not_take_its_own_absence_for_silence(tmp_pa
         begins.append(int(flows["end_ns"].min() or until_ns))
         return make_report(until_ns / S, make_finding(start_s=until_ns / S - 30, end_s=until_ns / S, kind="hang"))
 
-    def run(source: Live, seconds: float, **state: Any) -> list[Any]:
+    def run(source: Live, seconds: float) -> list[Any]:
         told: list[Any] = []
+        begins.clear()
         end = time.monotonic() + seconds
         watch = Watch(
             source,
@@ -137,12 +139,11 @@ def test_a_restarted_live_watch_does_not_take_its_own_absence_for_silence(tmp_pa
             told.append,
             analyst=ScriptedAnalyst(answer),
         )
-        watch.run(lambda: time.monotonic() > end)
+        watch.run(lambda: bool(begins) and time.monotonic() > end)
         return told
 
     now = time.time()
     run(Live(make_flows([-40 + i for i in range(30)], start_s=now)), 0.3)
-    begins.clear()
     restarted = time.time_ns()
     told = run(Live(make_flows([0.1, 0.2, 0.3], start_s=now + 1)), 1.0)
     assert begins and min(begins) >= restarted - S, "what was before the restart is not judged"
@@ -168,7 +169,7 @@ def test_templates_are_still_known_after_a_restart():
 
 
 def wait_for(source: Any) -> int:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 600
     while time.monotonic() < end:
         if height := source.poll(0.2).height:
             return int(height)
@@ -185,7 +186,8 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
         looks.append(until_ns)
         return WindowReport(until_ns=until_ns)
 
-    def run(ends: list[float], start_s: float) -> int:
+    def run(ends: list[float], start_s: float, silence_ns: float = -math.inf) -> int:
+        """How far beyond the last flow was looked, in 1.5 seconds or until it is as far as it should be."""
         folder = tmp_path / f"in-{start_s}"
         folder.mkdir()
         looks.clear()
@@ -195,10 +197,11 @@ def test_a_folder_that_falls_silent_is_looked_at_by_the_clock(tmp_path, monkeypa
         watch = Watch(
             FolderSource(folder), None, WatchConfig(every_s=0.1), lambda d: None, analyst=ScriptedAnalyst(answer)
         )
-        watch.run(lambda: time.monotonic() > end)
-        return max(looks, default=0) - int((start_s + ends[-1]) * S)
+        last = int((start_s + ends[-1]) * S)
+        watch.run(lambda: time.monotonic() > end and bool(looks) and max(looks) - last >= silence_ns)
+        return max(looks) - last
 
-    assert run([0.0, 0.1, 0.2], time.time()) > 0.3 * S, "the looks go on beyond the last flow"
+    assert run([0.0, 0.1, 0.2], time.time(), S) >= S, "the looks go on beyond the last flow"
     assert run([0.0, 0.1], time.time()) <= 0, "two files do not tell when the next is due"
     assert run([0.0, 0.1, 0.2], time.time() - 86_400) <= 0, "an archive is not silent, it is over"
 
@@ -253,10 +256,10 @@ def alertmanager(tmp_path):
     command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
-    assert wait_until(lambda: ask(f"{url}/api/v2/status"), 20)
+    assert wait_until(lambda: ask(f"{url}/api/v2/status"), 600)
     yield url
     process.kill()
-    process.wait(10)
+    process.wait(600)
 
 
 def finding_document(cost: float, status: str = "firing") -> dict[str, Any]:
@@ -271,15 +274,15 @@ def test_alertmanager_is_told_of_findings_their_growth_and_their_end(alertmanage
         return ask(f"{alertmanager}/api/v2/alerts?filter=finding%3D%22finding-1%22")
 
     sink.send(finding_document(10.0))
-    (raised,) = wait_until(alerts, 10)
+    (raised,) = wait_until(alerts, 600)
     assert raised["labels"]["kind"] == "slow_compute" and raised["annotations"]["lost_gpu_seconds"] == "10.0"
     sink.send(finding_document(25.0))
-    grown = wait_until(lambda: [a for a in alerts() if a["annotations"]["lost_gpu_seconds"] == "25.0"], 10)
+    grown = wait_until(lambda: [a for a in alerts() if a["annotations"]["lost_gpu_seconds"] == "25.0"], 600)
     assert len(grown) == 1 and grown[0]["fingerprint"] == raised["fingerprint"], "the same alert, not another"
     sink.resume([finding_document(25.0)])
     sink.keep_up()
     sink.send(finding_document(25.0, "resolved"))
-    assert wait_until(lambda: alerts() == [], 10), "a finding that is over is no alert"
+    assert wait_until(lambda: alerts() == [], 600), "a finding that is over is no alert"
     sink.close()
     assert sink.outcomes["sent"] == 4 and not sink.outcomes["failed"]
 
@@ -299,10 +302,10 @@ def test_prometheus_raises_an_alert_from_the_metrics(alertmanager, tmp_path):
     command += [f"--web.listen-address=127.0.0.1:{free_port()}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        (alert,) = wait_until(lambda: ask(f"{alertmanager}/api/v2/alerts?filter=alertname%3DPrismWatch"), 30)
+        (alert,) = wait_until(lambda: ask(f"{alertmanager}/api/v2/alerts?filter=alertname%3DPrismWatch"), 600)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(600)
         server.close()
     assert (alert["labels"]["job"], alert["labels"]["kind"], alert["labels"]["id"]) == (
         "job-1",
@@ -336,7 +339,7 @@ def test_a_live_watch_that_is_stopped_however_often_leaves_no_traceback(tmp_path
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     record = lambda now: basic_record("10.0.0.1", "10.0.0.2", 1000, now - 5, now)  # noqa: E731
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while not (tmp_path / "state.json").exists() and time.monotonic() < end:
             now = int(time.time() * 1000)
             sender.sendto(ipfix(template_set({256: BASIC}), a_set(256, record(now))), ("127.0.0.1", port))
@@ -344,7 +347,7 @@ def test_a_live_watch_that_is_stopped_however_often_leaves_no_traceback(tmp_path
         for _ in range(signals):
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the whole group
             time.sleep(0.3)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     finally:
         process.kill()
         sender.close()
