@@ -52,17 +52,15 @@ def make_part(name: str, after: str = "") -> Part:
     return Part(name=name, title=name, words=(name,), sum_up=lambda documents: [], after=after)
 
 
-def test_parts_run_beside_the_callers_work_and_those_that_read_anothers_files_after_it(
-    tmp_path: Path, begun: list[str]
-) -> None:
-    parts = [make_part("first"), make_part("reader", after="first"), make_part("last")]
+def test_parts_run_beside_the_callers_work_first_those_that_others_wait_for(tmp_path: Path, begun: list[str]) -> None:
+    parts = [make_part("alone"), make_part("read"), make_part("reader", after="read"), make_part("last")]
     over = threading.Event()
     with lanes.running(parts, tmp_path, over) as stops:
         assert stops["reader"].result(60).lines == ["reader"]
         assert not over.is_set(), "one core was the caller's all the while"
         over.set()
         assert [stops[part.name].result(60).part for part in parts] == parts
-    assert begun == ["first", "last", "reader"]
+    assert begun == ["read", "alone", "last", "reader"]
 
 
 def test_a_part_that_reads_the_files_of_one_that_failed_is_not_begun_and_tells_why(

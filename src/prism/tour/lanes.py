@@ -16,14 +16,15 @@ from prism.tour.parts import Part, Stop, run_part
 def running(parts: Sequence[Part], folder: Path, over: threading.Event) -> Iterator[dict[str, Future[Stop]]]:
     """Begin the parts; the caller asks for the stops in the order it shows them in.
 
-    The caller's own work takes one core until `over` is set. A part that reads the files of another is begun after all
-    that read none. What has not begun when the caller leaves is not begun any more.
+    The caller's own work takes one core until `over` is set. Parts whose files others read are begun first, and those
+    that read them last. What has not begun when the caller leaves is not begun any more.
     """
     pool = ThreadPoolExecutor(max_workers=_num_cores())
     begun: dict[str, Future[Stop]] = {}
     try:
         pool.submit(over.wait)
-        for part in sorted(parts, key=lambda part: bool(part.after)):
+        read = {part.after for part in parts}
+        for part in sorted(parts, key=lambda part: (part.name not in read, bool(part.after))):
             begun[part.name] = pool.submit(_run, part, folder, begun.get(part.after))
         yield begun
     finally:
