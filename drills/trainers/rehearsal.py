@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+import torch._dynamo  # every optimizer imports it: once here, and not by every rank
 import torch.distributed as dist
 
 from prism.recover.checkpoint.checkpointer import CheckpointConfig, Checkpointer

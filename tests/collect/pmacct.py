@@ -35,7 +35,7 @@ def replaying(folder: Path, capture: Path, wait_s: int, *config: str) -> Iterato
 
 def comes_true(is_so: Callable[[], bool], wait_s: int) -> bool:
     """Wait for what pmacctd should do, for as long as it may take where its plugins had time enough to start."""
-    end = time.monotonic() + 5 + 2 * wait_s
+    end = time.monotonic() + 600 + 2 * wait_s
     while time.monotonic() < end:
         if is_so():
             return True

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from prism.emulate.inside.entry import _run_script
-
 FULL = "torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 128.00 MiB')"
 
 
@@ -21,6 +19,8 @@ FULL = "torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 128.0
     ids=["plain", "from", "while"],
 )
 def test_a_full_device_is_found_behind_other_errors(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prism.emulate.inside.entry import _run_script  # imports Dynamo, which takes seconds
+
     script = tmp_path / "train.py"
     script.write_text(f"import torch\n{text}\n")
     monkeypatch.syspath_prepend(str(tmp_path))  # both are put back after the script has changed them

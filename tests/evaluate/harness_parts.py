@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,20 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+@cache
+def _load(model: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model), AutoModelForCausalLM.from_pretrained(model)
+
+
 def continue_text(model: Path, prompt: str) -> str:
     """What the model itself writes after a prompt, so that some of its answers count as right."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer, loaded = _load(model)
     ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
-    made = AutoModelForCausalLM.from_pretrained(model).generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0
-    )
+    made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0)
     return str(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)).split("\n")[0]
 
 

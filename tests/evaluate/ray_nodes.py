@@ -71,7 +71,7 @@ class RayNodes:
             process.terminate()
         for process in self.processes:
             try:
-                process.wait(30)
+                process.wait(600)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

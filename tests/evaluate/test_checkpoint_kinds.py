@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 import harness_parts
 import torch
+from marks import needs_transformers
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.convert import make_readable
@@ -25,6 +25,8 @@ from prism.evaluate.run.checkpoints.kinds import UnsupportedCheckpoint
 from prism.evaluate.run.checkpoints.pickles import PLAIN, Reader
 
 SIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+pytestmark = needs_transformers
 
 
 @pytest.fixture(scope="module")

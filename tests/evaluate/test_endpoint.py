@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("transformers")
-
 import harness_parts
+import pytest
 from forty_tasks import add_template
+from marks import needs_transformers
 from served_model import Served, serve
 
 from prism.errors import BadConfigError, PrismError
@@ -24,6 +22,8 @@ from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
 from prism.evaluate.run.models.model import Continuation
 from prism.evaluate.run.models.opening import open_model
 from prism.evaluate.schedule.trials import Dataset
+
+pytestmark = needs_transformers
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("lm_eval")
-pytest.importorskip("transformers")
 
 import harness_parts
 from command_runs import (
@@ -29,6 +28,7 @@ from command_runs import (
     wait_for_first_part,
     wait_until,
 )
+from marks import needs_transformers
 from ray_nodes import RayNodes
 
 from prism.errors import InputError
@@ -36,7 +36,7 @@ from prism.evaluate.run.adapters import Bench, open_adapter
 from prism.evaluate.run.workplace import Workplace
 from prism.evaluate.schedule.trials import Dataset
 
-pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+pytestmark = [pytest.mark.timeout(2 * LIMIT_S), needs_transformers]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("lm_eval")
-pytest.importorskip("transformers")
 
 import forty_tasks
 from command_runs import LIMIT_S, finish, start
+from marks import needs_transformers
 
 from prism.evaluate.run.scoring.sandbox import why_not
 
-pytestmark = [pytest.mark.timeout(2 * LIMIT_S), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(2 * LIMIT_S), pytest.mark.slow, needs_transformers]
 CHAT = {"apply_chat_template": True, "system_instruction": "Be short.", "fewshot_as_multiturn": True}
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from perfetto.trace_processor.platform import PlatformDelegate
-from perfetto.trace_processor.protos import ProtoFactory
 
 from prism.records.chrome import write_chrome_trace
 from prism.records.perfetto import write_perfetto
@@ -45,6 +43,9 @@ def engine() -> Path:
 
 def query(engine: Path, trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     """Load a trace into the engine and return the rows of each query."""
+    from perfetto.trace_processor.platform import PlatformDelegate
+    from perfetto.trace_processor.protos import ProtoFactory
+
     protos = ProtoFactory(PlatformDelegate())
     methods = protos.TraceProcessorRpc
     stream = protos.TraceProcessorRpcStream()

@@ -1,7 +1,7 @@
 """A two-rank program for the tests: DDP, FSDP2 or tensor parallel, saved and restored with Prism's checkpointer.
 
-    python sharded_program.py KIND FOLDER MEMORY PORT RANKS
-Prints a digest of all weights and optimizer moments after training, and after restoring into a fresh model.
+    python sharded_program.py KIND FOLDER [MEMORY PORT RANKS]...
+Torch is imported once; the ranks of each run, one after the other, are forks. Each run prints a digest of all weights and optimizer moments after training, and after restoring into a fresh model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # every optimizer imports it: once here, and not by every rank
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -71,18 +72,27 @@ def run(rank: int, kind: str, folder: Path, memory: Path, port: str, world_size:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    kind, folder, memory, port, ranks = sys.argv[1:]
+def fork_ranks(kind: str, folder: Path, memory: Path, port: str, world_size: int) -> int:
+    """The worst exit code of the ranks."""
     children = []
-    for rank in range(int(ranks)):
+    for rank in range(world_size):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                run(rank, kind, Path(folder), Path(memory), port, int(ranks))
+                run(rank, kind, folder, memory, port, world_size)
                 code = 0
             finally:
                 sys.stdout.flush()
                 os._exit(code)
         children.append(pid)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children)
+
+
+if __name__ == "__main__":
+    kind, folder, *runs = sys.argv[1:]
+    for first in range(0, len(runs), 3):
+        memory, port, ranks = runs[first : first + 3]
+        code = fork_ranks(kind, Path(folder), Path(memory), port, int(ranks))
+        if code:
+            sys.exit(code)

@@ -434,11 +434,13 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def run_program(kind: str, folder: Path, memory: Path, ranks: int) -> list[str]:
-    command = [sys.executable, str(PROGRAM), kind, str(folder), str(memory), free_port(), str(ranks)]
+def run_program(kind: str, folder: Path, *runs: tuple[Path, int]) -> list[list[str]]:
+    """What each run, given its memory and number of ranks, says of its state; every rank is a process of its own."""
+    words = [word for memory, ranks in runs for word in (str(memory), free_port(), str(ranks))]
+    command = [sys.executable, str(PROGRAM), kind, str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2_000:]
-    return next(line for line in done.stdout.splitlines() if line.startswith("DIGEST")).split()[1:]
+    return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("DIGEST")]
 
 
 @pytest.mark.parametrize(
@@ -456,10 +458,11 @@ def test_sharded_states_come_back_from_memory_from_storage_and_on_another_world_
     kind: str, ranks: int, tmp_path: Path
 ):
     folder, memory = tmp_path / "c", tmp_path / "m"
-    trained, value = run_program(kind, folder, memory, 2)
+    first, second, third = run_program(kind, folder, (memory, 2), (memory, 2), (tmp_path / "other", ranks))
+    trained, value = first
     assert trained == "trained"
-    assert run_program(kind, folder, memory, 2) == ["memory", value]
-    assert run_program(kind, folder, tmp_path / "other", ranks) == ["storage", value]
+    assert second == ["memory", value]
+    assert third == ["storage", value]
 
 
 SAVER = """

@@ -190,42 +190,18 @@ def test_a_rank_that_waits_for_its_writer_can_be_called_away():
     assert ends == ["called away"]
 
 
-LOST_BEFORE_THE_GROUP = """
-import os
+# In generation 1 rank 1 dies before it connects; in generation 2 it is late to do so.
+LOST_AND_LATE = """
+import os, pathlib, time
+import torch.distributed as dist
 from prism.recover.checkpoint.inplace import member
 
-connect = member.Member._connect
+connect, init = member.Member._connect, dist.init_process_group
 
 def die_before(self, connections, place):
     if place.generation == 1 and place.rank == 1:
         os._exit(1)
     connect(self, connections, place)
-
-member.Member._connect = die_before
-# One write for each line: two processes share this pipe.
-member.run_in_place(lambda place: os.write(1, f"trains {self_name()} {place.generation}\\n".encode()))
-""".replace("self_name()", "os.environ['PRISM_INPLACE_MEMBER']")
-
-
-def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(tmp_path: Path):
-    script = tmp_path / "program.py"
-    script.write_text(LOST_BEFORE_THE_GROUP)
-    command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "1", "--"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    lines = sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("trains"))
-    assert len(lines) == 2 and all(generation == "2" for _, generation in lines), done.stdout
-    assert len({name for name, _ in lines} - {"0-4"}) == 2, "a process was replaced that need not be"
-    lost = next(line for line in done.stdout.splitlines() if line.startswith("generation 2"))
-    assert "rank 1 was lost" in lost
-
-
-LATE_TO_CONNECT = """
-import os, pathlib, time
-import torch.distributed as dist
-from prism.recover.checkpoint.inplace import member
-
-init = dist.init_process_group
 
 def init_late(*given, **named):
     init(*given, **named)
@@ -233,18 +209,38 @@ def init_late(*given, **named):
         time.sleep(2)
         pathlib.Path("connected").touch()
 
-dist.init_process_group = init_late
-member.run_in_place(lambda place: os.write(1, f"begins {pathlib.Path('connected').exists()}\\n".encode()))
+def train(place):
+    all_connected = pathlib.Path("connected").exists()
+    # One write for each line: two processes share this pipe.
+    os.write(1, f"trains {os.environ['PRISM_INPLACE_MEMBER']} {place.generation} {all_connected}\\n".encode())
+
+member.Member._connect, dist.init_process_group = die_before, init_late
+member.run_in_place(train)
 """
 
 
-def test_no_rank_begins_before_all_are_connected(tmp_path: Path):
-    script = tmp_path / "program.py"
-    script.write_text(LATE_TO_CONNECT)
-    command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "0", "--"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a job says whose rank is lost before the group is there, and whose next one is late."""
+    folder = tmp_path_factory.mktemp("lost-and-late")
+    script = folder / "program.py"
+    script.write_text(LOST_AND_LATE)
+    command = [sys.executable, "-m", "prism.recover.checkpoint.inplace", "--ranks", "2", "--spares", "1", "--"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr[-2_000:]
-    assert done.stdout.count("begins True") == 2, done.stdout
+    return done.stdout.splitlines()
+
+
+def test_a_rank_that_waits_for_one_that_never_comes_keeps_its_process(told: list[str]):
+    lines = sorted(line.split()[1:3] for line in told if line.startswith("trains"))
+    assert len(lines) == 2 and all(generation == "2" for _, generation in lines), told
+    assert len({name for name, _ in lines} - {"0-4"}) == 2, "a process was replaced that need not be"
+    lost = next(line for line in told if line.startswith("generation 2"))
+    assert "rank 1 was lost" in lost
+
+
+def test_no_rank_begins_before_all_are_connected(told: list[str]):
+    assert [line.split()[3] for line in told if line.startswith("trains")] == ["True", "True"], told
 
 
 @pytest.mark.slow

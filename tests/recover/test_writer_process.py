@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,41 @@ class Program:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.process.kill()
+        self.process.wait()
+        for pid in self.writers():
+            os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A trainer that was killed with a save staged: its writer before, and what both left."""
+
+    program: Program
+    writer_variables: list[bytes]
+    writer_is_apart: bool  # in a session of its own
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRISM_ATTEMPT_KEY", "mark")
+        text = SAVER + "time.sleep(600)"  # still there when it is killed
+        program = Program(tmp_path_factory.mktemp("killed"), text, steps=1)
+    try:
+        program.wait_for("saved 3")
+        (pid,) = program.writers()
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        is_apart = os.getsid(pid) != os.getsid(program.process.pid)
+        os.kill(program.process.pid, signal.SIGKILL)
+        program.process.wait()
+        program.wait_for_writers()
+        yield Killed(program, variables, is_apart)
+    finally:
+        program.end()
+
 
 @pytest.fixture
 def start(tmp_path: Path):
@@ -105,21 +142,13 @@ def start(tmp_path: Path):
 
     yield begin
     for program in programs:
-        program.process.kill()
-        program.process.wait()
-        for pid in program.writers():
-            os.kill(pid, signal.SIGKILL)
+        program.end()
 
 
-def test_a_script_without_a_main_guard_is_run_once_and_killed_with_a_save_staged_loses_nothing(start):
+def test_a_script_without_a_main_guard_is_run_once_and_killed_with_a_save_staged_loses_nothing(killed: Killed):
     """The writer finishes for a trainer that was killed, commits, and leaves without a word in the log."""
-    program = start(SAVER + "time.sleep(600)")  # still there when it is killed
-    program.wait_for("saved 3")
-    os.kill(program.process.pid, signal.SIGKILL)
-    program.process.wait()
-    program.wait_for_writers()
-    assert [entry.step for entry in program.catalog().entries()] == [1, 2, 3]
-    text = program.log.read_text()
+    assert [entry.step for entry in killed.program.catalog().entries()] == [1, 2, 3]
+    text = killed.program.log.read_text()
     assert text.split("\n") == ["main runs", "saved 1", "saved 2", "saved 3", ""]
 
 
@@ -193,19 +222,15 @@ def test_without_its_process_a_checkpoint_is_written_by_a_thread_which_says_so(
     assert [entry.step for entry in one.catalog.entries()] == [1, 2, 3]
 
 
-def test_the_writer_carries_no_mark_of_the_attempt_and_no_gpu(start, monkeypatch):
-    monkeypatch.setenv("PRISM_ATTEMPT_KEY", "mark")
-    program = start(SAVER + "time.sleep(600)")
-    program.wait_for("saved 3")
-    (pid,) = program.writers()
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    assert b"PRISM_ATTEMPT_KEY=mark" not in variables and b"CUDA_VISIBLE_DEVICES=" in variables
-    assert os.getsid(pid) != os.getsid(program.process.pid)
-    assert json.loads((program.folder / "c" / "prism-checkpoints.json").read_text())["id"]
+def test_the_writer_carries_no_mark_of_the_attempt_and_no_gpu(killed: Killed):
+    assert b"PRISM_ATTEMPT_KEY=mark" not in killed.writer_variables
+    assert b"CUDA_VISIBLE_DEVICES=" in killed.writer_variables
+    assert killed.writer_is_apart
+    assert json.loads((killed.program.folder / "c" / "prism-checkpoints.json").read_text())["id"]
 
 
 ENDING = """
-import os, sys, threading, time, torch
+import json, os, threading, time, torch
 from prism.recover.checkpoint.threads import TorchThread
 
 torch.set_num_threads(1)
@@ -215,25 +240,23 @@ def work():
     while not ended.is_set():
         copy.copy_(source)
 
-codes = []
-for number in range(4):
+codes = {"plain": [], "waited for": []}
+for kind in [kind for kind in codes for _ in range(4)]:
     pid = os.fork()
     if pid == 0:
         plain = threading.Thread(target=work, daemon=True)
-        (TorchThread("copy", work, stop=ended.set) if sys.argv[1] == "waited for" else plain).start()
+        (TorchThread("copy", work, stop=ended.set) if kind == "waited for" else plain).start()
         time.sleep(0.05)
         break  # and the program ends, with the thread inside a call of torch
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    codes[kind].append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 else:
-    print(codes)
+    print(json.dumps(codes))
 """
 
 
-@pytest.mark.parametrize(("kind", "aborts"), [("plain", True), ("waited for", False)])
-def test_a_thread_inside_torch_is_waited_for_before_the_program_ends(kind: str, aborts: bool):
-    done = subprocess.run([sys.executable, "-c", ENDING, kind], capture_output=True, text=True, timeout=600)
+def test_a_thread_inside_torch_is_waited_for_before_the_program_ends():
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=600)
     codes = json.loads(done.stdout)
-    if aborts:  # why it is needed: without the wait the process aborts, at any of these ends
-        assert -signal.SIGABRT in codes and "terminate called without an active exception" in done.stderr
-    else:
-        assert codes == [0] * 4, done.stderr[-1_000:]
+    # Why it is needed: without the wait the process aborts, at any of these ends.
+    assert -signal.SIGABRT in codes["plain"] and "terminate called without an active exception" in done.stderr
+    assert codes["waited for"] == [0] * 4, done.stderr[-1_000:]

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the serve extra: pip install 'prism-llm[serve]'")
 pytest.importorskip("uvicorn", reason="needs the serve extra: pip install 'prism-llm[serve]'")
 
+from made_once import make_once
 from served_folder import make_folder
 from starlette.testclient import TestClient
 
@@ -19,8 +20,8 @@ from prism.serve.web.app import AppConfig, create_app
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with something for every page; tests must not change it."""
-    return make_folder(tmp_path_factory.mktemp("served"))
+    """A folder with something for every page, made once for all workers; tests must not change it."""
+    return make_once(tmp_path_factory, "served", make_folder)
 
 
 @pytest.fixture(scope="session")

@@ -158,6 +158,7 @@ def share_sizes(cells: pl.DataFrame) -> pl.DataFrame:
 def describe_lengths(tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Durations and queues of GPU jobs, overall, by type, size bucket and state: their numbers and their curves."""
     rows: list[Mapping[str, object]] = []
+    keys: list[Mapping[str, str]] = []
     curves: list[pl.DataFrame] = []
     cells = tally.cells.filter(pl.col("gpus") > 0).with_columns(
         bucket=pl.lit(2.0).pow(pl.col("gpus").log(2).ceil().clip(0, 29)).cast(pl.Int64), all=pl.lit("all")
@@ -177,11 +178,16 @@ def describe_lengths(tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
                 label = UNTYPED if group is None else str(group)
                 key = {"measure": measure, "by": "size" if by == "bucket" else by, "group": label}
                 rows.append({**key, **asdict(describe(values, mean=total / known))})
-                curves.append(trace_cdf(values).select(*(pl.lit(v).alias(k) for k, v in key.items()), pl.all()))
+                keys.append(key)
+                curves.append(trace_cdf(values))
     numbers = dict.fromkeys(Distribution.__dataclass_fields__, pl.Float64)
-    schema = {"measure": pl.String, "by": pl.String, "group": pl.String, **numbers, "count": pl.Int64}
-    drawn = {"measure": pl.String, "by": pl.String, "group": pl.String, "value": pl.Float64, "pct": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, strict=False), pl.concat([pl.DataFrame(schema=drawn), *curves])
+    names = {"measure": pl.String, "by": pl.String, "group": pl.String}
+    schema = {**names, **numbers, "count": pl.Int64}
+    # One table of all curves: a frame of its own for each would take most of the time of a small trace.
+    heights = pl.Series([curve.height for curve in curves], dtype=pl.UInt32)
+    labels = pl.DataFrame(keys, schema=names).select(pl.all().repeat_by(heights).explode())
+    drawn = pl.concat([pl.DataFrame(schema={"value": pl.Float64, "pct": pl.Float64}), *curves])
+    return pl.DataFrame(rows, schema=schema, strict=False), labels.hstack(drawn)
 
 
 def count_arrivals(bins: pl.DataFrame, clock: str) -> pl.DataFrame:

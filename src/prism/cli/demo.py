@@ -35,25 +35,31 @@ def run_demo(
     json: JsonFlag = False,
 ) -> None:
     """The tour: a cluster diagnosed, a GPT emulated, a job recovered, explained and evaluated, and the dashboard."""
-    from prism.tour.parts import list_parts, prepare, run_part
+    from threading import Event
+
+    from prism.tour.lanes import running
+    from prism.tour.parts import list_parts, prepare
 
     chosen = _choose(only)
     output.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {"schema": "prism.demo/1", "output": str(output)}
-    if "observe" in chosen:
-        told |= _observe(output, scenario, json)
     rest = [part for part in list_parts(output) if part.name in chosen]
     if rest:
         prepare(output)
-    told["parts"] = []
-    for part in rest:
-        if not json:
-            show(f"\n[bold]{part.title}[/bold]\n[dim]prism {shorten(part.words)}[/dim]")
-        with progress(part.name):
-            stop = run_part(part, output)
-        told["parts"].append({"part": part.name, "seconds": round(stop.seconds, 1), "lines": stop.lines})
-        if not json:
-            show("\n".join(f"  {escape(line)}" for line in stop.lines))
+    observed = Event()
+    with running(rest, output, observed) as begun:
+        if "observe" in chosen:
+            told |= _observe(output, scenario, json)
+        observed.set()
+        told["parts"] = []
+        for part in rest:
+            if not json:
+                show(f"\n[bold]{part.title}[/bold]\n[dim]prism {shorten(part.words)}[/dim]")
+            with progress(part.name):
+                stop = begun[part.name].result()
+            told["parts"].append({"part": part.name, "seconds": round(stop.seconds, 1), "lines": stop.lines})
+            if not json:
+                show("\n".join(f"  {escape(line)}" for line in stop.lines))
     told["screenshots"] = _show_dashboard(output, port, serve, json) if only is None else []
     if json:
         show_json(told)

@@ -32,6 +32,7 @@ class Part:
     words: tuple[str, ...]  # after `prism`
     sum_up: Callable[[Any], list[str]]
     keep: str = ""  # file of the tour's folder that the answer is kept in
+    after: str = ""  # the part whose files it reads
     beside: Callable[[], Any] | None = field(default=None, repr=False)  # what happens while it runs
 
 
@@ -71,6 +72,7 @@ def list_parts(folder: Path) -> list[Part]:
             words=("explain", str(run / "run" / "attempts")),
             sum_up=_sum_up_verdicts,
             keep="verdicts.jsonl",
+            after="supervise",
         ),
         Part(
             name="investigate",
@@ -85,12 +87,14 @@ def list_parts(folder: Path) -> list[Part]:
             title="Its checkpoints, scored",
             words=("evaluate", str(folder / "plan.yaml"), "--output", str(folder / "evaluate")),
             sum_up=_sum_up_scores,
+            after="supervise",
         ),
         Part(
             name="characterize",
             title="A datacenter's job trace (synthetic, with the statistics of Kalos)",
             words=("characterize", str(folder / "kalos.csv"), "--output", str(folder / "datacenter")),
             sum_up=_sum_up_datacenter,
+            beside=lambda: _tracing(folder / "kalos.csv"),
         ),
     ]  # fmt: skip
 
@@ -106,7 +110,6 @@ def prepare(folder: Path) -> None:
         "checkpoints:\n  path: training/exported/*\ndatasets: [text, order, arithmetic, copy]\n"
         "hardware:\n  device: cpu\n  workers: 2\n"
     )
-    call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(folder / "kalos.csv")))
 
 
 def run_part(part: Part, folder: Path) -> Stop:
@@ -154,6 +157,13 @@ def _killing(run: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def _tracing(path: Path) -> Iterator[None]:
+    """Make the job trace that the part is given."""
+    call(("generate-trace", "kalos", "--jobs", "20000", "--output", str(path)))
+    yield
 
 
 @contextmanager
