@@ -34,6 +34,8 @@ $(READY): $(DEMO_READY)
 	@echo "setup: the tools of the test suite"
 	@UV_COMPILE_BYTECODE=1 sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
 	@$(BIN)/python scripts/compile_kernels.py tests
+	@# Compiles all test files once; workers that begin together would each do it.
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null || true
 	@touch $@
 
 demo: $(DEMO_READY)  ## the tour, on an embedded example

@@ -71,7 +71,7 @@ class RayNodes:
             process.terminate()
         for process in self.processes:
             try:
-                process.wait(600)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

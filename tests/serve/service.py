@@ -75,7 +75,7 @@ def run_service(folder: Path, *options: str, patience: tuple[float, float] | Non
         finally:
             process.terminate()
             try:
-                process.wait(600)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 
