@@ -132,8 +132,8 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
         return False
     at = next(i for i, c in enumerate(scores.candidates) if (c.members, c.stage) == (best.members, best.stage))
     inside = slice(uneven.window.first, uneven.window.last + 1)
-    during = np.zeros(case.steps.height, np.bool_)
-    during[best.window.first : best.window.last + 1] = True
+    steps = np.arange(scores.gain.shape[1])
+    during = (steps >= best.window.first) & (steps <= best.window.last)
     each = (turns.gain + turns.elsewhere)[:, inside]
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
