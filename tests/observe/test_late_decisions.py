@@ -209,8 +209,8 @@ def test_two_hosts_that_gain_alike_are_one_group() -> None:
     assert len(causes._tell_two(place(("h0", "h1", "h2", "h2")), blame(0), blame(1), 0.9)) == 1
 
 
-@pytest.mark.parametrize(("late_s", "told"), [(0.1, 1), (0.09, 0)])
-def test_two_hosts_are_told_where_waiting_for_them_is_most_of_what_steps_are_longer_by(
+@pytest.mark.parametrize(("late_s", "told"), [(0.021, 1), (0.019, 0)])
+def test_two_hosts_are_told_where_waiting_for_them_is_a_tenth_of_what_steps_are_longer_by(
     late_s: float, told: int
 ) -> None:
     longer = np.where(np.arange(STEPS) >= 4, 0.2, 0.0)
@@ -531,7 +531,7 @@ def test_rows_are_found_by_their_ends_whatever_their_order() -> None:
 def test_delays_of_a_place_are_judged_inside_its_window() -> None:
     delays = np.zeros((3, 6))
     delays[:2, 2:5] = 0.3
-    inside, wider = (score_delays(delays, [0, 1], Window(2, last, 0.3, 1.0)) for last in (4, 5))
+    inside, wider = (score_delays(delays, [0, 1], Window(2, last, 0.3, 1.0), 1.0) for last in (4, 5))
     assert wider == pytest.approx(inside - PER_STEP)
 
 

@@ -165,7 +165,7 @@ def test_a_place_gains_by_the_transfers_that_pass_it_and_loses_by_quick_ones() -
     delays = np.zeros((5, STEPS))
     delays[:2, 4:] = 0.1
     window = Window(4, STEPS - 1, 0.1, 1.0)
-    slow, mixed, quick = (score_delays(delays, rows, window) for rows in ([0, 1], [0, 1, 2], [2, 3]))
+    slow, mixed, quick = (score_delays(delays, rows, window, 1.0) for rows in ([0, 1], [0, 1, 2], [2, 3]))
     assert slow > mixed > 0 > quick
     assert quick == pytest.approx(-PER_STEP * window.length)
 

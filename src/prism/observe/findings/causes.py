@@ -86,8 +86,8 @@ def _choose(
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
-        if longer is not None and best.late_s < levels.SHARE_HALF * float(np.median(longer[longer > 0])):
-            return []  # What all wait for the two is not why steps are longer.
+        if longer is not None and best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0])):
+            return []  # What all wait for the two is hardly anything of what steps are longer by.
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []

@@ -161,7 +161,7 @@ def _propose(
     num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
     return Proposal(
         finding=told,
-        gain=score_delays(scene.slower, rows, Window(first, last, mean, share)) - math.log(num_suspects),
+        gain=score_delays(scene.slower, rows, Window(first, last, mean, share), 1.0) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
     )
 

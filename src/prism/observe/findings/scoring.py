@@ -167,15 +167,10 @@ def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: boo
     return gain / table.scale_s, late
 
 
-def score_delays(slower: Floats, rows: Sequence[int], window: Window) -> float:
-    """What a place gains in a stretch of steps if the transfers of these rows take longer by one factor.
-
-    `slower` are shares. Factors count by their logarithm: one message that waits for a late rank takes a hundred times
-    as long, which no link makes it, and is no hundred times the evidence.
-    """
-    factor = np.log1p(slower)
-    gain, _ = _gain_rows(factor, np.array(rows, np.int64))
-    inside = gain[window.first : window.last + 1] / measure_scale(factor, 1.0)
+def score_delays(delay_s: Floats, rows: Sequence[int], window: Window, step_s: float) -> float:
+    """What a place gains in a stretch of steps if the transfers of these rows take longer by one amount."""
+    gain, _ = _gain_rows(delay_s, np.array(rows, np.int64))
+    inside = gain[window.first : window.last + 1] / measure_scale(delay_s, step_s)
     return float((inside - PER_STEP).sum())
 
 
