@@ -209,6 +209,25 @@ def test_two_hosts_that_gain_alike_are_one_group() -> None:
     assert len(causes._tell_two(place(("h0", "h1", "h2", "h2")), blame(0), blame(1), 0.9)) == 1
 
 
+@pytest.mark.parametrize(("late_s", "told"), [(0.021, 1), (0.019, 0)])
+def test_two_hosts_are_told_where_waiting_for_them_is_a_tenth_of_what_steps_are_longer_by(
+    late_s: float, told: int
+) -> None:
+    longer = np.where(np.arange(STEPS) >= 4, 0.2, 0.0)
+    every = [[-3.0] * 4 + [gain] * 6 for gain in (20.0, 19.0, -3.0, -3.0)]
+    scores = replace(gains(every, (0.1, 0.1, 0.0, 0.0)), late_s=np.full((4, STEPS), late_s))
+    found = causes._choose(place(lengths=[1.0] * 4 + [1.2] * 6), scores, None, longer)
+    assert [p.finding.culprit.type for p in found] == ["group"] * told
+
+
+def test_two_that_all_wait_for_alike_are_told_apart_by_their_own_work_alone() -> None:
+    scores = gains(np.zeros((4, STEPS)).tolist())
+    best, rival = (blame(e, gain=gain, of_wait=gain - 6 * 3) for e, gain in ((1, 2600.0), (2, 2500.0)))
+    assert causes._may_be_either(scores, best, rival, None)
+    assert not causes._may_be_either(scores, replace(best, gain=2700.0), rival, None)
+    assert not causes._may_be_either(scores, best, replace(rival, gain=2000.0, of_wait=2000.0), None)
+
+
 # -- another host each time
 
 
@@ -417,6 +436,15 @@ def test_the_last_step_of_a_window_counts() -> None:
     every[0, -1] = -200.0
     (told,) = causes._choose(place(), gains(every.tolist(), (0.2, 0.2, 0.0, 0.0)), always, None)
     assert told.finding.culprit.id == "h1"
+
+
+def test_one_long_pause_of_a_host_does_not_hide_that_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = np.zeros((4, STEPS))
+    for step in range(4, STEPS):
+        late[step % 4, step], late[(step + 1) % 4, step], late[(step + 2) % 4, step] = 0.3, 0.2, 0.1
+    late[1, 6] = 30.0
+    case = place(lengths=[1.0] * 4 + [1.3] * 2 + [31.0] + [1.3] * 3)
+    assert [kind for kind, *_ in find(monkeypatch, case, ring(late))] == ["load_imbalance"]
 
 
 def test_turns_that_no_single_host_gains_from_are_sure() -> None:

@@ -505,3 +505,13 @@ def test_which_of_the_suspects_is_slow_costs_its_choice() -> None:
     told = network.find_network(replace(scene, slower=delays))[0].gain
     free = score_delays(delays, [0, 1], Window(0, 5, 1.0, 1.0), 1.0)
     assert 0 < told == pytest.approx(free - np.log(len(set().union(*scene.touches))))
+
+
+def test_pairs_of_many_messages_without_a_pace_wait_for_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One link slows all that passes it; other groups of the same hosts wait for it once in a step."""
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    case, transfers = make_case([1.0] * STEPS), make_transfers(units=[0, 1, 2, 3], against_like=np.ones((HOSTS, STEPS)))
+    paced, waits = slow_pair(0, even=True), replace(slow_pair(1), unpaced=True)
+    for slow, counted in (([paced, waits], [0]), ([slow_pair(0), waits], [0, 1]), ([paced, slow_pair(1)], [0, 1])):
+        scene = network.find_scene(case, transfers, slow, None)
+        assert scene is not None and sorted(scene.slow) == counted

@@ -86,6 +86,8 @@ def _choose(
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
+        if longer is not None and best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0])):
+            return []  # What all wait for the two is hardly anything of what steps are longer by.
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
@@ -93,7 +95,9 @@ def _choose(
 
 def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | None) -> bool:
     """Whether two gain alike, or the hops between them, which are late if either of the two is, are most of it."""
-    close = best.gain - rival.gain < PER_STEP * best.window.length
+    own, others_own = best.gain - best.of_wait, rival.gain - rival.of_wait
+    apart = own - others_own if rival.of_wait >= _TIED * best.of_wait else best.gain - rival.gain
+    close = apart < PER_STEP * best.window.length
     return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
 
 
@@ -128,14 +132,27 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
         return False
     at = next(i for i, c in enumerate(scores.candidates) if (c.members, c.stage) == (best.members, best.stage))
     inside = slice(uneven.window.first, uneven.window.last + 1)
-    gain = max(best.gain, float((scores.gain + scores.elsewhere)[at, inside].sum()))
-    is_ahead = gain >= _TIED * uneven.gain
-    most = _sum_own_work(turns, inside)
-    if len(set(case.stages.stage.values())) > 1 and most > 0:
-        by_work = float((scores.gain - scores.of_wait)[at, inside].sum()) >= _TIED * most
+    steps = np.arange(scores.gain.shape[1])
+    during = (steps >= best.window.first) & (steps <= best.window.last)
+    each = (turns.gain + turns.elsewhere)[:, inside]
+    alone = np.where(during, scores.gain[at], 0.0)[inside]
+    is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
+    own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
+    if len(set(case.stages.stage.values())) > 1 and _sum_own_work(turns, inside) > 0:
         # Whoever waits for a replica is in it, so its own work is all that it gains.
-        is_ahead = by_work or (is_ahead and len(_hosts(case, turns.candidates[0].members)) == 1)
+        is_host = len(_hosts(case, turns.candidates[0].members)) == 1
+        is_ahead = _gains_as_much(own[at, inside], works) or (is_ahead and is_host)
     return is_ahead and _is_alike(scores, best)
+
+
+def _gains_as_much(one: Floats, each: Floats) -> bool:
+    """Whether one gains about as much by step as the best of each step does, whose choice costs.
+
+    The step that gains most is left out: one long pause of a host does not show that it is late in other steps.
+    """
+    most = each.max(axis=0) - float(np.log(len(each)))
+    others = np.arange(len(most)) != most.argmax()
+    return bool(one[others].sum() >= _TIED * most[others].sum())
 
 
 def _sum_own_work(turns: Scores, inside: slice) -> float:

@@ -43,7 +43,9 @@ def find_scene(
     felt = [p for p in slow if p.sound and not p.early and _is_felt(case, p)]
     if transfers is None or not felt:
         return None
-    return set_scene(case, transfers, slow, felt, routes)
+    # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it.
+    paced = any(p.even for p in felt)
+    return set_scene(case, transfers, slow, [p for p in felt if not (paced and p.unpaced)], routes)
 
 
 def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Proposal]:

@@ -55,6 +55,7 @@ class SlowPair:
     sound: bool  # no wait for a late rank explains it
     early: bool  # done before others of its collectives, which hold it up
     even: bool  # many messages, most of those sent meanwhile, take one time a byte
+    unpaced: bool = False  # of many messages sent meanwhile not most take one time a byte
     slow_steps: tuple[int, ...]
 
 
@@ -150,19 +151,21 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         for r, p in best.items()
     }
     last = find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
-    even, uneven = compare_paces(transfers, best)
+    even, uneven, many = compare_paces(transfers, best)
     return [
-        replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even) for r, p in best.items()
+        replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even, unpaced=r in many - even)
+        for r, p in best.items()
     ]
 
 
-def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], set[int]]:
-    """Slow rows whose slow messages are many and of one pace, and hops whose are not: a late rank has no pace.
+def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], set[int], set[int]]:
+    """Slow rows whose slow messages are many and of one pace, hops whose are not, and rows that send many.
 
+    A late rank has no pace.
     Hops of a collective share one fate: where half of the slow ones have no pace, none has.
     """
     if not best:
-        return set(), set()
+        return set(), set(), set()
     steps = pl.DataFrame(
         [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in best.items()],
         {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
@@ -174,8 +177,9 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     usual = pace.filter(~slow).median().fill_null(0).over("row")
     spread = pace.quantile(0.75) / pace.quantile(0.25)
     own = paces.filter(~slow).group_by("row").agg(spread.alias("own"))
-    found = paces.with_columns(usual.alias("usual"), slow.sum().over("row").alias("sent"))
-    found = found.filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
+    paces = paces.with_columns(usual.alias("usual"), slow.sum().over("row").alias("sent"))
+    many = set(paces.filter(pl.col("sent") >= _FEW)["row"].to_list())
+    found = paces.filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
     found = found.group_by("row", "sent").agg(spread.alias("spread"), pl.len().alias("num"))
     found = found.join(own, on="row", how="left").filter(pl.col("num") >= _FEW)
     limit = (_OWN_SPREAD * pl.col("own").fill_null(1.0)).clip(_ONE_PACE, _ANY_PACE)
@@ -185,7 +189,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     hops = [row for row, p in best.items() if p.kind not in POINT_TO_POINT]
     slow_hops, uneven_hops = (Counter(unit[row] for row in rows) for rows in (hops, uneven.intersection(hops)))
     uneven = {row for row in hops if 2 * uneven_hops[unit[row]] >= slow_hops[unit[row]]}
-    return even - uneven, uneven
+    return even - uneven, uneven, many
 
 
 def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:
