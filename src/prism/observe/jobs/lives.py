@@ -1,7 +1,7 @@
 """Lives: jobs that follow each other on the same hosts are different jobs.
 
 All pairs of a job fall silent when it ends. What the same endpoints send afterwards is another job where its messages
-have other sizes or come at another rate; otherwise the job only paused or was started again.
+have other sizes, or come at another rate over new connections; otherwise the job only paused or was started again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SuccessionConfig:
     most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
+    same_hosts: float = levels.SHARE_HALF  # share of all endpoints, or of the connections, that both stretches have
     same_members: float = levels.SHARE_LARGE  # the same, where one of them is too short for all members to show
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
     same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
@@ -178,6 +178,7 @@ class _Job:
     number: int
     begin_ns: int
     endpoints: Ints
+    connections: Ints  # none where connections are not told apart
     rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
     sizes: dict[int, int]  # messages by class of size
     length_ns: int
@@ -210,9 +211,19 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
         if alike and not same:
             continued.append(job.number)
         # Of one job the longest stretch tells most.
-        longest = max([job, *(b for b in alike if same)], key=lambda one: one.num)
+        longest = max(parts := [job, *(b for b in alike if same)], key=lambda one: one.num)
+        longest = replace(longest, connections=np.unique(np.concatenate([p.connections for p in parts])))
         last_at.update(dict.fromkeys(job.endpoints.tolist(), longest))
     return np.array([name[j] for j in jobs.tolist()], np.int64), continued
+
+
+def _keeps_connections(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
+    """Whether most connections are the same: queue pairs and sockets end with the process that opened them.
+
+    A later process gets the number of an earlier one by chance, but not for most of its connections.
+    """
+    fewer = min(len(before.connections), len(after.connections))
+    return len(np.intersect1d(before.connections, after.connections)) > config.same_hosts * fewer
 
 
 def _keeps_members(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
@@ -232,9 +243,11 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         [np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)]
     )
     start = traffic.messages["start_ns"].to_numpy()[rows]
-    sent = traffic.messages.select("pair", "stream", "start_ns", "bytes")[rows]
-    size = (pl.col("bytes").clip(1).mean().over("stream").log() / 0.1).round().cast(pl.Int64).alias("size")
-    sent = sent.with_columns(size)
+    stream = traffic.messages["stream"].to_numpy()[rows]
+    # The size is that of all messages of a stream: a part of a step may hold only the smaller ones of a sampled stream.
+    mean = np.maximum(traffic.stream_load[stream] / traffic.stream_num[stream], 1.0)
+    size = pl.Series("size", np.round(np.log(mean) / 0.1).astype(np.int64))
+    sent = traffic.messages.select("pair", "start_ns")[rows].with_columns(size)
     # A job that is started again has other connections, but sends as often between the same two endpoints.
     by_pair = sent.group_by("pair", "size").agg(pl.col("start_ns").sort())
     timed = {(pair, size): time_rests_of(times.to_numpy()) for pair, size, times in zip(*by_pair, strict=True)}
@@ -244,6 +257,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         number=number,
         begin_ns=int(start.min()),
         endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
+        connections=np.unique(traffic.connection_of[stream]) if traffic.connected else np.zeros(0, np.int64),
         rests={key: rest for key, rest in timed.items() if rest > 0},
         sizes=dict(by_size.iter_rows()),
         length_ns=max(int(start.max() - start.min()), 1),
@@ -267,6 +281,8 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     )
     if alike < config.same_sizes * fewer.num:
         return False
+    if _keeps_connections(before, after, config):
+        return True
     ratios = [
         after.rests[pair, near] / rest
         for (pair, size), rest in before.rests.items()
