@@ -2,6 +2,7 @@
 
 All pairs of a job fall silent when it ends. What the same endpoints send afterwards is another job where its messages
 have other sizes, or come at another rate over new connections; otherwise the job only paused or was started again.
+Queue pairs and sockets end with the process that opened them: what goes on over them is one job, however slow it gets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SuccessionConfig:
     most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    same_hosts: float = levels.SHARE_HALF  # share of all endpoints, or of the connections, that both stretches have
+    same_hosts: float = levels.SHARE_HALF  # share of all endpoints, or of a pair's streams, that both stretches have
     same_members: float = levels.SHARE_LARGE  # the same, where one of them is too short for all members to show
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
     same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
@@ -98,6 +99,8 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     """Stretches of the frequent pairs; None where no pair has a long silence."""
     start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
     after = _list_silences(traffic.begin, start, end, config.most_silences, config.longer)
+    if traffic.connected:
+        after = after[~_go_on(traffic, after, config.same_hosts)]
     if not len(after):
         return None
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
@@ -120,6 +123,22 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     until = np.maximum.reduceat(end, np.stack([first, last], axis=1).ravel()[:-1])[::2]
     job = _overlap(np.concatenate([src[pair], dst[pair]]), start[first], until)
     return Stretches(pair=pair, first_row=first, end_row=last, begin_ns=start[first], until_ns=until, job=job)
+
+
+def _go_on(traffic: Traffic, after: Ints, share: float) -> NDArray[np.bool_]:
+    """Whether most streams of a pair go on after a silence: messages of the same sizes over the same connections.
+
+    A later process gets the numbers of an earlier one by chance, but not for most of its connections.
+    """
+    rows, begin = traffic.by_stream
+    first, last = np.sort(rows[begin[:-1]]), np.sort(rows[begin[1:] - 1])
+    pair = traffic.messages["pair"].to_numpy()[after]
+    since, until = traffic.begin[pair], traffic.begin[pair + 1]
+    earlier = np.searchsorted(first, since)  # streams of the pairs before, whose rows come first
+    begun, ended = (np.searchsorted(moments, after) - earlier for moments in (first, last))
+    later = np.searchsorted(first, until) - earlier - ended
+    both: NDArray[np.bool_] = begun - ended > share * np.minimum(begun, later)
+    return both
 
 
 @numba.njit(cache=True, nogil=True)
@@ -178,7 +197,6 @@ class _Job:
     number: int
     begin_ns: int
     endpoints: Ints
-    connections: Ints  # none where connections are not told apart
     rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
     sizes: dict[int, int]  # messages by class of size
     length_ns: int
@@ -211,19 +229,9 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
         if alike and not same:
             continued.append(job.number)
         # Of one job the longest stretch tells most.
-        longest = max(parts := [job, *(b for b in alike if same)], key=lambda one: one.num)
-        longest = replace(longest, connections=np.unique(np.concatenate([p.connections for p in parts])))
+        longest = max([job, *(b for b in alike if same)], key=lambda one: one.num)
         last_at.update(dict.fromkeys(job.endpoints.tolist(), longest))
     return np.array([name[j] for j in jobs.tolist()], np.int64), continued
-
-
-def _keeps_connections(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
-    """Whether most connections are the same: queue pairs and sockets end with the process that opened them.
-
-    A later process gets the number of an earlier one by chance, but not for most of its connections.
-    """
-    fewer = min(len(before.connections), len(after.connections))
-    return len(np.intersect1d(before.connections, after.connections)) > config.same_hosts * fewer
 
 
 def _keeps_members(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
@@ -257,7 +265,6 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         number=number,
         begin_ns=int(start.min()),
         endpoints=np.unique(np.concatenate(ends)).astype(np.int64),
-        connections=np.unique(traffic.connection_of[stream]) if traffic.connected else np.zeros(0, np.int64),
         rests={key: rest for key, rest in timed.items() if rest > 0},
         sizes=dict(by_size.iter_rows()),
         length_ns=max(int(start.max() - start.min()), 1),
@@ -281,8 +288,6 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     )
     if alike < config.same_sizes * fewer.num:
         return False
-    if _keeps_connections(before, after, config):
-        return True
     ratios = [
         after.rests[pair, near] / rest
         for (pair, size), rest in before.rests.items()
