@@ -237,7 +237,9 @@ def _to_flows(job: PlainJob, rows: list[Any], rng: np.random.Generator) -> pl.Da
                 out["src"].append(job.address(s))
                 out["dst"].append(job.address(d))
                 out["bytes"].append(int(size / chunks / wide * noise))
-                out["src_port"].append(50_000 + q + 16 * ("pp", "dp", "cp", "tp", "ep").index(kind))
+                # Each job opens connections of its own.
+                own = 40_000 + 100 * (job.seed % 250)
+                out["src_port"].append(own + q + 16 * ("pp", "dp", "cp", "tp", "ep").index(kind))
     frame = pl.DataFrame(out)
     return frame if job.queue_pairs else frame.drop("src_port")
 

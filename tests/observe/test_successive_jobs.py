@@ -67,6 +67,50 @@ def test_what_goes_on_slower_or_with_other_sizes_is_another_job(step_ms: float, 
     assert count_pairs(write_steps(0, 12) + other) == 8
 
 
+def name_connections(rows: list[dict[str, object]], life: int) -> list[dict[str, object]]:
+    """The rows with the queue pairs of one process."""
+    return [{**row, "qp": 100 * life + HOSTS.index(str(row["src"]))} for row in rows]
+
+
+@pytest.mark.parametrize(("life", "pairs"), [(1, 4), (2, 8)], ids=["the same", "new"])
+def test_what_goes_on_slower_is_another_job_only_over_new_connections(life: int, pairs: int) -> None:
+    slower = write_steps(8_000, 12, step_ms=1.9 * STEP_MS)
+    assert count_pairs(name_connections(write_steps(0, 12), 1) + name_connections(slower, life)) == pairs
+
+
+def test_weights_that_are_gathered_before_the_first_of_a_few_steps_are_of_the_same_job() -> None:
+    # An optimizer whose states are sharded: weights before the first step, after every step gradients and weights.
+    def send(begin_ms: int, size: int) -> list[dict[str, object]]:
+        starts = [(begin_ms + 4 * i) * MS for i in range(20)]
+        ring = [(HOSTS[a], HOSTS[(a + 1) % 4]) for a in range(4)]
+        return [
+            {"start_ns": at, "end_ns": at + MS, "src": src, "dst": dst, "bytes": size}
+            for at in starts
+            for src, dst in ring
+        ]
+
+    rows = send(0, ACTIVATIONS)
+    for step in range(1, 5):
+        rows += send(2_000 * step, GRADIENTS) + send(2_000 * step + 80, ACTIVATIONS)
+    assert count_pairs(name_connections(rows, 1)) == 4
+
+
+def test_other_sizes_are_another_job_though_its_connections_have_the_same_numbers() -> None:
+    larger = write_steps(8_000, 12, size=1.7)
+    assert count_pairs(name_connections(write_steps(0, 12) + larger, 1)) == 8
+
+
+def test_part_of_a_step_is_of_the_job_whose_other_messages_sampling_does_not_tell_from_it() -> None:
+    # A few samples a message: sizes of 12 and of 20 samples are one stream. The last stretch has only the smaller ones.
+    rng = np.random.default_rng(7)
+    rows = write_steps(0, 12) + write_steps(8_000, 4, last=4)[3 * 36 :]
+    for i, row in enumerate(rows):
+        late = (int(str(row["start_ns"])) // MS % STEP_MS) // (0.09 * STEP_MS) >= 4
+        row |= {"bytes": 4_096_000 * (1 + int(rng.poisson(20 if late else 12))), "sampling_rate": 1000}
+        rows[i] = row
+    assert count_pairs(rows) == 4
+
+
 def test_a_job_that_loses_one_host_of_many_goes_on_as_another_part() -> None:
     many = [f"10.0.{i}.1" for i in range(8)]
     rows = write_steps(0, 12, hosts=many) + write_steps(8_000, 12, hosts=many[:7])

@@ -1,7 +1,8 @@
 """Lives: jobs that follow each other on the same hosts are different jobs.
 
 All pairs of a job fall silent when it ends. What the same endpoints send afterwards is another job where its messages
-have other sizes or come at another rate; otherwise the job only paused or was started again.
+have other sizes, or come at another rate over new connections; otherwise the job only paused or was started again.
+Queue pairs and sockets end with the process that opened them: what goes on over them is one job, however slow it gets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SuccessionConfig:
     most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
-    same_hosts: float = levels.SHARE_HALF  # share of all endpoints that both stretches have
+    same_hosts: float = levels.SHARE_HALF  # share of all endpoints, or of a pair's streams, that both stretches have
     same_members: float = levels.SHARE_LARGE  # the same, where one of them is too short for all members to show
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
     same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
@@ -98,6 +99,8 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     """Stretches of the frequent pairs; None where no pair has a long silence."""
     start, end = (traffic.messages[c].to_numpy() for c in ("start_ns", "end_ns"))
     after = _list_silences(traffic.begin, start, end, config.most_silences, config.longer)
+    if traffic.connected:
+        after = after[~_go_on(traffic, after, config.same_hosts)]
     if not len(after):
         return None
     src, dst = (traffic.pairs[c].to_numpy().astype(np.int64) for c in ("src", "dst"))
@@ -120,6 +123,22 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
     until = np.maximum.reduceat(end, np.stack([first, last], axis=1).ravel()[:-1])[::2]
     job = _overlap(np.concatenate([src[pair], dst[pair]]), start[first], until)
     return Stretches(pair=pair, first_row=first, end_row=last, begin_ns=start[first], until_ns=until, job=job)
+
+
+def _go_on(traffic: Traffic, after: Ints, share: float) -> NDArray[np.bool_]:
+    """Whether most streams of a pair go on after a silence: messages of the same sizes over the same connections.
+
+    A later process gets the numbers of an earlier one by chance, but not for most of its connections.
+    """
+    rows, begin = traffic.by_stream
+    first, last = np.sort(rows[begin[:-1]]), np.sort(rows[begin[1:] - 1])
+    pair = traffic.messages["pair"].to_numpy()[after]
+    since, until = traffic.begin[pair], traffic.begin[pair + 1]
+    earlier = np.searchsorted(first, since)  # streams of the pairs before, whose rows come first
+    begun, ended = (np.searchsorted(moments, after) - earlier for moments in (first, last))
+    later = np.searchsorted(first, until) - earlier - ended
+    both: NDArray[np.bool_] = begun - ended > share * np.minimum(begun, later)
+    return both
 
 
 @numba.njit(cache=True, nogil=True)
@@ -232,9 +251,11 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
         [np.arange(a, b) for a, b in zip(stretches.first_row[own], stretches.end_row[own], strict=True)]
     )
     start = traffic.messages["start_ns"].to_numpy()[rows]
-    sent = traffic.messages.select("pair", "stream", "start_ns", "bytes")[rows]
-    size = (pl.col("bytes").clip(1).mean().over("stream").log() / 0.1).round().cast(pl.Int64).alias("size")
-    sent = sent.with_columns(size)
+    stream = traffic.messages["stream"].to_numpy()[rows]
+    # The size is that of all messages of a stream: a part of a step may hold only the smaller ones of a sampled stream.
+    mean = np.maximum(traffic.stream_load[stream] / traffic.stream_num[stream], 1.0)
+    size = pl.Series("size", np.round(np.log(mean) / 0.1).astype(np.int64))
+    sent = traffic.messages.select("pair", "start_ns")[rows].with_columns(size)
     # A job that is started again has other connections, but sends as often between the same two endpoints.
     by_pair = sent.group_by("pair", "size").agg(pl.col("start_ns").sort())
     timed = {(pair, size): time_rests_of(times.to_numpy()) for pair, size, times in zip(*by_pair, strict=True)}

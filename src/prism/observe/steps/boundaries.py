@@ -251,7 +251,9 @@ def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
         # Several marks in a row may stray; the next one that does not is a whole number of steps away.
         whole = i + 2 >= len(at)
         for k in range(i + 2, len(at)):
-            whole = whole or abs(at[k] - due[i] - (k - i) * usual) <= slack
+            if abs(at[k] - due[i] - (k - i) * usual) <= slack:
+                whole = True
+                break
         # What is left over at the very end is no step.
         if wanted < len(start) and (whole or (i + 3 == len(at) and at[i + 2] - wanted < usual)):
             due[i + 1] = _widest(start, wanted, slack)
