@@ -109,11 +109,11 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
         own = _score_layouts(count, config)
         best = max(score for score, _ in own)
         scored += [(score - best, place, d) for score, d in own]
-    total = sum(math.exp(config.sharpness * behind) for behind, _, _ in scored)
+    total = sum(math.exp(behind) for behind, _, _ in scored)
     return [
-        RankedLayout(degrees=d, probability=config.sure * math.exp(config.sharpness * behind) / total)
+        RankedLayout(degrees=d, probability=config.sure * math.exp(behind) / total)
         for behind, _, d in sorted(scored, key=lambda r: (-r[0], r[1], r[2].tp))
-        if behind >= math.log(config.close)
+        if behind >= config.sharpness * math.log(config.close)
     ]
 
 
@@ -122,7 +122,7 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
 
     No reading makes a layout likelier, so its score is known to be too low before all readings are asked.
     """
-    lost = math.log(sys.float_info.epsilon) / config.sharpness
+    lost = math.log(sys.float_info.epsilon)
     best, own = -math.inf, []
     layouts = _list_with_priors(count.ranks, count.per_host, config)
     for place, (score, degrees) in sorted(
@@ -131,7 +131,7 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
         for reading in count.readings:
             if score < best + lost:
                 break
-            score += reading.log_likelihood(degrees)
+            score += config.sharpness * reading.log_likelihood(degrees)
         best = max(best, score)
         own.append((score, place))
     return [(score, layouts[place][1]) for score, place in sorted(own, key=itemgetter(1)) if score >= best + lost]

@@ -17,7 +17,7 @@ from prism.observe.parallelism.gradient_groups import GradientGroups, waits_for_
 from prism.observe.parallelism.layout_model import Degrees, LayoutConfig, Reading, stages_on_host
 from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
 from prism.observe.parallelism.rank_counts import Ranks
-from prism.observe.parallelism.stages import StageMap
+from prism.observe.parallelism.stages import StageMap, list_onward_streams
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
@@ -208,10 +208,8 @@ def _has_unseen_ranks(gradient_groups: GradientGroups, streams: pl.DataFrame, in
 
 def _count_senders(streams: pl.DataFrame, stages: StageMap, key: str) -> int:
     """Ranks that send to the next stage, of the stage with most of them."""
-    pipe = streams.filter(pl.col("kind") == "pp")
-    src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
-    onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)
-    return int(onward.group_by("from").agg(pl.col(key).n_unique())[key].max() or 0)  # type: ignore[arg-type]
+    onward = list_onward_streams(streams, stages, key).group_by("from").agg(pl.col(key).n_unique())
+    return int(onward[key].max() or 0)  # type: ignore[arg-type]
 
 
 def _shards_by_layer(streams: pl.DataFrame) -> bool:
