@@ -24,7 +24,7 @@ class LayoutConfig:
     stages: float = 0.98  # stages that messages pass
     senders: float = 0.9  # ranks that send to the next stage; a rank may send through the NIC of another
     groups: float = levels.SHARE_NEARLY_ALL  # groups that sum gradients on a host
-    one_group: float = levels.SHARE_HALF  # a single one: groups that wait for the same late rank end as one
+    one_group: float = levels.SHARE_LARGE  # a single one: groups that wait for the same late rank end as one
     lockstep: float = 0.92  # ranks that begin as one
     unseen: float = 0.9  # what follows from messages that are not there
     context: float = levels.SHARE_SMALL  # share of jobs that split sequences
@@ -156,10 +156,24 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> tuple[int, in
 
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
-    """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
+    """How common a layout is: the share of the jobs that use each degree, over the values it may have.
+
+    Sequences are split where tensors are split already, so their share is one of these jobs.
+    """
     tensor = config.tensor if degrees.pp > 1 and degrees.ep == 1 else config.tensor_alone
-    shares = (degrees.cp, config.context), (degrees.ep, config.experts), (degrees.tp, tensor)
-    log = sum(math.log(share if degree > 1 else 1 - share) for degree, share in shares)
+    context = config.context / tensor if degrees.tp > 1 else config.context**2
+    shares = (
+        (degrees.tp, tensor, per_host),
+        (degrees.cp, context, ranks),
+        (degrees.ep, config.experts, ranks),
+    )
+    log = sum(math.log(share / _count_degrees(most) if n > 1 else 1 - share) for n, share, most in shares)
     log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))
     several = stages_on_host(degrees, ranks, per_host)[0] > 1
     return log + math.log(config.shared_host if several else 1 - config.shared_host)
+
+
+@lru_cache(maxsize=64)
+def _count_degrees(ranks: int) -> int:
+    """Degrees of more than one that so many ranks allow; one where there are none."""
+    return max(1, sum(ranks % n == 0 for n in range(2, ranks + 1)))
