@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
-from prism.observe.parallelism.gradient_groups import GradientGroups, waits_for_senders_alone
+from prism.observe.parallelism.gradient_groups import GradientGroups, find_independent_ranks
 from prism.observe.parallelism.layout_model import Degrees, LayoutConfig, Reading, stages_on_host
 from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
 from prism.observe.parallelism.rank_counts import Ranks
@@ -184,10 +184,11 @@ def read_lockstep(traffic: Traffic, counts: Counts) -> Iterator[Reading]:
         and not counts.spans
         and gradients.stages == 1
         and _has_unseen_ranks(gradients, counts.streams, counts.inside)
-        and waits_for_senders_alone(traffic, counts.streams)
     ):
         together = int(counts.inside / gradients.dense)
-        yield Reading(value=together, reliability=config.groups, predict=lambda d: (d.cp,))
+        if independent := find_independent_ranks(traffic, counts.streams, together):
+            fits = {together // n for n in independent}
+            yield Reading(value=1, reliability=config.unseen, predict=lambda d: (int(d.cp in fits),))
 
 
 def part_experts(gradient_groups: GradientGroups, per_host: float) -> GradientGroups:

@@ -27,7 +27,6 @@ _MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
 _ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
 _FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too
 _CLOSER = levels.SHARE_MINOR  # of how far strangers scatter
-_TOLERANCE_NS = levels.CLOCK_TOLERANCE_NS
 
 Flags = NDArray[np.bool_]
 
@@ -114,7 +113,7 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
     widest = np.where(scatter < connections[0].usual_silence, scatter, 0.0).max(axis=1, keepdims=True)
     # Where every stage has one host there are no independent ranks to compare with. Replicas then work apart for the
     # time from one message to the next at least; silence also holds what all of the job waited for together.
-    close = min(_CLOSER * free_ns or np.inf, max(BOUND_SCATTER * connections[0].usual_interval, _TOLERANCE_NS))
+    close = min(_CLOSER * free_ns or np.inf, BOUND_SCATTER * connections[0].usual_interval)
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same
