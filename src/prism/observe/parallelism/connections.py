@@ -23,8 +23,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 BOUND_SCATTER = 3e-4
-"""Of the time that ranks work apart: from one message of a pipeline to the next 2e-5 to 7e-5 were measured between ranks
-in lockstep, 2e-3 to 3e-2 between replicas."""
+"""Of the time that ranks work apart: from one message of a pipeline to the next 2e-5 to 7e-5 were measured between
+ranks in lockstep, 2e-3 to 3e-2 between replicas."""
 _MOST_EVENTS = levels.SAMPLED_MESSAGES  # beginnings that are compared
 _MOST_ENDS = levels.MAX_MESSAGES
 _MOST_SHIFTS = levels.SAMPLED_GROUPS  # differences of clocks that are tried

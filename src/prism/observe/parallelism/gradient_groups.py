@@ -130,6 +130,11 @@ def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -
     ends = first.end[np.searchsorted(first.start, first.fresh)]
     waits = np.array([_wait(connection, ends, shortest) for connection in group])
     waits = waits[:, ~np.isnan(waits).all(axis=0)]
+    return fit_independent_ranks(waits, num_hosts, most)
+
+
+def fit_independent_ranks(waits: Floats, num_hosts: int, most: int) -> set[int]:
+    """How many ranks of a host may arrive independently, given what each visible connection waits in each step."""
     least = np.nanmin(waits, axis=0)
     undelayed = float(np.quantile(least, _VISIBLE_LAST))
     each = float(np.nanmean(waits)) - undelayed
@@ -144,7 +149,7 @@ def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -
 
 
 def _share_of_wait(visible: int, each: int) -> float:
-    """Of the mean wait: how much later the last rank comes than the last visible one, of `each` ranks per visible one."""
+    """How much later than the last visible rank the last of all comes, of the mean wait; `each` stand behind one."""
     last = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in (visible, visible * each)]  # Blom, 1958
     return 1 - last[0] / last[1]
 
