@@ -42,10 +42,11 @@ def test_ranks_that_share_a_sequence_come_closer_together_than_those_of_other_ho
     assert count_in_step([place(seed, sharing) for seed in (1, 2, 3)], STEP_NS, np.inf) == sharing
 
 
-def test_replicas_that_come_closer_by_chance_in_few_steps_share_no_sequence() -> None:
-    places = [place(seed, 1, 2) for seed in (1, 2)]
-    near = [make_connection(np.random.default_rng(seed).normal(0, 4e5, STEPS)) for seed in (3, 4)]
-    assert count_in_step([*places, [near]], STEP_NS, np.inf) == 1
+def test_replicas_of_a_host_that_is_late_as_a_whole_share_no_sequence() -> None:
+    rng = np.random.default_rng(1)
+    hosts = [rng.normal(0, 1e6, STEPS) for _ in range(3)]
+    places = [[[make_connection(late + rng.normal(0, 4.5e5, STEPS)) for _ in range(2)]] for late in hosts]
+    assert count_in_step(places, STEP_NS, np.inf) == 1
 
 
 def make_pipeline(apart_ns: float, seed: int, first_late_ns: float = 0.0) -> Connection:
