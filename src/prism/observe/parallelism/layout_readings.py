@@ -133,6 +133,8 @@ class Counts:
             on_host = self.inside  # Each of the groups has several channels.
         if self.sharded:
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (d.tp,))
+        elif on_host == 1 and gradients.in_step > 1:
+            pass  # Groups of ranks that come as one also end as one, so that their number does not show.
         elif 0 < on_host <= self.inside:
             yield Reading(
                 value=on_host,
