@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prism.observe.parallelism.connections import Connection
-from prism.observe.parallelism.gradient_groups import _count_groups, _group_connections, _Groups
+from prism.observe.parallelism.gradient_groups import _count_groups, _group_connections, _Groups, fit_independent_ranks
 
 STEPS, STEP_NS, LENGTH_NS = 40, 500_000_000, 10_000_000
 
@@ -47,3 +47,17 @@ def test_stages_that_send_at_other_times_are_counted_by_these_and_not_by_how_muc
     # Two ranks of the first stage, which holds the embeddings, and two of the second.
     found = _count_groups(_Groups(connections=groups, load=[1.2, 1.2, 1.0, 1.0]), STEP_NS)
     assert (found.dense, found.stages) == (2, 2)
+
+
+@pytest.mark.parametrize(("independent", "expected"), [(1, {1}), (2, {2, 4}), (4, {4})])
+def test_the_more_ranks_come_independently_the_longer_the_last_visible_one_waits(
+    independent: int, expected: set[int]
+) -> None:
+    come = np.random.default_rng(1).normal(0, 1, (4, independent, 400))
+    waits = come.max(axis=(0, 1)) - come[:, 0]
+    assert fit_independent_ranks(waits, num_hosts=4, most=4) == expected
+
+
+def test_ranks_that_hardly_wait_do_not_tell_how_many_come() -> None:
+    waits = np.random.default_rng(1).normal(0.02, 0.01, (4, 400))
+    assert fit_independent_ranks(waits, num_hosts=4, most=4) == set()

@@ -72,14 +72,14 @@ def make_degrees(**given: int) -> Degrees:
 @pytest.mark.parametrize(
     ("degrees", "ranks", "shares"),
     [
-        (make_degrees(dp=8), 8, (0.9, 0.8, 0.8, 0.7)),
-        (make_degrees(dp=4, tp=2), 8, (0.9, 0.8, 0.2, 0.7)),
-        (make_degrees(dp=4, cp=2), 8, (0.1, 0.8, 0.8, 0.7)),
-        (make_degrees(dp=8, ep=8), 8, (0.9, 0.2, 0.8, 0.7)),
-        (make_degrees(dp=2, pp=2, tp=2), 8, (0.9, 0.8, 0.5, 0.3)),  # two stages on a host
-        (make_degrees(dp=4, pp=2, tp=2), 16, (0.9, 0.8, 0.5, 0.7)),  # a host for each
-        (make_degrees(dp=8, tp=3), 24, (0.9, 0.8, 0.2, 0.7, 0.02)),  # no power of two
-        (make_degrees(dp=2, tp=16), 32, (0.9, 0.8, 0.2, 0.7, 0.02)),  # more than a host holds
+        (make_degrees(dp=8), 8, (0.99, 0.8, 0.8, 0.7)),
+        (make_degrees(dp=4, tp=2), 8, (0.5, 0.8, 0.2 / 3, 0.7)),  # 2, 4 or 8 ranks; half of these split sequences
+        (make_degrees(dp=4, cp=2), 8, (0.01 / 3, 0.8, 0.8, 0.7)),  # sequences, but no tensors
+        (make_degrees(dp=8, ep=8), 8, (0.99, 0.2 / 3, 0.8, 0.7)),
+        (make_degrees(dp=2, pp=2, tp=2), 8, (0.8, 0.8, 0.5 / 3, 0.3)),  # two stages on a host
+        (make_degrees(dp=4, pp=2, tp=2), 16, (0.8, 0.8, 0.5 / 3, 0.7)),  # a host for each
+        (make_degrees(dp=8, tp=3), 24, (0.5, 0.8, 0.2 / 3, 0.7, 0.02)),  # no power of two
+        (make_degrees(dp=2, tp=16), 32, (0.5, 0.8, 0.2 / 3, 0.7, 0.02)),  # more than a host holds
     ],
     ids=str,
 )
@@ -111,7 +111,17 @@ def test_stages_share_a_host_where_one_holds_several() -> None:
 
 
 def test_layouts_far_less_likely_than_the_best_are_left_out() -> None:
-    found = rank(16, read(pp=4, tp=2, cp=1, ep=1))
+    found = rank(16, read(pp=4, cp=1, ep=1))
     behind = [math.log(r.probability / found[0].probability) / LayoutConfig().sharpness for r in found]
     assert len(found) > 1 and all(b >= math.log(0.05) - 1e-9 for b in behind)
     assert sum(r.probability for r in found) < 0.97
+
+
+def test_what_no_count_tells_is_said_as_surely_as_it_is_common() -> None:
+    in_host = Reading(value=1, reliability=0.95, predict=lambda d: (int(d.cp < 8),))
+    bare, *others = rank(16, [*read(pp=1, tp=2, ep=1), in_host])
+    split = sum(other.probability for other in others if other.degrees.cp > 1)
+    assert (bare.degrees.dp, bare.degrees.tp) == (8, 2)
+    assert split == pytest.approx(
+        0.5 * bare.probability, rel=0.1
+    )  # Of tensors that are split half come with sequences.

@@ -199,14 +199,14 @@ def degrees(**values: int) -> Degrees:
 @pytest.mark.parametrize(
     ("layout", "factors"),
     [
-        ({"dp": 16}, (0.9, 0.8, 0.8, 0.7)),
-        ({"dp": 4, "pp": 4}, (0.9, 0.8, 0.5, 0.3)),  # two stages on each host of eight
-        ({"dp": 8, "pp": 2}, (0.9, 0.8, 0.5, 0.7)),
-        ({"dp": 4, "pp": 2, "tp": 2}, (0.9, 0.8, 0.5, 0.7)),
-        ({"dp": 8, "tp": 2}, (0.9, 0.8, 0.2, 0.7)),
-        ({"dp": 8, "cp": 2}, (0.1, 0.8, 0.8, 0.7)),
-        ({"dp": 8, "pp": 2, "ep": 2}, (0.9, 0.2, 0.8, 0.7)),
-        ({"tp": 16}, (0.9, 0.8, 0.2, 0.02, 0.7)),  # over hosts
+        ({"dp": 16}, (0.99, 0.8, 0.8, 0.7)),
+        ({"dp": 4, "pp": 4}, (0.99, 0.8, 0.5, 0.3)),  # two stages on each host of eight
+        ({"dp": 8, "pp": 2}, (0.99, 0.8, 0.5, 0.7)),
+        ({"dp": 4, "pp": 2, "tp": 2}, (0.8, 0.8, 0.5 / 3, 0.7)),
+        ({"dp": 8, "tp": 2}, (0.5, 0.8, 0.2 / 3, 0.7)),
+        ({"dp": 8, "cp": 2}, (0.01 / 4, 0.8, 0.8, 0.7)),
+        ({"dp": 8, "pp": 2, "ep": 2}, (0.99, 0.2 / 4, 0.8, 0.7)),
+        ({"tp": 16}, (0.5, 0.8, 0.2 / 3, 0.02, 0.7)),  # over hosts
     ],
 )
 def test_how_common_a_layout_is(layout: dict[str, int], factors: tuple[float, ...]) -> None:
@@ -215,7 +215,7 @@ def test_how_common_a_layout_is(layout: dict[str, int], factors: tuple[float, ..
 
 def test_tensors_split_over_a_number_that_is_no_power_of_two_are_rare() -> None:
     rare = _log_prior(degrees(dp=4, tp=3), 12, 8, LayoutConfig())
-    assert rare == pytest.approx(sum(map(math.log, (0.9, 0.8, 0.2, 0.02, 0.7))))
+    assert rare == pytest.approx(sum(map(math.log, (0.5, 0.8, 0.2 / 3, 0.02, 0.7))))
 
 
 def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_each_other() -> None:
@@ -232,13 +232,14 @@ def test_layouts_that_change_no_digit_are_left_out_and_counts_are_as_likely_as_e
     assert [math.prod((r.degrees.dp, r.degrees.pp, r.degrees.tp, r.degrees.cp)) for r in tops[:2]] == [16, 32]
 
 
-def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood() -> None:
-    count = RankCount(ranks=16, per_host=8, readings=[])
-    scores = {d: score for score, d in _score_layouts(count, LayoutConfig())}
-    first, *others = rank_layouts([count])
+def test_a_layout_is_as_likely_as_the_cube_of_its_likelihood_and_no_more_common_for_it() -> None:
+    reading = Reading(value=4, reliability=0.6, predict=lambda d: (d.pp,))
+    config = LayoutConfig()
+    first, *others = rank_layouts([RankCount(ranks=16, per_host=8, readings=[reading])])
     for other in others:
-        behind = scores[first.degrees] - scores[other.degrees]
-        assert math.log(first.probability / other.probability) == pytest.approx(3 * behind)
+        common = _log_prior(first.degrees, 16, 8, config) - _log_prior(other.degrees, 16, 8, config)
+        likely = reading.log_likelihood(first.degrees) - reading.log_likelihood(other.degrees)
+        assert math.log(first.probability / other.probability) == pytest.approx(common + 3 * likely)
 
 
 def test_the_confidence_in_a_degree_is_that_of_all_layouts_that_have_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from prism.observe.parallelism.connections import Connection, keep_step, measure_bond
 from prism.observe.parallelism.gradient_groups import count_stages_by_load
-from prism.observe.parallelism.lockstep_ranks import LockstepRanks, split_lockstep_ranks
+from prism.observe.parallelism.lockstep_ranks import LockstepRanks, _compare_all, split_lockstep_ranks
 from prism.observe.parallelism.pairs import choose_kind, label_pairs
 from prism.observe.parallelism.shared_sequences import count_in_step
 
@@ -40,6 +40,32 @@ def place(seed: int, sharing: int, connections: int = 4) -> list[list[Connection
 @pytest.mark.parametrize("sharing", [1, 2, 4])
 def test_ranks_that_share_a_sequence_come_closer_together_than_those_of_other_hosts(sharing: int) -> None:
     assert count_in_step([place(seed, sharing) for seed in (1, 2, 3)], STEP_NS, np.inf) == sharing
+
+
+def test_replicas_of_a_host_that_is_late_as_a_whole_share_no_sequence() -> None:
+    rng = np.random.default_rng(1)
+    hosts = [rng.normal(0, 1e6, STEPS) for _ in range(3)]
+    places = [[[make_connection(late + rng.normal(0, 4.5e5, STEPS)) for _ in range(2)]] for late in hosts]
+    assert count_in_step(places, STEP_NS, np.inf) == 1
+
+
+def make_pipeline(apart_ns: float, seed: int, first_late_ns: float = 0.0) -> Connection:
+    """Sixteen micro-batches of 15 ms in a row and then nothing for longer, as activations go in GPipe."""
+    rng = np.random.default_rng(seed)
+    start = (np.arange(STEPS)[:, None] * 2 * STEP_NS + np.arange(16) * 15_000_000).ravel()
+    start = start + rng.normal(0, apart_ns, len(start)).astype(np.int64)
+    start[0] += int(first_late_ns)
+    end = start + 2_000_000
+    silence = np.concatenate([[0.0], (start[1:] - end[:-1]).astype(np.float64)])
+    return Connection(src=0, start=start, end=end, silence=silence, shortest=1.9e6, moved=np.zeros(len(start)))
+
+
+@pytest.mark.parametrize(("apart_ns", "bound"), [(5e2, 4), (1e5, 1)])
+def test_ranks_in_lockstep_are_close_beside_a_micro_batch_and_not_beside_a_silence_alone(
+    apart_ns: float, bound: int
+) -> None:
+    near, _ = _compare_all([make_pipeline(apart_ns, seed) for seed in range(4)], 0.0)
+    assert near.sum(axis=1).tolist() == [bound] * 4
 
 
 def test_transfers_that_all_begin_when_the_last_rank_has_come_may_be_of_ranks_that_are_bound() -> None:

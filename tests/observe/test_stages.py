@@ -7,7 +7,7 @@ import polars as pl
 
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.parallelism.message_streams import _share_together
-from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, spread_over_nics
+from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, list_onward_streams, spread_over_nics
 from prism.observe.traffic.preparation import prepare_traffic
 
 _MS = 1_000_000
@@ -88,3 +88,13 @@ def test_replicas_that_run_free_within_steps_are_of_one_job() -> None:
     )  # fmt: skip
     traffic = prepare_traffic(flows, topology)
     assert are_same_job(traffic, np.array([0]), np.array([1]))
+
+
+def test_what_interleaved_stages_hand_back_the_same_way_is_of_no_other_ranks() -> None:
+    sent = pl.DataFrame(
+        {"stream": range(6), "unit": range(6), "src": [0, 0, 0, 0, 1, 1], "dst": [1, 1, 1, 1, 0, 0]}
+    ).with_columns(src_host="src", dst_host="dst", kind=pl.lit("pp"), num=pl.Series([368, 752, 376, 752, 737, 740]))
+    stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
+    onward = list_onward_streams(sent, stages, "unit")
+    assert sorted(onward["unit"]) == [1, 3]
+    assert onward["from"].to_list() == [0, 0]

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import polars as pl
@@ -37,8 +38,7 @@ _OTHER_STAGE = (
 _FEW_HOSTS = levels.MIN_EVENTS  # of a group; among many, one that is seen is always close behind the last
 _LONGEST_WAIT = levels.RATIO_FAR  # times the shortest length that counts: a hang would outweigh all else
 _WAITS = levels.SHARE_SMALL  # of the shortest length that connections wait for each other on average, to tell anything
-# Of what each connection waits: less is left where the last to come is always one that sends.
-_UNSEEN_WAIT = levels.SHARE_MINOR
+_VISIBLE_LAST = levels.SHARE_QUICK  # of the steps: in so many a visible rank is the last one
 _STEADY = levels.SHARE_NEGLIGIBLE  # of the shortest length by which sampling may move an end
 
 
@@ -104,33 +104,54 @@ def _without_mixed(units: pl.DataFrame) -> pl.DataFrame:
     return pure if 2 * pure.height >= units.height else units
 
 
-def waits_for_senders_alone(traffic: Traffic, streams: pl.DataFrame) -> bool:
-    """Whether the last rank to arrive at a gradient sum always has a visible connection, or is in lockstep with such.
+def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> set[int]:
+    """How many ranks of a host, of `most` behind one connection, may arrive independently; empty where nothing tells.
 
     A transfer begins when its sender arrives and ends when all have arrived, so that of the last one is as short as a
-    transfer can be. Where replicas inside a host arrive independently, mostly none that leaves the host is so short.
+    transfer can be. Of ranks that arrive independently the last of all comes the later after the last visible one the
+    more there are: by the difference of the largest of so many draws of a normal distribution.
     """
     rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
-    if not 0 < largest["src_host"].n_unique() <= _FEW_HOSTS:
-        return False
+    num_hosts = largest["src_host"].n_unique()
+    if not levels.MIN_TWO <= num_hosts <= _FEW_HOSTS:
+        return set()
     connections = [read_connection(traffic, int(v)) for v in largest["stream"].to_list()]
     group = [connection for connection in connections if ends_as_one(connections[0], connection)]
     if len(group) < 2:
-        return False
+        return set()
     shortest = min(connection.shortest for connection in group)
     hosts = {connection.src: int(h) for connection, h in zip(connections, largest["src_host"].to_list(), strict=True)}
     beside = [(a, b) for i, a in enumerate(group) for b in group[:i] if hosts[a.src] == hosts[b.src]]
-    if not all(_are_bound(a, b) for a, b in beside):
-        return False
     first = max(group, key=lambda connection: len(connection.fresh))
-    if not len(first.fresh) or max(connection.noise for connection in group) > _STEADY * shortest:
-        return False
+    blurred = not len(first.fresh) or max(connection.noise for connection in group) > _STEADY * shortest
+    if blurred or not all(_are_bound(a, b) for a, b in beside):
+        return set()
     ends = first.end[np.searchsorted(first.start, first.fresh)]
     waits = np.array([_wait(connection, ends, shortest) for connection in group])
     waits = waits[:, ~np.isnan(waits).all(axis=0)]
-    each, least = float(np.nanmean(waits)), float(np.mean(np.nanmin(waits, axis=0)))
-    return each >= _WAITS and least <= _UNSEEN_WAIT * each
+    return fit_independent_ranks(waits, num_hosts, most)
+
+
+def fit_independent_ranks(waits: Floats, num_hosts: int, most: int) -> set[int]:
+    """How many ranks of a host may arrive independently, given what each visible connection waits in each step."""
+    least = np.nanmin(waits, axis=0)
+    undelayed = float(np.quantile(least, _VISIBLE_LAST))
+    each = float(np.nanmean(waits)) - undelayed
+    if each < _WAITS:
+        return set()
+    left = (float(np.mean(least)) - undelayed) / each
+    unsure = float(np.std(least)) / each / math.sqrt(len(least))
+    off = {n: abs(left - _share_of_wait(num_hosts, n)) for n in range(1, most + 1) if most % n == 0}
+    fits = [n for n, away in off.items() if away <= min(off.values()) + unsure]
+    # Of more ranks a visible one is the last more seldom, and what seems undelayed has waited: more look like fewer.
+    return set(fits) | {n for n in off if n > fits[0] > 1}
+
+
+def _share_of_wait(visible: int, each: int) -> float:
+    """How much later than the last visible rank the last of all comes, of the mean wait; `each` stand behind one."""
+    last = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in (visible, visible * each)]  # Blom, 1958
+    return 1 - last[0] / last[1]
 
 
 def _are_bound(a: Connection, b: Connection) -> bool:

@@ -24,7 +24,7 @@ class LayoutConfig:
     stages: float = 0.98  # stages that messages pass
     senders: float = 0.9  # ranks that send to the next stage; a rank may send through the NIC of another
     groups: float = levels.SHARE_NEARLY_ALL  # groups that sum gradients on a host
-    one_group: float = levels.SHARE_HALF  # a single one: groups that wait for the same late rank end as one
+    one_group: float = levels.SHARE_LARGE  # a single one: groups that wait for the same late rank end as one
     lockstep: float = 0.92  # ranks that begin as one
     unseen: float = 0.9  # what follows from messages that are not there
     context: float = levels.SHARE_SMALL  # share of jobs that split sequences
@@ -109,11 +109,11 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
         own = _score_layouts(count, config)
         best = max(score for score, _ in own)
         scored += [(score - best, place, d) for score, d in own]
-    total = sum(math.exp(config.sharpness * behind) for behind, _, _ in scored)
+    total = sum(math.exp(behind) for behind, _, _ in scored)
     return [
-        RankedLayout(degrees=d, probability=config.sure * math.exp(config.sharpness * behind) / total)
+        RankedLayout(degrees=d, probability=config.sure * math.exp(behind) / total)
         for behind, _, d in sorted(scored, key=lambda r: (-r[0], r[1], r[2].tp))
-        if behind >= math.log(config.close)
+        if behind >= config.sharpness * math.log(config.close)
     ]
 
 
@@ -122,7 +122,7 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
 
     No reading makes a layout likelier, so its score is known to be too low before all readings are asked.
     """
-    lost = math.log(sys.float_info.epsilon) / config.sharpness
+    lost = math.log(sys.float_info.epsilon)
     best, own = -math.inf, []
     layouts = _list_with_priors(count.ranks, count.per_host, config)
     for place, (score, degrees) in sorted(
@@ -131,7 +131,7 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
         for reading in count.readings:
             if score < best + lost:
                 break
-            score += reading.log_likelihood(degrees)
+            score += config.sharpness * reading.log_likelihood(degrees)
         best = max(best, score)
         own.append((score, place))
     return [(score, layouts[place][1]) for score, place in sorted(own, key=itemgetter(1)) if score >= best + lost]
@@ -156,10 +156,24 @@ def stages_on_host(degrees: Degrees, ranks: int, per_host: int) -> tuple[int, in
 
 
 def _log_prior(degrees: Degrees, ranks: int, per_host: int, config: LayoutConfig) -> float:
-    """How common a layout is: the share of the jobs that use each degree, over the values it may have."""
+    """How common a layout is: the share of the jobs that use each degree, over the values it may have.
+
+    Sequences are split where tensors are split already, so their share is one of these jobs.
+    """
     tensor = config.tensor if degrees.pp > 1 and degrees.ep == 1 else config.tensor_alone
-    shares = (degrees.cp, config.context), (degrees.ep, config.experts), (degrees.tp, tensor)
-    log = sum(math.log(share if degree > 1 else 1 - share) for degree, share in shares)
+    context = config.context / tensor if degrees.tp > 1 else config.context**2
+    shares = (
+        (degrees.tp, tensor, per_host),
+        (degrees.cp, context, ranks),
+        (degrees.ep, config.experts, ranks),
+    )
+    log = sum(math.log(share / _count_degrees(most) if n > 1 else 1 - share) for n, share, most in shares)
     log += math.log(1 - config.stages) * ((degrees.tp > per_host) + (degrees.tp & (degrees.tp - 1) > 0))
     several = stages_on_host(degrees, ranks, per_host)[0] > 1
     return log + math.log(config.shared_host if several else 1 - config.shared_host)
+
+
+@lru_cache(maxsize=64)
+def _count_degrees(ranks: int) -> int:
+    """Degrees of more than one that so many ranks allow; one where there are none."""
+    return max(1, sum(ranks % n == 0 for n in range(2, ranks + 1)))

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
-from prism.observe.parallelism.gradient_groups import GradientGroups, waits_for_senders_alone
+from prism.observe.parallelism.gradient_groups import GradientGroups, find_independent_ranks
 from prism.observe.parallelism.layout_model import Degrees, LayoutConfig, Reading, stages_on_host
 from prism.observe.parallelism.lockstep_ranks import find_lockstep_ranks
 from prism.observe.parallelism.rank_counts import Ranks
-from prism.observe.parallelism.stages import StageMap
+from prism.observe.parallelism.stages import StageMap, list_onward_streams
 from prism.observe.traffic.table import Traffic
 
 Ints = NDArray[np.int64]
@@ -133,6 +133,8 @@ class Counts:
             on_host = self.inside  # Each of the groups has several channels.
         if self.sharded:
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (d.tp,))
+        elif on_host == 1 and gradients.in_step > 1:
+            pass  # Groups of ranks that come as one also end as one, so that their number does not show.
         elif 0 < on_host <= self.inside:
             yield Reading(
                 value=on_host,
@@ -184,10 +186,11 @@ def read_lockstep(traffic: Traffic, counts: Counts) -> Iterator[Reading]:
         and not counts.spans
         and gradients.stages == 1
         and _has_unseen_ranks(gradients, counts.streams, counts.inside)
-        and waits_for_senders_alone(traffic, counts.streams)
     ):
         together = int(counts.inside / gradients.dense)
-        yield Reading(value=together, reliability=config.groups, predict=lambda d: (d.cp,))
+        if independent := find_independent_ranks(traffic, counts.streams, together):
+            fits = {together // n for n in independent}
+            yield Reading(value=1, reliability=config.unseen, predict=lambda d: (int(d.cp in fits),))
 
 
 def part_experts(gradient_groups: GradientGroups, per_host: float) -> GradientGroups:
@@ -208,10 +211,8 @@ def _has_unseen_ranks(gradient_groups: GradientGroups, streams: pl.DataFrame, in
 
 def _count_senders(streams: pl.DataFrame, stages: StageMap, key: str) -> int:
     """Ranks that send to the next stage, of the stage with most of them."""
-    pipe = streams.filter(pl.col("kind") == "pp")
-    src, dst = ([stages.stage.get(int(e), -1) for e in pipe[c]] for c in ("src", "dst"))
-    onward = pipe.with_columns(pl.Series("from", src), pl.Series("to", dst)).filter(pl.col("to") == pl.col("from") + 1)
-    return int(onward.group_by("from").agg(pl.col(key).n_unique())[key].max() or 0)  # type: ignore[arg-type]
+    onward = list_onward_streams(streams, stages, key).group_by("from").agg(pl.col(key).n_unique())
+    return int(onward[key].max() or 0)  # type: ignore[arg-type]
 
 
 def _shards_by_layer(streams: pl.DataFrame) -> bool:

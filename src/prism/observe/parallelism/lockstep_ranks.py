@@ -19,12 +19,11 @@ from prism.observe.parallelism.connections import (
     measure_bond,
     read_connection,
 )
-from prism.observe.parallelism.stages import StageMap
+from prism.observe.parallelism.stages import StageMap, list_onward_streams
 from prism.observe.traffic.table import Traffic
 
 _PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are looked at
 _MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
-_AS_OFTEN = levels.SHARE_LARGE  # of the messages of the busiest connection between two hosts
 _ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
 _FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too
 _CLOSER = levels.SHARE_MINOR  # of how far strangers scatter
@@ -53,13 +52,7 @@ def find_lockstep_ranks(
     `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
     up until gradients of replicas are summed, and then leaves at once too.
     """
-    pipe = streams.filter(pl.col("kind") == "pp").sort("num", "stream", descending=[True, False])
-    pipe = pipe.group_by(rank_key, maintain_order=True).first()
-    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]]) for c in ("src", "dst"))
-    onward = pipe.filter(pl.Series(dst == src + 1))
-    pipe = onward if onward.height else pipe
-    # What the last stage hands back to the first may go the same way on connections of its own, half as often.
-    pipe = pipe.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("src_host", "dst_host"))
+    pipe = list_onward_streams(streams, stages, rank_key)
     ways = pipe.group_by("src_host", "dst_host").len().filter(pl.col("len") > 1).sort("src_host", "dst_host")
     if ways.is_empty():
         return LockstepRanks(tensor=1, context=1) if pipe.height else None
@@ -116,10 +109,11 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
             bond = measure_bond(a, b)
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
-    widest = np.where(np.isfinite(scatter), scatter, 0.0).max(axis=1, keepdims=True)
-    # Where every stage has one host there are no independent ranks to compare with, and the silence alone tells.
-    silence = connections[0].usual_silence
-    close = min(_CLOSER * free_ns or np.inf, BOUND_SCATTER * silence)
+    # What scatters by more than the silence was matched with other steps and is no measure.
+    widest = np.where(scatter < connections[0].usual_silence, scatter, 0.0).max(axis=1, keepdims=True)
+    # Where every stage has one host there are no independent ranks to compare with. Replicas then work apart for the
+    # time from one message to the next at least; silence also holds what all of the job waited for together.
+    close = min(_CLOSER * free_ns or np.inf, BOUND_SCATTER * connections[0].usual_interval)
     closer = scatter < np.maximum(_FAR_CLOSER * widest, close)
     at_once = [[begin_as_one(a, b) for b in connections] for a in connections]
     return closer | same | np.array(at_once, np.bool_), same

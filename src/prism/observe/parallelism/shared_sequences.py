@@ -9,7 +9,7 @@ import numpy as np
 from prism.observe import levels
 from prism.observe.parallelism.connections import BOUND_SCATTER, Connection, ends_as_one, measure_bond
 
-_BOUND = levels.SHARE_HALF  # of how far ranks of other hosts scatter, which share nothing with them
+_BOUND = levels.SHARE_MINOR  # of how far ranks of other hosts scatter, which share nothing with them
 _SILENT = levels.SHARE_MINOR  # of a step before gradients: what is sent layer by layer does not tell when its rank came
 _LOOSE = levels.ONE_PER_MILLE  # of the silence: those who share a sequence come closer together whatever the others do
 _ALIKE = levels.RATIO_FAR  # times the scatter of those who surely share one

@@ -264,6 +264,21 @@ def _list_chains(
     return tuple(chains)
 
 
+def list_onward_streams(streams: pl.DataFrame, stages: StageMap, rank_key: str) -> pl.DataFrame:
+    """What each rank sends to the next stage most of, with the stage it is `from`; all of a pipeline where none does.
+
+    `rank_key` is the column that stands for a rank. What the last of interleaved stages hands back to the first may go
+    the same way on connections of its own, half as often.
+    """
+    pipe = streams.filter(pl.col("kind") == "pp").sort("num", "stream", descending=[True, False])
+    pipe = pipe.group_by(rank_key, maintain_order=True).first()
+    src, dst = (np.array([stages.stage.get(int(e), -1) for e in pipe[c]], np.int64) for c in ("src", "dst"))
+    pipe = pipe.with_columns(pl.Series("from", src))
+    onward = pipe.filter(pl.Series(dst == src + 1))
+    pipe = onward if onward.height else pipe
+    return pipe.filter(pl.col("num") >= _AS_OFTEN * pl.col("num").max().over("src_host", "dst_host"))
+
+
 def spread_over_nics(stages: StageMap, pipe: pl.DataFrame, pp: int, nics: pl.DataFrame) -> dict[int, int]:
     """The stage of each endpoint where a pipeline of `pp` stages has several on a host, which the network never sees.
 
