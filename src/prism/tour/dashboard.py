@@ -8,8 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -23,7 +22,6 @@ PAGES = {
     "evaluation": "/evaluation",
     "datacenter": "/datacenter",
 }
-_AT_ONCE = 3  # browsers, each of which waits for its page most of the time
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -48,19 +46,19 @@ def take_screenshots(address: str, folder: Path) -> list[Path]:
     if browser is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return [p for p in pool.map(lambda name: _take(browser, address, name, folder), PAGES) if p.exists()]
-
-
-def _take(browser: str, address: str, name: str, folder: Path) -> Path:
-    picture = folder / f"{name}.png"
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}",
-             "--window-size=1400,1000", "--virtual-time-budget=6000", f"--screenshot={picture}", address + PAGES[name]],
-            capture_output=True, timeout=60, check=False,
-        )  # fmt: skip
-    return picture
+    pictures = []
+    for name, page in PAGES.items():
+        picture = folder / f"{name}.png"
+        # A browser that does not come to an end costs its picture, not the tour.
+        with tempfile.TemporaryDirectory() as profile, suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}",
+                 "--window-size=1400,1000", "--virtual-time-budget=6000", f"--screenshot={picture}", address + page],
+                capture_output=True, timeout=60, check=False,
+            )  # fmt: skip
+        if picture.exists():
+            pictures.append(picture)
+    return pictures
 
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:

@@ -98,8 +98,19 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_])
     steady: NDArray[np.bool_] = frequent & (share >= _STRAY)
     if traffic.active_ns:
         # One record may stand for a minute, so that only bytes say what matters to an endpoint.
-        return np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
-    return steady
+        steady = np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
+    return steady | (frequent & _is_handed_back(src, dst, num, load))
+
+
+def _is_handed_back(src: Ints, dst: Ints, num: NDArray[np.float64], load: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Pairs whose data come back as often and as much, as the stages of a pipeline do: copies of files go one way."""
+    most = int(max(src.max(initial=0), dst.max(initial=0))) + 1
+    order = np.argsort(src * most + dst)
+    there, back = (src * most + dst)[order], dst * most + src
+    other = order[np.minimum(np.searchsorted(there, back), len(order) - 1)] if len(order) else order
+    alike = [np.minimum(x, x[other]) > levels.SHARE_LARGE * np.maximum(x, x[other]) for x in (num, load)]
+    handed: NDArray[np.bool_] = (src[other] == dst) & (dst[other] == src) & alike[0] & alike[1]
+    return handed & (load >= NUMBERS_BYTES * num)
 
 
 def _sum_regular(traffic: Traffic) -> NDArray[np.float64]:
