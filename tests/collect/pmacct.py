@@ -1,4 +1,4 @@
-"""A real pmacctd that replays a capture."""
+"""Real daemons of pmacct, and one that replays a capture."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ WAITS_S = (2, 10, 60, 300)
 
 
 @contextlib.contextmanager
-def replaying(folder: Path, capture: Path, wait_s: int, *config: str) -> Iterator[None]:
-    """Run pmacctd over a capture."""
-    lines = ("daemonize: false", f"pcap_savefile: {capture}", f"pcap_savefile_wait: {wait_s}", *config)
-    (folder / "pmacct.conf").write_text("\n".join(lines) + "\n")
-    agent = subprocess.Popen(
-        ["pmacctd", "-f", str(folder / "pmacct.conf")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+def running(program: str, folder: Path, *config: str) -> Iterator[None]:
+    """Run a daemon of pmacct with the lines of its configuration."""
+    path = folder / f"{program}.conf"
+    path.write_text("\n".join(("daemonize: false", *config)) + "\n")
+    daemon = subprocess.Popen(
+        [program, "-f", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         yield
     finally:
-        os.killpg(agent.pid, signal.SIGKILL)  # with its plugins, which SIGTERM may wait long for
-        agent.wait()
+        os.killpg(daemon.pid, signal.SIGKILL)  # with its plugins, which SIGTERM may wait long for
+        daemon.wait()
+
+
+def replaying(folder: Path, capture: Path, wait_s: int, *config: str) -> contextlib.AbstractContextManager[None]:
+    """Run pmacctd over a capture."""
+    return running("pmacctd", folder, f"pcap_savefile: {capture}", f"pcap_savefile_wait: {wait_s}", *config)
 
 
 def comes_true(is_so: Callable[[], bool], wait_s: int) -> bool:

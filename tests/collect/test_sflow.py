@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packet_bytes import ethernet, ip4, ip6, pcap, roce, tcp, udp
-from pmacct import WAITS_S, comes_true, replaying
+from pmacct import WAITS_S, comes_true, replaying, running
 from sflow_bytes import counter_sample, flow_sample, raw_header, sflow
 
 from prism.collect import Collector, load_inputs, open_source
@@ -207,17 +206,10 @@ def test_a_real_agent_is_understood_live(tmp_path: Path) -> None:
 def test_our_own_bytes_are_sflow_to_a_real_collector_too(tmp_path: Path) -> None:
     port = free_port()
     config = [
-        "daemonize: false", "sfacctd_ip: 127.0.0.1", f"sfacctd_port: {port}", "plugins: print", "print_output: csv", "print_refresh_time: 1",
+        "sfacctd_ip: 127.0.0.1", f"sfacctd_port: {port}", "plugins: print", "print_output: csv", "print_refresh_time: 1",
         "aggregate: src_host, dst_host, src_port, dst_port", "sfacctd_renormalize: true", f"print_output_file: {tmp_path / 'out.csv'}",
         "print_output_file_append: true",
     ]  # fmt: skip
-    (tmp_path / "c.conf").write_text("\n".join(config) + "\n")
-    collector = subprocess.Popen(
-        ["sfacctd", "-f", str(tmp_path / "c.conf")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagram = sflow(
         *(
@@ -227,16 +219,12 @@ def test_our_own_bytes_are_sflow_to_a_real_collector_too(tmp_path: Path) -> None
         counter_sample(7),
     )
     text = ""
-    try:
+    with sender, running("sfacctd", tmp_path, *config):
         end = time.monotonic() + 600
         while text.count("\n") < 3 and time.monotonic() < end:
             time.sleep(0.5)
             sender.sendto(datagram, ("127.0.0.1", port))
             text = (tmp_path / "out.csv").read_text() if (tmp_path / "out.csv").exists() else ""
-    finally:
-        os.killpg(collector.pid, signal.SIGKILL)  # with its plugins, which SIGTERM may wait long for
-        collector.wait()
-        sender.close()
     seen = {(r["SRC_IP"], r["DST_PORT"]) for r in pl.read_csv(tmp_path / "out.csv").iter_rows(named=True)}
     ours = {(r["src"], r["dst_port"]) for r in take(datagram)[0].iter_rows(named=True)}
     assert seen == ours == {("10.0.0.1", 4791), ("2001:db8::1", 6)}

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from prism.cli.main import app
 from prism.errors import PrismError
-from prism.tour import lanes
+from prism.tour import dashboard, lanes
 from prism.tour.parts import Part, Stop, call, list_parts
 
 
@@ -77,3 +77,17 @@ def test_the_tour_names_the_part_that_each_part_reads(tmp_path: Path) -> None:
     names = [part.name for part in parts]
     assert {part.name: part.after for part in parts if part.after} == {"explain": "supervise", "evaluate": "supervise"}
     assert all(names.index(part.after) < names.index(part.name) for part in parts if part.after)
+
+
+def test_a_browser_that_never_ends_costs_its_pictures_and_not_the_tour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "chromium"
+    browser.write_text(
+        '#!/bin/sh\ncase "$*" in *"/job") exec sleep 600;; esac\nfor word; do case "$word" in --screenshot=*) : > "${word#--screenshot=}";; esac; done\n'
+    )
+    browser.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(dashboard, "_PATIENCE_S", 5.0)
+    taken = dashboard.take_screenshots("http://127.0.0.1:9", tmp_path / "pictures")
+    assert [picture.stem for picture in taken] == [name for name in dashboard.PAGES if name != "job"]

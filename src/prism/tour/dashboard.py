@@ -22,6 +22,7 @@ PAGES = {
     "evaluation": "/evaluation",
     "datacenter": "/datacenter",
 }
+_PATIENCE_S = 60.0  # with a page
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -50,11 +51,14 @@ def take_screenshots(address: str, folder: Path) -> list[Path]:
     for name, page in PAGES.items():
         picture = folder / f"{name}.png"
         # A browser that does not come to an end costs its picture, not the tour.
-        with tempfile.TemporaryDirectory() as profile, suppress(subprocess.TimeoutExpired):
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+            suppress(subprocess.TimeoutExpired),
+        ):
             subprocess.run(
                 [browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}",
                  "--window-size=1400,1000", "--virtual-time-budget=6000", f"--screenshot={picture}", address + page],
-                capture_output=True, timeout=60, check=False,
+                capture_output=True, timeout=_PATIENCE_S, check=False,
             )  # fmt: skip
         if picture.exists():
             pictures.append(picture)
