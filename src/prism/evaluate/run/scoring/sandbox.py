@@ -107,9 +107,12 @@ def _sources() -> dict[str, str]:
 
 
 def view_of(config: SandboxConfig, *more: str) -> dict[str, Any]:
-    """What is seen behind the walls: the system's programs, the interpreter with its packages, and `more` folders."""
-    prefixes = {str(Path(path).resolve()) for path in (sys.base_prefix, sys.prefix, *more)}
-    shown = [path for path in sorted(prefixes) if not path.startswith("/usr/") and path != "/usr"]
+    """What is seen behind the walls: the system's programs, the interpreter with its packages, and `more` folders.
+
+    Not a folder that holds /tmp: it would hide the one in which programs write, and show what others keep there.
+    """
+    prefixes = {Path(path).resolve() for path in (sys.base_prefix, sys.prefix, *more)}
+    shown = [str(p) for p in sorted(prefixes) if not p.is_relative_to("/usr") and not Path("/tmp").is_relative_to(p)]
     return {"folders": [*_SYSTEM, *shown], "tmp_bytes": config.tmp_bytes}
 
 
