@@ -137,7 +137,7 @@ def _find_period(
         repeated, counted = min(_time_uneven(single), default=None), count_steps(heavy)
         if repeated is not None and counted is not None and _are_same(repeated, counted):
             return counted  # What the same distances come again in and what all streams count alike in is a step.
-    period = _in_single_steps(rhythm.period_ns, streams, pauses) if rhythm is not None else None
+    period = rhythm.period_ns if rhythm is not None else None
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         period, rhythm = None, None
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
@@ -220,14 +220,6 @@ def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
     return grouped is not None and period_ns is not None and _are_similar(period_ns, grouped)
-
-
-def _in_single_steps(period_ns: float, streams: PackedStarts, pauses: Times) -> float:
-    """The time between groups of messages, where the period is one of several steps and a checkpoint."""
-    grouped = usual_spacing(streams)
-    if grouped is None or period_ns < _SIMILAR_LENGTH * grouped:
-        return period_ns
-    return grouped if _is_between_pauses(period_ns, grouped, pauses) else period_ns
 
 
 def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
