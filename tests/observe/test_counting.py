@@ -74,3 +74,51 @@ def test_a_pipeline_whose_groups_are_unlike_has_the_steps_that_repeat_and_count_
     packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
     found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
     assert found == pytest.approx(3606e6, rel=0.05)
+
+
+def choose(streams: list[np.ndarray]) -> float | None:
+    """The period of streams of one size each, without saves."""
+    single = [StreamStarts(times=times.astype(np.int64), klass=k) for k, times in enumerate(streams)]
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    return choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
+
+
+def test_steps_of_two_lengths_are_no_common_multiple_of_them() -> None:
+    # Buckets of gradients in one go; a fault makes the later steps half as long again.
+    lengths = np.repeat([200e6, 300e6], [15, 20])
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    found = choose([(begins[:, None] + 4e6 * np.arange(10) + late).ravel() for late in (0, 1e6)])
+    assert found is not None and 190e6 < found < 310e6
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_micro_batches_are_parts_of_a_step_however_quick_the_optimizer_is(parts: int) -> None:
+    rng = np.random.default_rng(3)
+    lengths = (1e9 + 8e6 * (np.arange(120) % parts == 0)) * rng.normal(1, 0.001, 120)
+    begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    found = choose([begins, begins + 3e8 * rng.normal(1, 0.001, 120)])
+    assert found == pytest.approx(parts * 1e9 + 8e6, rel=0.01)
+
+
+def test_micro_batches_of_a_pipeline_are_parts_of_a_step_though_records_are_lost() -> None:
+    rng = np.random.default_rng(5)
+    onward, back = np.array([0, 30, *range(90, 450, 60)]), 90 + 60 * np.arange(8)
+    streams = []
+    for inside in (onward, onward, back, back):
+        times = ((540 * np.arange(100)[:, None] + inside) * 1e6 + rng.normal(0, 2e5, (100, 8))).ravel()
+        streams.append(StreamStarts(times=np.sort(times[rng.random(800) > 0.02]).astype(np.int64), klass=1))
+    packed = pack_times([s.times for s in streams], [1] * 4, 20_000)
+    assert choose_period(packed, streams, streams, np.zeros(0, np.int64), 20_000) == pytest.approx(540e6, rel=0.01)
+
+
+def test_a_clear_rhythm_of_few_steps_outweighs_what_rests_and_counts_of_micro_batches_say() -> None:
+    # The first rank of a pipeline of eight stages fills it before answers come; the others answer once a micro-batch.
+    onward = np.cumsum([0, *[47] * 6, 383, *[138] * 5, 180, 139, 139])
+    single = []
+    for k, inside in enumerate((onward, 571 + 139 * np.arange(16), 381 + 139 * np.arange(16))):
+        noise = np.random.default_rng(k).normal(0, 1, (4, 16))
+        times = ((3217 * np.arange(4)[:, None] + inside + noise) * 1e6).ravel()
+        single.append(StreamStarts(times=times.astype(np.int64), klass=1))
+    packed = pack_times([s.times for s in single], [1] * 3, 20_000)
+    found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
+    assert found == pytest.approx(3217e6, rel=0.01)

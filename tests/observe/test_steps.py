@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from prism.observe.jobs.step_counts import StreamStarts, _in_single_steps, choose_period
+from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import cut_steps
 from prism.observe.steps.marks import end_bursts
@@ -78,11 +78,13 @@ def test_two_micro_batches_of_which_one_is_followed_by_the_optimizer_are_one_ste
     assert found is not None and 200 * MS < found < 315 * MS
 
 
-def test_a_rhythm_is_that_of_several_steps_only_where_a_checkpoint_comes_as_often() -> None:
-    groups = (STEP * np.arange(30)[:, None] + 2 * MS * np.arange(10)).ravel()
-    streams = pack_starts([groups, groups + MS], [0, 1], 1000)
-    assert _in_single_steps(3 * STEP, streams, np.zeros(0, np.int64)) == 3 * STEP
-    assert _in_single_steps(3 * STEP, streams, 3 * STEP * np.arange(10)) == STEP
+def test_groups_between_rests_are_steps_whatever_repeats_less_often() -> None:
+    # A checkpoint that is seen nowhere else after every third step.
+    begins = STEP * np.arange(30) + 60 * MS * (np.arange(30) // 3)
+    times = [(begins[:, None] + 2 * MS * np.arange(10) + delay).ravel() for delay in (0, MS)]
+    single = [StreamStarts(times=t, klass=k) for k, t in enumerate(times)]
+    found = choose_period(pack_starts(times, [0, 1], 1000), single, single, np.zeros(0, np.int64), 1000)
+    assert found == pytest.approx(STEP, rel=0.01)
 
 
 def test_a_collective_begins_when_its_last_sender_comes_and_a_send_when_its_receiver_does() -> None:
@@ -188,6 +190,23 @@ def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_st
     # The job goes on at the moment when all is saved.
     waited = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, save_before(paused, rest_ms=0)))
     assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
+
+
+def test_a_long_pause_that_ends_when_a_save_begins_is_that_of_its_copy() -> None:
+    begins = STEP * np.arange(20) + 300 * MS * (np.arange(20) // 5)
+    paused = begins[[5, 10, 15]]
+    saves = pl.DataFrame({"start_ns": paused + 10 * MS, "end_ns": paused + 250 * MS})
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
+    assert found == [400.0 if i in (4, 9, 14) else 100.0 for i in range(20)]
+
+
+def test_what_is_left_after_the_last_boundary_is_what_the_last_step_lacks() -> None:
+    # In the last step one bucket comes late, after a silence as long as that between steps.
+    sent = send_gradients(STEP * np.arange(20))
+    last = pl.col("start_ns") == sent["start_ns"].max()
+    late = pl.when(last).then(60 * MS).otherwise(0)
+    steps = find_steps(sent.with_columns(pl.col("start_ns") + late, pl.col("end_ns") + late), STREAMS, STEP)
+    assert lengths_ms(steps) == [*[100.0] * 19, 160.0]
 
 
 def test_messages_that_end_when_they_start_come_before_the_end_of_their_step() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from prism.observe import levels
 from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import (
+    Floats,
     PackedStarts,
     Rhythm,
     Times,
@@ -37,10 +38,11 @@ _OTHER_LENGTH = levels.SIZE_DIFFERENCE  # of a step: steps that differ by more a
 _MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
 _MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
 _ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
-_OPTIMIZER = (
-    levels.ONE_PERCENT,
-    levels.SHARE_MINOR,
-)  # of a micro-batch: by how much one that ends a step is longer
+_OPTIMIZER = levels.SHARE_MINOR  # of a micro-batch: by how much one that ends a step is longer, at most
+_MOST_PARTS = levels.SAMPLED_MESSAGES
+_LEAST_GAIN = levels.SHARE_HALF  # nats for each part
+_LEAST_SCALE = levels.ONE_PER_MILLE  # of the logarithm of the time between parts
+_STRAY = levels.SHARE_SMALL  # of the parts: lost records
 
 
 def _are_same(one: float, other: float) -> bool:
@@ -66,28 +68,46 @@ def choose_period(
 ) -> float | None:
     """The length of a step; `streams` are made of the `single` ones, `pauses` are when the job wrote to storage."""
     period = _find_period(streams, single, heavy, pauses, slack_ns)
-    both = _join_halves(period, single) if period is not None else None
-    if period is None or both is None or _is_between_pauses(both, period, pauses):
+    whole = _join_parts(period, single) if period is not None else None
+    if period is None or whole is None or _is_between_pauses(whole, period, pauses):
         return period
-    return both
+    return whole
 
 
-def _join_halves(period_ns: float, single: list[StreamStarts]) -> float | None:
-    """The time of two, where every second one lasts a little longer: micro-batches, one of them with the optimizer."""
-    found = []
+def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
+    """The time of as many parts as a step has: of micro-batches the last is longer, since the optimizer follows it.
+
+    The time from part to part is predicted far better by that of the same part a step before than by the last one. A
+    pause after every few steps does that too, but is longer than an optimizer takes and makes no part shorter.
+    """
+    marked = []
     for stream in single:
         for marks in [stream.times, *find_group_starts(stream.times), stream.times[find_rest_ends(stream.times)]]:
-            between = np.diff(marks).astype(np.float64)
-            if len(between) < 2 * _LEAST_STEPS or not _are_same(float(take_median(between)), period_ns):
-                continue
-            unlike, like = np.abs(between[1:] - between[:-1]), np.abs(between[2:] - between[:-2])
-            usual = float(take_median(unlike))
-            alternate = _OPTIMIZER[0] < usual / period_ns < _OPTIMIZER[1] and float(take_median(like)) < 0.25 * usual
-            # Pauses make some pairs differ, micro-batches all of them.
-            alternate = alternate and float(np.mean(unlike > _OPTIMIZER[0] * period_ns)) >= _NEARLY
-            found.append(float(take_median(between[1:] + between[:-1])) if alternate else 0.0)
-    both = float(take_median(np.array(found))) if found else 0.0
-    return both if both > 0 else None
+            some = marks[:_MOST_PARTS]
+            if len(some) > 2 and _are_same(float(take_median(some[2:] - some[:-2])), 2 * period_ns):
+                marked.append(some)
+    lags = range(1, 1 + min((len(some) // _LEAST_STEPS for some in marked), default=0))
+    if len(lags) < 4:
+        return None  # Two parts must come again twice.
+    between = [np.log(np.diff(some).clip(1)) for some in marked]
+    nats = np.array([[_code(np.abs(one[lag:] - one[:-lag])) for lag in lags] for one in between])
+    gain = np.median(nats[:, :1] - nats, axis=0)
+    gain = np.minimum(gain[: len(lags) // 2], gain[1::2])  # What repeats after a step repeats after two.
+    if gain.max() < _LEAST_GAIN:
+        return None
+    parts = 1 + int(np.argmax(gain >= _NEARLY * gain.max()))
+    differ = float(np.median([np.quantile(np.abs(np.diff(one)), _CLEAR) for one in between]))
+    shorter = np.quantile([np.median(one) - np.quantile(one, 0.5 / parts) for one in between], _NEARLY)
+    if differ > _OPTIMIZER and shorter < np.log(_SIMILAR_LENGTH):
+        return None
+    return float(np.median([take_median(some[parts:] - some[:-parts]) for some in marked]))
+
+
+def _code(off: Floats) -> float:
+    """What the residuals of a prediction take to write down, in nats each: a Laplace distribution with a few strays."""
+    scale = max(float(np.median(off)) / np.log(2.0), _LEAST_SCALE)
+    density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
+    return float(-np.log(density).mean())
 
 
 def _find_period(
@@ -95,14 +115,20 @@ def _find_period(
 ) -> float | None:
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
-    if rhythm is not None and rhythm.clarity < _CLEAR:
-        halves = find_halves(single, slack_ns)
-        told = halves is not None and halves.tolerance > _OTHER_LENGTH
-        if halves is not None and told and rhythm.period_ns > _SIMILAR_LENGTH * halves.period_ns:
+    grouped, rests = usual_spacing(streams), time_rests(single)
+    if rests is not None and _is_between_pauses(rests, rests, pauses):
+        rests = None
+    if rests is not None and grouped is not None and _are_same(rests, grouped):
+        # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
+        return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
+    halves = find_halves(single, slack_ns) if rhythm is not None else None
+    if rhythm is not None and halves is not None:
+        told = halves.tolerance > _OTHER_LENGTH
+        if told and rhythm.period_ns > _SIMILAR_LENGTH * halves.period_ns:
             return halves.period_ns
-        if halves is not None and halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
+        if halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
             return halves.period_ns
-    if rhythm is not None and (rhythm.clarity < _HALF_CLEAR or _is_rare(rhythm.period_ns, single)):
+    if rhythm is not None and rhythm.clarity < (_CLEAR if _is_rare(rhythm.period_ns, single) else _HALF_CLEAR):
         # A few long stretches look alike by chance. Micro-batches rest and count alike too, but in groups.
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
         if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
@@ -111,10 +137,7 @@ def _find_period(
         repeated, counted = min(_time_uneven(single), default=None), count_steps(heavy)
         if repeated is not None and counted is not None and _are_same(repeated, counted):
             return counted  # What the same distances come again in and what all streams count alike in is a step.
-    period = _in_single_steps(rhythm.period_ns, streams, pauses) if rhythm is not None else None
-    rests = time_rests(single)
-    if rests is not None and _is_between_pauses(rests, rests, pauses):
-        rests = None
+    period = rhythm.period_ns if rhythm is not None else None
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         period, rhythm = None, None
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
@@ -197,14 +220,6 @@ def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
     """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
     return grouped is not None and period_ns is not None and _are_similar(period_ns, grouped)
-
-
-def _in_single_steps(period_ns: float, streams: PackedStarts, pauses: Times) -> float:
-    """The time between groups of messages, where the period is one of several steps and a checkpoint."""
-    grouped = usual_spacing(streams)
-    if grouped is None or period_ns < _SIMILAR_LENGTH * grouped:
-        return period_ns
-    return grouped if _is_between_pauses(period_ns, grouped, pauses) else period_ns
 
 
 def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:

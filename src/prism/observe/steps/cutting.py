@@ -136,6 +136,8 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
         return pl.DataFrame(schema=STEPS)
     at = np.searchsorted(sent.start, boundaries)
     typical = round(float(np.median(np.diff(at))))
+    if len(at) > 2 and at[-1] < len(sent.start) <= at[-2] + typical:
+        boundaries, at = boundaries[:-1], at[:-1]  # What is left is what the last step lacks.
     enough = (1 - _MISSING) * typical
     closed, opened = _leave_pauses(boundaries, at, sent, typical, period_ns)
     resumed = _find_resumptions(at, sent, period_ns)
@@ -211,6 +213,8 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
     gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
+    # A save that begins when the pause ends was copied in it.
+    gone &= ~sent.begins_saving(opened[paused] - (_SPREAD * length).astype(np.int64), sent.start[at[paused]])
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
