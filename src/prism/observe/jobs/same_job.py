@@ -119,7 +119,9 @@ def _is_answer(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> 
     else in training goes one way only between two hosts.
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
-    sides = [{*zip(*(host[traffic.pairs[c].to_numpy()[p]].tolist() for c in ("src", "dst")), strict=True)} for p in (a, b)]
+    sides = [
+        {*zip(*(host[traffic.pairs[c].to_numpy()[p]].tolist() for c in ("src", "dst")), strict=True)} for p in (a, b)
+    ]
     if len(sides[0]) != 1 or sides[1] != {way[::-1] for way in sides[0]}:
         return False
     sent = [[float(traffic.pairs[c].to_numpy()[p].mean()) for c in ("num", "bytes")] for p in (a, b)]

@@ -98,8 +98,6 @@ def count_gradient_groups(
     return replace(usual, expert=usual.dense) if partial else usual
 
 
-
-
 def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> set[int]:
     """How many ranks of a host, of `most` behind one connection, may arrive independently; empty where nothing tells.
 

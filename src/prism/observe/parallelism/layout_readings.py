@@ -110,7 +110,9 @@ class Counts:
             yield Reading(
                 value=self.exchanging,
                 reliability=config.groups,
-                predict=lambda d: tuple(self.inside // (d.tp * n) for n in (1, d.cp, *stages_on_host(d, self.ranks.total, self.inside))),
+                predict=lambda d: tuple(
+                    self.inside // (d.tp * n) for n in (1, d.cp, *stages_on_host(d, self.ranks.total, self.inside))
+                ),
             )
         if self.covers("cp"):
             # Frameworks number ranks by tensor first and by sequence next, so rings side by side are parts of a tensor.

@@ -65,15 +65,16 @@ def estimate_loss(streams: pl.DataFrame) -> float:
 
     Ranks of one host do alike and send equally many messages; another host may be of another stage. Of records that are
     lost at random, the variance of what is left over its mean is the share that is lost. Streams that differ by design
-    scatter by far more, or many send equally much: where a capture ends, one stage has sent more of a step than another.
+    scatter by far more, or many send equally much: where a capture ends, a stage has sent more of a step than another.
     """
     often = streams.filter(pl.col("num") >= _COUNTED)
     num, place = pl.col("num").cast(pl.Float64), ("family", "src_host")
-    beside = pl.len().over(place) >= levels.MIN_SAMPLES
-    usual = pl.when(beside).then(num.median().over(place)).otherwise(num.median().over("family"))
+    beside = pl.len().over(place).cast(pl.Float64)
+    around = (num - num.mean().over(place)).abs() * (beside / (beside - 1)).sqrt()
+    off = pl.when(beside >= levels.MIN_SAMPLES).then(around).otherwise((num - num.median().over("family")).abs())
     scatter = 1.4826 * pl.col("off").median()
     alike = (
-        often.with_columns((num - usual).abs().alias("off"))
+        often.with_columns(off.alias("off"))
         .group_by("family")
         .agg((scatter**2 / num.median()).alias("lost"), pl.len(), pl.col("num").unique_counts().max().alias("equal"))
         .filter((pl.col("len") >= levels.MIN_STATISTICS) & (pl.col("equal") < levels.SHARE_MINOR * pl.col("len")))
