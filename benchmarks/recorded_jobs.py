@@ -69,12 +69,13 @@ def place_job(folder: Path, trial: str, where: Placement, max_steps: int = 0) ->
         return f"10.{host // 250}.{host % 250}.{gpu + 1}"
 
     rows: list[tuple[float, float, int, int, float]] = []
-    kinds: dict[tuple[int, int], str] = {}
+    kinds: dict[tuple[int, int], dict[str, float]] = {}
 
     def add(begin: float, end: float, src: int, dst: int, size: float, kind: str) -> None:
         if place(src)[0] == place(dst)[0]:
             return
-        kinds.setdefault((src, dst), kind)
+        sent = kinds.setdefault((src, dst), {})
+        sent[kind] = sent.get(kind, 0.0) + size
         rows.append((begin, max(end, begin + 1e-5), src, dst, size))
 
     for (step,), part in trace.filter(pl.col("step").is_in(steps)).group_by("step"):
@@ -110,9 +111,8 @@ def place_job(folder: Path, trial: str, where: Placement, max_steps: int = 0) ->
                 begin, end = max(first[0], last[0]), min(first[1], last[1])
                 for i in range(inner):
                     a, b = rank_of(0, d, i), rank_of(num_pp - 1, d, i)
-                    kind = "embedding" if num_pp > 2 else "pp"
-                    add(begin, end, a, b, where.sizes["embedding"], kind)
-                    add(begin, end, b, a, where.sizes["embedding"], kind)
+                    add(begin, end, a, b, where.sizes["embedding"], "embedding")
+                    add(begin, end, b, a, where.sizes["embedding"], "embedding")
     frame = pl.DataFrame(rows, schema=["t0", "t1", "s", "d", "size"], orient="row")
     noise = 1 + np.abs(rng.normal(0, where.jitter, frame.height))
     world = num_dp * num_pp * inner
@@ -137,7 +137,10 @@ def place_job(folder: Path, trial: str, where: Placement, max_steps: int = 0) ->
     truth = {
         "endpoints": names.to_list(),
         "layout": {"dp": num_dp, "pp": num_pp, "tp": inner},
-        "pairs": [{"src": names[a], "dst": names[b], "kind": k} for (a, b), k in kinds.items()],
+        "pairs": [
+            {"src": names[a], "dst": names[b], "kind": max(sent, key=lambda k: sent[k])}
+            for (a, b), sent in kinds.items()
+        ],
         "stages": {names[rank_of(s, d, i)]: s for s in range(num_pp) for d in range(num_dp) for i in range(inner)},
         "steps": [
             {"index": k, "start_ns": where.start_ns + int(a * 1e9), "end_ns": where.start_ns + int(b * 1e9)}

@@ -7,10 +7,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from prism.observe.diagnose import diagnose, study_jobs
+from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS
+from prism.observe.parallelism.layout_model import Degrees
+from prism.observe.parallelism.layout_readings import Counts, find_groups
 from prism.observe.parallelism.message_streams import _spread_beyond_chance
+from prism.observe.parallelism.rank_counts import Ranks
+from prism.observe.parallelism.stages import NO_STAGES
 from prism.scenarios import make_scenario, random_scenario
 from prism.scenarios.measurement import Measurement
 from prism.scenarios.scenario import Scenario
@@ -61,6 +67,33 @@ def test_two_sizes_that_samples_run_together_are_steady_and_routed_tokens_are_no
     mean = sampled.reshape(2, 400).mean(axis=1)
     steady, tokens = _spread_beyond_chance(sampled, mean, count, 4e4)
     assert steady < 0.05 < tokens
+
+
+def test_blocks_of_a_sequence_that_few_samples_show_are_steady_in_runs_and_routed_tokens_are_not() -> None:
+    chance = np.random.default_rng(3)
+    blocks = np.tile(np.repeat([2e6, 4e6], 32), 20)  # forward, then backward
+    routed = 2e6 * chance.lognormal(0, 0.3, len(blocks))
+    sampled = np.concatenate([chance.poisson(sizes / 4e5) * 4e5 for sizes in (blocks, routed)]).astype(float)
+    count = np.array([len(blocks), len(routed)])
+    mean = sampled.reshape(2, -1).mean(axis=1)
+    steady, tokens = _spread_beyond_chance(sampled, mean, count, 4e5)
+    assert steady < 0.03 < tokens
+
+
+@pytest.mark.parametrize(("at_once", "tensor"), [(8, 1), (2, 4), (1, 8)])
+def test_tokens_that_leave_a_host_at_once_tell_how_many_of_its_ranks_share_experts(at_once: int, tensor: int) -> None:
+    host = np.repeat([0, 1], 8)
+    src = np.arange(16)
+    streams = pl.DataFrame({"src": src, "dst": (src + 8) % 16, "src_host": host, "dst_host": 1 - host}).with_columns(
+        unit="src", pair="src", stream="src", kind=pl.lit("ep"), overlap=1 - 1 / at_once
+    )
+    counts = Counts(
+        ranks=Ranks(total=16, per_host=8.0, shared=False), streams=streams, stages=NO_STAGES, host=host,
+        gradients=NO_GRADIENT_GROUPS, groups=find_groups(streams, NO_STAGES),
+    )  # fmt: skip
+    told = [r for r in counts.read() if 8 // tensor in r.predict(Degrees(dp=16 // tensor, pp=1, tp=tensor, cp=1, ep=2))]
+    assert counts.exchanging == at_once
+    assert any(r.value == at_once for r in told) or at_once == 1
 
 
 @pytest.mark.parametrize(("seed", "job"), [(564, 0), (500, 1)], ids=["all saved bytes", "one NIC saves"])

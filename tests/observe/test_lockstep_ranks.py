@@ -148,6 +148,12 @@ def test_what_the_last_stage_hands_back_to_the_first_is_the_pipelines_though_bot
     assert kinds([there, back, *wraps, tie]) == ["pp", "pp", "pp", "pp", "dp"]
 
 
+def test_a_pair_of_two_stages_is_what_carries_most_of_its_bytes() -> None:
+    tie = pl.DataFrame({"pair": [0, 0], "src": [0, 0], "dst": [8, 8], "kind": ["pp", "embedding"], "num": [40, 1]})
+    sizes = [pl.Series("bytes", [1e7, size]) for size in (3e8, 6e8)]
+    assert [choose_kind(tie.with_columns(size))["kind"][0] for size in sizes] == ["pp", "embedding"]
+
+
 def test_one_connection_that_seems_to_take_turns_does_as_the_others_do() -> None:
     meets, turns = {"answered": 1.0, "together": 1.0}, {"answered": 1.0, "together": 0.9}
     rows = [stream(i, i, i + 8, 1e8, 50, **(turns if i == 3 else meets)) for i in range(8)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 import pytest
@@ -95,15 +97,20 @@ def test_a_message_apart_from_all_others_joins_no_call() -> None:
     assert (first["place"][:-1] == first["call"][:-1] + (first["call"][:-1] > 0)).all()
 
 
+def count_streams(num: Sequence[int]) -> pl.DataFrame:
+    """Streams of one family, eight of a host, by how many messages each has."""
+    return pl.DataFrame({"num": num}).with_columns(family=0, src_host=pl.int_range(pl.len()) // 8)
+
+
 @pytest.mark.parametrize("lost", [0.0, 0.05, 0.1, 0.2])
 def test_counts_of_like_streams_tell_how_many_records_are_lost(lost: float) -> None:
-    left = np.random.default_rng(4).binomial(2000, 1 - lost, 200)
-    found = estimate_loss(pl.DataFrame({"num": left, "family": [0] * 200}))
-    assert abs(found - lost) < 0.03
+    left = np.random.default_rng(4).binomial(2000, 1 - lost, 800)
+    assert abs(estimate_loss(count_streams(left)) - lost) < 0.03
+    other_stage = np.random.default_rng(5).binomial(2400, 1 - lost, 800)
+    assert abs(estimate_loss(count_streams([*left, *other_stage])) - lost) < 0.03
 
 
 def test_streams_that_differ_by_design_or_at_the_edges_have_lost_nothing() -> None:
-    by_design = pl.DataFrame({"num": np.tile([1000, 1500, 2000], 10), "family": [0] * 30})
-    at_the_edges = pl.DataFrame({"num": np.tile([499, 500, 501], 10), "family": [0] * 30})
-    two_stages = pl.DataFrame({"num": [680] * 64 + [672] * 64, "family": [0] * 128})
-    assert estimate_loss(by_design) == estimate_loss(at_the_edges) == estimate_loss(two_stages) == 0.0
+    by_design, at_the_edges = np.tile([1000, 1500, 2000], 10), np.tile([499, 500, 501], 10)
+    two_stages = [680] * 64 + [672] * 64
+    assert [estimate_loss(count_streams(num)) for num in (by_design, at_the_edges, two_stages)] == [0.0] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.parallelism.message_streams import _share_together
@@ -11,6 +12,17 @@ from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, lis
 from prism.observe.traffic.preparation import prepare_traffic
 
 _MS = 1_000_000
+_TOPOLOGY = pl.DataFrame(
+    {"address": [f"10.0.{h}.{n}" for h in (0, 1) for n in (1, 2)], "host": ["a", "a", "b", "b"],
+     "rail": [0, 1, 0, 1], "switch": ["s", "t", "s", "t"]},
+    schema_overrides={"rail": pl.Int32},
+)  # fmt: skip
+
+
+def _make_flows(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["src", "dst", "start_ns"], orient="row").with_columns(
+        end_ns=pl.col("start_ns") + _MS, bytes=pl.lit(8_000_000)
+    )
 
 
 def _exchanged(num_steps: int, microbatches: int, lost: int | None = None) -> pl.DataFrame:
@@ -78,16 +90,21 @@ def test_replicas_that_run_free_within_steps_are_of_one_job() -> None:
             at = begin + np.cumsum(rng.normal(100, 1.5, 8))
             rows += [(f"10.0.0.{nic}", f"10.0.1.{nic}", int(t * _MS)) for t in at]
         begin += rng.normal(830, 6)
-    flows = pl.DataFrame(rows, schema=["src", "dst", "start_ns"], orient="row").with_columns(
-        end_ns=pl.col("start_ns") + _MS, bytes=pl.lit(8_000_000)
-    )
-    topology = pl.DataFrame(
-        {"address": [f"10.0.{h}.{n}" for h in (0, 1) for n in (1, 2)], "host": ["a", "a", "b", "b"],
-         "rail": [0, 1, 0, 1], "switch": ["s", "t", "s", "t"]},
-        schema_overrides={"rail": pl.Int32},
-    )  # fmt: skip
-    traffic = prepare_traffic(flows, topology)
+    traffic = prepare_traffic(_make_flows(rows), _TOPOLOGY)
     assert are_same_job(traffic, np.array([0]), np.array([1]))
+
+
+@pytest.mark.parametrize(("drift_ms", "same"), [(0.0, True), (4.0, False)], ids=["pipeline", "two jobs"])
+def test_what_comes_back_by_other_nics_at_a_fixed_distance_is_of_one_pipeline(drift_ms: float, same: bool) -> None:
+    rng = np.random.default_rng(7)
+    rows, stray = [], 0.0
+    for step in range(16):
+        stray += rng.normal(0.2, 0.1) + drift_ms  # The distance strays by more than steps differ.
+        there, back = step * 1744 + 90.0 * np.arange(4), step * 1744 + 600 + stray + 90.0 * np.arange(4)
+        rows += [("10.0.0.1", "10.0.1.1", int(t * _MS)) for t in there]
+        rows += [("10.0.1.2", "10.0.0.2", int(t * _MS)) for t in back]
+    traffic = prepare_traffic(_make_flows(rows), _TOPOLOGY)
+    assert are_same_job(traffic, np.array([0]), np.array([1])) == same
 
 
 def test_what_interleaved_stages_hand_back_the_same_way_is_of_no_other_ranks() -> None:

@@ -69,6 +69,8 @@ def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
     scattered = float(take_median(np.abs(distance))) / gap
+    if scattered < _LOCKED and _is_answer(traffic, a, b):
+        return True
     if abs(offset) > _APART * gap and not _send_alike(traffic, a, b):
         # Replicas of one model send tensors of one size; only its stages may not, each in collectives of its own.
         return scattered < _LOCKED and _only_exchange(traffic, a) and _only_exchange(traffic, b)
@@ -108,6 +110,22 @@ def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[n
     """The usual distance and what is left without it; around half a gap, nearest flips from side to side."""
     offset = float(np.angle(np.mean(np.exp(2j * np.pi * distance / gap)))) / (2 * np.pi) * gap
     return offset, (distance - offset + gap / 2) % gap - gap / 2
+
+
+def _is_answer(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether one goes from a host to another and the other comes back with as many messages and bytes.
+
+    A message leaves by the NIC of its receiver, so that what comes back in a pipeline may go by other NICs. Nothing
+    else in training goes one way only between two hosts.
+    """
+    host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
+    sides = [
+        {*zip(*(host[traffic.pairs[c].to_numpy()[p]].tolist() for c in ("src", "dst")), strict=True)} for p in (a, b)
+    ]
+    if len(sides[0]) != 1 or sides[1] != {way[::-1] for way in sides[0]}:
+        return False
+    sent = [[float(traffic.pairs[c].to_numpy()[p].mean()) for c in ("num", "bytes")] for p in (a, b)]
+    return all(min(x) > levels.SHARE_LARGE * max(x) for x in zip(*sent, strict=True))
 
 
 def _send_alike(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:

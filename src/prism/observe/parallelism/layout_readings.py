@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,19 @@ class Counts:
         side_by_side = int(ways.agg(pl.col(key).n_unique())[key].median() or 1)  # type: ignore[arg-type]
         return max(n for n in range(1, self.inside + 1) if self.inside % n == 0 and n <= max(side_by_side, 1))
 
+    @cached_property
+    def exchanging(self) -> int:
+        """Ranks of a host that send tokens to all of another over one connection at once; 1 where none do so.
+
+        A message leaves by the NIC of its receiver, behind which several receivers may be.
+        """
+        routed = self.streams.filter(pl.col("kind") == "ep")
+        overlap = float(routed.group_by("unit").agg(pl.col("overlap").max())["overlap"].median() or 0.0)  # type: ignore[arg-type]
+        nics = routed["src"].n_unique() / max(routed["src_host"].n_unique(), 1)
+        at_once = -math.log(max(1 - overlap, 1 / levels.SAMPLED_MESSAGES))
+        shares = [n for n in range(1, self.inside + 1) if self.inside % n == 0]
+        return min(shares, key=lambda n: abs(math.log(n * max(1, n / max(nics, 1))) - at_once))
+
     @property
     def spans(self) -> bool:
         """Whether any context or expert group is seen."""
@@ -92,6 +106,14 @@ class Counts:
                     reliability=config.groups,
                     predict=lambda d, kind=kind: (int(getattr(d, kind) == self.spread(kind, d.tp)),),  # type: ignore[misc]
                 )
+        if self.covers("ep") and self.exchanging > 1:
+            yield Reading(
+                value=self.exchanging,
+                reliability=config.groups,
+                predict=lambda d: tuple(
+                    self.inside // (d.tp * n) for n in (1, d.cp, *stages_on_host(d, self.ranks.total, self.inside))
+                ),
+            )
         if self.covers("cp"):
             # Frameworks number ranks by tensor first and by sequence next, so rings side by side are parts of a tensor.
             yield Reading(value=self.rings, reliability=config.groups, predict=lambda d: (d.tp,))

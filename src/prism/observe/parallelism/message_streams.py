@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numba
 import numpy as np
@@ -33,6 +34,7 @@ _COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells ho
 _MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
 _FAR_MORE = levels.RATIO_FAR  # times the variance that sampling makes
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
+_RUNS = levels.SHARE_SMALL  # of a stream's messages, at most, are of another size than the one before
 
 
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -51,6 +53,7 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
             (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
         ).rank("dense")
     )
+    frame = frame.with_columns(pl.col("spread").median().over("family"))  # Ranks do alike.
     answers = _find_answers(traffic, frame, estimate_loss(frame))
     unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
@@ -60,15 +63,19 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
 def estimate_loss(streams: pl.DataFrame) -> float:
     """The share of a job's records that are missing, by how much the counts of like streams scatter.
 
-    Ranks do alike and send equally many messages. Of records that are lost at random, the variance of what is left over
-    its mean is the share that is lost. Streams that differ by design scatter by far more, or many send equally much:
-    where a capture ends, one stage has sent more of a step than another.
+    Ranks of one host do alike and send equally many messages; another host may be of another stage. Of records that are
+    lost at random, the variance of what is left over its mean is the share that is lost. Streams that differ by design
+    scatter by far more, or many send equally much: where a capture ends, a stage has sent more of a step than another.
     """
     often = streams.filter(pl.col("num") >= _COUNTED)
-    num = pl.col("num").cast(pl.Float64)
-    scatter = 1.4826 * (num - num.median()).abs().median()
+    num, place = pl.col("num").cast(pl.Float64), ("family", "src_host")
+    beside = pl.len().over(place).cast(pl.Float64)
+    around = (num - num.mean().over(place)).abs() * (beside / (beside - 1)).sqrt()
+    off = pl.when(beside >= levels.MIN_SAMPLES).then(around).otherwise((num - num.median().over("family")).abs())
+    scatter = 1.4826 * pl.col("off").median()
     alike = (
-        often.group_by("family")
+        often.with_columns(off.alias("off"))
+        .group_by("family")
         .agg((scatter**2 / num.median()).alias("lost"), pl.len(), pl.col("num").unique_counts().max().alias("equal"))
         .filter((pl.col("len") >= levels.MIN_STATISTICS) & (pl.col("equal") < levels.SHARE_MINOR * pl.col("len")))
     )
@@ -124,6 +131,7 @@ def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes:
 
     Samples run two sizes together that differ by little. Where sizes differ by far more than sampling explains, the
     smaller and the larger ones are measured apart, too: two sizes are then steady, and tokens routed at random are not.
+    Blocks of a sequence come in runs of one size, forward and then backward; tokens differ from message to message.
     """
     stream = np.repeat(np.arange(len(count)), count)
     whole, chance = _measure_spread(size, stream, len(count), sample_bytes)
@@ -132,7 +140,21 @@ def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes:
     parts, _ = _measure_spread(size, 2 * stream + (size > mean[stream]), 2 * len(count), sample_bytes)
     larger = np.bincount(stream, size > mean[stream], len(count)) / np.maximum(count, 1)
     apart = np.sqrt((1 - larger) * parts[::2] ** 2 + larger * parts[1::2] ** 2)
-    return np.where(whole**2 > _FAR_MORE * chance, np.minimum(whole, apart), whole)
+    spread = np.where(whole**2 > _FAR_MORE * chance, np.minimum(whole, apart), whole)
+    begin = np.concatenate([[0], np.cumsum(count)])
+    for v in np.flatnonzero((spread > 0) & (count > _COUNTED)).tolist():
+        changes = _measure_changes(size[begin[v] : begin[v + 1]]) / mean[v] ** 2
+        spread[v] = min(spread[v], np.sqrt(max(changes - chance[v], 0.0)))
+    return spread
+
+
+def _measure_changes(size: Floats) -> float:
+    """The variance of sizes by how messages differ from the one before, without the few that begin a run."""
+    changes = np.sort(np.diff(size) ** 2)[: round((1 - _RUNS) * (len(size) - 1))]
+    normal = NormalDist()
+    most = normal.inv_cdf(1 - _RUNS / 2)
+    kept = 1 - 2 * most * normal.pdf(most) / (1 - _RUNS)  # of the variance of normal changes
+    return float(np.mean(changes)) / kept / 2
 
 
 def _measure_spread(size: Floats, part: Ints, parts: int, sample_bytes: float) -> tuple[Floats, Floats]:

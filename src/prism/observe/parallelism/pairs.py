@@ -20,7 +20,6 @@ _SILENT = levels.SHARE_MAJORITY  # of a step: what is sent layer by layer is nev
 # Share of messages that begin while another one is under way: rings send one or two at a time.
 _AT_ONCE = levels.SHARE_MAJORITY
 _CROWD = levels.MIN_SAMPLES  # peers of an endpoint that make its exchange all-to-all
-_PIPELINE_FIRST = levels.RATIO_DOUBLE  # weight of a pipeline's bytes
 _SAME_SIZE = levels.SIZE_DIFFERENCE  # of a message that a pipeline sends; a few samples may be off by this much
 _ALIKE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes or messages of two connections
 _LITTLE = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest collective
@@ -191,11 +190,9 @@ def _count_peers(units: pl.DataFrame) -> NDArray[np.int64]:
 def choose_kind(streams: pl.DataFrame) -> pl.DataFrame:
     """One kind per pair: the one that carries most of its bytes, with that share as confidence.
 
-    Of two stages that are also tied, the pipeline counts for more: it is what connects them in every micro-batch. A
-    pair that sends a few numbers only, such as a norm, has the kind of what goes the other way.
+    A pair that sends a few numbers only, such as a norm, has the kind of what goes the other way.
     """
-    factor = pl.when(pl.col("kind") == "unknown").then(0.0).when(pl.col("kind") == "pp").then(_PIPELINE_FIRST)
-    load = factor.otherwise(1.0) * pl.col("num") * pl.col("bytes")
+    load = (pl.col("kind") != "unknown").cast(pl.Float64) * pl.col("num") * pl.col("bytes")
     counted = streams.group_by("pair", "src", "dst", "kind").agg(load.sum().alias("load"))
     total = pl.col("load").sum().over("pair")
     share = pl.when(total > 0).then(pl.col("load") / total).otherwise(0.0)
