@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +12,7 @@ from made_jobs import MS, MadeJob, contend, named, write_job
 
 from prism.observe import diagnose
 from prism.observe.diagnose import open_case
-from prism.observe.findings.case import Case
+from prism.observe.findings.case import Calls, Case
 from prism.observe.findings.causes import find_late
 from prism.observe.findings.residuals import _measure_gaps
 from prism.observe.findings.waits import measure_waits
@@ -65,6 +68,40 @@ def test_nobody_waits_for_a_host_where_something_else_had_just_ended() -> None:
     just_now = np.full(len(case.calls.row), 1000.0)
     waits = measure_waits(case, (just_now, just_now))
     assert waits is not None and waits.cost_s.max() <= LAYERS * 1e-6
+
+
+def measure_call(hops: list[tuple[int, int]], start_ms: list[int], gpus_per_nic: int = 1) -> list[float]:
+    """Seconds by host that all wait for it in one collective of these hops, which end together."""
+    zero, num = np.zeros(len(hops), np.int64), len(hops)
+    src, dst = np.array(hops, np.int64).T
+    start = np.array(start_ms, np.int64) * MS
+    calls = Calls(
+        message=np.arange(num), row=np.arange(num), step=zero, place=zero, start=start, end=zero + 1000 * MS, src=src,
+        dst=dst, kind=zero, kinds=("dp",), like=zero,
+    )  # fmt: skip
+    hosts = [f"h{h}" for h in range(int(max(src.max(), dst.max())) + 1)]
+    case: Any = SimpleNamespace(
+        calls=calls, hosts=hosts, stage_of=np.full(len(hosts), -1, np.int64), steps=SimpleNamespace(height=1),
+        messages=pl.DataFrame({"bytes": zero}), gpus=gpus_per_nic * len(hosts),
+        job=SimpleNamespace(endpoints=np.arange(len(hosts))),
+    )  # fmt: skip
+    long_ago = np.full(num, 1e12)
+    waits = measure_waits(case, (long_ago, long_ago), is_new=True)
+    return [] if waits is None else waits.cost_s[:, 0].tolist()
+
+
+def test_the_receiver_of_the_last_hop_has_come_once_it_sends_its_own_part() -> None:
+    """Host 2 begins 80 ms late; host 3, which takes that in, began with the others, or 80 ms late too."""
+    ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert measure_call(ring, [0, 0, 80, 0]) == [0.0, 0.0, 0.08, 0.0]
+    assert measure_call(ring, [0, 0, 81, 80])[3] == 0.08
+    assert measure_call(ring, [0, 0, 80, 0], gpus_per_nic=2) == [0.0, 0.0, 0.08, 0.08]
+
+
+def test_of_two_that_exchange_the_one_that_has_begun_waits_for_the_other() -> None:
+    assert measure_call([(0, 1), (1, 0)], [0, 80]) == [0.0, 0.08]
+    assert measure_call([(0, 1), (1, 0)], [0, 0]) == []
+    assert measure_call([(0, 1), (1, 0)], [0, 80], gpus_per_nic=2) == []
 
 
 def test_a_late_host_is_named_and_its_lead_is_the_confidence() -> None:

@@ -14,8 +14,10 @@ from prism.observe.diagnose import open_case, study_jobs
 from prism.observe.findings.case import Calls, Case
 from prism.observe.findings.residuals import (
     Residuals,
+    _compare_ring_waits,
     _compare_starts,
     _end_exchanges,
+    _measure_gaps,
     list_residuals,
     number_hosts,
 )
@@ -102,3 +104,56 @@ def test_who_is_late_to_an_exchange_is_seen_though_the_sum_after_it_begins_in_ti
         for t in tables
     ]
     assert late == [set(), {(0, 1)}]  # of the ring, and of the exchanges
+
+
+MS = 1_000_000
+
+
+def write_blocks(waits_ms: dict[tuple[int, int], float], slower: dict[tuple[int, int], float]) -> Any:
+    """Ten steps of twenty blocks on each hop of a ring of four hosts; in the last three every other block waits."""
+    hops = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    row, step, place = (x.ravel().astype(np.int64) for x in np.indices((4, 10, 20)))
+    wait = np.array([waits_ms.get(hop, 0.0) for hop in hops])[row] * (step >= 7) * (place % 2)
+    took = np.where(step >= 7, np.array([slower.get(hop, 1.0) for hop in hops])[row], 1.0) + wait
+    start = step * 10**9 + place * 10**7
+    src, dst = np.array(hops, np.int64).T
+    calls = Calls(
+        message=np.arange(len(row)), row=row, step=step, place=place, start=start,
+        end=start + (took * MS).astype(np.int64), src=src, dst=dst, kind=np.zeros(4, np.int64), kinds=("cp",),
+        like=np.zeros(4, np.int64),
+    )  # fmt: skip
+    return SimpleNamespace(calls=calls, hosts=list("abcd"), steps=SimpleNamespace(height=10))
+
+
+def list_late_in_ring(case: Any) -> dict[int, float]:
+    (table,) = _compare_ring_waits(case, np.arange(4), 1.0)
+    late = {int(host): float(seconds[8]) for host, seconds in zip(table.sender, table.since().late_s, strict=True)}
+    return {host: seconds for host, seconds in late.items() if seconds > 0.001}
+
+
+def test_who_keeps_blocks_of_a_sequence_waiting_and_waits_for_none_is_late() -> None:
+    """Host 1 is slow: 0 waits for it, and 3 for 0."""
+    late = list_late_in_ring(write_blocks({(0, 1): 5.0, (3, 0): 5.0}, {}))
+    assert list(late) == [1]
+    assert abs(late[1] - 0.05) < 0.001
+
+
+def test_a_slow_link_of_a_ring_makes_nobody_late() -> None:
+    assert list_late_in_ring(write_blocks({}, {(0, 1): 9.0})) == {}
+
+
+def test_what_comes_to_one_rank_of_a_host_holds_up_all_that_share_its_tensors() -> None:
+    """NIC 0 of host a takes in a transfer until 90; NIC 1 sends at 100 what it last sent at 10."""
+    calls = Calls(
+        message=np.arange(3), row=np.arange(3), step=np.zeros(3, np.int64), place=np.zeros(3, np.int64),
+        start=np.array([0, 5, 100]), end=np.array([90, 10, 110]), src=np.array([2, 1, 1]), dst=np.array([0, 3, 3]),
+        kind=np.zeros(3, np.int64), kinds=("dp",), like=np.zeros(3, np.int64),
+    )  # fmt: skip
+    tensors, blocks = SimpleNamespace(value=1), SimpleNamespace(value=None)
+    case: Any = SimpleNamespace(
+        calls=calls, hosts=list("aabb"), steps=SimpleNamespace(height=1), stages=SimpleNamespace(chains=()), gpus=4,
+        own_by_host={"a": {0, 1}, "b": {2, 3}}, layout=SimpleNamespace(tp=tensors, cp=blocks),
+    )  # fmt: skip
+    assert [gap[2] for gap in _measure_gaps(case)] == [90, 90]
+    tensors.value = 2
+    assert [gap[2] for gap in _measure_gaps(case)] == [10, 10]

@@ -28,3 +28,13 @@ def test_a_message_that_waits_for_its_receiver_is_not_what_is_answered() -> None
         work = measure_work(write_pipeline(seen), stages, np.arange(8), STEPS)
         turn = work.filter(pl.col("phase") == "turn")["work_ns"].to_numpy()
         assert np.allclose(turn / MS, 20.0), seen
+
+
+def test_ranks_that_pass_blocks_of_a_sequence_come_to_collectives_together() -> None:
+    rows = [(h, (h + 1) % 4, kind, (30 + h) * MS, 40 * MS) for h in range(4) for kind in ("cp", "dp")]
+    frame = pl.DataFrame(rows, schema=["src", "dst", "kind", "start_ns", "end_ns"], orient="row").with_columns(
+        pl.col("src", "dst").cast(pl.UInt32), step=pl.lit(0, pl.Int32), place=pl.lit(0), bytes=pl.lit(1 << 20)
+    )
+    none = StageMap(stage={}, chains=(), confidence=1.0)
+    assert measure_work(frame, none, np.arange(4), STEPS).is_empty()
+    assert not measure_work(frame.filter(pl.col("kind") == "dp"), none, np.arange(4), STEPS).is_empty()

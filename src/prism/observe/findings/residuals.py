@@ -61,13 +61,28 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
             yield from _compare_answers(case, since[0], step_s)
     if not case.work.is_empty():
         yield from _compare_work(case)
-    waits = None if in_stages or since is None else measure_waits(case, since)
-    if waits is not None:
-        names = dict(zip(case.hosts, host.tolist(), strict=True))
-        own = [i for i, name in enumerate(waits.hosts) if name in case.own_by_host]
-        rows = np.array([names[waits.hosts[i]] for i in own], np.int64)
-        late = np.where(waits.seen, waits.cost_s[own], np.nan)
-        yield _centre(Residuals(rows, np.full(len(rows), -1), late, 0.0, of_hosts=True), step_s)
+    if since is not None and not in_stages:
+        yield from _compare_waits(case, host, since, step_s, of_like=True)
+        # Who is held up works as long as ever before it comes: it is late by what is beyond that.
+        sent, taken = (np.maximum(idle - _find_usual(case.calls, idle), 0.0) for idle in since)
+        yield from _compare_waits(case, host, (sent, taken), step_s, of_past=True)
+    if not in_stages:
+        yield from _compare_ring_waits(case, host, step_s)
+
+
+def _compare_waits(
+    case: Case, host: Ints, idle: tuple[Floats, Floats], step_s: float, *, of_past: bool = False, of_like: bool = False
+) -> Iterator[Residuals]:
+    """By host, how long all others wait for it alone."""
+    waits = measure_waits(case, idle, is_new=of_past)
+    if waits is None:
+        return
+    names = dict(zip(case.hosts, host.tolist(), strict=True))
+    own = [i for i, name in enumerate(waits.hosts) if name in case.own_by_host]
+    rows = np.array([names[waits.hosts[i]] for i in own], np.int64)
+    late = np.where(waits.seen, waits.cost_s[own], np.nan)
+    table = Residuals(rows, np.full(len(rows), -1), late, 0.0, of_hosts=True, of_past=of_past, of_like=of_like)
+    yield _centre(table, step_s)
 
 
 def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
@@ -75,10 +90,21 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     calls = case.calls
     src, dst, start = calls.src[calls.row], calls.dst[calls.row], calls.start
     ends = _end_exchanges(case)
-    line = np.arange(len(case.hosts)) * (int(max(e.max() for e in ends)) - int(start.min()) + 1) - int(start.min())
+    span = int(max(e.max() for e in ends)) - int(start.min()) + 1
+    line = (number_hosts(case) if _is_host_one(case) else np.arange(len(case.hosts))) * span - int(start.min())
     done = np.sort(np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)]))
     sent, taken = (_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst))
     return sent, taken
+
+
+def _is_host_one(case: Case) -> bool:
+    """Whether the ranks of a host share each tensor or sequence: none goes on before what comes to all of them.
+
+    Frameworks number ranks by tensor first and by sequence next, so blocks that leave a host are passed by all of it.
+    """
+    crossing = "cp" in case.calls.kinds and len(case.own_by_host) > 1
+    parts = (case.layout.tp.value or 1) * (case.layout.cp.value or 1)
+    return not case.stages.chains and (crossing or parts * len(case.own_by_host) >= case.gpus)
 
 
 def _end_exchanges(case: Case) -> tuple[Ints, Ints]:
@@ -172,6 +198,31 @@ def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Fl
     at = row * shape[1] + step
     seen = np.bincount(at, minlength=shape[0] * shape[1]) > 0
     return np.where(seen, np.bincount(at, values, shape[0] * shape[1]), np.nan).reshape(shape)
+
+
+def _compare_ring_waits(case: Case, host: Ints, step_s: float) -> Iterator[Residuals]:
+    """By host, how much longer blocks of a sequence wait for it to take them in than those that it sends wait.
+
+    A block is under way from when its sender has it until its receiver is done with the one before. Who is late keeps
+    others waiting and sends what they wait for; who is kept waiting passes that on to the one before. A slow link slows
+    all blocks of a pair, so what the quickest of a step takes is no waiting.
+    """
+    calls, steps = case.calls, case.steps.height
+    crossing = host[calls.src] != host[calls.dst]
+    calls = calls.take((np.array([kind == "cp" for kind in calls.kinds], np.bool_)[calls.kind] & crossing)[calls.row])
+    if not len(calls.row):
+        return
+    took, cell = (calls.end - calls.start).astype(np.float64), calls.row * steps + calls.step
+    wait_s = (took - quantile_groups(took, cell, len(calls.src) * steps, levels.SHARE_SMALL)[cell]) / 1e9
+    late = np.zeros((int(host.max()) + 1, steps))
+    for side, sign in ((calls.src, -1), (calls.dst, 1)):  # Ranks of a host wait at the same time, each for its blocks.
+        streams = np.unique(calls.row)
+        beside, found = number_keys(host[side] * (int(calls.like.max()) + 1) + calls.like)
+        lanes = np.bincount(beside[streams], minlength=len(found))[beside]
+        np.add.at(late, (host[side[calls.row]], calls.step), sign * wait_s / lanes[calls.row])
+    rows = np.unique(host[np.concatenate([calls.src[calls.row], calls.dst[calls.row]])])
+    late = np.maximum(late[rows], 0.0)
+    yield _centre(Residuals(rows, np.full(len(rows), -1), late, 0.0, of_hosts=True, of_past=True), step_s)
 
 
 def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residuals]:

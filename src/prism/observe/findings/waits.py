@@ -33,10 +33,11 @@ class Waits:
     seen: NDArray[np.bool_]
 
 
-def measure_waits(case: Case, since: tuple[Floats, Floats]) -> Waits | None:
+def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = False) -> Waits | None:
     """What each host costs every step; None where no collective has hops between other hosts to compare with.
 
-    `since` is by message of the calls how long nothing had ended at its sender, and at its receiver.
+    `since` is by message of the calls how long nothing had ended at its sender, and at its receiver, which `is_new`
+    where it counts beyond what is usual: which of two hops begins first may be by design.
     """
     calls = case.calls
     together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)[calls.kind][calls.row]
@@ -54,7 +55,10 @@ def measure_waits(case: Case, since: tuple[Floats, Floats]) -> Waits | None:
     if begun is not None and _adds_up(order, begin, begun):
         cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
     else:
-        cost, seen = _sum_costs(order, begin, ends, calls.step, calls.start, calls.end, idle, shape)
+        # Where ranks share a NIC, one of them may send while another has not come.
+        is_own = is_new and case.gpus == len(case.job.endpoints)
+        hops = np.where(is_own, calls.src[calls.row], -1), calls.dst[calls.row]
+        cost, seen = _sum_costs(order, begin, ends, hops, calls.step, calls.start, calls.end, idle, shape)
     return Waits(names.tolist(), cost / 1e9, seen) if seen.any() else None
 
 
@@ -96,10 +100,14 @@ def _sum_kept(
 
 @numba.njit(cache=True, nogil=True)
 def _sum_costs(
-    order: Ints, begin: Ints, ends: tuple[Ints, Ints], step: Ints, start: Ints, end: Ints, idle: tuple[Floats, Floats],
-    shape: tuple[int, int],
+    order: Ints, begin: Ints, ends: tuple[Ints, Ints], hops: tuple[Ints, Ints], step: Ints, start: Ints, end: Ints,
+    idle: tuple[Floats, Floats], shape: tuple[int, int],
 ) -> tuple[Floats, NDArray[np.bool_]]:  # fmt: skip
-    """By host and step the time between the last hop of each collective and the last one that does not touch a host."""
+    """By host and step the time between the last hop of each collective and the last one that does not touch a host.
+
+    A rank that has begun to send its own part of a collective has come: the receiver of the last hop is no later than
+    that. `hops` are the endpoints of each hop, its sender -1 where ranks share it.
+    """
     cost = np.zeros(shape)
     seen = np.zeros(shape[1], np.bool_)
     src, dst = ends
@@ -108,13 +116,21 @@ def _sum_costs(
         last = own[np.argmax(start[own])]
         for side in range(2):
             late = src[last] if side == 0 else dst[last]
-            others, until = np.int64(-1), np.int64(-1)
+            others, until, came, back = np.int64(-1), np.int64(-1), start[last], start[last]
             for i in own:
+                if side == 1 and hops[0][i] == hops[1][last]:
+                    came = min(came, start[i])
+                if side == 0 and hops[0][i] == hops[1][last] and hops[1][i] == hops[0][last] and end[i] > start[last]:
+                    back = min(back, start[i])
                 if src[i] != late and dst[i] != late and start[i] > others:
                     others, until = start[i], end[i]
+            # Those that were done before it began did not wait for it: they are of another collective.
+            waited = until > start[last] and src[last] != dst[last]
             if others >= 0:
                 seen[step[last]] = True
-                # Those that were done before it began did not wait for it: they are of another collective.
-                if until > start[last] and src[last] != dst[last]:
-                    cost[late, step[last]] += np.fmin(start[last] - others, idle[side][last])
+            if waited:
+                cost[late, step[last]] += np.fmin(max(came - others, 0), idle[side][last])
+            elif back < start[last]:  # Of two that exchange, the one that has begun waits for the other.
+                seen[step[last]] = True
+                cost[late, step[last]] += np.fmin(start[last] - back, idle[side][last])
     return cost, seen

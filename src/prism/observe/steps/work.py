@@ -2,8 +2,9 @@
 
 In steady state a slow rank and its neighbours look alike, because a send waits for its receiver. But the first
 micro-batch of a step finds every rank idle on its way there and on its way back, and so does the last one on its way
-back: what passes between a message in and the message out is then compute alone. Ranks that pass blocks around a ring
-are read by how long they are silent between turns, ranks that only take part in collectives by how late they come.
+back: what passes between a message in and the message out is then compute alone. Ranks that only take part in
+collectives are read by how late they come. Ranks that pass blocks of a sequence around a ring come together, whoever of
+them is late: which one it is shows in how long blocks wait (`findings/residuals.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BEFORE = levels.SHARE_MINOR
 
 
 def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:
-    """WORK of every rank and step: in a pipeline, else in a ring of context blocks, else before collectives.
+    """WORK of every rank and step: in a pipeline, else before collectives, unless ranks pass blocks of sequences.
 
     `messages` carry src, dst, kind, the index of their step, -1 outside all steps, and their place in it. `host` is the
     number of the host of each endpoint.
@@ -46,9 +47,7 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl
     stage_of[list(stages.stage)] = list(stages.stage.values())
     inside = messages.lazy().filter(pl.col("step") >= 0)
     work = _work_in_pipeline(inside, stage_of, steps, stages.through) if stages.chains else pl.DataFrame(schema=_PART)
-    if work.is_empty():
-        work = _work_in_ring(inside.filter(pl.col("kind") == "cp").select("src", "dst", "step", *_TIMES).collect())
-    if work.is_empty():
+    if work.is_empty() and not (messages["kind"] == "cp").any():
         work = _work_before_collectives(inside, stage_of, host, steps)
     work = work.filter(pl.col("work_ns") > 0).group_by("endpoint", "step", "phase").agg(pl.col("work_ns").min())
     work = work.with_columns(pl.Series("stage", np.maximum(stage_of[work["endpoint"].to_numpy()], 0)))
@@ -172,39 +171,6 @@ def _wait_for_receiver(own: pl.DataFrame, answered: Ints) -> NDArray[np.bool_]:
 
 def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:
     return pl.Series(stage_of[frame["endpoint"].to_numpy()] == stage)
-
-
-def _work_in_ring(messages: pl.DataFrame) -> pl.DataFrame:
-    """How long each rank is silent between turns of a ring, by what it sends or by what it receives.
-
-    A late rank is silent before both; one that waits for it sends on at once what it receives, or receives on time.
-    """
-    if messages.is_empty():
-        return pl.DataFrame(schema=_PART)
-    start, end = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
-    begin = int(start.min())
-    span = int(end.max()) - begin + 1
-    ends = [messages[side].to_numpy().astype(np.int64) for side in ("src", "dst")]
-    # One line of time per endpoint, one after the other, so that a single search finds what came before.
-    done = np.sort(np.concatenate([e * span + (end - begin) for e in ends]))
-    sides = []
-    for e in ends:
-        at = np.searchsorted(done, e * span + (start - begin), side="right") - 1
-        before = done[np.maximum(at, 0)]
-        gap = np.where((at >= 0) & (before // span == e), e * span + (start - begin) - before, -1)
-        frame = pl.DataFrame({"endpoint": e, "step": messages["step"], "work_ns": gap})
-        sides.append(frame.filter(pl.col("work_ns") > 0).group_by("endpoint", "step").agg(pl.col("work_ns").median()))
-    both = sides[0].join(sides[1], on=["endpoint", "step"], how="full", coalesce=True)
-    # The neighbours of a rank may sit on its own host: it is then only seen to send, or only to receive.
-    phase = (
-        pl.when(pl.col("work_ns").is_null())
-        .then(pl.lit("ring in"))
-        .when(pl.col("work_ns_right").is_null())
-        .then(pl.lit("ring out"))
-        .otherwise(pl.lit("ring"))
-    )
-    work = pl.max_horizontal("work_ns", "work_ns_right").cast(pl.Int64)
-    return both.select(pl.col("endpoint").cast(pl.UInt32), "step", phase.alias("phase"), work.alias("work_ns"))
 
 
 def _count_late_hosts(host: Ints, hops: pl.DataFrame) -> int:
