@@ -14,7 +14,7 @@ from prism.observe.diagnose import diagnose, study_jobs
 from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS
 from prism.observe.parallelism.layout_model import Degrees
 from prism.observe.parallelism.layout_readings import Counts, find_groups
-from prism.observe.parallelism.message_streams import _spread_beyond_chance
+from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyond_chance
 from prism.observe.parallelism.rank_counts import Ranks
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.scenarios import make_scenario, random_scenario
@@ -76,7 +76,7 @@ def test_blocks_of_a_sequence_that_few_samples_show_are_steady_in_runs_and_route
     sampled = np.concatenate([chance.poisson(sizes / 4e5) * 4e5 for sizes in (blocks, routed)]).astype(float)
     count = np.array([len(blocks), len(routed)])
     mean = sampled.reshape(2, -1).mean(axis=1)
-    steady, tokens = _spread_beyond_chance(sampled, mean, count, 4e5)
+    steady, tokens = _leave_runs(_spread_beyond_chance(sampled, mean, count, 4e5), sampled, mean, count, 4e5)
     assert steady < 0.03 < tokens
 
 

@@ -75,7 +75,7 @@ def count_gradient_groups(
     sent = pl.col("bytes") * pl.col("num")
     rings = rings.with_columns(sent.sum().over(one).alias("load")).filter(sent >= _MAIN * sent.max().over(one))
     rings = rings.sort("bytes", "stream", descending=[True, False])
-    largest = rings.group_by(one, maintain_order=True).first()
+    largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
     if not shared:
         largest = largest.unique(["src", "dst", "bytes"], keep="first", maintain_order=True)
     found: list[GradientGroups] = []
@@ -96,6 +96,12 @@ def count_gradient_groups(
     whole = _span(largest)
     partial = any(_span(part) < whole for part in _by_size(largest) if part.height >= 0.1 * largest.height)
     return replace(usual, expert=usual.dense) if partial else usual
+
+
+def _without_mixed(units: pl.DataFrame) -> pl.DataFrame:
+    """Sampling lets sizes that differ by little run together; units where it did not are enough, where most are."""
+    pure = units.filter(pl.col("role") != "routed")
+    return pure if 2 * pure.height > units.height else units
 
 
 def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> set[int]:

@@ -34,7 +34,7 @@ _COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells ho
 _MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
 _FAR_MORE = levels.RATIO_FAR  # times the variance that sampling makes
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
-_RUNS = levels.SHARE_SMALL  # of a stream's messages, at most, are of another size than the one before
+_RUNS = levels.SHARE_HALF  # of the changes of size are left out: far fewer begin a run
 
 
 def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
@@ -99,13 +99,20 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     table = traffic.streams[present]
     pair = table["pair"].to_numpy()
     src, dst = (traffic.pairs[c].to_numpy()[pair] for c in ("src", "dst"))
+    spread = _spread_beyond_chance(size.astype(np.float64), mean, count, traffic.sample_bytes)
+    # What is sent layer by layer is never silent for long.
+    layerwise = (gap < levels.SHARE_HALF * period) & (count > _COUNTED) & (traffic.sample_bytes > 0)
+    own = np.repeat(layerwise, count)
+    spread[layerwise] = _leave_runs(
+        spread[layerwise], size[own].astype(np.float64), mean[layerwise], count[layerwise], traffic.sample_bytes
+    )
     return table.with_columns(
         src=src,
         dst=dst,
         src_host=host[src],
         dst_host=host[dst],
         bytes=mean,
-        spread=_spread_beyond_chance(size.astype(np.float64), mean, count, traffic.sample_bytes),
+        spread=spread,
         num=count,
         first_ns=start[first] if len(first) else start,
         duration_ns=np.add.reduceat((end - start).astype(np.float64), first) / count if len(first) else np.zeros(0),
@@ -131,7 +138,6 @@ def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes:
 
     Samples run two sizes together that differ by little. Where sizes differ by far more than sampling explains, the
     smaller and the larger ones are measured apart, too: two sizes are then steady, and tokens routed at random are not.
-    Blocks of a sequence come in runs of one size, forward and then backward; tokens differ from message to message.
     """
     stream = np.repeat(np.arange(len(count)), count)
     whole, chance = _measure_spread(size, stream, len(count), sample_bytes)
@@ -140,11 +146,19 @@ def _spread_beyond_chance(size: Floats, mean: Floats, count: Ints, sample_bytes:
     parts, _ = _measure_spread(size, 2 * stream + (size > mean[stream]), 2 * len(count), sample_bytes)
     larger = np.bincount(stream, size > mean[stream], len(count)) / np.maximum(count, 1)
     apart = np.sqrt((1 - larger) * parts[::2] ** 2 + larger * parts[1::2] ** 2)
-    spread = np.where(whole**2 > _FAR_MORE * chance, np.minimum(whole, apart), whole)
+    return np.where(whole**2 > _FAR_MORE * chance, np.minimum(whole, apart), whole)
+
+
+def _leave_runs(spread: Floats, size: Floats, mean: Floats, count: Ints, sample_bytes: float) -> Floats:
+    """The spread of streams whose sizes come in runs, as those of a sequence's blocks do, forward and then backward.
+
+    Routed tokens differ from message to message.
+    """
     begin = np.concatenate([[0], np.cumsum(count)])
-    for v in np.flatnonzero((spread > 0) & (count > _COUNTED)).tolist():
+    for v in np.flatnonzero(spread > 0).tolist():
+        chance = sample_bytes / mean[v] * (1 + _CHANCE * np.sqrt(2 / count[v]))
         changes = _measure_changes(size[begin[v] : begin[v + 1]]) / mean[v] ** 2
-        spread[v] = min(spread[v], np.sqrt(max(changes - chance[v], 0.0)))
+        spread[v] = min(spread[v], np.sqrt(max(changes - chance, 0.0)))
     return spread
 
 
