@@ -122,3 +122,15 @@ def test_a_clear_rhythm_of_few_steps_outweighs_what_rests_and_counts_of_micro_ba
     packed = pack_times([s.times for s in single], [1] * 3, 20_000)
     found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
     assert found == pytest.approx(3217e6, rel=0.01)
+
+
+def test_several_steps_and_a_checkpoint_are_no_step() -> None:
+    """Steps that differ within every round of four repeat with the round, at the end of which the job saves."""
+    begin = np.cumsum(np.tile([150, 182, 158, 220], 12)) * 1_000_000
+    single = [
+        StreamStarts(times=(begin[:, None] + np.arange(6) * gap * 1_000_000).ravel() + 1_000_000 * klass, klass=klass)
+        for klass, gap in enumerate((19, 20, 21))
+    ]
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    saves = begin[3::4] - 30_000_000
+    assert choose_period(packed, single, single, saves, 20_000) == pytest.approx(170e6, rel=0.1)

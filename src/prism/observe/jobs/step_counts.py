@@ -138,6 +138,9 @@ def _find_period(
         if repeated is not None and counted is not None and _are_same(repeated, counted):
             return counted  # What the same distances come again in and what all streams count alike in is a step.
     period = rhythm.period_ns if rhythm is not None else None
+    if period is not None and grouped is not None and period > _SIMILAR_LENGTH * grouped:
+        # Several steps and a checkpoint repeat, too.
+        period = grouped if _is_between_pauses(period, grouped, pauses) else period
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         period, rhythm = None, None
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
