@@ -192,14 +192,6 @@ def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_st
     assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
 
 
-def test_a_long_pause_that_ends_when_a_save_begins_is_that_of_its_copy() -> None:
-    begins = STEP * np.arange(20) + 300 * MS * (np.arange(20) // 5)
-    paused = begins[[5, 10, 15]]
-    saves = pl.DataFrame({"start_ns": paused + 10 * MS, "end_ns": paused + 250 * MS})
-    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
-    assert found == [400.0 if i in (4, 9, 14) else 100.0 for i in range(20)]
-
-
 def test_what_is_left_after_the_last_boundary_is_what_the_last_step_lacks() -> None:
     # In the last step one bucket comes late, after a silence as long as that between steps.
     sent = send_gradients(STEP * np.arange(20))

@@ -213,8 +213,6 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
     gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
-    # A save that begins when the pause ends was copied in it.
-    gone &= ~sent.begins_saving(opened[paused] - (_SPREAD * length).astype(np.int64), sent.start[at[paused]])
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened
