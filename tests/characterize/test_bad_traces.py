@@ -139,7 +139,7 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, object]) -> None
         CharacterizeOptions(**options)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_traces_give_a_report_or_one_clear_line(
     two_hundred_jobs: Path, tmp_path: Path, data: st.DataObject
@@ -164,7 +164,7 @@ def test_damaged_traces_give_a_report_or_one_clear_line(
             assert str(path) in str(error)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     cells=st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters='\n\r",'), max_size=12), min_size=8, max_size=8
