@@ -9,6 +9,7 @@ import pytest
 from prism.observe.jobs.grouping import leave_seen_by_chance
 from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts
+from prism.observe.traffic.records import keep_messages
 
 MS = 10**6
 LAYERS, STEPS = 24, 20
@@ -40,6 +41,31 @@ def test_small_messages_at_any_time_mark_nothing() -> None:
     rng = np.random.default_rng(2)
     heartbeats = StreamStarts(times=np.sort(rng.integers(0, int(STEPS * step), 30)), klass=0)
     assert time_small_messages([heartbeats], [layers]) is None
+
+
+def test_heartbeats_by_a_timer_mark_nothing_though_about_as_much_is_sent_between_them() -> None:
+    """Six steps of uniform layers and a tenth of a step pass between two heartbeats of a rendezvous."""
+    rng = np.random.default_rng(3)
+    step = LAYERS * (FORWARD + BACKWARD)
+    gaps = np.tile([FORWARD] * LAYERS + [BACKWARD] * LAYERS, 60) * rng.normal(1, 0.01, 2 * LAYERS * 60)
+    layers = StreamStarts(times=np.cumsum(gaps).astype(np.int64), klass=7)
+    heartbeats = StreamStarts(times=np.arange(9) * int(6.1 * step) + 7 * MS, klass=0)
+    norms = StreamStarts(times=layers.times[2 * LAYERS - 1 :: 2 * LAYERS] + MS, klass=0)
+    assert time_small_messages([heartbeats], [layers]) is None
+    assert time_small_messages([heartbeats, norms], [layers]) == pytest.approx(step, rel=0.01)
+
+
+def test_small_flows_beside_rdma_are_left_out() -> None:
+    columns = {
+        "src": ["a", "b", "a", "c", "b"], "dst": ["b", "a", "b", "a", "c"], "bytes": [10**8, 10**8, 180, 180, 10**6],
+        "dst_port": [4791, 4791, 29500, 29500, 2049], "start_ns": [0, 0, 5, 6, 7], "end_ns": [4, 4, 6, 7, 9],
+    }  # fmt: skip
+    notes: list[str] = []
+    kept, _, _ = keep_messages(pl.DataFrame(columns), notes)
+    assert kept["start_ns"].to_list() == [0, 0, 6, 7]  # What comes from elsewhere is not between two that send RDMA.
+    assert notes == ["1 small flows that are not RDMA, such as heartbeats, were left out"]
+    sockets = pl.DataFrame(columns | {"dst_port": [40001, 40002, 40001, 40003, 2049]})
+    assert keep_messages(sockets, notes)[0].height == 5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Small messages as step marks: a norm or a loss is summed once in every optimizer step, in a message of a few bytes.
 
 Layers of one size make traffic that repeats far more often than steps do, and tenants that share a link make steps of
-many lengths. Either way all that is sent between two such messages is the same from step to step.
+many lengths. Either way all that is sent between two such messages is the same from step to step. Other small messages
+go by a timer of their own, such as the heartbeats of a rendezvous: they come at any moment of a step and mark nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class SmallMessageConfig:
     repeats: float = levels.SHARE_NEGLIGIBLE
     lost: float = levels.SHARE_SMALL  # share of the records that may be missing
     pooled: int = levels.SAMPLED_SIZES  # messages of one size between two marks that show a step in spite of that
+    # Of the time between the heavy messages around it: by how much half of the small messages come sooner or later.
+    drift: float = levels.SHARE_SMALL
 
 
 def time_small_messages(
@@ -38,6 +41,7 @@ def time_small_messages(
     A loss may be summed every few steps only: where parts of what is sent between repeat, such a part is a step.
     """
     config = config or SmallMessageConfig()
+    small = [stream for stream in small if _keeps_step(_begin_bursts(stream.times), heavy, config)]
     found = []
     for stream in small:
         marks = _begin_bursts(stream.times)
@@ -79,6 +83,19 @@ def _begin_bursts(times: Times) -> Times:
     if not len(gaps):
         return times
     return np.concatenate([times[:1], times[1:][gaps > 0.1 * gaps.max()]])
+
+
+def _keeps_step(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:
+    """Whether small messages come at one moment between heavy ones, and not as a timer has it."""
+    around = np.sort(np.concatenate([stream.times for stream in heavy])) if heavy else marks[:0]
+    after = np.searchsorted(around, marks)
+    inside = (after > 0) & (after < len(around))
+    if not inside.any():
+        return True
+    before, later = around[after[inside] - 1], around[after[inside]]
+    moment = (marks[inside] - before) / np.maximum(later - before, 1)
+    early, late = np.quantile(moment, [levels.SHARE_QUICK, 1 - levels.SHARE_QUICK])
+    return bool(late - early <= config.drift)
 
 
 def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:

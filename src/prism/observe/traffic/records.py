@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 _MANY_SIZES = levels.MIN_STATISTICS  # that chance makes of one
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations
 _LARGEST_PACKET = 9216  # a jumbo frame; sizes that are all multiples of more were estimated from samples
+_RDMA_PORT = 4791  # of RoCE, by its standard, whichever way it goes
 _MIN_PER_CONNECTION = levels.RATIO_LONGER  # records; long timeouts leave two or three of a connection
 _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
@@ -56,14 +57,30 @@ def keep_messages(flows: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, 
     kind = pl.Categorical(pl.Categories.random())  # not the common ones, which grow for as long as a process lives
     src, dst = do_each(lambda column: flows[column].cast(kind), ("src", "dst"))
     other = src.to_physical() != dst.to_physical()
-    kept = other & (flows["bytes"] > 0)
+    control = _mark_control(flows, src, dst)
+    kept = other & (flows["bytes"] > 0) & ~control
     if kept.all():
         return flows, src, dst
     if not other.all():
         notes.append(f"{int((~other).sum()):,} flows from an endpoint to itself were left out")
-    if int((other & ~kept).sum()):
-        notes.append(f"{int((other & ~kept).sum()):,} flows without bytes were left out")
+    if control.any():
+        notes.append(f"{int(control.sum()):,} small flows that are not RDMA, such as heartbeats, were left out")
+    if int((other & ~kept & ~control).sum()):
+        notes.append(f"{int((other & ~kept & ~control).sum()):,} flows without bytes were left out")
     return flows.filter(kept), src.filter(kept), dst.filter(kept)
+
+
+def _mark_control(flows: pl.DataFrame, src: pl.Series, dst: pl.Series) -> pl.Series:
+    """Small flows beside RDMA between two that send RDMA: heartbeats and shells, which keep no time with training."""
+    nothing = pl.repeat(False, flows.height, eager=True)
+    if "dst_port" not in flows.columns:
+        return nothing
+    rdma = (flows["dst_port"] == _RDMA_PORT).fill_null(value=False)
+    small = ~rdma & (flows["bytes"] < levels.SMALL_MESSAGE_BYTES)
+    if not rdma.any() or not small.any():
+        return nothing
+    sends = src.filter(rdma).unique()
+    return small & src.is_in(sends.implode()) & dst.is_in(sends.cast(dst.dtype).implode())
 
 
 def leave_second_exporters(flows: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
