@@ -173,10 +173,12 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
-    if not num_stuck:
+    ends: list[list[int]] = []
+    if num_stuck:
+        ends = _find_ends_of_hop(case, stands, head, _AT_ONCE * usual_ns)
+    elif not _wait_for_receivers(case):
         head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
-    find_ends = _find_ends_of_hop if num_stuck else _find_both_ends
-    ends = find_ends(case, stands, head, _AT_ONCE * usual_ns)
+        ends = _find_both_ends(case, stands, head, _AT_ONCE * usual_ns)
     if ends:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
@@ -234,6 +236,17 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
         for e, due in free.select("src", "first").iter_rows()
     )
     return rows[0][-1]
+
+
+def _wait_for_receivers(case: Case) -> bool:
+    """Whether transfers between stages begin before their receiver is ready: at some places of a step they last longer.
+
+    Then a message that was never begun is missing because its sender stopped, and not its receiver.
+    """
+    sent = case.messages.filter((pl.col("kind") == "pp") & (pl.col("role") != "rare") & (pl.col("step") >= 0))
+    took = sent.group_by("stream", "place").agg((pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
+    waits = took.group_by("stream").agg(pl.col("took").max() >= levels.RATIO_FAR * pl.col("took").min())["took"]
+    return bool(len(waits) and waits.mean() >= levels.SHARE_QUICK)  # type: ignore[operator]
 
 
 def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
