@@ -315,12 +315,23 @@ def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     """The receiver of the first transfer that got stuck, where it is not stuck itself."""
     missed = stands.stuck.filter(~pl.col("dst").is_in(stands.stuck["src"].implode())).sort("start_ns")
     if missed.is_empty():
-        return _name_absorber(case, stands) or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
+        named = _name_absorber(case, stands) or _name_two(case, stands)
+        return named or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     host = case.hosts[int(missed["dst"][0])]
     own = [int(e) for e in missed["dst"] if case.hosts[int(e)] == host]
     why = f"{missed.height} transfers to it and others were begun and never taken"
     sure = min(levels.SHARE_NEARLY_ALL, len(own) / missed.height)
     return FirstToStop(_name_stopped(case, sorted(set(own))), why, True, sure)
+
+
+def _name_two(case: Case, stands: Standstill) -> FirstToStop | None:
+    """Two hosts of more between which all transfers are stuck: a rank of either may be missing, the others wait."""
+    hosts = sorted({case.hosts[int(e)] for side in ("src", "dst") for e in stands.stuck[side]})
+    if len(hosts) != _FEW or len(case.own_by_host) <= _FEW:
+        return None
+    both = culprit("group", ",".join(case.address(e) for host in hosts for e in sorted(case.own_by_host[host])))
+    why = f"all transfers that got stuck are between {' and '.join(hosts)}; records do not show which of them stopped"
+    return FirstToStop(both, why, True)
 
 
 def _name_absorber(case: Case, stands: Standstill) -> FirstToStop | None:
