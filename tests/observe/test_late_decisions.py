@@ -30,6 +30,7 @@ from prism.observe.parallelism.stages import NO_STAGES, StageMap
 
 STEPS = 10
 WINDOW = Window(2, 7, 0.2, 1.0)
+SLOW = [1.0] * 2 + [1.2] * 6 + [1.0] * 2  # steps of the window
 PAIRS = ("h0", "h0", "h1", "h1")
 TWO_STAGES = StageMap(stage={0: 0, 1: 0, 2: 1, 3: 1}, chains=((0, 2), (1, 3)), confidence=1.0)
 
@@ -172,7 +173,7 @@ def test_seconds_are_hosts_that_gain_nearly_as_much_each_once() -> None:
 
 
 def test_one_that_is_late_is_told_with_what_it_costs_and_a_stage_by_its_number() -> None:
-    case = place(lengths=[1.0] * 2 + [1.2] * 6 + [1.0] * 2)
+    case = place(lengths=SLOW)
     told = causes._tell(case, blame(1), [blame(1)], [], 0.8)
     assert (told.finding.kind, told.finding.culprit.id, told.finding.score) == ("slow_compute", "h1", 0.8)
     assert told.finding.evidence.startswith("comes 100.0 ms late to the calls of a step in 6 of 10 steps, and all")
@@ -261,7 +262,7 @@ def test_turns_count_the_quick_steps_between_slow_ones() -> None:
 def test_one_of_two_hosts_is_late_in_a_quick_step_only_where_the_other_is_quicker_than_ever(
     quick: float, kind: str
 ) -> None:
-    case = place(PAIRS, lengths=[1.0] * 2 + [1.2] * 6 + [1.0] * 2)
+    case = place(PAIRS, lengths=SLOW)
     turns = np.full((2, STEPS), -3.0)
     turns[0, [2, 4]], turns[1, [5, 7]] = 10.0, 10.0
     elsewhere = np.zeros((2, STEPS))
@@ -275,10 +276,10 @@ def test_how_sure_uneven_load_is_goes_with_the_steps_in_which_another_is_last() 
     turns = np.full((4, STEPS), -3.0)
     turns[0, 2:8] = 10.0
     turns[1, 3] = 11.0
-    (once,) = causes._tell_uneven(place(), blame(0, 1, 2, 3), gains(turns.tolist()))
+    (once,) = causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), gains(turns.tolist()))
     assert once.finding.score == pytest.approx(1 - math.exp(-1), abs=1e-3)
     turns[1, 3] = 60.0
-    (clearly,) = causes._tell_uneven(place(), blame(0, 1, 2, 3), gains(turns.tolist()))
+    (clearly,) = causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), gains(turns.tolist()))
     assert clearly.finding.score == pytest.approx(1 - math.exp(-PER_STEP), abs=1e-3)
 
 
@@ -287,7 +288,7 @@ def test_how_sure_uneven_load_is_goes_with_the_steps_in_which_another_is_last() 
     [(0.15, "load_imbalance", "the others differ too"), (0.05, "slow_step", "all others come as ever")],
 )
 def test_uneven_load_shows_by_a_third_host_that_is_late_too(third: float, kind: str, words: str) -> None:
-    case = place(lengths=[1.0] * 2 + [1.2] * 6 + [1.0] * 2)
+    case = place(lengths=SLOW)
     turns = np.full((4, STEPS), -3.0)
     for step in range(2, 8):
         turns[step % 4, step] = 10.0
@@ -301,23 +302,37 @@ def test_uneven_load_shows_by_a_third_host_that_is_late_too(third: float, kind: 
 
 def test_turns_that_are_hardly_late_or_few_are_not_told() -> None:
     hosts = gains([[10.0, -3.0] * 5, [-3.0, 10.0] * 5])
-    late = blame(0, 1, window=Window(0, 2, 0.01, 1.0))
-    assert len(causes._tell_uneven(place(), late, hosts)) == 1
-    assert causes._tell_uneven(place(), replace(late, window=Window(0, 2, 0.0099, 1.0)), hosts) == []
-    assert causes._tell_uneven(place(), replace(late, window=Window(0, 1, 0.2, 1.0)), hosts) == []
+    late, case = blame(0, 1, window=Window(0, 2, 0.01, 1.0)), place(lengths=[1.2] * 3 + [1.0] * 7)
+    assert len(causes._tell_uneven(case, late, hosts)) == 1
+    assert causes._tell_uneven(case, replace(late, window=Window(0, 2, 0.0099, 1.0)), hosts) == []
+    assert causes._tell_uneven(case, replace(late, window=Window(0, 1, 0.2, 1.0)), hosts) == []
+
+
+@pytest.mark.parametrize(("longer", "told"), [(0.02, 0), (0.04, 1)])
+def test_turns_are_told_where_steps_are_longer_than_by_chance(longer: float, told: int) -> None:
+    hosts = gains([[10.0, -3.0] * 5, [-3.0, 10.0] * 5])
+    case = place(lengths=[1.0] * 2 + [1 + longer] * 6 + [1.0] * 2)
+    assert len(causes._tell_uneven(case, blame(0, 1), hosts)) == told
+
+
+@pytest.mark.parametrize(("fourth", "as_much"), [(0, True), (1, False)])
+def test_one_that_is_not_the_last_where_most_is_gained_does_not_gain_as_much(fourth: int, as_much: bool) -> None:
+    each = np.full((2, 4), -3.0)
+    each[0, :3], each[fourth, 3] = (50.0, 51.0, 52.0), 60.0
+    assert causes._gains_as_much(each[0], each) == as_much
 
 
 def test_hosts_that_are_never_last_are_not_counted_and_turns_at_other_times_explain_nothing() -> None:
     turns = np.full((4, STEPS), -20.0)
     turns[0, 2:4], turns[1, 4:6], turns[2, 6:8], turns[3, 5] = 10.0, 10.0, 10.0, -1.0
     hosts = gains(turns.tolist())
-    (told,) = causes._tell_uneven(place(), blame(0, 1, 2, 3), hosts)
+    (told,) = causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), hosts)
     assert "3 different hosts in 6 steps" in told.finding.evidence
     longer = np.zeros(STEPS)
     longer[:2] = 0.5
-    assert causes._find_turns(place(), hosts, longer) == []
+    assert causes._find_turns(place(lengths=SLOW), hosts, longer) == []
     longer[2:8] = 0.5
-    assert len(causes._find_turns(place(), hosts, longer)) == 1
+    assert len(causes._find_turns(place(lengths=SLOW), hosts, longer)) == 1
 
 
 def take_turns(gain: Sequence[Sequence[float]], replicas: Scores | None = None) -> list[list[int]]:
@@ -342,7 +357,7 @@ def test_those_take_turns_whose_own_work_tells_most() -> None:
 def test_turns_of_which_always_the_same_one_is_last_are_not_told() -> None:
     turns = np.full((4, STEPS), -3.0)
     turns[0, 2:8] = 10.0
-    assert causes._tell_uneven(place(), blame(0, 1, 2, 3), gains(turns.tolist())) == []
+    assert causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3), gains(turns.tolist())) == []
 
 
 def test_replicas_are_chains_and_all_chains_over_the_same_hosts() -> None:
@@ -451,7 +466,7 @@ def test_turns_that_no_single_host_gains_from_are_sure() -> None:
     turns = np.full((4, STEPS), -20.0)
     for step in range(2, 8):
         turns[step % 4, step] = 10.0
-    (told,) = causes._tell_uneven(place(), blame(0, 1, 2, 3, gain=2.0), gains(turns.tolist()))
+    (told,) = causes._tell_uneven(place(lengths=SLOW), blame(0, 1, 2, 3, gain=2.0), gains(turns.tolist()))
     assert told.finding.score == 0.99
 
 

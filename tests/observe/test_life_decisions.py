@@ -383,6 +383,14 @@ def test_pauses_must_be_longer_by_a_third_most_of_the_time_and_not_always() -> N
     assert told([0.4] * 3 + [0.8] * 5)
     assert told([0.4] * 4 + [0.8, 0.8, 0.4, 0.8]) and not told([0.4] * 4 + [0.8, 0.4, 0.8, 0.4])
     assert not told([0.4] + [0.8] * 8)
+    assert not told([0.8] * 4 + [0.4] * 4)  # none was shorter before
+
+
+@pytest.mark.parametrize(("steps", "told"), [(10, 0), (13, 1)])
+def test_a_pause_whose_end_was_not_seen_is_not_compared(steps: int, told: int) -> None:
+    at = {2: 0.4, 5: 0.8, 8: 0.8, 9: 0.4}
+    case = make_case([1.0 + at.get(i, 0.0) for i in range(steps)], pauses=at)
+    assert len(find_longer_pauses(case)) == told
 
 
 # -- silences

@@ -10,7 +10,8 @@ import pytest
 from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import Diagnosis, diagnose
-from prism.observe.steps.life import LifeConfig, StepTemplate, rests_whole
+from prism.observe.jobs.lives import SuccessionConfig, _is_same, _Job, _keeps_members
+from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
 
 SECOND = 10**9
 DDP = PlainJob(
@@ -111,7 +112,7 @@ def make_steps(sent: list[int]) -> StepTemplate:
     begin = np.arange(len(sent)) * SECOND
     return StepTemplate(
         start=np.array(start), end=np.array(start) + 30_000_000, row=np.array([i % 4 for n in sent for i in range(n)]),
-        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, differing=0.0, begin=begin,
+        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, differing=0.0, slack=2.0, begin=begin,
         until=np.r_[begin[1:], int(start[-1]) + 30_000_000],
     )  # fmt: skip
 
@@ -121,3 +122,35 @@ def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
     for sent, whole in ((20, True), (12, False)):
         template = make_steps([20] * 9 + [sent])
         assert rests_whole(template, int(template.end[-1]) + 1, start_seen=False, config=config) == whole
+
+
+@pytest.mark.parametrize(
+    ("sent", "breaks"),
+    [
+        ([20, 20, 20, 20], False),  # a pause, wherever boundaries lie
+        ([20, 12, 20, 20], True),  # the step that broke off is never finished
+        ([20, 23, 20, 20], True),  # another step was begun, and begun again after the silence
+        ([20, 18, 20, 20], False),  # two records are lost
+        ([20, 20, 20, 12], False),  # nothing follows
+    ],
+)
+def test_a_job_that_begins_another_step_after_a_silence_broke_off(sent: list[int], breaks: bool) -> None:
+    template = make_steps(sent)
+    at = 3 if sent[-1] < 20 else 1
+    assert breaks_off(template, at * SECOND + 40_000_000 * sent[at]) == breaks
+
+
+@pytest.mark.parametrize(("ends", "repeats", "same"), [(4, False, True), (4, True, False), (12, False, False)])
+def test_a_few_transfers_that_do_not_repeat_belong_to_the_job_of_their_endpoints(
+    ends: int, repeats: bool, same: bool
+) -> None:
+    def make_job(number: int, endpoints: range, sizes: dict[int, int], repeats: bool) -> _Job:
+        return _Job(
+            number=number, begin_ns=number * SECOND, endpoints=np.array(endpoints), rests={}, sizes=sizes,
+            length_ns=SECOND, repeats=repeats,
+        )  # fmt: skip
+
+    before = make_job(0, range(64), {190: 1000}, True)
+    after = make_job(1, range(60, 60 + ends), {160: 2}, repeats)
+    config = SuccessionConfig()
+    assert (_is_same(before, after, config) and _keeps_members(before, after, config)) == same

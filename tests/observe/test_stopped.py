@@ -57,8 +57,6 @@ def test_who_is_stuck_in_a_transfer_waits_for_the_one_that_began_none() -> None:
 
 def test_who_did_not_take_a_transfer_stopped_unless_it_is_stuck_itself() -> None:
     assert name_first_to_stop(CASE, stand((0, 1, 100), stuck=((0, 1),))).culprit.id == "h1"
-    both = stand((0, 1, 100), (1, 0, 100), stuck=((0, 1), (1, 0)))
-    assert name_first_to_stop(CASE, both).culprit.type == "job"
 
 
 def test_of_those_who_stopped_together_the_host_with_most_to_do_with_what_is_missing_is_the_head() -> None:
@@ -92,6 +90,29 @@ def test_either_end_of_a_message_between_stages_may_have_stopped(
 ) -> None:
     case = replace(CASE, stages=StageMap(stage=dict(enumerate(stages)), chains=((0, 2), (1, 3)), confidence=1.0))
     assert stopped._find_both_ends(case, stand(*owed, last_to=last_to), 1, MARGIN) == found
+
+
+@pytest.mark.parametrize(("longest_ms", "named"), [(10, "10.0.1.1,10.0.2.1"), (39, "10.0.1.1,10.0.2.1"), (40, "h1")])
+def test_where_transfers_wait_for_their_receivers_who_began_none_stopped(longest_ms: int, named: str) -> None:
+    """Each stage sends twice in a step: where the first transfer lasts longer, it begins before its receiver is ready."""
+    rows = [
+        (e, at + i * 100 * MS, at + i * 100 * MS + took * MS, step)
+        for step, at in enumerate(BEGIN + step * 1000 * MS for step in range(6))
+        for e in range(HOSTS)
+        for i, took in enumerate((longest_ms, 10))
+    ]
+    stages = StageMap(stage={0: 0, 1: 0, 2: 1, 3: 1}, chains=((0, 2), (1, 3)), confidence=1.0)
+    case = make_case([1.0] * 6, make_messages(rows, "pp"), stages=stages)
+    assert name_first_to_stop(case, stand((1, 2, 100))).culprit.id == named
+
+
+def test_two_hosts_of_four_between_which_all_transfers_are_stuck_are_both_named() -> None:
+    both = stand((0, 1, 100), (1, 0, 100), stuck=((0, 1), (1, 0)))
+    found = name_first_to_stop(CASE, both)
+    assert found.culprit.id == "10.0.0.1,10.0.1.1" and found.others_went_on
+    every = [(h, (h + 1) % HOSTS) for h in range(HOSTS)]
+    alike = stand(*((*hop, 100) for hop in every), stuck=tuple(every))
+    assert name_first_to_stop(CASE, alike).culprit.type == "job"
 
 
 @pytest.mark.parametrize(

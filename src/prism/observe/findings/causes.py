@@ -160,10 +160,10 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
 def _gains_as_much(one: Floats, each: Floats) -> bool:
     """Whether one gains about as much by step as the best of each step does, whose choice costs.
 
-    The step that gains most is left out: one long pause of a host does not show that it is late in other steps.
+    The step in which it gains most is left out: one long pause of a host does not show that it is late in other steps.
     """
     most = each.max(axis=0) - float(np.log(len(each)))
-    others = np.arange(len(most)) != most.argmax()
+    others = np.arange(len(most)) != one.argmax()
     return bool(one[others].sum() >= _TIED * most[others].sum())
 
 
@@ -354,6 +354,8 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
     varies = _is_work_uneven(turns, inside)
     kind: FindingKind = "load_imbalance" if varies else "slow_step"
     cost = settle(case, window, None)
+    if cost.lost_s < levels.SHARE_NEGLIGIBLE * float(case.length_s[inside].sum()):
+        return []  # In any job someone comes last, another one in each step.
     last = len(np.unique(gain.argmax(axis=0)))
     what = "the others differ too" if varies else "all others come as ever"
     unit = turns.candidates[0].members

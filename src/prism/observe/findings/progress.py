@@ -78,13 +78,13 @@ def _median_slope(at: Floats, values: Floats) -> float:
 
 def find_longer_pauses(case: Case) -> list[Finding]:
     """Pauses after steps (checkpoints, evaluation) that became longer than the job's earlier ones."""
-    at = np.flatnonzero(case.pause_s > 0)
+    at = np.flatnonzero(case.pause_s[:-1] > 0)  # How long the last one is was not seen.
     if len(at) < 4:
         return []
     pauses = case.pause_s[at]
     usual = float(np.quantile(pauses, 0.25, method="lower"))
     window = find_window(pauses / usual - 1, _GROWN)
-    if window is None or window.length < 2 or window.share < 0.75 or window.length > 0.8 * len(at):
+    if window is None or window.length < 2 or window.share < 0.75 or window.length > 0.8 * len(at) or not window.first:
         return []
     slow = pauses[window.first : window.last + 1]
     evidence = f"{len(slow)} pauses after steps of {slow.mean():.2f} s on average; before {usual:.2f} s"

@@ -11,7 +11,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
 from prism.observe.findings.verdicts import name_seconds
-from prism.observe.steps.life import LifeConfig, StepTemplate, make_template, rests_whole
+from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, make_template, rests_whole
 from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
@@ -84,7 +84,8 @@ def _find_silences(case: Case) -> list[Silence]:
     seen = int(ordered["start_ns"][0]) > case.observed_since_ns + usual
     out = []
     for begin, end, followed in found:
-        if not _is_cut_short(case, begin, end, usual) and rests_whole(template, begin, start_seen=seen, config=_LIFE):
+        whole = rests_whole(template, begin, start_seen=seen, config=_LIFE)
+        if whole and not (followed and breaks_off(template, begin)) and not _is_cut_short(case, begin, end, usual):
             continue
         before = int(np.searchsorted(starts, begin, side="right")) - 1
         while before > 0 and not _is_whole(template, before, begin):
@@ -129,7 +130,7 @@ def _measure_hold_up(case: Case, until_ns: int) -> float:
 def _is_whole(template: StepTemplate, step: int, until_ns: int) -> bool:
     """Whether a step sent all its messages before a moment."""
     sent = template.count_since(int(template.begin[step]), min(until_ns, int(template.until[step])))
-    return float(sent.sum()) >= (1 - _LIFE.missing) * float(template.usual.sum())
+    return float(sent.sum()) >= float(template.usual.sum()) - template.slack
 
 
 def _explain(case: Case, silence: Silence) -> Finding | None:

@@ -173,10 +173,12 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
-    if not num_stuck:
+    ends: list[list[int]] = []
+    if num_stuck:
+        ends = _find_ends_of_hop(case, stands, head, _AT_ONCE * usual_ns)
+    elif not _wait_for_receivers(case):
         head = _who_did_not_take(stands, head, _AT_ONCE * usual_ns)
-    find_ends = _find_ends_of_hop if num_stuck else _find_both_ends
-    ends = find_ends(case, stands, head, _AT_ONCE * usual_ns)
+        ends = _find_both_ends(case, stands, head, _AT_ONCE * usual_ns)
     if ends:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
@@ -234,6 +236,17 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
         for e, due in free.select("src", "first").iter_rows()
     )
     return rows[0][-1]
+
+
+def _wait_for_receivers(case: Case) -> bool:
+    """Whether transfers between stages begin before their receiver is ready: at some places of a step they last longer.
+
+    Then a message that was never begun is missing because its sender stopped, and not its receiver.
+    """
+    sent = case.messages.filter((pl.col("kind") == "pp") & (pl.col("role") != "rare") & (pl.col("step") >= 0))
+    took = sent.group_by("stream", "place").agg((pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
+    waits = took.group_by("stream").agg(pl.col("took").max() >= levels.RATIO_FAR * pl.col("took").min())["took"]
+    return bool(len(waits) and waits.mean() >= levels.SHARE_QUICK)  # type: ignore[operator]
 
 
 def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
@@ -302,12 +315,23 @@ def _name_missed(case: Case, stands: Standstill) -> FirstToStop:
     """The receiver of the first transfer that got stuck, where it is not stuck itself."""
     missed = stands.stuck.filter(~pl.col("dst").is_in(stands.stuck["src"].implode())).sort("start_ns")
     if missed.is_empty():
-        return _name_absorber(case, stands) or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
+        named = _name_absorber(case, stands) or _name_two(case, stands)
+        return named or FirstToStop(culprit("job", case.job.id), "all ranks stopped at once")
     host = case.hosts[int(missed["dst"][0])]
     own = [int(e) for e in missed["dst"] if case.hosts[int(e)] == host]
     why = f"{missed.height} transfers to it and others were begun and never taken"
     sure = min(levels.SHARE_NEARLY_ALL, len(own) / missed.height)
     return FirstToStop(_name_stopped(case, sorted(set(own))), why, True, sure)
+
+
+def _name_two(case: Case, stands: Standstill) -> FirstToStop | None:
+    """Two hosts of more between which all transfers are stuck: a rank of either may be missing, the others wait."""
+    hosts = sorted({case.hosts[int(e)] for side in ("src", "dst") for e in stands.stuck[side]})
+    if len(hosts) != _FEW or len(case.own_by_host) <= _FEW:
+        return None
+    both = culprit("group", ",".join(case.address(e) for host in hosts for e in sorted(case.own_by_host[host])))
+    why = f"all transfers that got stuck are between {' and '.join(hosts)}; records do not show which of them stopped"
+    return FirstToStop(both, why, True)
 
 
 def _name_absorber(case: Case, stands: Standstill) -> FirstToStop | None:

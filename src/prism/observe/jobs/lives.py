@@ -237,6 +237,8 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
 def _keeps_members(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether nobody has left or come: a job that has grown or shrunk has other rings and other sizes from then on."""
     fewer, more = sorted((before.num, after.num))
+    if not after.repeats:
+        return True
     return _share_endpoints(before, after) >= (config.same_members if fewer * config.longer < more else 1.0)
 
 
@@ -274,9 +276,11 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
 
 def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
+    if not after.repeats:  # Transfers that were begun and got nowhere have sizes of their own, and are of a few ranks.
+        return bool(np.isin(after.endpoints, before.endpoints).mean() >= config.same_hosts)
     if _share_endpoints(before, after) < config.same_hosts:
         return False
-    if not (before.repeats and after.repeats):  # Transfers that were begun and got nowhere have sizes of their own.
+    if not before.repeats:
         return True
     fewer, more = sorted((before, after), key=lambda job: job.num)
     is_short = fewer.num * config.longer < more.num

@@ -61,6 +61,7 @@ class StepTemplate:
     usual: Ints  # by stream the messages of a step
     longest_ns: float  # that messages of a stream usually last
     differing: float  # share of streams and steps that have another number: lost records, boundaries that wander
+    slack: float  # messages by which whole steps differ
     begin: Ints  # of steps
     until: Ints
 
@@ -94,6 +95,7 @@ def make_template(
         ]
     )
     usual = np.median(counts, axis=0).round().astype(np.int64)
+    deviation = float(np.median(np.abs(counts.sum(axis=1) - usual.sum())))
     keys = np.stack([size_up(regular["bytes"].to_numpy()), usual, regular["kind"].rank("dense").to_numpy()], axis=1)
     return StepTemplate(
         start=start,
@@ -103,6 +105,7 @@ def make_template(
         usual=usual,
         longest_ns=float(regular["duration_ns"].max() or 0.0),  # type: ignore[arg-type]
         differing=float((counts != usual).mean()),
+        slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
         begin=begin,
         until=until,
     )
@@ -141,6 +144,19 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     sent = template.count_since(int(template.start[0]), at_ns)[known]
     steps = round(float(np.median(sent / template.usual[known])))
     return steps > 0 and float(np.mean(sent == steps * template.usual[known])) >= 0.9
+
+
+def breaks_off(template: StepTemplate, at_ns: int) -> bool:
+    """Whether what was sent between the boundaries before and after a silence is no number of whole steps.
+
+    After a pause a job sends what is left of its step; a job that is started again begins another one.
+    """
+    after = int(np.searchsorted(template.begin, at_ns, side="right"))
+    total = float(template.usual.sum())
+    if not 0 < after < len(template.begin) or total <= 0:
+        return False
+    sent = float(template.count_since(int(template.begin[after - 1]), int(template.begin[after]) - 1).sum())
+    return abs(sent - round(sent / total) * total) > template.slack
 
 
 def _ranks_disagree(template: StepTemplate, sent: Ints, config: LifeConfig) -> bool:
