@@ -13,7 +13,7 @@ import polars as pl
 from .exporters import Exporter, export, messages, to_flows
 from .fabric import Fabric, Slow
 from .jobs import Job, Life, run, truth_of
-from .others import background, inference, job_upkeep, spark
+from .others import background, inference, job_upkeep, lost, spark
 from .wire import Wire
 
 
@@ -48,7 +48,7 @@ def simulate(capture: Capture, rng: np.random.Generator) -> Made:
     fabric = capture.fabric
     wire = Wire(fabric=fabric, rng=rng, merge_gap=capture.merge_gap)
     t0_ns = 1_762_000_000_000_000_000 + int(rng.integers(0, 10**6)) * 10**9
-    background(wire, rng, capture.length)
+    background(wire, rng, capture.length, {j.stopped_host: j.stops_at for j in capture.jobs if lost(j)})
     if capture.serving:
         inference(wire, rng, capture.serving, capture.length)
     if capture.shuffling:

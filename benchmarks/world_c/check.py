@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -98,8 +99,6 @@ def clean_copy(name: str, seed: int) -> Made:
     capture.fabric.compute_faults.clear()
     capture.fabric.net_faults.clear()
     capture.crowded = ()
-    from dataclasses import replace
-
     capture.jobs = [replace(job, stage_weights=(), uneven=0.0) for job in capture.jobs]
     return simulate(capture, rng)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jobs import Life
+from .jobs import Job, Life
 from .wire import Wire
 
 STORAGE = tuple(f"10.99.0.{n}" for n in range(11, 15))
 MONITOR, BASTION, CLIENTS = "10.99.1.5", "10.99.1.9", tuple(f"10.99.2.{n}" for n in range(20, 40))
 
 
-def background(wire: Wire, rng: np.random.Generator, length: float) -> None:
-    """Scrapes of every host every 15 s, ssh sessions, NFS attribute calls, on the first NIC of hosts."""
+def background(wire: Wire, rng: np.random.Generator, length: float, lost: dict[int, float]) -> None:
+    """Scrapes of every host every 15 s, ssh sessions, NFS attribute calls, on the first NIC of hosts.
+
+    A host in `lost` answers nothing from its time on.
+    """
     fabric = wire.fabric
     for host in range(fabric.num_hosts):
         address = fabric.address(host * fabric.num_nics)
@@ -20,8 +23,11 @@ def background(wire: Wire, rng: np.random.Generator, length: float) -> None:
         for at in np.arange(rng.uniform(0, 15), length, 15.0):
             took = rng.uniform(0.01, 0.06)
             wire.tcp(at, at + took, MONITOR, address, 900, port, 9100)
-            wire.tcp(at, at + took, address, MONITOR, int(rng.integers(40_000, 120_000)), 9100, port)
+            if at < lost.get(host, length):
+                wire.tcp(at, at + took, address, MONITOR, int(rng.integers(40_000, 120_000)), 9100, port)
         for at in np.cumsum(rng.exponential(12.0, int(length / 12) + 1)):
+            if at >= lost.get(host, length):
+                break
             server = STORAGE[int(rng.integers(len(STORAGE)))]
             wire.tcp(at, at + 0.002, address, server, int(rng.integers(200, 900)), 800 + host, 2049)
             wire.tcp(at + 0.001, at + 0.003, server, address, int(rng.integers(200, 9000)), 2049, 800 + host)
@@ -33,6 +39,11 @@ def background(wire: Wire, rng: np.random.Generator, length: float) -> None:
             wire.tcp(at + 0.01, at + 0.06, address, BASTION, int(rng.integers(100, 4000)), 22, port)
 
 
+def lost(job: Job) -> bool:
+    """Whether the host that stops is gone as a whole; of a hang, only the rank is stuck."""
+    return "restart" in (job.culprit or {}).get("kind", "")
+
+
 def job_upkeep(life: Life, rng: np.random.Generator, until: float) -> None:
     """A job's store heartbeats, reads of data, and uploads of checkpoints."""
     wire, fabric, job = life.wire, life.wire.fabric, life.job
@@ -40,14 +51,14 @@ def job_upkeep(life: Life, rng: np.random.Generator, until: float) -> None:
     stop = min(until, job.stop)
     ports = rng.integers(33000, 60000, len(first))
     for host, address, port in zip(job.hosts, first, ports.tolist(), strict=True):
-        silent = job.stops_at if host == job.stopped_host else stop
+        silent = job.stops_at if host == job.stopped_host and lost(job) else stop
         for at in np.arange(max(0.0, job.start) + rng.uniform(0, 5), min(stop, silent), 5.0):
             if address != first[0]:
                 wire.tcp(at, at + 0.001, address, first[0], 180, port, 29500)
                 wire.tcp(at + 0.0005, at + 0.0015, first[0], address, 120, 29500, port)
     period = max(2.0, 4 * float(np.median([b - a for a, b in life.steps])) if life.steps else 2.0)
     for address, port in zip(first, ports.tolist(), strict=True):
-        for at in np.arange(max(0.0, job.start) + rng.uniform(0, period), stop, period):
+        for at in np.arange(max(0.0, job.start) + rng.uniform(0, period), min(stop, job.stops_at), period):
             size = int(rng.uniform(2e6, 8e6))
             server = STORAGE[int(rng.integers(len(STORAGE)))]
             wire.tcp(at, at + size / 1.5e9, server, address, size, 2049, port + 1)
