@@ -245,7 +245,7 @@ def fine_slow_host_pipe(rng: Rng) -> Capture:
 
 def fine_slow_nic_ring(rng: Rng) -> Capture:
     f = quad(9)
-    slow = slow_nic(f, rng, job(f, "slow", "ddp", span(0, 6), compute=near(rng, 0.5), gigabytes=4, buckets=4))
+    slow = slow_nic(f, rng, job(f, "slow", "ddp", span(0, 6), compute=near(rng, 0.5), gigabytes=8, buckets=4))
     well = job(f, "well", "ddp", span(6, 3), compute=near(rng, 0.6), gigabytes=2, buckets=4)
     return Capture(fabric=f, jobs=[slow, well], length=40, merge_gap=50e-6, note="records per slice of a ring")
 
@@ -253,7 +253,7 @@ def fine_slow_nic_ring(rng: Rng) -> Capture:
 def fine_slow_nic_pipe(rng: Rng) -> Capture:
     f = quad(12)
     slow = job(
-        f, "slow", "pipeline", span(0, 8), pp=4, compute=near(rng, 1.2), activation_mb=200, gigabytes=3, eager=False
+        f, "slow", "pipeline", span(0, 8), pp=4, compute=near(rng, 1.2), activation_mb=400, gigabytes=3, eager=False
     )
     well = job(f, "well", "fsdp", span(8, 4), compute=near(rng, 1.0), gigabytes=5)
     return Capture(fabric=f, jobs=[slow_nic(f, rng, slow), well], length=60)

@@ -60,7 +60,7 @@ class Talker:
             for pair in {*zip(src[np.isfinite(end)].tolist(), dst[np.isfinite(end)].tolist(), strict=True)}:
                 self.pairs[pair].add(kind)
 
-    def _rounds(self, start: Floats, end: Floats, src: Ints, dst: Ints, size: float, comm: int, kind: str) -> None:
+    def _rounds(self, start: Floats, end: Floats, src: Ints, dst: Ints, sizes: Floats, comm: int, kind: str) -> None:
         """Rounds (axis 0) of the same edges, those without a silence between joined to one message."""
         rounds = start.shape[0]
         start, end = start.reshape(rounds, -1).T, end.reshape(rounds, -1).T
@@ -74,10 +74,10 @@ class Talker:
         if not len(begin):
             return
         edge = flat[begin] // rounds
-        count = np.diff(np.append(begin, len(flat)))
+        volume = np.add.reduceat(sizes[flat % rounds], begin)
         last = np.append(begin[1:], len(flat)) - 1
         first_start, last_end = start.ravel()[flat[begin]], end.ravel()[flat[last]]
-        self._put(first_start, last_end, src[edge], dst[edge], count * size, comm, kind)
+        self._put(first_start, last_end, src[edge], dst[edge], volume, comm, kind)
 
     def ring(self, hosts: Ints, ready: Floats, edge_bytes: float, passes: int, comm: int, kind: str = "dp") -> Floats:
         """Rings over hosts [group, member], `passes` 2 for all-reduce, 1 for all-gather or reduce-scatter.
@@ -89,13 +89,13 @@ class Talker:
             return ready + 20e-6
         fabric, rng = self.wire.fabric, self.wire.rng
         per_loop = passes * (members - 1)
-        loops = int(np.clip(round(edge_bytes / per_loop / SLICE_BYTES), 1, max(1, MAX_ROUNDS // per_loop)))
-        rounds = per_loop * loops
+        loops = int(np.clip(round(edge_bytes / per_loop / SLICE_BYTES), 1, max(2, MAX_ROUNDS // per_loop)))
+        sizes = slice_sizes(edge_bytes, loops, per_loop)
+        rounds = len(sizes)
         src = self.ends(hosts)
         dst = np.roll(src, -1, axis=1)
         mine = ready[..., None] + rng.uniform(5e-6, 30e-6, src.shape)
         theirs = np.roll(mine, -1, axis=1)
-        size = edge_bytes / rounds
         starts, finish = np.empty((rounds, *src.shape)), np.empty((rounds, *src.shape))
         for k in range(rounds):
             start = mine
@@ -103,11 +103,11 @@ class Talker:
                 start = np.maximum(start, finish[k - 1])
                 if k % per_loop:  # what came in the round before is sent on
                     start = np.maximum(start, np.roll(finish[k - 1], 1, axis=1))
-            if k > 1:  # the receiver's buffer holds two slices until its kernel runs
-                start = np.maximum(start, theirs)
+            if k > 1:  # the receiver's buffer holds two slices until its kernel runs and sends them on
+                start = np.maximum(np.maximum(start, theirs), np.roll(starts[k - 1], -1, axis=1))
             starts[k] = start
-            finish[k] = fabric.transfer(rng, src, dst, start, size)
-        self._rounds(starts, finish, src, dst, size, comm, kind)
+            finish[k] = fabric.transfer(rng, src, dst, start, sizes[k])
+        self._rounds(starts, finish, src, dst, sizes, comm, kind)
         done = np.maximum(finish[-1], np.roll(finish[-1], 1, axis=1))
         return np.maximum(done, mine).max(axis=-1)
 
@@ -128,32 +128,32 @@ class Talker:
         order = [root]
         for node in order:
             order += [c for c, p in parent.items() if p == node]
-        slices = int(np.clip(round(size / SLICE_BYTES), 2, 8))
-        ends, part = self.ends(hosts), size / slices
+        slices = int(np.clip(round(size / SLICE_BYTES), 2, 24))
+        ends, parts = self.ends(hosts), np.full(slices, size / slices)
         shape = (slices, num, len(self.rails))
         have = np.repeat((ready[:, None] + rng.uniform(5e-6, 30e-6, shape[1:]))[None], slices, axis=0)
         launch = have[0].copy()
         up, down = (np.zeros((2, *shape)) for _ in range(2))
 
-        def send(src: int, dst: int, slot: int, out: Floats) -> None:
-            free = np.zeros(len(self.rails))
-            for m in range(slices):
-                start = np.maximum(have[m, src], free)
-                if m > 1:
-                    start = np.maximum(start, launch[dst])
-                # A NIC serves two trees at once and a parent two children.
-                free = fabric.transfer(rng, ends[src], ends[dst], start, 2 * part)
-                out[0, m, slot], out[1, m, slot] = start, free
-                have[m, dst] = np.maximum(have[m, dst], free)
+        def send(src: int, dst: int, slot: int, m: int, out: Floats, room: Floats) -> None:
+            start = np.maximum(have[m, src], out[1, m - 1, slot]) if m else have[m, src]
+            start = np.maximum(start, room)
+            # A NIC serves two trees at once.
+            finish = fabric.transfer(rng, ends[src], ends[dst], start, 2 * parts[m])
+            out[0, m, slot], out[1, m, slot] = start, finish
+            have[m, dst] = np.maximum(have[m, dst], finish)
 
-        for child in reversed(order[1:]):
-            send(child, parent[child], child, up)
-        for child in order[1:]:
-            send(parent[child], child, child, down)
+        for m in range(slices):  # a parent's buffer holds two slices until all its children have sent theirs
+            for child in reversed(order[1:]):
+                over = parent[child]
+                send(child, over, child, m, up, have[m - 2, over] if m > 1 else np.zeros(len(self.rails)))
+        for m in range(slices):
+            for child in order[1:]:
+                send(parent[child], child, child, m, down, launch[child])
         kids = np.array(order[1:])
-        over = np.array([parent[c] for c in order[1:]])
-        self._rounds(up[0][:, kids], up[1][:, kids], ends[kids], ends[over], part, comm, kind)
-        self._rounds(down[0][:, kids], down[1][:, kids], ends[over], ends[kids], part, comm, kind)
+        parents = np.array([parent[c] for c in order[1:]])
+        self._rounds(up[0][:, kids], up[1][:, kids], ends[kids], ends[parents], parts, comm, kind)
+        self._rounds(down[0][:, kids], down[1][:, kids], ends[parents], ends[kids], parts, comm, kind)
         return np.maximum(have[-1].max(axis=-1), ready)
 
     def alltoall(self, hosts: Ints, ready: Floats, sizes: Floats, comm: int, kind: str = "ep") -> Floats:
@@ -184,6 +184,15 @@ class Talker:
         size = np.full(left.size, float(rail_bytes))
         self._put(begin.ravel(), finish.ravel(), left.ravel(), right.ravel(), size, comm, kind)
         return finish.max(axis=-1)
+
+
+def slice_sizes(total: float, loops: int, per_loop: int) -> Floats:
+    """Bytes per round: slices of the buffer's size in the first loop, as in NCCL; later ones stand for several."""
+    if loops == 1:
+        return np.full(per_loop, total / per_loop)
+    first = min(SLICE_BYTES, total / loops / per_loop)
+    rest = (total / per_loop - first) / (loops - 1)
+    return np.repeat(np.array([first] + [rest] * (loops - 1)), per_loop)
 
 
 def btree(num: int) -> list[int]:
