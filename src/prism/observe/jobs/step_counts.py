@@ -150,8 +150,7 @@ def _find_period(
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
-    repeated = min(_time_uneven(single), default=None) if period is not None else None
-    if period is not None and repeated is not None and _are_same(period, repeated):
+    if period is not None and any(_are_same(period, one) for one in _time_uneven(single)):
         return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
