@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps
+from prism.observe.jobs.grouping import recognise_jobs
+from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps, time_rests
+from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.period import pack_starts as pack_times
+from prism.observe.traffic.preparation import prepare_traffic
+from prism.scenarios import make_scenario, random_scenario
+from prism.scenarios.measurement import Measurement
 
 
 def pack_starts(lengths_ms: list[int], micro_batches: int) -> list[StreamStarts]:
@@ -134,3 +141,57 @@ def test_several_steps_and_a_checkpoint_are_no_step() -> None:
     packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
     saves = begin[3::4] - 30_000_000
     assert choose_period(packed, single, single, saves, 20_000) == pytest.approx(170e6, rel=0.1)
+
+
+def test_bursts_of_as_many_messages_are_steps_however_long_they_last() -> None:
+    """Gradients of 32 layers in each of eleven steps, which slow down; of two pairs hardly anything is recorded."""
+    begin = np.cumsum([0, 434, 434, 434, 719, 443, 487, 606, 890, 613, 606]) * 1e6
+    bursts = (begin[:, None] + 4e6 * np.arange(32)).ravel().astype(np.int64)
+    found = time_rests([StreamStarts(times=times, klass=0) for times in (bursts, bursts[:4], bursts[:4])])
+    assert found is not None and 434e6 < found < 720e6
+
+
+def test_what_alternates_by_a_thousandth_of_a_step_is_no_pair_of_micro_batches() -> None:
+    rng = np.random.default_rng(1)
+    lengths = 4.49e9 + 4e6 * (np.arange(24) % 2) + rng.normal(0, 5e5, 24)
+    begin = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    assert choose([begin, begin + 3e8]) == pytest.approx(4.492e9, rel=0.01)
+
+
+def test_micro_batches_are_no_steps_where_the_job_saves_after_every_few_steps() -> None:
+    """Two stages and four micro-batches, an optimizer that takes as long as one of them; a save every fifth step."""
+    rng = np.random.default_rng(1)
+    begin = np.cumsum(np.tile([2075, 1512, 1512, 1512, 1512], 15)) + np.cumsum(rng.normal(0, 1.5, 75))
+    onward, back = np.cumsum([0, 93, 472, 300]), 500 + 299 * np.arange(4)
+    single = []
+    for k, inside in enumerate((onward, onward, onward + 3, back, back, back + 3)):
+        times = ((begin[:, None] + inside + rng.normal(0, 1.5, (75, 4))) * 1e6).ravel()
+        times = times[rng.random(300) > 0.01]
+        single.append(StreamStarts(times=np.sort(times).astype(np.int64), klass=k // 3))
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    saves = ((begin[4::5, None] + 1500 + 4 * np.arange(100)) * 1e6).ravel().astype(np.int64)
+    assert choose_period(packed, single, single, saves, 20_000) == pytest.approx(1512e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seed", "degraded"),
+    [(11473, False), (11655, False), (11754, False), (11833, True)],
+    ids=[
+        "steps of two lengths",
+        "layers",
+        "interleaved stages",
+        "micro-batches, a slow link",
+        "micro-batches, records lost",
+    ],
+)
+def test_parts_of_steps_and_several_are_no_steps_in_random_clusters(seed: int, degraded: bool) -> None:
+    measured = Measurement(lost=0.01, clock_offset_ms=1.0, sampling_rate=10) if degraded else Measurement()
+    made = make_scenario(replace(random_scenario(seed), measurement=measured), seed)
+    traffic = prepare_traffic(align_clocks(made.flows, made.topology)[0], made.topology)
+    jobs = recognise_jobs(traffic)
+    assert len(jobs) == len(made.truth["jobs"])
+    for job in made.truth["jobs"]:
+        own = np.flatnonzero(traffic.endpoints["address"].is_in(job["endpoints"]).to_numpy())
+        (found,) = (one for one in jobs if np.isin(own, one.endpoints).any())
+        lengths = [step["end_ns"] - step["start_ns"] for step in job["steps"]]
+        assert found.period_ns is not None and min(abs(found.period_ns / one - 1) for one in lengths) < 0.15

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from prism.observe.jobs.grouping import _is_handed_back
+from prism.observe.jobs.grouping import _is_handed_back, recognise_jobs
+from prism.observe.traffic.preparation import prepare_traffic
 
 MB = 1e6
 
@@ -38,3 +40,20 @@ def test_pings_tie_nothing_though_they_come_back() -> None:
 def test_no_pairs_are_no_ties() -> None:
     nothing = np.zeros(0, np.int64)
     assert _is_handed_back(nothing, nothing, np.zeros(0), np.zeros(0)).tolist() == []
+
+
+def test_gradients_tie_hosts_together_however_many_tokens_are_sent_between_two_sums() -> None:
+    """Two groups of experts exchange 400 messages in each of 20 steps, and sum gradients with each other once."""
+    begin = np.arange(20) * 1_000_000_000
+    tokens = (begin[:, None] + np.arange(400) * 2_000_000).ravel()
+    sent = [("a", "b", tokens, 6e6), ("b", "a", tokens, 6e6), ("c", "d", tokens, 6e6), ("d", "c", tokens, 6e6)]
+    sums = begin + 900_000_000
+    sent += [(src, dst, sums, 140e6) for src, dst in (("a", "c"), ("c", "a"), ("b", "d"), ("d", "b"))]
+    flows = pl.concat(
+        pl.DataFrame({"start_ns": times, "end_ns": times + 1_000_000}).with_columns(
+            src=pl.lit(src), dst=pl.lit(dst), bytes=pl.lit(int(size))
+        )
+        for src, dst, times, size in sent
+    )
+    (job,) = recognise_jobs(prepare_traffic(flows.sort("start_ns"), None), lambda *_: None)
+    assert len(job.endpoints) == 4

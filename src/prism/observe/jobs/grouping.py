@@ -38,7 +38,6 @@ _MUCH = levels.THREE_PER_MILLE  # of the bytes of the heaviest pair of either en
 _MOST_VOTES = levels.MIN_EVENTS  # of clusters on whether two families are one
 _OFTEN = levels.SHARE_SMALL  # of the messages of the busiest stream of a pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
-_NOW_AND_THEN = levels.THREE_PER_MILLE  # of the messages of the busiest pair of either end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_])
     for end in (src, dst):
         np.maximum.at(busiest, end[inner], num[inner])
         np.maximum.at(heaviest, end[inner], load[inner])
-    frequent = num >= np.maximum(3.0, _NOW_AND_THEN * np.minimum(busiest[src], busiest[dst]))
+    frequent = num >= levels.MIN_SAMPLES
     often = num / np.maximum(np.maximum(busiest[src], busiest[dst]), 1.0)
     share = often * load / np.maximum(np.maximum(heaviest[src], heaviest[dst]), 1.0)
     steady: NDArray[np.bool_] = frequent & (share >= _STRAY)

@@ -41,7 +41,7 @@ _ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
 _OPTIMIZER = levels.SHARE_MINOR  # of a micro-batch: by how much one that ends a step is longer, at most
 _MOST_PARTS = levels.SAMPLED_MESSAGES
 _LEAST_GAIN = levels.SHARE_HALF  # nats for each part
-_LEAST_SCALE = levels.ONE_PER_MILLE  # of the logarithm of the time between parts
+_LEAST_SCALE = levels.THREE_PER_MILLE  # of the logarithm of the time between parts
 _STRAY = levels.SHARE_SMALL  # of the parts: lost records
 
 
@@ -121,6 +121,10 @@ def _find_period(
     if rests is not None and grouped is not None and _are_same(rests, grouped):
         # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
+    if rhythm is not None and grouped is not None and not _are_same(rhythm.period_ns, grouped):
+        uneven = _time_uneven(single)
+        if uneven and _are_same(grouped, float(np.median(uneven))) and not _is_between_pauses(grouped, grouped, pauses):
+            return grouped  # The same short and long distances come again in every group.
     halves = find_halves(single, slack_ns) if rhythm is not None else None
     if rhythm is not None and halves is not None:
         told = halves.tolerance > _OTHER_LENGTH
@@ -133,24 +137,20 @@ def _find_period(
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
         if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
             return agreed
-    if rhythm is not None and rhythm.clarity < _HALF_CLEAR:
-        repeated, counted = min(_time_uneven(single), default=None), count_steps(heavy)
-        if repeated is not None and counted is not None and _are_same(repeated, counted):
-            return counted  # What the same distances come again in and what all streams count alike in is a step.
     period = rhythm.period_ns if rhythm is not None else None
     if period is not None and grouped is not None and period > _SIMILAR_LENGTH * grouped:
         # Several steps and a checkpoint repeat, too.
         period = grouped if _is_between_pauses(period, grouped, pauses) else period
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
-        period, rhythm = None, None
+        shorter = [one for one in _time_uneven(single) if _SIMILAR_LENGTH * one < period]
+        period, rhythm = min(shorter, default=None), None
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
         return rests
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
-    repeated = min(_time_uneven(single), default=None) if period is not None else None
-    if period is not None and repeated is not None and _are_same(period, repeated):
+    if period is not None and any(_are_same(period, one) for one in _time_uneven(single)):
         return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
@@ -247,18 +247,20 @@ def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
     found: dict[int, list[float]] = {}
     for stream in streams:
         found.setdefault(stream.klass, []).append(time_rests_of(stream.times))
-    usual = [float(take_median(np.array(times))) for times in found.values()]
-    return [one for one in usual if one > 0]
+    known = [np.array([one for one in times if one > 0]) for times in found.values()]
+    return [float(take_median(times)) for times in known if len(times)]
 
 
 def time_rests_of(times: Times) -> float:
-    """The time between long rests of one stream; 0 where they come at odd times."""
+    """The time between long rests of one stream; 0 where they come at odd times and after odd numbers of messages."""
     after = find_rest_ends(times)
     if len(after) < _LEAST_STEPS:
         return 0.0
-    between = np.diff(times[after])
-    usual = float(take_median(between))
-    return usual if float(take_median(np.abs(between - usual))) <= _ODD * usual else 0.0
+    between, sent = np.diff(times[after]), np.diff(after)
+    usual, num = float(take_median(between)), float(take_median(sent))
+    steady = float(take_median(np.abs(between - usual))) <= _ODD * usual
+    whole = num > 1 and float(np.mean(np.abs(sent - num) <= max(1.0, _ALIKE * num))) >= _NEARLY
+    return usual if steady or whole else 0.0
 
 
 def find_rest_ends(times: Times) -> Times:
