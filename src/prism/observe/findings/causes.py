@@ -102,9 +102,9 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
 
 
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
-    """A rival without what it waits longer than the best one in the same pipeline, which passes waits on."""
+    """A rival without what it waits longer than the best one: a pipeline passes waits on, to its replicas, too."""
     longer = max(rival.of_wait - best.of_wait, 0.0)
-    if not any(rival.members & set(chain) and best.members & set(chain) for chain in case.stages.chains):
+    if not case.stages.chains:
         return rival
     return replace(rival, gain=rival.gain - longer, of_wait=rival.of_wait - longer)
 
