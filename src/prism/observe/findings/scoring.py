@@ -191,9 +191,8 @@ def _gain_each(
         found = 0
         for e in own:
             for row in sent[0][sent[1][e] : sent[1][e + 1]]:
-                if ends[1][row] < 0 or not inside[ends[1][row]]:
-                    rows[found] = row
-                    found += 1
+                rows[found] = row
+                found += 1
         sends = found
         for e in own:
             for row in taken[0][taken[1][e] : taken[1][e + 1]]:
