@@ -131,6 +131,8 @@ def score(
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
         # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
         own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
+        if in_stages and not table.per_work:
+            own = _share_waits(candidates, own)
         gain += own
         if table.of_hosts or (in_stages and not table.per_work):
             of_wait = of_wait + own
@@ -142,6 +144,16 @@ def score(
     unseen = frozenset(e for c in candidates for e in c.members) - told
     inside, waited = np.where(slow, gain, 0.0) - PER_STEP, np.where(slow, of_wait, 0.0)
     return Scores(candidates, inside, waited, late_s, share, np.where(slow, 0.0, gain), unseen, tables)
+
+
+def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
+    """Gains of waits, of a stage no more than its best part has: all wait alike, whether for one of them or for all."""
+    shared = gain.copy()
+    for i, whole in enumerate(candidates):
+        parts = [k for k, c in enumerate(candidates) if whole.stage is not None and c.members < whole.members]
+        if parts:
+            shared[i] = np.minimum(gain[i], gain[parts][gain[parts].sum(axis=1).argmax()])
+    return shared
 
 
 def _sum_steps(gain: Floats) -> float:
