@@ -85,12 +85,18 @@ def _choose(
     rivals = sorted((_leave_passed_on(case, c, best) for c in rivals), key=lambda c: -c.gain)
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
-    if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
-        if longer is not None and best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0])):
-            return []  # What all wait for the two is hardly anything of what steps are longer by.
+    is_either = rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer)
+    if longer is not None and (is_either or not _is_pipeline(case)) and _waits_hardly(best, longer):
+        return []
+    if rival is not None and is_either:
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _waits_hardly(cause: Cause, longer: Floats) -> bool:
+    """Whether what all wait for a cause is hardly anything of what steps are longer by."""
+    return cause.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0]))
 
 
 def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | None) -> bool:
