@@ -292,8 +292,8 @@ def _tell(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause], ma
     who = case.name_worker(members)
     told = case.finding("slow_compute", who, first, last, lost_s=cost.lost_s, score=margin, evidence=evidence)
     seconds = _list_seconds(case, cause, causes, rivals)
-    stage = _find_whole_stage(case, members) if cause.window.length == case.steps.height else None
-    if stage is not None:  # What always was so may be by design.
+    stage = _find_whole_stage(case, members)
+    if stage is not None:  # Records do not show whether its hosts are slow or it got more work.
         seconds += (Alternative(kind="stage_imbalance", culprit=culprit("stage", str(stage)), score=0.5),)
     return Proposal(finding=told, gain=cause.gain, seconds=seconds)
 

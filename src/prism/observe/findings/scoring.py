@@ -147,12 +147,12 @@ def score(
 
 
 def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
-    """Gains of waits, of a stage no more than its best part has: all wait alike, whether for one of them or for all."""
+    """Gains of waits, of a stage those of its best part: all of it wait alike, whether for one of them or for all."""
     shared = gain.copy()
     for i, whole in enumerate(candidates):
         parts = [k for k, c in enumerate(candidates) if whole.stage is not None and c.members < whole.members]
         if parts:
-            shared[i] = np.minimum(gain[i], gain[parts][gain[parts].sum(axis=1).argmax()])
+            shared[i] = gain[parts][gain[parts].sum(axis=1).argmax()]
     return shared
 
 
@@ -203,8 +203,9 @@ def _gain_each(
         found = 0
         for e in own:
             for row in sent[0][sent[1][e] : sent[1][e + 1]]:
-                rows[found] = row
-                found += 1
+                if ends[1][row] < 0 or not inside[ends[1][row]]:
+                    rows[found] = row
+                    found += 1
         sends = found
         for e in own:
             for row in taken[0][taken[1][e] : taken[1][e + 1]]:

@@ -79,7 +79,7 @@ def _are_places(*proposals: Proposal) -> bool:
 def _stands_out(finding: Finding) -> bool:
     """Whether a cause is likelier than not, or else clearly likelier than each of the others."""
     second = max((a.score for a in finding.alternatives), default=0.0)
-    return finding.score > min(levels.SHARE_HALF, levels.RATIO_LONGER * second)
+    return finding.score >= min(levels.SHARE_HALF, levels.RATIO_LONGER * second)
 
 
 def say_surely(margin: float) -> float:
