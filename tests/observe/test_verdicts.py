@@ -110,7 +110,7 @@ def test_a_place_that_is_unlikely_stands_in_no_other_causes_way() -> None:
         return replace(link, gain=200.0, finding=replace(link.finding, score=score))
 
     assert tell(doubt(LINK, 0.02), RANK) == [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]
-    # The first of two links is told as no likelier than the other, so neither is.
+    # Of two links neither is likelier than not, so neither is told.
     assert tell(doubt(LINK, 0.48), replace(OTHER_LINK, gain=150.0), RANK) == [("slow_compute", "10.0.0.1", [])]
 
 

@@ -126,9 +126,9 @@ def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
 def _find_turns(case: Case, turns: Scores, longer: Floats) -> list[Proposal]:
     """The job, where another host or replica is late each time and that explains its slow steps."""
     uneven = _find_uneven(turns)
-    if uneven is None or not _explains(uneven, longer) or (_is_pipeline(case) and _sum_own_work(turns, slice(None)) <= 0):
-        return []  # In a pipeline all wait alike, so only what each does itself tells that it is another one each time.
-    return _tell_uneven(case, uneven, turns)
+    # In a pipeline all wait alike, so only what each does itself tells that it is another one each time.
+    told = not _is_pipeline(case) or _sum_own_work(turns, slice(None)) > 0
+    return _tell_uneven(case, uneven, turns) if told and uneven is not None and _explains(uneven, longer) else []
 
 
 def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, turns: Scores) -> bool:

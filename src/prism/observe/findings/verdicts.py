@@ -45,9 +45,9 @@ class Proposal:
 
 
 def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
-    """Of proposals of one time the one that surely gains most, if it beats none; others that come close are its seconds.
+    """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
 
-    Two places that gain alike are no surer than one of two.
+    What a proposal gains counts as much as it is sure. Two places that gain alike are no surer than one of two.
     """
     weighed = [(p, _beat_none(case, p.finding)) for p in proposals if p.gain > 0]
     ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain * w[0].finding.score)

@@ -87,7 +87,7 @@ def _work_in_pipeline(
 
 
 def _since_last(messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[int, int]) -> pl.DataFrame:
-    """How long before they send the first message of a step anything ended at ranks: steps may be cut anywhere between."""
+    """How long after anything ended there ranks send the first message of a step: it may be cut anywhere between."""
     ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
     own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
     both = began.lazy().sort("first").join_asof(own, left_on="first", right_on="ready", by="endpoint")
