@@ -90,7 +90,11 @@ def _since_last(messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[in
     """How long after anything ended there ranks send the first message of a step: it may be cut anywhere between."""
     ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
     own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
-    both = began.lazy().sort("first").join_asof(own, left_on="first", right_on="ready", by="endpoint")
+    both = (
+        began.lazy()
+        .sort("first")
+        .join_asof(own, left_on="first", right_on="ready", by="endpoint", check_sortedness=False)
+    )
     return both.select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready")).drop_nulls().collect()
 
 
