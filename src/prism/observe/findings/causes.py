@@ -196,13 +196,14 @@ def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Flo
 def _explains(cause: Cause, longer: Floats) -> bool:
     """Whether the slow steps of a cause's window are most of all slow steps.
 
-    Two steps alone explain slow steps only where these are all of them, but for the one in which it began.
+    Two steps alone explain slow steps only where these are the last ones and all of them, but for the one in which it
+    began: two that are over, such as the start of a program, name nobody.
     """
     if cause.stage is not None and cause.gain <= cause.of_wait:
         return False  # All of a stage wait alike for one of them: only its work tells that it is the whole stage.
     inside = longer[cause.window.first : cause.window.last + 1]
     left = int((longer > 0).sum() - (inside > 0).sum())
-    if cause.window.length < levels.MIN_SAMPLES and left > 1:
+    if cause.window.length < levels.MIN_SAMPLES and (left > 1 or cause.window.last < len(longer) - 1):
         return False
     return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
 

@@ -48,8 +48,8 @@ class Cause:
         """How far it is ahead of a rival, as a share of what the two do not gain alike."""
         if rival is None or rival.gain <= 0:
             return 1.0
-        alone = self.gain + PER_STEP * self.window.length - min(self.of_wait, rival.of_wait)
-        return (self.gain - rival.gain) / max(alone, 1e-9)
+        alone = self.gain - min(self.of_wait, rival.of_wait)
+        return (self.gain - rival.gain) / max(alone, PER_STEP * self.window.length)
 
 
 @dataclass(frozen=True, slots=True)
