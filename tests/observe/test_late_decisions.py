@@ -81,6 +81,22 @@ def test_a_cause_explains_slow_steps_where_half_of_their_time_is_in_its_window(
     assert causes._explains(blame(0, gain=gain), longer) is explains
 
 
+@pytest.mark.parametrize(
+    ("slow", "explains"), [([8, 9], True), ([7, 8, 9], True), ([6, 7, 8, 9], False), ([7, 8], False)]
+)
+def test_the_last_two_steps_explain_slow_steps_but_for_the_one_it_began_in(slow: list[int], explains: bool) -> None:
+    longer = np.zeros(STEPS)
+    longer[slow] = 0.2
+    assert causes._explains(blame(0, window=Window(slow[-2], slow[-1], 0.2, 1.0)), longer) is explains
+
+
+@pytest.mark.parametrize(("of_wait", "explains"), [(99.0, True), (100.0, False)])
+def test_a_stage_explains_slow_steps_by_its_work_and_not_by_waits(of_wait: float, explains: bool) -> None:
+    longer = np.full(STEPS, 0.2)
+    assert causes._explains(blame(0, 1, stage=0, of_wait=of_wait), longer) is explains
+    assert causes._explains(blame(0, 1, of_wait=of_wait), longer)
+
+
 def test_each_slow_step_halves_the_chance_that_it_was_another_of_two_hosts() -> None:
     longer = np.zeros(STEPS)
     longer[[2, 5, 7, 8]] = 0.1  # three of them inside
@@ -155,6 +171,42 @@ def test_ranks_of_a_host_that_gain_a_third_as_much_are_late_with_it(gain: float,
     assert causes._with_mates(place(PAIRS), blame(0), listed) == late
 
 
+def test_a_host_of_which_one_rank_is_seen_is_late_as_a_whole() -> None:
+    unseen = replace(blame(1, gain=-3.0), seen=False)
+    assert causes._with_mates(place(PAIRS), blame(0), [blame(0), unseen]) == [0, 1]
+
+
+def test_waits_of_a_pipeline_are_passed_on_to_its_replicas() -> None:
+    best, rival = blame(0, of_wait=20.0), blame(3, gain=90.0, of_wait=90.0)
+    assert causes._leave_passed_on(place(stages=TWO_STAGES), rival, best) == replace(rival, gain=20.0, of_wait=20.0)
+    assert causes._leave_passed_on(place(), rival, best) == rival
+
+
+@pytest.mark.parametrize(("late_s", "told"), [(0.021, ["h0"]), (0.019, [])])
+def test_one_that_nobody_waits_for_is_not_told(late_s: float, told: list[str]) -> None:
+    longer = np.where(np.arange(STEPS) >= 4, 0.2, 0.0)
+    every = [[-3.0] * 4 + [20.0] * 6, *[[-3.0] * STEPS] * 3]
+    scores = replace(gains(every, (0.1, 0.0, 0.0, 0.0)), late_s=np.full((4, STEPS), late_s))
+    found = causes._choose(place(lengths=[1.0] * 4 + [1.2] * 6), scores, None, longer)
+    assert [p.finding.culprit.id for p in found] == told
+
+
+def test_one_step_of_a_rival_that_is_far_out_takes_no_lead() -> None:
+    longer = np.where(np.arange(STEPS) >= 4, 0.2, 0.0)
+    every = [[-3.0] * 4 + [20.0] * 6, [-3.0] * 5 + [100.0] + [-3.0] * 4, *[[-3.0] * STEPS] * 2]
+    found = causes._choose(place(lengths=[1.0] * 4 + [1.2] * 6), gains(every, (0.1, 0.0, 0.0, 0.0)), None, longer)
+    assert [p.finding.culprit.id for p in found] == ["h0"]
+
+
+@pytest.mark.parametrize(("of_wait", "kinds"), [(0.0, ["load_imbalance"]), (12.0, [])])
+def test_in_a_pipeline_only_own_work_shows_that_hosts_take_turns(of_wait: float, kinds: list[str]) -> None:
+    longer = np.full(4, 0.2)
+    turns = gains([[9.0, -3.0] * 2, [-3.0, 9.0] * 2, [4.0] * 4, [4.0] * 4], (0.5, 0.5, 0.4, 0.4))
+    turns = replace(turns, of_wait=np.full((4, 4), of_wait))
+    found = causes._find_turns(place(lengths=[1.2] * 4, stages=TWO_STAGES), turns, longer)
+    assert [p.finding.kind for p in found] == kinds
+
+
 def test_a_host_none_of_whose_ranks_gains_is_named_by_its_members() -> None:
     listed = [blame(0, gain=-1.0), blame(1, gain=-2.0)]
     assert causes._with_mates(place(PAIRS), blame(0, 1), listed) == [0, 1]
@@ -185,16 +237,13 @@ def test_one_that_is_late_is_told_with_what_it_costs_and_a_stage_by_its_number()
     assert stage.evidence.startswith("stage 1 works 20.0 % longer in 6 of 10 steps; 80 %")
 
 
-@pytest.mark.parametrize(("last", "listed"), [(STEPS - 1, ["1"]), (STEPS - 2, [])])
-def test_what_always_was_so_of_a_whole_stage_may_be_by_design(
-    last: int, listed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_host_that_is_a_whole_stage_lists_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "_price", lambda case, cause: causes.Cost(1.0, "solved"))
     case = place(PAIRS, stages=TWO_STAGES)
-    cause = blame(2, 3, window=Window(0, last, 0.2, 1.0))
-    told = causes._tell(case, cause, [blame(2), blame(3)], [], 0.8)
-    assert [(s.kind, s.score) for s in told.seconds] == [("stage_imbalance", 0.5)] * len(listed)
-    assert [s.culprit.id for s in told.seconds] == listed
+    told = causes._tell(case, blame(2, 3), [blame(2), blame(3)], [], 0.8)
+    assert [(s.kind, s.culprit.id, s.score) for s in told.seconds] == [("stage_imbalance", "1", 0.5)]
+    part = causes._tell(case, blame(2), [blame(2), blame(3, gain=0.0)], [], 0.8)
+    assert part.seconds == ()
 
 
 def test_two_hosts_that_gain_alike_are_one_group() -> None:
@@ -255,7 +304,7 @@ def test_turns_count_the_quick_steps_between_slow_ones() -> None:
     elsewhere = np.array([[7.0, 0.0, 0.0, 0.0, 7.0], [0.0, 0.0, 6.0, 0.0, 0.0]])
     uneven = causes._find_uneven(replace(hosts, elsewhere=elsewhere))
     assert uneven is not None and (uneven.window.first, uneven.window.last) == (1, 3)
-    assert uneven.gain == pytest.approx(9 + (6 - 3) + 8 - 3 * math.log(2))
+    assert uneven.gain == pytest.approx(8 + (6 - 3) + 8 - 3 * math.log(2))
 
 
 @pytest.mark.parametrize(("quick", "kind"), [(20.0, "load_imbalance"), (3.0, "slow_step")])
@@ -408,6 +457,8 @@ def test_a_rank_that_is_late_in_the_slow_steps_is_found(monkeypatch: pytest.Monk
     assert find(monkeypatch, case, ring(late_in(2, slice(6, None)))) == [("slow_compute", "h2", 6, 9)]
     short = place(lengths=[1.0] * 7 + [1.2] * 3)
     assert find(monkeypatch, short, ring(late_in(2, slice(7, None)))) == [("slow_compute", "h2", 7, 9)]
+    two = place(lengths=[1.0] * 8 + [1.2] * 2)
+    assert find(monkeypatch, two, ring(late_in(2, slice(8, None)))) == [("slow_compute", "h2", 8, 9)]
     assert find(monkeypatch, case) == []
     assert find(monkeypatch, place(lengths=[1.0, 1.2]), ring(late_in(2, slice(1, None)))) == []
 
@@ -482,11 +533,16 @@ def test_a_lead_is_the_share_of_what_two_do_not_gain_alike(rival: Cause | None, 
     assert blame(0, gain=100.0, of_wait=40.0).lead(rival) == pytest.approx(lead)
 
 
-def test_a_candidate_is_settled_over_the_steps_of_a_window() -> None:
+def test_all_that_wait_alike_have_no_lead() -> None:
+    assert blame(0, gain=602.0, of_wait=616.0).lead(blame(1, gain=601.0, of_wait=615.0)) < 0.5
+
+
+def test_a_candidate_is_settled_over_the_steps_of_a_window_of_which_the_best_counts_as_the_next() -> None:
     gain = np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])
     late_s = np.array([[9.0, 1.0, 5.0, 3.0, 9.0]])
     scores = Scores([Candidate(frozenset([7]), 3)], gain, gain / 2, late_s, gain / 100, 0 * gain)
-    assert scores.settle(0, Window(1, 3, 0.0, 0.5)) == Cause(frozenset([7]), Window(1, 3, 0.04, 0.5), 14.0, 7.0, 3.0, 3)
+    assert scores.settle(0, Window(1, 3, 0.0, 0.5)) == Cause(frozenset([7]), Window(1, 3, 0.04, 0.5), 10.0, 5.0, 3.0, 3)
+    assert scores.settle(0, Window(3, 3, 0.0, 1.0)).gain == 8.0  # the only step counts as it is
 
 
 @pytest.mark.parametrize(
@@ -571,6 +627,14 @@ def test_what_a_pipeline_waits_for_is_gained_by_all_of_it() -> None:
     assert found.of_wait[:, 0].tolist() == pytest.approx([20.0, 0.0])
     assert found.gain[:, 0].tolist() == pytest.approx([40 - PER_STEP, -PER_STEP])
     assert score(case, everyone, [starts, work], np.arange(4), None).of_wait.max() == 0.0  # always so, by design
+
+
+def test_a_stage_waits_as_its_best_part_does() -> None:
+    stages = StageMap(stage={0: 0, 1: 0, 2: 1, 3: 1}, chains=((0, 2), (1, 3)), confidence=1.0)
+    everyone = [Candidate(frozenset([0])), Candidate(frozenset([1])), Candidate(frozenset([0, 1]), 0)]
+    hop = Residuals(np.array([0]), np.array([1]), np.full((1, STEPS), 0.2), 0.01)
+    found = score(place(stages=stages), everyone, [hop], np.arange(4), np.ones(STEPS))
+    assert found.of_wait[:, 0].tolist() == pytest.approx([20.0, 20.0, 20.0])
 
 
 def test_only_slow_steps_gain_and_nobody_is_later_than_they_are_longer() -> None:

@@ -103,6 +103,17 @@ def test_two_places_that_gain_alike_are_each_one_of_two() -> None:
     assert found.score == 0.5 and [a.score for a in found.alternatives] == [0.5]
 
 
+def test_a_place_that_is_unlikely_stands_in_no_other_causes_way() -> None:
+    """A link of many that are alike slow gains more than the host that all of them wait for."""
+
+    def doubt(link: Proposal, score: float) -> Proposal:
+        return replace(link, gain=200.0, finding=replace(link.finding, score=score))
+
+    assert tell(doubt(LINK, 0.02), RANK) == [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]
+    # Of two links neither is likelier than not, so neither is told.
+    assert tell(doubt(LINK, 0.48), replace(OTHER_LINK, gain=150.0), RANK) == [("slow_compute", "10.0.0.1", [])]
+
+
 def test_a_place_that_is_no_likelier_than_others_is_not_told() -> None:
     """One of four switches that are all alike slow; one that is far likelier than each of its rivals is told."""
 

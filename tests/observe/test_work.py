@@ -30,6 +30,17 @@ def test_a_message_that_waits_for_its_receiver_is_not_what_is_answered() -> None
         assert np.allclose(turn / MS, 20.0), seen
 
 
+def test_the_first_stage_works_from_when_anything_last_ended_there_wherever_steps_are_cut() -> None:
+    stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
+    later = write_pipeline(1.0).with_columns(pl.col("start_ns", "end_ns") + 100 * MS, step=pl.lit(1, pl.Int32))
+    found = []
+    for cut in (40, 100):  # The last message ends after 30.2 ms, the next one begins after 110 ms.
+        steps = pl.DataFrame({"index": [0, 1], "start_ns": [0, cut * MS], "end_ns": [cut * MS, 200 * MS]})
+        work = measure_work(pl.concat([write_pipeline(1.0), later]), stages, np.arange(8), steps)
+        found.append(work.filter((pl.col("phase") == "forward") & (pl.col("step") == 1))["work_ns"].to_list())
+    assert found[0] == found[1] == [round(79.8 * MS)]
+
+
 def test_ranks_that_pass_blocks_of_a_sequence_come_to_collectives_together() -> None:
     rows = [(h, (h + 1) % 4, kind, (30 + h) * MS, 40 * MS) for h in range(4) for kind in ("cp", "dp")]
     frame = pl.DataFrame(rows, schema=["src", "dst", "kind", "start_ns", "end_ns"], orient="row").with_columns(

@@ -85,16 +85,20 @@ def _choose(
     rivals = sorted((_leave_passed_on(case, c, best) for c in rivals), key=lambda c: -c.gain)
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
-    if rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer):
-        if longer is None:
-            by_design = not _are_of_larger_group(case, _hosts(case, best.members | rival.members))
-        else:  # What all wait for the two may be hardly anything of what steps are longer by.
-            by_design = best.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0]))
-        if by_design:
+    is_either = rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer)
+    if longer is not None and (is_either or not _is_pipeline(case)) and _waits_hardly(best, longer):
+        return []
+    if rival is not None and is_either:
+        if longer is None and not _are_of_larger_group(case, _hosts(case, best.members | rival.members)):
             return []
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _waits_hardly(cause: Cause, longer: Floats) -> bool:
+    """Whether what all wait for a cause is hardly anything of what steps are longer by."""
+    return cause.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0]))
 
 
 def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | None) -> bool:
@@ -114,9 +118,9 @@ def _are_of_larger_group(case: Case, hosts: set[str]) -> bool:
 
 
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
-    """A rival without what it waits longer than the best one in the same pipeline, which passes waits on."""
+    """A rival without what it waits longer than the best one: a pipeline passes waits on, to its replicas, too."""
     longer = max(rival.of_wait - best.of_wait, 0.0)
-    if not any(rival.members & set(chain) and best.members & set(chain) for chain in case.stages.chains):
+    if not case.stages.chains:
         return rival
     return replace(rival, gain=rival.gain - longer, of_wait=rival.of_wait - longer)
 
@@ -132,7 +136,9 @@ def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
 def _find_turns(case: Case, turns: Scores, longer: Floats) -> list[Proposal]:
     """The job, where another host or replica is late each time and that explains its slow steps."""
     uneven = _find_uneven(turns)
-    return _tell_uneven(case, uneven, turns) if uneven is not None and _explains(uneven, longer) else []
+    # In a pipeline all wait alike, so only what each does itself tells that it is another one each time.
+    told = not _is_pipeline(case) or _sum_own_work(turns, slice(None)) > 0
+    return _tell_uneven(case, uneven, turns) if told and uneven is not None and _explains(uneven, longer) else []
 
 
 def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, turns: Scores) -> bool:
@@ -150,7 +156,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
-    if len(set(case.stages.stage.values())) > 1 and _sum_own_work(turns, inside) > 0:
+    if _is_pipeline(case) and _sum_own_work(turns, inside) > 0:
         # Whoever waits for a replica is in it, so its own work is all that it gains.
         is_host = len(_hosts(case, turns.candidates[0].members)) == 1
         is_ahead = _gains_as_much(own[at, inside], works) or (is_ahead and is_host)
@@ -198,8 +204,17 @@ def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Flo
 
 
 def _explains(cause: Cause, longer: Floats) -> bool:
-    """Whether the slow steps of a cause's window are most of all slow steps."""
+    """Whether the slow steps of a cause's window are most of all slow steps.
+
+    Two steps alone explain slow steps only where these are the last ones and all of them, but for the one in which it
+    began: two that are over, such as the start of a program, name nobody.
+    """
+    if cause.stage is not None and cause.gain <= cause.of_wait:
+        return False  # All of a stage wait alike for one of them: only its work tells that it is the whole stage.
     inside = longer[cause.window.first : cause.window.last + 1]
+    left = int((longer > 0).sum() - (inside > 0).sum())
+    if cause.window.length < levels.MIN_SAMPLES and (left > 1 or cause.window.last < len(longer) - 1):
+        return False
     return cause.gain > 0 and bool(inside.sum() >= levels.SHARE_HALF * longer.sum())
 
 
@@ -224,6 +239,10 @@ def _list_replicas(case: Case) -> list[Candidate]:
         by_hosts.setdefault(frozenset(_hosts(case, chain)), set()).update(chain)
     wider = [frozenset(members) for members in by_hosts.values() if len(by_hosts) > 1]
     return [Candidate(members) for members in dict.fromkeys((*chains, *wider))]
+
+
+def _is_pipeline(case: Case) -> bool:
+    return len(set(case.stages.stage.values())) > 1
 
 
 def _hosts(case: Case, members: Sequence[int] | set[int] | frozenset[int]) -> set[str]:
@@ -262,7 +281,7 @@ def _find_stretch(gain: Floats) -> Window:
 
 def _price(case: Case, cause: Cause) -> Cost:
     """What a cause costs: the job solved again where it has stages, else how late the others wait for it."""
-    if len(set(case.stages.stage.values())) > 1:
+    if _is_pipeline(case):
         table = tabulate_work(case)
         return price_slow_work(case, table, sorted(cause.members), cause.window, by_design=False)
     late = min(cause.late_s / float(np.median(case.length_s)), levels.SHARE_HALF)
@@ -284,8 +303,8 @@ def _tell(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause], ma
     who = case.name_worker(members)
     told = case.finding("slow_compute", who, first, last, lost_s=cost.lost_s, score=margin, evidence=evidence)
     seconds = _list_seconds(case, cause, causes, rivals)
-    stage = _find_whole_stage(case, members) if cause.window.length == case.steps.height else None
-    if stage is not None:  # What always was so may be by design.
+    stage = _find_whole_stage(case, members)
+    if stage is not None:  # Records do not show whether its hosts are slow or it got more work.
         seconds += (Alternative(kind="stage_imbalance", culprit=culprit("stage", str(stage)), score=0.5),)
     return Proposal(finding=told, gain=cause.gain, seconds=seconds)
 
@@ -294,7 +313,7 @@ def _find_whole_stage(case: Case, members: list[int]) -> int | None:
     """The stage that members are the whole of, where a job has several."""
     stage = case.stage_of[members[0]]
     whole = {e for e, s in case.stages.stage.items() if s == stage} == set(members)
-    return int(stage) if whole and len(set(case.stages.stage.values())) > 1 else None
+    return int(stage) if whole and _is_pipeline(case) else None
 
 
 def _list_seconds(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause]) -> tuple[Alternative, ...]:
@@ -322,7 +341,7 @@ def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
     gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
     most = max(gains.values(), default=0.0)
     late = [e for e, gain in gains.items() if gain >= _AS_LATE * most]
-    return sorted(cause.members if most <= 0 else own if 1 < len(late) == len(gains) else late)
+    return sorted(cause.members if most <= 0 else own if len(late) == len(gains) else late)
 
 
 def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:

@@ -98,14 +98,20 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         if best[0] == "pair" and not alone:
             break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
         if best[0] == "pair" and all(is_cleared(scene, r) for r in alone):
-            if any(_is_always_slow(case, alike[r]) for r in alone):
-                break  # By design: nothing else that these NICs send or take in is slow.
+            if any(_is_always_slow(case, alike[r]) for r in alone) or _count_pairs(same) > 1:
+                # By design, as nothing else that these NICs send or take in is slow; or all hops of a ring wait alike.
+                break
             best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
             chosen = [r for r in alike if scene.unit[r] in units]
         found.append(_propose(scene, best, [scene.slow[r] for r in chosen], same, weigh_rivals(ranked, same)))
         left = {r: p for r, p in left.items() if r not in chosen and scene.unit[r] not in units}
     return found
+
+
+def _count_pairs(suspects: list[Suspect]) -> int:
+    """How many pairs are suspects, whichever way they send."""
+    return len({frozenset(name.split(">")) for kind, name in suspects if kind == "pair"})
 
 
 def _is_everywhere(suspect: Suspect, scene: Scene, others: Sequence[Scene]) -> bool:

@@ -60,7 +60,7 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
         if in_stages:
             yield from _compare_answers(case, since[0], step_s)
     if not case.work.is_empty():
-        yield from _compare_work(case)
+        yield from _compare_work(case, step_s)
     if since is not None and not in_stages:
         yield from _compare_waits(case, host, since, step_s, of_like=True)
         # Who is held up works as long as ever before it comes: it is late by what is beyond that.
@@ -241,7 +241,7 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
     yield _centre(table, 10.0)
 
 
-def _compare_work(case: Case) -> Iterator[Residuals]:
+def _compare_work(case: Case, step_s: float) -> Iterator[Residuals]:
     """By endpoint, the work on the micro-batches that nothing holds up, against quick steps and against replicas."""
     table = tabulate_work(case)
     late = []
@@ -251,7 +251,7 @@ def _compare_work(case: Case) -> Iterator[Residuals]:
             rows = np.flatnonzero(table.stage == stage)
             if len(np.unique(table.host[rows])) > 1:
                 usual[rows] = np.fmin(usual[rows], quantile_rows(values[rows], _QUICK, axis=0))
-        late.append(values / usual - 1)
+        late.append(values / np.where(usual >= _CLOSE * step_s, usual, np.nan) - 1)  # less is a delay of the network
     if late:
         phases = np.stack(late)
         known = (~np.isnan(phases)).sum(axis=0)

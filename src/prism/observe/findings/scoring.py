@@ -48,7 +48,8 @@ class Cause:
         """How far it is ahead of a rival, as a share of what the two do not gain alike."""
         if rival is None or rival.gain <= 0:
             return 1.0
-        return (self.gain - rival.gain) / max(self.gain - min(self.of_wait, rival.of_wait), 1e-9)
+        alone = self.gain - min(self.of_wait, rival.of_wait)
+        return (self.gain - rival.gain) / max(alone, PER_STEP * self.window.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Scores:
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
         inside = slice(window.first, window.last + 1)
-        gain, of_wait = float(self.gain[at, inside].sum()), float(self.of_wait[at, inside].sum())
+        gain, of_wait = _sum_steps(self.gain[at, inside]), _sum_steps(self.of_wait[at, inside])
         late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
         own = self.candidates[at]
         seen = not own.members <= self.unseen
@@ -100,16 +101,11 @@ class Scores:
         It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest. A
         few steps may be long for a reason of their own, such as the start of a program or a pause: they name nobody.
         """
-        if window is None:
-            total = np.concatenate([np.zeros((len(self.gain), 1)), np.cumsum(self.gain, axis=1)], axis=1)
-            gains = (total[:, 1:] - np.minimum.accumulate(total, axis=1)[:, :-1]).max(axis=1)
-        else:
-            gains = self.gain[:, window.first : window.last + 1].sum(axis=1)
-        for at in sorted(range(len(gains)), key=lambda i: (-gains[i], len(self.candidates[i].members))):
-            cause = self.settle(at, window or self.find_window(at))
+        causes = (self.settle(at, window or self.find_window(at)) for at in range(len(self.candidates)))
+        for cause in sorted(causes, key=lambda c: (-c.gain, len(c.members))):
             if cause.gain <= 0:
                 return None
-            if cause.window.mean >= least and cause.window.length >= levels.MIN_SAMPLES and fits(cause):
+            if cause.window.mean >= least and cause.window.length >= levels.MIN_TWO and fits(cause):
                 return cause
         return None
 
@@ -135,6 +131,8 @@ def score(
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
         # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
         own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
+        if in_stages and not table.per_work:
+            own = _share_waits(candidates, own)
         gain += own
         if table.of_hosts or (in_stages and not table.per_work):
             of_wait = of_wait + own
@@ -146,6 +144,21 @@ def score(
     unseen = frozenset(e for c in candidates for e in c.members) - told
     inside, waited = np.where(slow, gain, 0.0) - PER_STEP, np.where(slow, of_wait, 0.0)
     return Scores(candidates, inside, waited, late_s, share, np.where(slow, 0.0, gain), unseen, tables)
+
+
+def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
+    """Gains of waits, of a stage those of its best part: all of it wait alike, whether for one of them or for all."""
+    shared = gain.copy()
+    for i, whole in enumerate(candidates):
+        parts = [k for k, c in enumerate(candidates) if whole.stage is not None and c.members < whole.members]
+        if parts:
+            shared[i] = gain[parts][gain[parts].sum(axis=1).argmax()]
+    return shared
+
+
+def _sum_steps(gain: Floats) -> float:
+    """The sum over steps, of which the highest counts as the next one: one long pause says nothing of other steps."""
+    return float(gain.sum() - gain.max() + np.sort(gain)[-2]) if len(gain) > 1 else float(gain.sum())
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:

@@ -47,10 +47,10 @@ class Proposal:
 def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
     """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
 
-    Two places that gain alike are no surer than one of two.
+    What a proposal gains counts as much as it is sure. Two places that gain alike are no surer than one of two.
     """
     weighed = [(p, _beat_none(case, p.finding)) for p in proposals if p.gain > 0]
-    ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain)
+    ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain * w[0].finding.score)
     told: list[tuple[Proposal, float]] = []
     seconds: dict[int, list[Alternative]] = {}
     for proposal, sure in ordered:
@@ -62,10 +62,18 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
             best, sure = told[over]
             share, found = round(proposal.gain / (proposal.gain + best.gain), 3), proposal.finding
             seconds[over].append(Alternative(kind=found.kind, culprit=found.culprit, score=min(share, found.score)))
-            if {best.finding.kind, found.kind} <= _PLACES:
+            if _are_places(best, proposal):
                 told[over] = best, min(sure, 1 - share)
     named = [name_seconds(p.finding, seconds[i], min(p.finding.score, sure)) for i, (p, sure) in enumerate(told)]
-    return [finding for finding in named if _stands_out(finding)]
+    weak = [p for (p, _), finding in zip(told, named, strict=True) if not _stands_out(finding)]
+    if not weak:
+        return named
+    # Where no place stands out of several, none of them stands in the way of another cause.
+    return choose(case, [p for p in proposals if not any(w is p or (w.rivals(p) and _are_places(w, p)) for w in weak)])
+
+
+def _are_places(*proposals: Proposal) -> bool:
+    return {p.finding.kind for p in proposals} <= _PLACES
 
 
 def _stands_out(finding: Finding) -> bool:

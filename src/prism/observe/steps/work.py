@@ -27,6 +27,7 @@ Ints = NDArray[np.int64]
 
 _PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
 _TIMES = ("start_ns", "end_ns")
+_SIDES = ("src", "dst")
 _MOST_LATE = levels.SHARE_MINOR  # share of the hosts that may be late in most steps; where more are, it is by design
 _LONG = levels.SHARE_NEARLY_ALL  # quantile: sampled packets make a message look shorter
 _WAITED = levels.SHARE_HALF  # of what a message takes: one that ends so close before an answer is not what is answered
@@ -65,19 +66,17 @@ def _work_in_pipeline(
     sent = _pipeline_messages(messages, stage_of, last)
     if through:
         sent = sent.with_columns(pl.col("src", "dst").replace(dict(through)))
-    first_start = steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("ready"))
     ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
     outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
-    begin = (
-        outs["forward"]
-        .join(first_start, on="step")
-        .select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready"))
-    )
+    began = outs["forward"].filter(_at_stage(outs["forward"], stage_of, first))
+    begin = _since_last(messages, began, through)
     passed = _between(ins["forward"], outs["forward"], "first")
     returned = pl.concat([_between(ins["backward"], outs["backward"], side) for side in ("first", "last")])
     passed = passed.filter(~_at_stage(passed, stage_of, first))
     turned = _turns(sent, outs["backward"], stage_of, last)
-    begin = _lift(begin.filter(_at_stage(begin, stage_of, first)), passed, turned)
+    # Where nothing passes the other stages, the step is cut elsewhere and what leaves the first stage is not its first.
+    reached = pl.concat([passed, turned.select(passed.columns)]).filter(pl.col("work_ns") > 0).select("step").unique()
+    begin = _lift(begin.join(reached, on="step", how="semi"), passed, turned)
     parts = [
         begin.with_columns(phase=pl.lit("forward")),
         passed.with_columns(phase=pl.lit("forward")),
@@ -85,6 +84,18 @@ def _work_in_pipeline(
         turned.with_columns(phase=pl.lit("turn")),
     ]
     return pl.concat([p.select(list(_PART)) for p in parts])
+
+
+def _since_last(messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[int, int]) -> pl.DataFrame:
+    """How long after anything ended there ranks send the first message of a step: it may be cut anywhere between."""
+    ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
+    own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
+    both = (
+        began.lazy()
+        .sort("first")
+        .join_asof(own, left_on="first", right_on="ready", by="endpoint", check_sortedness=False)
+    )
+    return both.select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready")).drop_nulls().collect()
 
 
 def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl.DataFrame:
