@@ -17,7 +17,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, culprit
 from prism.observe.findings.cost import Cost, price_slow_work, settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
-from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score
+from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score, sum_steps
 from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
 from prism.observe.findings.windows import Window, spread_of
 from prism.observe.findings.work_table import tabulate_work
@@ -71,7 +71,9 @@ def _choose(
 ) -> list[Proposal]:
     """The best of the candidates, judged against the others in its own window; `replicas` may have uneven load."""
     best = scores.find_best(
-        window, _ALWAYS_LATE if longer is None else _LATE, lambda c: longer is None or _explains(c, longer)
+        window,
+        _ALWAYS_LATE if longer is None else _LATE,
+        lambda c: longer is None or (_explains(c, longer) and _is_steady(c)),
     )
     if longer is not None:
         turns = _take_turns(case, scores, replicas, longer)
@@ -94,6 +96,11 @@ def _choose(
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+
+
+def _is_steady(cause: Cause) -> bool:
+    """Whether a stage is late in most steps of its time: more work comes with every step, uneven load now and then."""
+    return cause.stage is None or cause.window.share >= levels.SHARE_HALF
 
 
 def _waits_hardly(cause: Cause, longer: Floats) -> bool:
@@ -164,13 +171,9 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
 
 
 def _gains_as_much(one: Floats, each: Floats) -> bool:
-    """Whether one gains about as much by step as the best of each step does, whose choice costs.
-
-    The step in which it gains most is left out: one long pause of a host does not show that it is late in other steps.
-    """
+    """Whether one gains about as much by step as the best of each step does, whose choice costs."""
     most = each.max(axis=0) - float(np.log(len(each)))
-    others = np.arange(len(most)) != one.argmax()
-    return bool(one[others].sum() >= _TIED * most[others].sum())
+    return sum_steps(one) >= _TIED * sum_steps(most)
 
 
 def _sum_own_work(turns: Scores, inside: slice) -> float:

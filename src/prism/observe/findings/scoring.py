@@ -68,7 +68,7 @@ class Scores:
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
         inside = slice(window.first, window.last + 1)
-        gain, of_wait = _sum_steps(self.gain[at, inside]), _sum_steps(self.of_wait[at, inside])
+        gain, of_wait = sum_steps(self.gain[at, inside]), sum_steps(self.of_wait[at, inside])
         late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
         own = self.candidates[at]
         seen = not own.members <= self.unseen
@@ -156,7 +156,7 @@ def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
     return shared
 
 
-def _sum_steps(gain: Floats) -> float:
+def sum_steps(gain: Floats) -> float:
     """The sum over steps, of which the highest counts as the next one: one long pause says nothing of other steps."""
     return float(gain.sum() - gain.max() + np.sort(gain)[-2]) if len(gain) > 1 else float(gain.sum())
 

@@ -69,7 +69,7 @@ def _work_in_pipeline(
     ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
     outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
     began = outs["forward"].filter(_at_stage(outs["forward"], stage_of, first))
-    begin = _since_last(messages, began, through)
+    begin = _since_last(messages, began, through, steps)
     passed = _between(ins["forward"], outs["forward"], "first")
     returned = pl.concat([_between(ins["backward"], outs["backward"], side) for side in ("first", "last")])
     passed = passed.filter(~_at_stage(passed, stage_of, first))
@@ -86,16 +86,23 @@ def _work_in_pipeline(
     return pl.concat([p.select(list(_PART)) for p in parts])
 
 
-def _since_last(messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[int, int]) -> pl.DataFrame:
-    """How long after anything ended there ranks send the first message of a step: it may be cut anywhere between."""
+def _since_last(
+    messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[int, int], steps: pl.DataFrame
+) -> pl.DataFrame:
+    """How long before they send the first message of a step anything ended at ranks, or in the job before the step.
+
+    A step may be cut anywhere in a silence or before the last thing ends, and hosts hide much of what ends at a rank.
+    """
     ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
     own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
-    both = (
-        began.lazy()
-        .sort("first")
-        .join_asof(own, left_on="first", right_on="ready", by="endpoint", check_sortedness=False)
+    both = began.lazy().sort("first").join_asof(own, left_on="first", right_on="ready", by="endpoint")
+    every = messages.select(over="end_ns").sort("over")
+    cuts = steps.lazy().select(pl.col("index").cast(pl.Int32).alias("step"), cut="start_ns").sort("cut")
+    before = cuts.join_asof(every, left_on="cut", right_on="over").select("step", "over")
+    ready = pl.max_horizontal("ready", "over")
+    return (
+        both.join(before, on="step").select("endpoint", "step", work_ns=pl.col("first") - ready).drop_nulls().collect()
     )
-    return both.select("endpoint", "step", work_ns=pl.col("first") - pl.col("ready")).drop_nulls().collect()
 
 
 def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl.DataFrame:
