@@ -175,7 +175,7 @@ def test_micro_batches_are_no_steps_where_the_job_saves_after_every_few_steps() 
 
 @pytest.mark.parametrize(
     ("seed", "degraded"),
-    [(11473, False), (11655, False), (11754, False), (11833, True)],
+    [(11473, False), pytest.param(11655, False, marks=pytest.mark.slow), (11754, False), (11833, True)],
     ids=["steps of two lengths", "layers", "interleaved stages", "micro-batches, records lost"],
 )
 def test_parts_of_steps_and_several_are_no_steps_in_random_clusters(seed: int, degraded: bool) -> None:
