@@ -150,10 +150,9 @@ def _find_period(
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
-    if period is not None and not _is_rare(period, single):
-        # What is counted are parts where the same short and long distances come again in every step.
-        if any(_are_same(period, one) for one in _time_uneven(single)):
-            return period
+    told = [] if period is None or _is_rare(period, single) else _time_uneven(single)
+    if period is not None and any(_are_same(period, one) for one in told):
+        return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
         return counted  # Some rest as long as others count.
