@@ -150,8 +150,8 @@ def _find_period(
         return period
     if period is not None and rests is not None and _are_same(period, rests):
         return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
-    told = [] if period is None or _is_rare(period, single) else _time_uneven(single)
-    if period is not None and any(_are_same(period, one) for one in told):
+    repeated = [] if period is None or _is_rare(period, single) else _time_uneven(single)
+    if period is not None and any(_are_same(period, one) for one in repeated):
         return period  # What is counted are parts: the same short and long distances come again in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
