@@ -29,8 +29,6 @@ class SmallMessageConfig:
     repeats: float = levels.SHARE_NEGLIGIBLE
     lost: float = levels.SHARE_SMALL  # share of the records that may be missing
     pooled: int = levels.SAMPLED_SIZES  # messages of one size between two marks that show a step in spite of that
-    # Of the time between the heavy messages around it: by how much half of the small messages come sooner or later.
-    drift: float = levels.SHARE_SMALL
 
 
 def time_small_messages(
@@ -41,7 +39,7 @@ def time_small_messages(
     A loss may be summed every few steps only: where parts of what is sent between repeat, such a part is a step.
     """
     config = config or SmallMessageConfig()
-    small = [stream for stream in small if _keeps_step(_begin_bursts(stream.times), heavy, config)]
+    small = [stream for stream in small if _keeps_step(_begin_bursts(stream.times), heavy)]
     found = []
     for stream in small:
         marks = _begin_bursts(stream.times)
@@ -85,17 +83,21 @@ def _begin_bursts(times: Times) -> Times:
     return np.concatenate([times[:1], times[1:][gaps > 0.1 * gaps.max()]])
 
 
-def _keeps_step(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:
-    """Whether small messages come at one moment between heavy ones, and not as a timer has it."""
+def _keeps_step(marks: Times, heavy: list[StreamStarts]) -> bool:
+    """Whether small messages come at about one moment between heavy ones, and not at any as a timer has it.
+
+    The middle half of moments that are left to chance takes half of the time between heavy messages, give or take.
+    """
     around = np.sort(np.concatenate([stream.times for stream in heavy])) if heavy else marks[:0]
     after = np.searchsorted(around, marks)
     inside = (after > 0) & (after < len(around))
     if not inside.any():
         return True
-    before, later = around[after[inside] - 1], around[after[inside]]
-    moment = (marks[inside] - before) / np.maximum(later - before, 1)
-    early, late = np.quantile(moment, [levels.SHARE_QUICK, 1 - levels.SHARE_QUICK])
-    return bool(late - early <= config.drift)
+    own, after = marks[inside], after[inside]
+    moment = (own - around[after - 1]) / np.maximum(around[after] - around[after - 1], 1)
+    early, late = np.quantile(moment, [0.25, 0.75])
+    by_chance = 0.5 * (1 - levels.SIGMAS_UNLIKELY / np.sqrt(len(own)))
+    return bool(late - early <= max(by_chance, levels.ONE_PERCENT))
 
 
 def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConfig) -> bool:

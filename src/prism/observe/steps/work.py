@@ -95,7 +95,11 @@ def _since_last(
     """
     ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
     own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
-    both = began.lazy().sort("first").join_asof(own, left_on="first", right_on="ready", by="endpoint")
+    both = (
+        began.lazy()
+        .sort("first")
+        .join_asof(own, left_on="first", right_on="ready", by="endpoint", check_sortedness=False)
+    )
     every = messages.select(over="end_ns").sort("over")
     cuts = steps.lazy().select(pl.col("index").cast(pl.Int32).alias("step"), cut="start_ns").sort("cut")
     before = cuts.join_asof(every, left_on="cut", right_on="over").select("step", "over")
