@@ -55,7 +55,7 @@ def make_case(
         )
     until = int(ends[-1]) if until_s is None else BEGIN + round(until_s * S)
     streams = messages.group_by("stream", maintain_order=True).agg(
-        pl.col("src", "dst", "kind", "role").first(),
+        pl.col("pair", "src", "dst", "kind", "role").first(),
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).median(),
         bytes=pl.col("bytes").median(),
         num=pl.len(),
@@ -72,7 +72,7 @@ def make_case(
             "address": [f"10.0.{h}.1" for h in names], "host": [f"h{h}" for h in names],
             "switch": [f"leaf{h // 2}" for h in names],
         }),
-        streams=streams, observed_until_ns=until, observed_since_ns=BEGIN,
+        streams=streams, observed_until_ns=until,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int
 def make_streams(messages: pl.DataFrame, sizes: tuple[int, ...] = (1_000_000,) * RANKS) -> pl.DataFrame:
     found = messages.group_by("stream").agg(num=pl.len()).sort("stream")
     return found.with_columns(
+        pair="stream",
         cut=pl.lit(False),
         kind=pl.lit("dp"),
         duration_ns=pl.lit(100.0 * MS),
@@ -79,15 +80,41 @@ def test_a_few_missing_records_do_not_break_a_step() -> None:
     assert judge(many, 30).state == "stopped"  # one of 24 is more than three in a hundred
     config = LifeConfig(missing=0.05)
     template = make_template(many, make_streams(many), make_steps(), config)
-    assert template is not None and rests_whole(template, LAST, start_seen=False, config=config)
+    assert template is not None and rests_whole(template, LAST, config=config)
 
 
-@pytest.mark.parametrize(("since_ns", "state"), [(0, "ended"), (BEGIN - S // 2, "stopped")])
-def test_whole_steps_since_the_start_count_where_the_start_was_seen(since_ns: int, state: str) -> None:
+@pytest.mark.parametrize("since_ns", [0, BEGIN])
+def test_whole_steps_since_the_first_message_are_an_end_wherever_steps_are_cut(since_ns: int) -> None:
     # Steps are cut in the middle of the true ones, and the true ones rest longer inside than at their end.
-    messages = make_messages(rest_ms=400)
-    steps = make_steps(950, num=STEPS - 1)
-    assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == state
+    messages, steps = make_messages(rest_ms=400), make_steps(950, num=STEPS - 1)
+    assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == "ended"
+    broken = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3, rest_ms=400)
+    assert judge(broken, 30, steps=steps, begin_ns=since_ns).state == "stopped"
+
+
+def test_messages_of_one_pair_are_counted_together_whichever_stream_they_are_in() -> None:
+    messages, steps = make_messages(rest_ms=400), make_steps(950, num=STEPS - 1)
+    # Every other layer is of another size; one message is taken for the other size.
+    layer = (pl.col("start_ns").rank("dense") - 1) % 2
+    halves = messages.with_columns(stream=(2 * pl.col("stream") + layer).cast(pl.UInt32))
+    streams = make_streams(messages)
+    streams = pl.concat([streams.with_columns(stream=2 * pl.col("stream") + k, num=pl.lit(3 * STEPS)) for k in (0, 1)])
+    mixed = halves.with_columns(stream=pl.when(pl.int_range(pl.len()) == 0).then(1).otherwise("stream").cast(pl.UInt32))
+    watched = Watched(begin_ns=0, until_ns=LAST + 31 * S)
+    assert judge_life(halves, streams, steps, watched).state == "ended"
+    assert judge_life(mixed, streams, steps, watched).state == "ended"
+
+
+def test_boundaries_that_wander_do_not_tell_that_a_job_stopped() -> None:
+    broken = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 4)
+    steps = make_steps()
+    wanders = pl.int_range(pl.len()) % 3 == 1  # 200 ms later: the first layers of a step are in the one before
+    start = pl.when(wanders).then(pl.col("start_ns") + 200 * MS).otherwise("start_ns")
+    wandering = steps.with_columns(start_ns=start).with_columns(
+        end_ns=pl.col("start_ns").shift(-1, fill_value=int(steps["end_ns"][-1]))
+    )
+    assert judge(broken, 30, steps=steps).state == "stopped"
+    assert judge(broken, 30, steps=wandering).state == "ended"
 
 
 @pytest.mark.parametrize(("silent_s", "state"), [(5.0, "paused"), (6.2, "paused"), (6.3, "ended")])
