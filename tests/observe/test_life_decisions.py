@@ -24,6 +24,7 @@ from test_life import (
     make_streams,
 )
 
+from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import Silence
@@ -462,3 +463,13 @@ def test_a_step_is_resumed_that_a_silence_broke_off_and_that_sent_all_in_the_end
 def test_a_host_has_the_address_that_is_named_first() -> None:
     case = make_case([1.0] * 6)
     assert silence._has(case, "h1", "10.0.1.1,10.0.2.1") and not silence._has(case, "h2", "10.0.1.1,10.0.2.1")
+
+
+@pytest.mark.parametrize(("after", "saved"), [(20, 0), (1000, 79)])
+def test_a_silent_job_saves_if_it_writes_faster_than_before(after: int, saved: int) -> None:
+    # A host answers whoever watches it every 10 s, before and after the job's last message at 40 s.
+    job = replace(make_case([1.0] * 40).job, first_ns=0, last_ns=40 * S)
+    saves = pl.DataFrame({"start_ns": np.arange(0, 80, 10) * S, "bytes": [20] * 4 + [after] * 4})
+    saves = saves.with_columns(end_ns=pl.col("start_ns") + 9 * S)
+    assert find_last_save(saves, job, 80 * S) == saved * S
+    assert find_last_save(saves.clear(), job, 80 * S) == 0
