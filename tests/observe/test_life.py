@@ -8,7 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.steps.life import Life, LifeConfig, StepTemplate, Watched, judge_life, make_template, rests_whole
+from prism.observe.steps.life import (
+    Life,
+    LifeConfig,
+    StepTemplate,
+    Watched,
+    _do_boundaries_wander,
+    judge_life,
+    make_template,
+    rests_whole,
+)
 
 MS, S = 10**6, 10**9
 RANKS, LAYERS, STEPS = 4, 6, 20
@@ -115,6 +124,17 @@ def test_boundaries_that_wander_do_not_tell_that_a_job_stopped() -> None:
     )
     assert judge(broken, 30, steps=steps).state == "stopped"
     assert judge(broken, 30, steps=wandering).state == "ended"
+
+
+def test_one_step_that_broke_off_is_no_boundary_that_wanders() -> None:
+    steady = np.full((8, 4), 6)
+    broken, moved = steady.copy(), steady.copy()
+    broken[3] = 1
+    broken[4:6, 0] += 1  # a few messages at a boundary
+    moved[[1, 4]], moved[[2, 5]] = 8, 4
+    usual = np.full(4, 6)
+    found = [_do_boundaries_wander(counts, usual, LifeConfig()) for counts in (steady, broken, moved)]
+    assert found == [False, False, True]
 
 
 @pytest.mark.parametrize(("silent_s", "state"), [(5.0, "paused"), (6.2, "paused"), (6.3, "ended")])

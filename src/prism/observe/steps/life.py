@@ -124,7 +124,7 @@ def _do_boundaries_wander(counts: Ints, usual: Ints, config: LifeConfig) -> bool
     """
     if not usual.any():
         return False
-    total = counts.sum(axis=1)
+    total = np.sort(counts.sum(axis=1))[min(1, len(counts) - 1) :]  # a step that broke off has fewest
     apart = np.abs(total - np.median(total)).mean() > config.missing * np.median(total)
     return bool(apart and (counts > usual)[:, usual > 0].mean() > config.wandering)
 
