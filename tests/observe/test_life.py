@@ -130,7 +130,7 @@ def test_one_step_that_broke_off_is_no_boundary_that_wanders() -> None:
     steady = np.full((8, 4), 6)
     broken, moved = steady.copy(), steady.copy()
     broken[3] = 1
-    broken[4:6, 0] += 1  # a few messages at a boundary
+    broken[4:6, :2] += 1  # a few messages at a boundary
     moved[[1, 4]], moved[[2, 5]] = 8, 4
     usual = np.full(4, 6)
     found = [_do_boundaries_wander(counts, usual, LifeConfig()) for counts in (steady, broken, moved)]
