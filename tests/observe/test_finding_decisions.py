@@ -55,7 +55,7 @@ def make_case(
         )
     until = int(ends[-1]) if until_s is None else BEGIN + round(until_s * S)
     streams = messages.group_by("stream", maintain_order=True).agg(
-        pl.col("src", "dst", "kind", "role").first(),
+        pl.col("pair", "src", "dst", "kind", "role").first(),
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).median(),
         bytes=pl.col("bytes").median(),
         num=pl.len(),
@@ -72,7 +72,7 @@ def make_case(
             "address": [f"10.0.{h}.1" for h in names], "host": [f"h{h}" for h in names],
             "switch": [f"leaf{h // 2}" for h in names],
         }),
-        streams=streams, observed_until_ns=until, observed_since_ns=BEGIN,
+        streams=streams, observed_until_ns=until,
     )  # fmt: skip
 
 
@@ -431,6 +431,32 @@ def test_a_healthy_job_has_no_findings_and_a_slow_stretch_of_unknown_cause_is_to
     # All compute longer: every transfer takes as long as ever.
     rows = [(h, int(end) - 100 * MS, int(end) - MS, i) for i, end in enumerate(ends) for h in range(HOSTS)]
     assert name(ranking.find_all([make_case(lengths, make_messages(rows))])) == [("slow_step", "job-1")]
+
+
+def test_where_boundaries_wander_nobody_is_late_and_no_step_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [1.0] * 20 + [1.5] * 6 + [1.0] * 10
+    ends = BEGIN + np.round(np.cumsum(lengths) * S).astype(np.int64)
+    shares = (0.2, 0.5, 0.8)
+    rows = [(h, int(end - share * S), int(end - share * S) + 50 * MS, i)
+            for i, end in enumerate(ends) for share in shares for h in range(HOSTS)]  # fmt: skip
+    right = make_case(lengths, make_messages(rows))
+    assert not right.wanders and name(ranking.find_all([right])) == [("slow_step", "job-1")]
+    # Every other boundary lies between two messages of the step that it ends.
+    moved = pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.col("end_ns") - 350 * MS).otherwise("end_ns")
+    steps = right.steps.with_columns(end_ns=moved)
+    steps = steps.with_columns(start_ns=pl.col("end_ns").shift(1, fill_value=BEGIN))
+    wandering = replace(right, steps=steps)
+    monkeypatch.setattr(ranking, "find_late", lambda case: [Proposal(finding=make_finding(0, 30), gain=9.0)])
+    notes: list[str] = []
+    assert wandering.wanders and ranking.find_all([wandering], notes=notes) == ()
+    assert [note.split(":")[0] for note in notes] == ["job-1"]
+
+
+def test_a_host_that_is_awaited_is_told_if_that_costs_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(make_case([1.0] * 30), waits_visible=True)
+    for lost, told in ((10.0, 1), (0.1, 0)):
+        monkeypatch.setattr(ranking, "find_awaited", lambda case, lost=lost: [make_finding(0, 30, lost=lost)])
+        assert len(ranking.find_all([case])) == told
 
 
 # How sure: against other places, and by solving the job

@@ -8,7 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.steps.life import Life, LifeConfig, StepTemplate, Watched, judge_life, make_template, rests_whole
+from prism.observe.steps.life import (
+    Life,
+    LifeConfig,
+    StepTemplate,
+    Watched,
+    _do_boundaries_wander,
+    judge_life,
+    make_template,
+    rests_whole,
+)
 
 MS, S = 10**6, 10**9
 RANKS, LAYERS, STEPS = 4, 6, 20
@@ -31,6 +40,7 @@ def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int
 def make_streams(messages: pl.DataFrame, sizes: tuple[int, ...] = (1_000_000,) * RANKS) -> pl.DataFrame:
     found = messages.group_by("stream").agg(num=pl.len()).sort("stream")
     return found.with_columns(
+        pair="stream",
         cut=pl.lit(False),
         kind=pl.lit("dp"),
         duration_ns=pl.lit(100.0 * MS),
@@ -79,15 +89,52 @@ def test_a_few_missing_records_do_not_break_a_step() -> None:
     assert judge(many, 30).state == "stopped"  # one of 24 is more than three in a hundred
     config = LifeConfig(missing=0.05)
     template = make_template(many, make_streams(many), make_steps(), config)
-    assert template is not None and rests_whole(template, LAST, start_seen=False, config=config)
+    assert template is not None and rests_whole(template, LAST, config=config)
 
 
-@pytest.mark.parametrize(("since_ns", "state"), [(0, "ended"), (BEGIN - S // 2, "stopped")])
-def test_whole_steps_since_the_start_count_where_the_start_was_seen(since_ns: int, state: str) -> None:
+@pytest.mark.parametrize("since_ns", [0, BEGIN])
+def test_whole_steps_since_the_first_message_are_an_end_wherever_steps_are_cut(since_ns: int) -> None:
     # Steps are cut in the middle of the true ones, and the true ones rest longer inside than at their end.
-    messages = make_messages(rest_ms=400)
-    steps = make_steps(950, num=STEPS - 1)
-    assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == state
+    messages, steps = make_messages(rest_ms=400), make_steps(950, num=STEPS - 1)
+    assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == "ended"
+    broken = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3, rest_ms=400)
+    assert judge(broken, 30, steps=steps, begin_ns=since_ns).state == "stopped"
+
+
+def test_messages_of_one_pair_are_counted_together_whichever_stream_they_are_in() -> None:
+    messages, steps = make_messages(rest_ms=400), make_steps(950, num=STEPS - 1)
+    # Every other layer is of another size; one message is taken for the other size.
+    layer = (pl.col("start_ns").rank("dense") - 1) % 2
+    halves = messages.with_columns(stream=(2 * pl.col("stream") + layer).cast(pl.UInt32))
+    streams = make_streams(messages)
+    streams = pl.concat([streams.with_columns(stream=2 * pl.col("stream") + k, num=pl.lit(3 * STEPS)) for k in (0, 1)])
+    mixed = halves.with_columns(stream=pl.when(pl.int_range(pl.len()) == 0).then(1).otherwise("stream").cast(pl.UInt32))
+    watched = Watched(begin_ns=0, until_ns=LAST + 31 * S)
+    assert judge_life(halves, streams, steps, watched).state == "ended"
+    assert judge_life(mixed, streams, steps, watched).state == "ended"
+
+
+def test_boundaries_that_wander_do_not_tell_that_a_job_stopped() -> None:
+    broken = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 4)
+    steps = make_steps()
+    wanders = pl.int_range(pl.len()) % 3 == 1  # 200 ms later: the first layers of a step are in the one before
+    start = pl.when(wanders).then(pl.col("start_ns") + 200 * MS).otherwise("start_ns")
+    wandering = steps.with_columns(start_ns=start).with_columns(
+        end_ns=pl.col("start_ns").shift(-1, fill_value=int(steps["end_ns"][-1]))
+    )
+    assert judge(broken, 30, steps=steps).state == "stopped"
+    assert judge(broken, 30, steps=wandering).state == "ended"
+
+
+def test_one_step_that_broke_off_is_no_boundary_that_wanders() -> None:
+    steady = np.full((8, 4), 6)
+    broken, moved = steady.copy(), steady.copy()
+    broken[3] = 1
+    broken[4:6, :2] += 1  # a few messages at a boundary
+    moved[[1, 4]], moved[[2, 5]] = 8, 4
+    usual = np.full(4, 6)
+    found = [_do_boundaries_wander(counts, usual, LifeConfig()) for counts in (steady, broken, moved)]
+    assert found == [False, False, True]
 
 
 @pytest.mark.parametrize(("silent_s", "state"), [(5.0, "paused"), (6.2, "paused"), (6.3, "ended")])

@@ -24,6 +24,7 @@ from test_life import (
     make_streams,
 )
 
+from prism.observe.diagnose import find_last_save
 from prism.observe.findings import silence
 from prism.observe.findings.progress import find_drift, find_longer_pauses, find_slow_steps
 from prism.observe.findings.silence import Silence
@@ -142,7 +143,7 @@ def test_whole_steps_since_the_start_are_those_of_nearly_every_stream() -> None:
 def test_records_that_last_for_a_third_of_a_step_hide_where_it_ends(longest_ms: float, whole: bool) -> None:
     template = make_step_template(3, longest_ns=longest_ms * MS)
     at = BEGIN + (STEPS - 1) * S + 400 * MS
-    assert rests_whole(template, at, start_seen=False, config=CONFIG) is whole
+    assert rests_whole(template, at, config=CONFIG) is whole
 
 
 @pytest.mark.parametrize(("odd", "whole"), [(1, False), (2, True)])
@@ -151,30 +152,30 @@ def test_where_steps_differ_in_length_a_cut_may_be_a_part_of_one(odd: int, whole
     until = template.until.copy()
     until[:odd] += round(0.31 * S)
     at = BEGIN + (STEPS - 1) * S + 400 * MS
-    assert rests_whole(replace(template, until=until), at, start_seen=False, config=CONFIG) is whole
+    assert rests_whole(replace(template, until=until), at, config=CONFIG) is whole
 
 
 def test_ranks_that_disagree_have_stopped_whatever_records_hide() -> None:
     template = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < rank))
     template = replace(template, longest_ns=400.0 * MS)
     at = BEGIN + (STEPS - 1) * S + 400 * MS
-    assert not rests_whole(template, at, start_seen=False, config=CONFIG)
+    assert not rests_whole(template, at, config=CONFIG)
 
 
 def test_nothing_is_broken_off_before_the_first_step_or_where_nothing_is_usual() -> None:
     template = make_step_template(3)
-    assert rests_whole(template, BEGIN - 1, start_seen=False, config=CONFIG)
+    assert rests_whole(template, BEGIN - 1, config=CONFIG)
     at = BEGIN + (STEPS - 1) * S + 400 * MS
-    assert not rests_whole(template, at, start_seen=False, config=CONFIG)
-    assert rests_whole(replace(template, usual=np.zeros(RANKS, np.int64)), at, start_seen=False, config=CONFIG)
+    assert not rests_whole(template, at, config=CONFIG)
+    assert rests_whole(replace(template, usual=np.zeros(RANKS, np.int64)), at, config=CONFIG)
 
 
 def test_after_the_last_step_what_was_sent_since_its_end_counts() -> None:
     cut = make_plain_template(make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3))
     early = replace(cut, begin=cut.begin[:-1], until=cut.until[:-1])
     at = BEGIN + (STEPS - 1) * S + 400 * MS
-    assert not rests_whole(early, at, start_seen=False, config=CONFIG)
-    assert rests_whole(early, int(early.until[-1]) - 1, start_seen=False, config=CONFIG)
+    assert not rests_whole(early, at, config=CONFIG)
+    assert rests_whole(early, int(early.until[-1]) - 1, config=CONFIG)
 
 
 # -- layouts
@@ -462,3 +463,13 @@ def test_a_step_is_resumed_that_a_silence_broke_off_and_that_sent_all_in_the_end
 def test_a_host_has_the_address_that_is_named_first() -> None:
     case = make_case([1.0] * 6)
     assert silence._has(case, "h1", "10.0.1.1,10.0.2.1") and not silence._has(case, "h2", "10.0.1.1,10.0.2.1")
+
+
+@pytest.mark.parametrize(("after", "saved"), [(20, 0), (1000, 79)])
+def test_a_silent_job_saves_if_it_writes_faster_than_before(after: int, saved: int) -> None:
+    # A host answers whoever watches it every 10 s, before and after the job's last message at 40 s.
+    job = replace(make_case([1.0] * 40).job, first_ns=0, last_ns=40 * S)
+    saves = pl.DataFrame({"start_ns": np.arange(0, 80, 10) * S, "bytes": [20] * 4 + [after] * 4})
+    saves = saves.with_columns(end_ns=pl.col("start_ns") + 9 * S)
+    assert find_last_save(saves, job, 80 * S) == saved * S
+    assert find_last_save(saves.clear(), job, 80 * S) == 0

@@ -112,7 +112,8 @@ def make_steps(sent: list[int]) -> StepTemplate:
     begin = np.arange(len(sent)) * SECOND
     return StepTemplate(
         start=np.array(start), end=np.array(start) + 30_000_000, row=np.array([i % 4 for n in sent for i in range(n)]),
-        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, differing=0.0, slack=2.0, begin=begin,
+        alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, pair=np.arange(4), differing=0.0,
+        wanders=False, slack=2.0, begin=begin,
         until=np.r_[begin[1:], int(start[-1]) + 30_000_000],
     )  # fmt: skip
 
@@ -121,7 +122,7 @@ def test_a_step_that_is_cut_where_it_broke_off_is_no_whole_step() -> None:
     config = LifeConfig()
     for sent, whole in ((20, True), (12, False)):
         template = make_steps([20] * 9 + [sent])
-        assert rests_whole(template, int(template.end[-1]) + 1, start_seen=False, config=config) == whole
+        assert rests_whole(template, int(template.end[-1]) + 1, config=config) == whole
 
 
 @pytest.mark.parametrize(

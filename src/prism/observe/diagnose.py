@@ -73,8 +73,7 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     if not job.studied:
         return replace(job, life=Life(started_ns=job.observed.first_ns))
     own = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.observed.pairs)]
-    saves = list_saves(traffic, job.observed)
-    saved = int(saves["end_ns"].max()) if saves.height else 0  # type: ignore[arg-type]
+    saved = find_last_save(list_saves(traffic, job.observed), job.observed, until_ns)
     watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved)
     return replace(job, life=judge_life(own, job.streams, job.steps, watched))
 
@@ -82,9 +81,8 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
     """All that findings are drawn from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
-    since = int(traffic.pairs["first_ns"].min() or 0)  # type: ignore[arg-type]
     case = make_case(
-        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns, since,
+        job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns,
         transfers_visible=job.visible.inside,
     )  # fmt: skip
     return replace(case, waits_visible=job.visible.waits and not traffic.sample_bytes)
@@ -218,6 +216,15 @@ def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     """What a job writes to storage."""
     sender = traffic.pairs["src"].to_numpy()[job.storage_pairs]
     return traffic.messages[traffic.rows_of(job.storage_pairs[np.isin(sender, job.endpoints)])]
+
+
+def find_last_save(saves: pl.DataFrame, job: ObservedJob, until_ns: int) -> int:
+    """When a silent job last wrote to storage; 0 where it writes no faster than before, as to those who watch hosts."""
+    after = pl.col("start_ns") >= job.last_ns
+    since, before = (int(saves.filter(when)["bytes"].sum()) for when in (after, ~after))
+    silent_ns, ran_ns = until_ns - job.last_ns, job.last_ns - job.first_ns
+    faster = since * ran_ns > levels.RATIO_DOUBLE * before * silent_ns
+    return int(saves["end_ns"].max()) if faster else 0  # type: ignore[arg-type]
 
 
 def pipeline_messages(messages: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:

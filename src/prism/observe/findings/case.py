@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from prism.observe.findings.collectives import number_sizes, place_calls
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
+from prism.observe.steps.life import LifeConfig, StepTemplate, make_template
 from prism.observe.steps.work import measure_work
 from prism.observe.traffic.numbering import number_places
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
@@ -71,7 +72,6 @@ class Case:
     endpoints: pl.DataFrame
     streams: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
-    observed_since_ns: int = 0  # its first moment
     transfers_visible: bool = True  # whether single transfers can be timed
     waits_visible: bool = False  # where they cannot: whether silences between them can
 
@@ -112,6 +112,16 @@ class Case:
             (r for r in (10**9, 10**8, 10**7, 10**6) if len(times) and not (times % r).any()),
             0,
         )
+
+    @cached_property
+    def template(self) -> StepTemplate | None:
+        """What a usual step sends, None where no stream sends in most steps."""
+        return make_template(self.messages, self.streams, self.steps, LifeConfig())
+
+    @property
+    def wanders(self) -> bool:
+        """Whether boundaries of steps wander, so that who comes late to a step, or how long it is, cannot be told."""
+        return self.template is not None and self.template.wanders
 
     @cached_property
     def calls(self) -> Calls:
@@ -212,7 +222,7 @@ def culprit(kind: CulpritType, name: str) -> Culprit:
 
 def make_case(
     job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, streams: pl.DataFrame,
-    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int, since_ns: int = 0,
+    messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,
     transfers_visible: bool = True,
 ) -> Case:  # fmt: skip
     """A case from what is known of a job; `messages` are all messages of its pairs."""
@@ -240,7 +250,6 @@ def make_case(
         endpoints=endpoints,
         streams=streams,
         observed_until_ns=until_ns,
-        observed_since_ns=since_ns,
         transfers_visible=transfers_visible,
     )
 

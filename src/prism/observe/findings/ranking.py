@@ -59,16 +59,21 @@ def find_all(
         job = case.job.id
         scene = scenes[job]
         stops = find_hang(case)
-        late = _apart_from(stops, find_late(case) + find_hot_expert(case))
+        late = [] if case.wanders else _apart_from(stops, find_late(case) + find_hot_expert(case))
         # A job that is held up now and then may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
-        heavy = [] if late else find_heavy_stages(case)  # A stage that is heavy by design waits for all that is not.
+        # A stage that is heavy by design waits for all that is not.
+        heavy = [] if late or case.wanders else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
-        causes = causes or (find_awaited(case) if case.waits_visible else [])
+        awaited = find_awaited(case) if case.waits_visible and not causes else []
+        causes += [a for a in awaited if _is_worth_telling(case, a)]
+        if case.wanders:
+            notes.append(f"{job}: its steps do not all send the same, so who is late and how long they are is not told")
+            return causes
         pauses = find_longer_pauses(case)
         steps = [s for s in find_slow_steps(case) if not any(covers(c, s) for c in causes)]
         return causes + [f for f in steps + pauses if _is_worth_telling(case, f)]

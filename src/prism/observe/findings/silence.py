@@ -11,7 +11,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
 from prism.observe.findings.verdicts import name_seconds
-from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, make_template, rests_whole
+from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
 from prism.records.findings import Finding, FindingKind
 
 _LIFE = LifeConfig()
@@ -77,14 +77,13 @@ def _find_silences(case: Case) -> list[Silence]:
         case, int(reach[-1]), case.observed_until_ns, usual
     ):
         found.append((int(reach[-1]), case.observed_until_ns, False))
-    template = make_template(case.messages, case.streams, case.steps, _LIFE)
+    template = case.template
     if template is None:
         return []
     starts = case.steps["start_ns"].to_numpy()
-    seen = int(ordered["start_ns"][0]) > case.observed_since_ns + usual
     out = []
     for begin, end, followed in found:
-        whole = rests_whole(template, begin, start_seen=seen, config=_LIFE)
+        whole = rests_whole(template, begin, config=_LIFE)
         if whole and not (followed and breaks_off(template, begin)) and not _is_cut_short(case, begin, end, usual):
             continue
         before = int(np.searchsorted(starts, begin, side="right")) - 1

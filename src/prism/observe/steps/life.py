@@ -37,6 +37,7 @@ class LifeConfig:
     # Share of the streams, at least, that have sent more or less than others like them.
     disagreeing: float = levels.SHARE_SMALL
     deviations: float = levels.SIGMAS_UNLIKELY  # by which ranks must disagree more than lost records make them
+    wandering: float = levels.SHARE_SMALL  # share of streams and steps with more messages than is usual
     gone: float = levels.SHARE_MINOR  # share of the observation without a message, where steps are not seen
     as_before: float = levels.RATIO_LONGER  # times the longest earlier pause: a silence that is no longer is a pause
 
@@ -60,7 +61,9 @@ class StepTemplate:
     alike: Ints  # by stream a number that streams of one kind, size and rate share
     usual: Ints  # by stream the messages of a step
     longest_ns: float  # that messages of a stream usually last
+    pair: Ints  # by stream the pair that sends it
     differing: float  # share of streams and steps that have another number: lost records, boundaries that wander
+    wanders: bool  # whether boundaries do: steps have more messages than is usual, which no lost record makes
     slack: float  # messages by which whole steps differ
     begin: Ints  # of steps
     until: Ints
@@ -104,15 +107,30 @@ def make_template(
         alike=np.unique(keys, axis=0, return_inverse=True)[1].ravel(),
         usual=usual,
         longest_ns=float(regular["duration_ns"].max() or 0.0),  # type: ignore[arg-type]
+        pair=regular["pair"].rank("dense").to_numpy().astype(np.int64) - 1,
         differing=float((counts != usual).mean()),
+        wanders=_do_boundaries_wander(counts, usual, config),
         slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
         begin=begin,
         until=until,
     )
 
 
-def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config: LifeConfig) -> bool:
-    """Whether the job had sent whole steps only when it fell silent at a moment."""
+def _do_boundaries_wander(counts: Ints, usual: Ints, config: LifeConfig) -> bool:
+    """Whether messages are now in one step and now in the next, by the counts of steps and streams.
+
+    Streams send more than is usual in some steps, which no lost record makes, and these are so many that steps differ
+    on average by more than whole ones do: a few messages at the boundary may come before it or after it.
+    """
+    if not usual.any():
+        return False
+    total = np.sort(counts.sum(axis=1))[min(1, len(counts) - 1) :]  # a step that broke off has fewest
+    apart = np.abs(total - np.median(total)).mean() > config.missing * np.median(total)
+    return bool(apart and (counts > usual)[:, usual > 0].mean() > config.wandering)
+
+
+def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bool:
+    """Whether the job had sent whole steps only when it fell silent at a moment, or that cannot be told."""
     usual = float(np.median(template.until - template.begin))
     step = int(np.searchsorted(template.begin, at_ns, side="right")) - 1
     total = float(template.usual.sum())
@@ -126,7 +144,7 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
     sent = sent - whole_steps * template.usual
     if abs(sent.sum()) <= config.missing * total:
         return True
-    if start_seen and _sent_whole_steps(template, at_ns):
+    if template.wanders or _sent_whole_steps(template, at_ns):
         return True
     if _ranks_disagree(template, sent, config):
         return False
@@ -139,11 +157,20 @@ def rests_whole(template: StepTemplate, at_ns: int, *, start_seen: bool, config:
 
 
 def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
-    """Whether nearly every stream has sent the same whole number of steps since the job began."""
-    known = template.usual > 0
-    sent = template.count_since(int(template.start[0]), at_ns)[known]
-    steps = round(float(np.median(sent / template.usual[known])))
-    return steps > 0 and float(np.mean(sent == steps * template.usual[known])) >= 0.9
+    """Whether nearly every pair has sent the same whole number of steps since the job began, wherever steps are cut.
+
+    What came before a silence does not count: the job may have been started again. A pair's messages are counted
+    together, for messages of nearly one size may be in either of two streams.
+    """
+    start = template.start[: np.searchsorted(template.start, at_ns, side="right")]
+    silent = start[1:] - np.maximum.accumulate(template.end[: len(start)])[:-1]
+    long = np.flatnonzero(silent > np.median(template.until - template.begin))
+    since = int(template.start[long[-1] + 1 if len(long) else 0])
+    usual = np.bincount(template.pair, template.usual)
+    sent = np.bincount(template.pair, template.count_since(since, at_ns))[usual > 0]
+    usual = usual[usual > 0]
+    steps = round(float(np.median(sent / usual)))
+    return steps > 0 and float(np.mean(sent == steps * usual)) >= levels.SHARE_NEARLY_ALL
 
 
 def breaks_off(template: StepTemplate, at_ns: int) -> bool:
@@ -154,6 +181,8 @@ def breaks_off(template: StepTemplate, at_ns: int) -> bool:
     after = int(np.searchsorted(template.begin, at_ns, side="right"))
     total = float(template.usual.sum())
     if not 0 < after < len(template.begin) or total <= 0:
+        return False
+    if template.wanders or _sent_whole_steps(template, at_ns):
         return False
     sent = float(template.count_since(int(template.begin[after - 1]), int(template.begin[after]) - 1).sum())
     return abs(sent - round(sent / total) * total) > template.slack
@@ -217,8 +246,7 @@ def judge_life(
     if max(watched.saved_ns - last, 0) > 0.5 * silent or silent <= config.as_before * _longest_pause(messages, usual):
         return Life(state="paused", started_ns=first)
     template = make_template(messages, streams, steps, config)
-    seen = first > watched.begin_ns + usual
-    whole = template is None or rests_whole(template, last, start_seen=seen, config=config)
+    whole = template is None or rests_whole(template, last, config=config)
     return Life(state="ended" if whole else "stopped", started_ns=first, ended_ns=last)
 
 
