@@ -31,6 +31,7 @@ CLOCK_ERROR_NS = levels.CLOCK_TOLERANCE_NS  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
 _LISTENED_PAIRS = levels.SAMPLED_SIZES
 _HEAVY = levels.ONE_PERCENT  # of the bytes of the heaviest stream
+_REMNANT = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest stream of a pair
 _MOST_HEAVY = levels.SAMPLED_STREAMS
 NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = levels.SAMPLED_STREAMS  # of a clock in a step
@@ -237,7 +238,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
         candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
         candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
     )
-    candidates = large if large.height else candidates
+    candidates = _leave_remnants(large, traffic) if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
     )
@@ -263,6 +264,13 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
     """The streams without those whose messages have few sampled packets: when these are seen says nothing of steps."""
     often = streams.filter(pl.col("bytes") >= levels.RATIO_FAR * sample_bytes)
     return often if often.height else streams
+
+
+def _leave_remnants(streams: pl.DataFrame, traffic: Traffic) -> pl.DataFrame:
+    """The streams without those that carry hardly anything of their pair: what is left of torn transfers, or files."""
+    load = pl.col("bytes") * pl.col("num")
+    pair = traffic.streams["pair"].gather(streams["stream"])
+    return streams.filter((load >= _REMNANT * load.max()).over(pair))
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
