@@ -230,7 +230,9 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
-    candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
+    candidates = pl.DataFrame(
+        {"stream": stream, "pair": traffic.streams["pair"].gather(stream), "bytes": load / num, "num": num}
+    ).filter(pl.col("num") >= 3)
     candidates = leave_seen_by_chance(candidates, traffic.sample_bytes)
     if candidates.is_empty():
         return None
@@ -238,7 +240,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
         candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
         candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
     )
-    candidates = _leave_remnants(large, traffic) if large.height else candidates
+    candidates = leave_remnants(large) if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
     )
@@ -266,11 +268,14 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
     return often if often.height else streams
 
 
-def _leave_remnants(streams: pl.DataFrame, traffic: Traffic) -> pl.DataFrame:
-    """The streams without those that carry hardly anything of their pair: what is left of torn transfers, or files."""
+def leave_remnants(streams: pl.DataFrame) -> pl.DataFrame:
+    """The streams without those that carry hardly anything of their pair: what is left of torn transfers, or files.
+
+    How often these come says nothing of steps. A few numbers, such as norms, are no remnants.
+    """
     load = pl.col("bytes") * pl.col("num")
-    pair = traffic.streams["pair"].gather(streams["stream"])
-    return streams.filter((load >= _REMNANT * load.max()).over(pair))
+    remnant = (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
+    return streams.filter(~remnant)
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients
-from prism.observe.steps.marks import after_changes, after_synchronisation, end_bursts, group_edges, strike_by_kind
+from prism.observe.steps.marks import after_changes, after_synchronisation, end_bursts, group_edges, is_reduced, strike_by_kind
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
@@ -52,6 +52,7 @@ class Clock:
     closing: bool  # whether it is struck by what ends a step: gradients
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
     gradients: bool = False  # whether it is struck by the last gradients, where these leave early
+    reduced: bool = False  # whether it is struck by the last gradients, where parameters of their size are gathered
 
     @property
     def spacing_ns(self) -> float:
@@ -100,7 +101,7 @@ def list_clocks(
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
     clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
-    return [replace(c, gradients=c.name in last) for c in clocks]
+    return [replace(c, gradients=c.name in last, reduced=is_reduced(c.name)) for c in clocks]
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -121,6 +122,7 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
     if last:
         return min(last, key=lambda c: c.jitter)
+    closing = [c for c in closing if c.reduced] or closing
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)

@@ -14,6 +14,7 @@ _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
 _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
+_AS_MANY = levels.SHARE_LARGE  # of the messages of gradients: so many parameters
 BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
@@ -26,7 +27,8 @@ class Gradients:
     """
 
     size: int  # class of the largest messages
-    gathered: bool  # whether there are others: parameters
+    # Whether each of them has another one of its own, its parameters; the last bucket of gradients is smaller, too.
+    gathered: bool
     early: bool
 
 
@@ -49,9 +51,14 @@ def study_gradients(
     by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE
     return Gradients(
         size=int(size[largest]),
-        gathered=not gradients.all(),
+        gathered=bool(_count_most(size[row[own]][~gradients]) >= _AS_MANY * gradients.sum()),
         early=bool(fresh.sum() >= _LAYERS * num_steps or by_bucket),
     )
+
+
+def _count_most(sizes: Times) -> int:
+    """How many messages there are of the most frequent size."""
+    return int(np.unique(sizes, return_counts=True)[1].max(initial=0))
 
 
 def count_before(marks: Times, start: Times, row: Times, streams: pl.DataFrame, size: int) -> int:
