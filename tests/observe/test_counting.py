@@ -177,7 +177,6 @@ def test_micro_batches_are_no_steps_where_the_job_saves_after_every_few_steps() 
     ("seed", "degraded"),
     [(11473, False), (11655, False), (11754, False), (11833, True)],
     ids=[
-        "steps of two lengths",
         "layers",
         "interleaved stages",
         "micro-batches, a slow link",

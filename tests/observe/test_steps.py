@@ -258,7 +258,7 @@ def test_the_first_step_of_a_job_needs_no_parameters() -> None:
         pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
         for v, t in ((0, gathers), (1, sums))
     )
-    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([6e6, 8e6]))
     assert lengths_ms(find_steps(sent, streams, STEP)) == [100.0] * 12
 
 

@@ -240,7 +240,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
         candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
         candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
     )
-    candidates = leave_remnants(large) if large.height else candidates
+    candidates = large.filter(~are_remnants()) if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
     )
@@ -268,14 +268,13 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
     return often if often.height else streams
 
 
-def leave_remnants(streams: pl.DataFrame) -> pl.DataFrame:
-    """The streams without those that carry hardly anything of their pair: what is left of torn transfers, or files.
+def are_remnants() -> pl.Expr:
+    """Which streams carry hardly anything of what their pair sends: what is left of torn transfers, or files.
 
     How often these come says nothing of steps. A few numbers, such as norms, are no remnants.
     """
     load = pl.col("bytes") * pl.col("num")
-    remnant = (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
-    return streams.filter(~remnant)
+    return (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:

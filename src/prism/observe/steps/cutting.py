@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.jobs.grouping import NUMBERS_BYTES, leave_remnants
+from prism.observe.jobs.grouping import NUMBERS_BYTES
 from prism.observe.parallelism.stages import find_forward_ways
 from prism.observe.steps.boundaries import Spans, choose_clock, list_clocks
 from prism.observe.steps.gradient_overlap import count_before, study_gradients
@@ -44,7 +44,7 @@ def cut_steps(
     storage. Also the name of the clock that it went by; where a clock is named, steps go by that one alone.
     """
     table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
-    steady = leave_remnants(streams.filter(pl.col("role") != "rare"))
+    steady = streams.filter(pl.col("role") != "rare")
     table[steady["stream"].to_numpy()] = np.arange(steady.height)
     row = table[messages["stream"].to_numpy()]
     start = messages["start_ns"].to_numpy()

@@ -14,7 +14,7 @@ _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
 _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
-_AS_MANY = levels.SHARE_LARGE  # of the messages of gradients: so many parameters
+_AS_MUCH = levels.SHARE_HALF - levels.SIZE_DIFFERENCE  # of the bytes of gradients: those of parameters in half precision
 BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
@@ -27,8 +27,7 @@ class Gradients:
     """
 
     size: int  # class of the largest messages
-    # Whether each of them has another one of its own, its parameters; the last bucket of gradients is smaller, too.
-    gathered: bool
+    gathered: bool  # whether others carry as much as parameters do; a last bucket of gradients is smaller, too
     early: bool
 
 
@@ -47,18 +46,14 @@ def study_gradients(
     fresh = np.ones(len(own), np.bool_)
     fresh[1:] = start[own[1:]] - np.maximum.accumulate(end[own])[:-1] > BURSTS_APART * period_ns
     gradients = size[row[own]] == size[largest]
+    load = streams["bytes"].to_numpy()[row[own]]
     by_bucket = fresh.sum() >= _BUCKETS * num_steps and gradients.sum() >= _SEVERAL * num_steps
     by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE
     return Gradients(
         size=int(size[largest]),
-        gathered=bool(_count_most(size[row[own]][~gradients]) >= _AS_MANY * gradients.sum()),
+        gathered=bool(load[~gradients].sum() >= _AS_MUCH * load[gradients].sum()),
         early=bool(fresh.sum() >= _LAYERS * num_steps or by_bucket),
     )
-
-
-def _count_most(sizes: Times) -> int:
-    """How many messages there are of the most frequent size."""
-    return int(np.unique(sizes, return_counts=True)[1].max(initial=0))
 
 
 def count_before(marks: Times, start: Times, row: Times, streams: pl.DataFrame, size: int) -> int:
