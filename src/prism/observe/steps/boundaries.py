@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients
-from prism.observe.steps.marks import after_changes, after_synchronisation, end_bursts, group_edges, is_reduced, strike_by_kind
+from prism.observe.steps.marks import (
+    after_changes,
+    after_synchronisation,
+    end_bursts,
+    group_edges,
+    is_reduced,
+    strike_by_kind,
+)
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
@@ -31,6 +38,7 @@ _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
 _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
+_TORN = levels.SHARE_LARGE  # of the messages in like steps, at least, where counts tell clocks apart
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
 
 
@@ -113,7 +121,8 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     if not clocks:
         return None
     fullest = max(c.complete for c in clocks)
-    full = [c for c in clocks if c.complete >= _NEARLY * fullest]
+    # Where hardly any two steps have as many messages, exporters tear transfers, and counts tell nothing.
+    full = [c for c in clocks if c.complete >= _NEARLY * fullest] if fullest >= _TORN else clocks
     full = [c for c in full if _opens(c, start, opening)] or full
     full = _without_numbers(full)
     steadiest = min(c.jitter for c in full)

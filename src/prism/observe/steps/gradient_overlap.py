@@ -14,7 +14,9 @@ _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
 _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
-_AS_MUCH = levels.SHARE_HALF - levels.SIZE_DIFFERENCE  # of the bytes of gradients: those of parameters in half precision
+_AS_MUCH = (
+    levels.SHARE_HALF - levels.SIZE_DIFFERENCE
+)  # of the bytes of gradients: those of parameters in half precision
 BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
