@@ -155,7 +155,8 @@ def test_remnants_that_come_by_ones_twos_and_threes_rest_at_no_steps() -> None:
     """A bucket in every step of 100 ms, and what is left of torn ones now and then."""
     bucket = np.arange(0, 60 * 10**8, 10**8)
     begin = np.cumsum([0, 6, 7, 5, 6, 8, 4, 6, 7, 5, 6]) * 10**8
-    remnant = np.concatenate([t + 10**7 * np.arange(n) for t, n in zip(begin, [2, 1, 3, 2, 1, 2, 3, 1, 2, 3, 2])])
+    many = [2, 1, 3, 2, 1, 2, 3, 1, 2, 3, 2]
+    remnant = np.concatenate([t + 10**7 * np.arange(n) for t, n in zip(begin, many, strict=True)])
     assert time_rests([StreamStarts(times=bucket, klass=0), StreamStarts(times=remnant, klass=1)]) == 1e8
 
 
