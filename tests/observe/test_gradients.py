@@ -25,15 +25,25 @@ def send(*bursts: tuple[int, float, float]) -> Sent:
 
 
 def test_buckets_with_compute_between_them_leave_early() -> None:
-    found = study_gradients(*send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 90, 95)), STREAMS, STEPS, STEP)
+    found = study_gradients(
+        *send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 90, 92), (1, 92, 94), (1, 94, 96)), STREAMS, STEPS, STEP
+    )
     assert found is not None
     assert (found.early, found.gathered) == (True, True)
 
 
 def test_buckets_that_follow_each_other_at_once_do_not() -> None:
-    found = study_gradients(*send((0, 60, 65), (0, 65, 70), (0, 70, 75), (1, 76, 80)), STREAMS, STEPS, STEP)
+    found = study_gradients(
+        *send((0, 60, 65), (0, 65, 70), (0, 70, 75), (1, 76, 78), (1, 78, 80), (1, 80, 82)), STREAMS, STEPS, STEP
+    )
     assert found is not None
     assert (found.early, found.gathered) == (False, True)
+
+
+def test_a_last_bucket_that_is_smaller_holds_gradients_and_no_parameters() -> None:
+    found = study_gradients(*send((0, 40, 45), (0, 55, 60), (0, 70, 75), (1, 85, 90)), STREAMS, STEPS, STEP)
+    assert found is not None
+    assert (found.early, found.gathered) == (True, False)
 
 
 def test_gradients_alone_are_not_gathered() -> None:

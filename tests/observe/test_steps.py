@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from prism.observe.diagnose import choose_step_streams
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import cut_steps
@@ -250,6 +251,41 @@ def test_a_step_ends_with_its_last_gradients_where_layers_are_gathered_all_throu
     assert (steps["start_ns"][1:] - begins[:-1]).to_list()[:3] == [83 * MS, 84 * MS, 83 * MS]
 
 
+def test_a_step_ends_with_gradients_that_are_as_large_as_parameters_but_half_as_many() -> None:
+    """Six layers gathered in both passes and reduced in the second one, which takes twice as long."""
+    rng = np.random.default_rng(1)
+    begins = STEP * np.arange(20)
+    noise = rng.normal(0, 2e5, (20, 1)).astype(np.int64)
+    gathers = begins[:, None] + (MS * np.array([0, 0.5, 6, 11, 16, 22, 33, 44, 55, 66, 77])).astype(np.int64) + noise
+    sums = begins[:, None] + (MS * np.array([43.5, 54.5, 65.0, 76.0, 86.5, 97.0])).astype(np.int64) + noise
+    sent = pl.concat(
+        pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + MS // 2})
+        for v, t in ((0, gathers), (1, sums))
+    )
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1))
+    ends = find_steps(sent, streams, STEP)["end_ns"].to_numpy()
+    assert len(ends) >= 19
+    assert np.isin(ends, sums[:, -1] + MS // 2).all()
+
+
+def test_a_steady_clock_is_kept_where_no_two_steps_have_as_many_messages() -> None:
+    marks = STEP * np.arange(1, 21)
+    clocks = [
+        Clock(name="dp 1 apart end", marks=marks, jitter=0.007, closing=True, complete=0.44),
+        Clock(name="dp 2 apart end", marks=marks + 30 * MS, jitter=0.15, closing=True, complete=0.77),
+    ]
+    found = choose_clock(clocks, marks + 20 * MS, np.ones(20, np.bool_))
+    assert found is not None and found.name == "dp 1 apart end"
+
+
+def test_remnants_of_torn_transfers_tell_no_boundaries_and_norms_do() -> None:
+    streams = pl.DataFrame(
+        {"pair": [0, 0, 0, 1], "bytes": [1e8, 4e6, 8.0, 4e6], "num": [100, 30, 100, 30], "role": "oneway",
+         "kind": "dp", "cut": False, "presence": 1.0}
+    )  # fmt: skip
+    assert choose_step_streams(streams)["role"].to_list() == ["oneway", "rare", "oneway", "oneway"]
+
+
 def test_the_first_step_of_a_job_needs_no_parameters() -> None:
     begins = STEP * np.arange(12)
     gathers = begins[1:, None] + MS * np.array([5, 8])
@@ -258,7 +294,7 @@ def test_the_first_step_of_a_job_needs_no_parameters() -> None:
         pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
         for v, t in ((0, gathers), (1, sums))
     )
-    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 8e6]))
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([6e6, 8e6]))
     assert lengths_ms(find_steps(sent, streams, STEP)) == [100.0] * 12
 
 

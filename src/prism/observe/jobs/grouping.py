@@ -31,6 +31,7 @@ CLOCK_ERROR_NS = levels.CLOCK_TOLERANCE_NS  # between messages of one exporter
 SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
 _LISTENED_PAIRS = levels.SAMPLED_SIZES
 _HEAVY = levels.ONE_PERCENT  # of the bytes of the heaviest stream
+_REMNANT = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest stream of a pair
 _MOST_HEAVY = levels.SAMPLED_STREAMS
 NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, or nothing
 _LEAST_TICKS = levels.SAMPLED_STREAMS  # of a clock in a step
@@ -229,7 +230,9 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
-    candidates = pl.DataFrame({"stream": stream, "bytes": load / num, "num": num}).filter(pl.col("num") >= 3)
+    candidates = pl.DataFrame(
+        {"stream": stream, "pair": traffic.streams["pair"].gather(stream), "bytes": load / num, "num": num}
+    ).filter(pl.col("num") >= 3)
     candidates = leave_seen_by_chance(candidates, traffic.sample_bytes)
     if candidates.is_empty():
         return None
@@ -237,7 +240,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
         candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
         candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
     )
-    candidates = large if large.height else candidates
+    candidates = large.filter(~are_remnants()) if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
     )
@@ -263,6 +266,15 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
     """The streams without those whose messages have few sampled packets: when these are seen says nothing of steps."""
     often = streams.filter(pl.col("bytes") >= levels.RATIO_FAR * sample_bytes)
     return often if often.height else streams
+
+
+def are_remnants() -> pl.Expr:
+    """Which streams carry hardly anything of what their pair sends: what is left of torn transfers, or files.
+
+    How often these come says nothing of steps. A few numbers, such as norms, are no remnants.
+    """
+    load = pl.col("bytes") * pl.col("num")
+    return (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
 
 
 def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:

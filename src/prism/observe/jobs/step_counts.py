@@ -37,6 +37,7 @@ _MOST_LONGER = levels.RATIO_DOUBLE  # times: what a fault makes of a step while 
 _OTHER_LENGTH = levels.SIZE_DIFFERENCE  # of a step: steps that differ by more are of another length
 _MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
 _MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
+_MOST = levels.SHARE_HALF  # of the writes to storage
 _ODD = levels.SHARE_SMALL  # of the time between rests that they may be off
 _OPTIMIZER = levels.SHARE_MINOR  # of a micro-batch: by how much one that ends a step is longer, at most
 _MOST_PARTS = levels.SAMPLED_MESSAGES
@@ -231,8 +232,9 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
     if len(pauses) < 2:
         return False
     first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
-    between = np.diff(first)
-    return len(between) > 0 and _are_same(float(take_median(between)), period_ns)
+    longer = np.abs(np.log(np.diff(first) / period_ns))
+    # Files that are written at any time are now and then as far apart.
+    return len(longer) > 0 and float(np.mean(longer < np.log(_SAME_LENGTH))) >= _MOST
 
 
 def time_rests(streams: list[StreamStarts]) -> float | None:
@@ -260,7 +262,7 @@ def time_rests_of(times: Times) -> float:
     between, sent = np.diff(times[after]), np.diff(after)
     usual, num = float(take_median(between)), float(take_median(sent))
     steady = float(take_median(np.abs(between - usual))) <= _ODD * usual
-    whole = num > 1 and float(np.mean(np.abs(sent - num) <= max(1.0, _ALIKE * num))) >= _NEARLY
+    whole = num > 1 and float(np.mean(np.abs(sent - num) <= _ALIKE * num)) >= _NEARLY
     return usual if steady or whole else 0.0
 
 

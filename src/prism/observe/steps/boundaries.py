@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.steps.gradient_overlap import Gradients
-from prism.observe.steps.marks import after_changes, after_synchronisation, end_bursts, group_edges, strike_by_kind
+from prism.observe.steps.marks import (
+    after_changes,
+    after_synchronisation,
+    end_bursts,
+    group_edges,
+    is_reduced,
+    strike_by_kind,
+)
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
@@ -31,6 +38,7 @@ _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
 _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
+_TORN = levels.SHARE_LARGE  # of the messages in like steps, at least, where counts tell clocks apart
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
 
 
@@ -52,6 +60,7 @@ class Clock:
     closing: bool  # whether it is struck by what ends a step: gradients
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
     gradients: bool = False  # whether it is struck by the last gradients, where these leave early
+    reduced: bool = False  # whether it is struck by the last gradients, where parameters of their size are gathered
 
     @property
     def spacing_ns(self) -> float:
@@ -100,7 +109,7 @@ def list_clocks(
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
     clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
-    return [replace(c, gradients=c.name in last) for c in clocks]
+    return [replace(c, gradients=c.name in last, reduced=is_reduced(c.name)) for c in clocks]
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -112,7 +121,8 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     if not clocks:
         return None
     fullest = max(c.complete for c in clocks)
-    full = [c for c in clocks if c.complete >= _NEARLY * fullest]
+    # Where hardly any two steps have as many messages, exporters tear transfers, and counts tell nothing.
+    full = [c for c in clocks if c.complete >= _NEARLY * fullest] if fullest >= _TORN else clocks
     full = [c for c in full if _opens(c, start, opening)] or full
     full = _without_numbers(full)
     steadiest = min(c.jitter for c in full)
@@ -121,6 +131,7 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
     if last:
         return min(last, key=lambda c: c.jitter)
+    closing = [c for c in closing if c.reduced] or closing
     silence = [_silence_after(c, start) for c in closing]
     quiet = [c for c, s in zip(closing, silence, strict=True) if s >= _QUIET * max(silence)]
     return min(quiet, key=lambda c: c.jitter)

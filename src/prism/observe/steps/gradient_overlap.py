@@ -14,6 +14,9 @@ _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
 _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
+_AS_MUCH = (
+    levels.SHARE_HALF - levels.SIZE_DIFFERENCE
+)  # of the bytes of gradients: those of parameters in half precision
 BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
@@ -26,7 +29,7 @@ class Gradients:
     """
 
     size: int  # class of the largest messages
-    gathered: bool  # whether there are others: parameters
+    gathered: bool  # whether others carry as much as parameters do; a last bucket of gradients is smaller, too
     early: bool
 
 
@@ -45,11 +48,12 @@ def study_gradients(
     fresh = np.ones(len(own), np.bool_)
     fresh[1:] = start[own[1:]] - np.maximum.accumulate(end[own])[:-1] > BURSTS_APART * period_ns
     gradients = size[row[own]] == size[largest]
+    load = streams["bytes"].to_numpy()[row[own]]
     by_bucket = fresh.sum() >= _BUCKETS * num_steps and gradients.sum() >= _SEVERAL * num_steps
     by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE
     return Gradients(
         size=int(size[largest]),
-        gathered=not gradients.all(),
+        gathered=bool(load[~gradients].sum() >= _AS_MUCH * load[gradients].sum()),
         early=bool(fresh.sum() >= _LAYERS * num_steps or by_bucket),
     )
 

@@ -9,7 +9,6 @@ from prism.observe import levels
 from prism.observe.steps.gradient_overlap import BURSTS_APART, size_up
 from prism.observe.steps.spacing import keep_apart
 from prism.observe.traffic.change_points import find_changes
-from prism.observe.traffic.numbering import group_by_number
 from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
@@ -17,6 +16,8 @@ Floats = NDArray[np.float64]
 _CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = levels.SAMPLED_GROUPS
+_EVERY_STEP = levels.SHARE_LARGE  # of the steps
+_FAR_MORE = levels.RATIO_LONGER  # times as many messages
 _MOST_GAPS = levels.MAX_RECORDS  # that change-point detection looks at
 
 
@@ -36,17 +37,37 @@ def strike_by_kind(
     """
     if asked and not asked.startswith(f"{kind} "):
         return []
-    sizes, number = np.unique(size_up(size), return_inverse=True)
-    order, begin = group_by_number(number[row], len(sizes))
-    count = np.diff(begin)
-    present = np.flatnonzero(count)
     found = [(f"{kind} None {name}", marks) for name, marks in group_edges(start, end, period_ns)]
-    for k in present[np.argsort(count[present], kind="stable")][:_MOST_CLOCKS].tolist():
-        if asked and not asked.startswith(f"{kind} {sizes[k]} "):
+    sizes, least = size_up(size), _EVERY_STEP * count_periods(start, period_ns)
+    classes = {str(k): sizes == k for k in np.unique(sizes[row]).tolist()} | _part_by_number(sizes, row, least)
+    some = sorted(((int(own[row].sum()), name) for name, own in classes.items()), key=lambda one: one[0])
+    for _, name in some[:_MOST_CLOCKS]:
+        if asked and not asked.startswith(f"{kind} {name} "):
             continue
-        own = order[begin[k] : begin[k + 1]]
-        found += [(f"{kind} {sizes[k]} {name}", marks) for name, marks in group_edges(start[own], end[own], period_ns)]
+        own = classes[name][row]
+        found += [(f"{kind} {name} {edge}", marks) for edge, marks in group_edges(start[own], end[own], period_ns)]
     return found
+
+
+def is_reduced(clock: str) -> bool:
+    """Whether a clock is struck by the last gradients of a step, where parameters of their size are gathered."""
+    return clock.startswith("dp ") and clock.endswith("-reduced apart end")
+
+
+def _part_by_number(sizes: Times, row: Times, least: float) -> dict[str, NDArray[np.bool_]]:
+    """The streams of one size that send far fewer messages than others do, and these others.
+
+    Parameters are gathered twice in a step, gradients of the same size are reduced once, in the backward pass. Streams
+    with fewer than the `least` messages do not send in every step.
+    """
+    num = np.bincount(row, minlength=len(sizes))
+    parts: dict[str, NDArray[np.bool_]] = {}
+    for size in np.unique(sizes[row]).tolist():
+        own = (sizes == size) & (num >= least)
+        fewer = own & (_FAR_MORE * num <= num[own].max(initial=0))
+        if fewer.any():
+            parts |= {f"{size}-reduced": fewer, f"{size}-gathered": own & ~fewer}
+    return parts
 
 
 def group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, Times]]:
