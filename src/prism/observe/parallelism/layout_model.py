@@ -129,7 +129,8 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
         for reading in count.readings:
             if score < best + lost:
                 break
-            score += config.sharpness * reading.log_likelihood(degrees)
+            # Beside what it is under a layout that predicts it: more readings make no count of ranks less likely.
+            score += config.sharpness * (reading.log_likelihood(degrees) - math.log(reading.reliability))
         best = max(best, score)
         own.append((score, place))
     return [(score, layouts[place][1]) for score, place in sorted(own, key=itemgetter(1)) if score >= best + lost]
