@@ -56,8 +56,8 @@ def list_rank_counts(
         return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
     each = Ranks(total=count, per_host=nics, shared=False)
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, _FAST_GBPS, piped=piped):
-        usual = Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)
-        return [usual] if piped else [usual, each]
+        guess = Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)
+        return [guess] if piped else [guess, each]
     listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
     if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
