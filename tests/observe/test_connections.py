@@ -47,6 +47,14 @@ def test_connections_of_two_collectives_that_begin_together_do_not_end_together(
     assert begin_as_one(a, b)
 
 
+def test_channels_that_one_host_launches_a_little_apart_are_of_one_collective_however_sharp_each_ring_is() -> None:
+    start = np.arange(STEPS) * STEP_NS
+    a, b = (make_connection(start + move, start + LENGTH_NS + move) for move in (draw(6, 1e4), draw(7, 1e4)))
+    assert ends_as_one(a, b, sharp_ns=700.0)
+    late = make_connection(start, start + LENGTH_NS + draw(8, 1e5))  # as far apart as groups of tensor-parallel ranks
+    assert not ends_as_one(a, late, sharp_ns=700.0)
+
+
 @pytest.mark.parametrize("seen", [100, 400])
 def test_sampling_moves_ends_by_chance_and_that_is_allowed_for(seen: int) -> None:
     rng = np.random.default_rng(seen)

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from prism.observe.diagnose import diagnose, study_jobs
-from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS
-from prism.observe.parallelism.layout_model import Degrees
+from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS, GradientGroups
+from prism.observe.parallelism.layout_model import Degrees, RankCount, rank_layouts
 from prism.observe.parallelism.layout_readings import Counts, find_groups
 from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyond_chance
-from prism.observe.parallelism.rank_counts import Ranks
+from prism.observe.parallelism.rank_counts import Ranks, _ranks_per_nic
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.scenarios import make_scenario, random_scenario
 from prism.scenarios.measurement import Measurement
@@ -101,3 +101,31 @@ def test_a_job_that_saves_far_more_than_it_trains_with_is_still_a_job(seed: int,
     made = make_scenario(alone(seed, job), seed)
     (found,) = diagnose(made.flows, made.topology).to_json()["jobs"]
     assert set(found["endpoints"]) == set(made.truth["jobs"][0]["endpoints"])
+
+
+def draw_rings(hosts: int, **columns: Any) -> pl.DataFrame:
+    """Gradients of hosts with eight NICs: a ring on each rail."""
+    src = np.arange(8 * hosts)
+    return pl.DataFrame({"src": src, "dst": np.roll(src, -8), "src_host": src // 8}).with_columns(
+        dst_host=pl.col("dst") // 8, unit="src", pair="src", stream="src", connection="src", kind=pl.lit("dp"),
+        role=pl.lit("oneway"), per_step=4.0, bytes=1e8, num=100, **columns,
+    )  # fmt: skip
+
+
+def test_replicas_of_a_host_that_come_at_once_to_one_collective_are_no_parts_of_a_tensor() -> None:
+    streams = draw_rings(5)
+    counts = Counts(
+        ranks=Ranks(total=40, per_host=8.0, shared=False), streams=streams, stages=NO_STAGES,
+        host=np.repeat(np.arange(5), 8), groups=find_groups(streams, NO_STAGES),
+        gradients=GradientGroups(dense=1, expert=1, stages=1, connections=8, in_step=8),
+    )  # fmt: skip
+    first, *others = rank_layouts([RankCount(ranks=40, per_host=8, readings=list(counts.read()))])
+    assert first.degrees == Degrees(dp=40, pp=1, tp=1, cp=1, ep=1)
+    assert first.probability < 0.95 and others[0].degrees.tp == 8  # The other one is listed.
+
+
+@pytest.mark.parametrize(("times", "ranks"), [(1, 2), (2, 1)], ids=["alike", "gathers and sums"])
+def test_connections_that_carry_other_amounts_are_collectives_of_one_rank(times: int, ranks: int) -> None:
+    once = draw_rings(4)
+    other = once.with_columns(connection=pl.col("connection") + 100, num=pl.col("num") * times)
+    assert _ranks_per_nic(pl.concat([once, other])) == ranks

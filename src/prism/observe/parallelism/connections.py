@@ -173,7 +173,8 @@ def ends_as_one(a: Connection, b: Connection, sharp_ns: float = np.inf) -> bool:
     spread, num = part_ends(a, b)
     noise, length = max(a.noise, b.noise), min(a.shortest, b.shortest)
     chance = _CHANCE * (1 + _SURE / np.sqrt(max(num, 1))) * noise
-    same = min(_SAME_END * length, _AS_SHARP * sharp_ns)
+    # Channels of a collective that one host launches begin and end a little apart, however sharp each ring is.
+    same = min(_SAME_END * length, max(_AS_SHARP * sharp_ns, levels.CLOCK_TOLERANCE_NS))
     limit = max(float(np.hypot(same, chance)), min(_OFTEN * noise, _OTHER_END * length))
     return bool(spread <= limit + _FLOOR_NS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -43,8 +43,6 @@ def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: St
     """What is counted of a job that has so many ranks."""
     period_ns = job.period_ns or float(job.last_ns - job.first_ns)
     gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
-    if ranks.guessed and not ranks.shared and gradients.dense:
-        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
     return Counts(
         ranks=ranks,
         streams=streams,

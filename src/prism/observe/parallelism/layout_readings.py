@@ -122,8 +122,12 @@ class Counts:
 
     def _hybrid(self, degrees: Degrees) -> tuple[int, ...]:
         """Ranks of a host that hold one copy in shards: each sums its own with other hosts, layer by layer."""
+        return self._as_one(degrees) if _sends_layers(self.streams) else ()
+
+    def _as_one(self, degrees: Degrees) -> tuple[int, ...]:
+        """Replicas of a host: they may all come at once, where the host paces them."""
         alone = degrees.tp == degrees.pp == degrees.cp == 1 and not self.stages.chains
-        return (self.inside,) if alone and _sends_layers(self.streams) else ()
+        return (self.inside,) if alone else ()
 
     def covers(self, kind: str) -> bool:
         """Whether groups of a kind hold half of the endpoints of a job or more, and not a few that were read wrong."""
@@ -178,7 +182,7 @@ class Counts:
             yield Reading(
                 value=gradients.in_step,
                 reliability=config.lockstep,
-                predict=lambda d: (d.tp * d.cp, *self._hybrid(d)) if one else (d.cp,),
+                predict=lambda d: (d.tp * d.cp, *self._as_one(d)) if one else (d.cp,),
             )
 
 
