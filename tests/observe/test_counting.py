@@ -151,6 +151,33 @@ def test_bursts_of_as_many_messages_are_steps_however_long_they_last() -> None:
     assert found is not None and 434e6 < found < 720e6
 
 
+def test_remnants_that_come_by_ones_twos_and_threes_rest_at_no_steps() -> None:
+    """A bucket in every step of 100 ms, and what is left of torn ones now and then."""
+    bucket = np.arange(0, 60 * 10**8, 10**8)
+    begin = np.cumsum([0, 6, 7, 5, 6, 8, 4, 6, 7, 5, 6]) * 10**8
+    many = [2, 1, 3, 2, 1, 2, 3, 1, 2, 3, 2]
+    remnant = np.concatenate([t + 10**7 * np.arange(n) for t, n in zip(begin, many, strict=True)])
+    assert time_rests([StreamStarts(times=bucket, klass=0), StreamStarts(times=remnant, klass=1)]) == 1e8
+
+
+def test_files_written_at_any_time_are_no_checkpoints() -> None:
+    """Layers that are gathered in both passes and reduced in the second; half of the writes are about a step apart."""
+    rng = np.random.default_rng(1)
+    begin = 1e9 * np.arange(60)[:, None]
+    gathers = [0.0, 0.005, 0.059, 0.112, 0.166, 0.22, 0.33, 0.44, 0.55, 0.66, 0.77]
+    sums = [0.435, 0.545, 0.65, 0.76, 0.865, 0.97]
+    single = [
+        StreamStarts(
+            times=((begin + 1e9 * np.array(one) + rng.normal(0, 2e6, (60, 1))).ravel()).astype(np.int64), klass=0
+        )
+        for one in (gathers, sums, sums)
+    ]
+    apart = [0.744, 0.361, 4.6, 0.27, 1.42, 4.28, 1.478, 3.2, 1.05, 0.6, 0.7, 1.1, 0.8, 2.5, 1.02]
+    writes = (1e9 * np.cumsum(apart)).astype(np.int64)
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    assert choose_period(packed, single, single, writes, 20_000) == pytest.approx(1e9, rel=0.01)
+
+
 def test_what_alternates_by_a_thousandth_of_a_step_is_no_pair_of_micro_batches() -> None:
     rng = np.random.default_rng(1)
     lengths = 4.49e9 + 4e6 * (np.arange(24) % 2) + rng.normal(0, 5e5, 24)
