@@ -65,13 +65,6 @@ def test_counts_of_ranks_that_nothing_tells_apart_are_both_said() -> None:
     assert first.probability < 0.5
 
 
-def test_a_count_of_ranks_that_needs_a_rare_layout_is_less_likely_and_more_readings_make_none_less_likely() -> None:
-    plain = RankCount(ranks=6, per_host=2, readings=read(pp=1, tp=1, cp=1, ep=1) * 2)
-    rare = RankCount(ranks=24, per_host=8, readings=read(pp=1, cp=8))
-    first = rank_layouts([rare, plain])[0]
-    assert (first.degrees.dp, first.degrees.cp) == (6, 1) and first.probability > 0.9
-
-
 def make_degrees(**given: int) -> Degrees:
     return Degrees(**{"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, **given})
 

@@ -15,7 +15,7 @@ from prism.observe.parallelism.gradient_groups import NO_GRADIENT_GROUPS, Gradie
 from prism.observe.parallelism.layout_model import Degrees, RankCount, rank_layouts
 from prism.observe.parallelism.layout_readings import Counts, find_groups
 from prism.observe.parallelism.message_streams import _leave_runs, _spread_beyond_chance
-from prism.observe.parallelism.rank_counts import Ranks, _ranks_per_nic
+from prism.observe.parallelism.rank_counts import Ranks
 from prism.observe.parallelism.stages import NO_STAGES
 from prism.scenarios import make_scenario, random_scenario
 from prism.scenarios.measurement import Measurement
@@ -122,10 +122,3 @@ def test_replicas_of_a_host_that_come_at_once_to_one_collective_are_no_parts_of_
     first, *others = rank_layouts([RankCount(ranks=40, per_host=8, readings=list(counts.read()))])
     assert first.degrees == Degrees(dp=40, pp=1, tp=1, cp=1, ep=1)
     assert first.probability < 0.95 and others[0].degrees.tp == 8  # The other one is listed.
-
-
-@pytest.mark.parametrize(("times", "ranks"), [(1, 2), (2, 1)], ids=["alike", "gathers and sums"])
-def test_connections_that_carry_other_amounts_are_collectives_of_one_rank(times: int, ranks: int) -> None:
-    once = draw_rings(4)
-    other = once.with_columns(connection=pl.col("connection") + 100, num=pl.col("num") * times)
-    assert _ranks_per_nic(pl.concat([once, other])) == ranks

@@ -76,7 +76,7 @@ def test_where_four_nics_may_stand_for_four_gpus_or_eight_both_layouts_are_said(
     (job,) = look(run_alone(FOUR_NICS_4, lambda site: site.fsdp(layers=12))).jobs
     said = {
         job.layout.dp.value: job.layout.joint,
-        **{a.dp: a.probability for a in job.layout.alternatives if a.tp == 1},
+        **{a.dp: a.probability for a in job.layout.alternatives if a.tp == a.cp == 1},
     }
     assert said.keys() == {16, 32}
     assert max(said.values()) < 0.5

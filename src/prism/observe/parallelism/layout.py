@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import polars as pl
@@ -43,6 +43,8 @@ def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: St
     """What is counted of a job that has so many ranks."""
     period_ns = job.period_ns or float(job.last_ns - job.first_ns)
     gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
+    if ranks.guessed and not ranks.shared and gradients.dense:
+        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
     return Counts(
         ranks=ranks,
         streams=streams,
@@ -50,6 +52,7 @@ def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: St
         host=traffic.endpoints["host_id"].to_numpy().astype(np.int64),
         gradients=part_experts(gradients, ranks.per_host),
         groups=find_groups(streams, stages),
+        connected=traffic.connected,
     )
 
 

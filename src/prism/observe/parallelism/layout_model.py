@@ -101,12 +101,14 @@ class RankCount:
 def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None) -> list[RankedLayout]:
     """Layouts of as many ranks as may be, in the order of their probability; those far less likely are left out.
 
-    Counts of ranks are as common as each other; of layouts that are as likely, that of the first one is named first.
+    Counts of ranks are as likely as each other, whatever their layouts; the first one is named first.
     """
     config = config or LayoutConfig()
-    scored = [(score, place, d) for place, count in enumerate(counts) for score, d in _score_layouts(count, config)]
-    best = max(score for score, _, _ in scored)
-    scored = [(score - best, place, d) for score, place, d in scored]
+    scored: list[tuple[float, int, Degrees]] = []
+    for place, count in enumerate(counts):
+        own = _score_layouts(count, config)
+        best = max(score for score, _ in own)
+        scored += [(score - best, place, d) for score, d in own]
     total = sum(math.exp(behind) for behind, _, _ in scored)
     return [
         RankedLayout(degrees=d, probability=config.sure * math.exp(behind) / total)
@@ -129,8 +131,7 @@ def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, 
         for reading in count.readings:
             if score < best + lost:
                 break
-            # Beside what it is under a layout that predicts it: more readings make no count of ranks less likely.
-            score += config.sharpness * (reading.log_likelihood(degrees) - math.log(reading.reliability))
+            score += config.sharpness * reading.log_likelihood(degrees)
         best = max(best, score)
         own.append((score, place))
     return [(score, layouts[place][1]) for score, place in sorted(own, key=itemgetter(1)) if score >= best + lost]

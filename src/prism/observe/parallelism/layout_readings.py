@@ -38,6 +38,7 @@ class Counts:
     host: Ints
     gradients: GradientGroups
     groups: list[tuple[str, frozenset[int]]]
+    connected: bool = True  # whether records name connections: else channels are not told from groups of their own
     config: LayoutConfig = field(default_factory=LayoutConfig)
 
     @property
@@ -122,10 +123,14 @@ class Counts:
 
     def _hybrid(self, degrees: Degrees) -> tuple[int, ...]:
         """Ranks of a host that hold one copy in shards: each sums its own with other hosts, layer by layer."""
-        return self._as_one(degrees) if _sends_layers(self.streams) else ()
+        return self._replicas(degrees) if _sends_layers(self.streams) else ()
 
     def _as_one(self, degrees: Degrees) -> tuple[int, ...]:
-        """Replicas of a host: they may all come at once, where the host paces them."""
+        """Replicas of a host whose channels are those of one collective, and end as one."""
+        return self._replicas(degrees) if self.connected else self._hybrid(degrees)
+
+    def _replicas(self, degrees: Degrees) -> tuple[int, ...]:
+        """All ranks of a host, where nothing but replicas is in it."""
         alone = degrees.tp == degrees.pp == degrees.cp == 1 and not self.stages.chains
         return (self.inside,) if alone else ()
 

@@ -38,7 +38,7 @@ def list_rank_counts(
 ) -> list[Ranks]:
     """One rank per NIC, unless several connections of one kind and moment show that NICs are shared.
 
-    Several counts, the usual one first, where records do not show how many ranks are behind a NIC.
+    Several counts, one rank per NIC first, where records do not show how many ranks are behind a NIC.
     """
     hosts = np.unique(host[job.endpoints])
     count = len(job.endpoints) + _count_silent_nics(traffic, job, streams, hosts, host)
@@ -54,10 +54,9 @@ def list_rank_counts(
     piped = bool((streams["kind"] == "pp").any())
     if shared > 1 and not odd and (shared == behind or (piped and behind > 1 and shared % behind == 0)):
         return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
-    each = Ranks(total=count, per_host=nics, shared=False)
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, _FAST_GBPS, piped=piped):
-        guess = Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)
-        return [guess] if piped else [guess, each]
+        return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
+    each = Ranks(total=count, per_host=nics, shared=False)
     listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
     if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
@@ -149,18 +148,11 @@ def count_own_nics(traffic: Traffic, job: ObservedJob) -> dict[int, int]:
 
 
 def _ranks_per_nic(streams: pl.DataFrame) -> int:
-    """Connections of one kind between two NICs: pipelines of several ranks, gradients of several groups.
-
-    Ranks do alike, so gradients that are more or fewer on one connection than on another are two collectives of a rank.
-    """
+    """Connections of one kind between two NICs: pipelines of several ranks, gradients of several groups."""
     busy = streams.filter(pl.col("kind").is_in(["pp", "dp"]))
     if busy.is_empty():
         return 1
-    load = (pl.col("bytes") * pl.col("num")).sum().log() / levels.SHARE_SMALL
-    links = busy.group_by("pair", "kind", "connection").agg(load.round().alias("load"))
-    like = ["pair", "kind", pl.when(pl.col("kind") == "dp").then("load").alias("load")]
-    per_pair = links.group_by(like).agg(pl.col("connection").n_unique().alias("n"))
-    per_pair = per_pair.group_by("pair", "kind").agg(pl.col("n").max())
+    per_pair = busy.group_by("pair", "kind").agg(pl.col("connection").n_unique().alias("n"))
     most = [int(per_pair.filter(pl.col("kind") == k)["n"].mode().max() or 1) for k in ("pp", "dp")]  # type: ignore[arg-type]
     return max(most)
 
