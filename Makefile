@@ -42,8 +42,8 @@ demo: $(DEMO_READY)  ## the tour, on an embedded example
 	@$(BIN)/prism demo --output $(OUT)/demo
 
 test: $(READY)  ## the whole everyday test suite
-	@# Two workers more than cores: many tests wait for other processes.
-	$(BIN)/python -m pytest -n $$(($$(nproc 2>/dev/null || echo 1) + 2)) --dist loadfile -m "not slow and not gpu"
+	@# One worker more than cores: many tests wait for other processes.
+	$(BIN)/python -m pytest -n $$(($$(nproc 2>/dev/null || echo 1) + 1)) --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(READY)  ## tests that take minutes
 	$(BIN)/python -m pytest -m "slow and not gpu"

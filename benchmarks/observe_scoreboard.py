@@ -2,7 +2,7 @@
 
 Every seed is one cluster (16 to 1,024 GPUs, 1 to 10 tenants, any layout, half of them with one planted fault) that is
 measured twice: clean, and with 1 % of the records lost, clocks 1 ms apart and sampling from 1:1 to 1:100. Seeds from
-11360 on have not been looked at while tuning.
+12060 on have not been looked at while tuning.
 
     python benchmarks/observe_scoreboard.py --workers 16 --keep board.jsonl          the board; goes on where it was
     python benchmarks/observe_scoreboard.py --first-seed 0 --seeds 20 --explain      while tuning
@@ -367,7 +367,7 @@ def warm_up() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200, help="how many scenarios")
-    parser.add_argument("--first-seed", type=int, default=11_360)
+    parser.add_argument("--first-seed", type=int, default=12_060)
     parser.add_argument("--workers", type=int, default=max(1, len(os.sched_getaffinity(0))))
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no scenario after this")
     parser.add_argument("--largest", type=int, default=1024, help="leave clusters of more GPUs out; quicker")
