@@ -12,6 +12,7 @@ import pytest
 from prism.observe.findings import causes
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import Candidate, Cause, Scores
+from prism.observe.findings.waits import are_of_larger_group
 
 STEPS = 12
 
@@ -191,4 +192,4 @@ def test_two_hosts_that_always_come_last_are_so_by_design_where_they_exchange_wi
     kind = np.zeros(len(pairs), np.int64)
     calls = SimpleNamespace(kinds=("dp", "pp"), kind=np.append(kind, 1), src=np.append(src, 0), dst=np.append(dst, 1))
     case: Any = SimpleNamespace(calls=calls, hosts=["h0", "h1", "h2", "h3"])
-    assert causes._are_of_larger_group(case, {"h1", "h2"}) is is_larger
+    assert are_of_larger_group(case, {"h1", "h2"}) is is_larger

@@ -220,6 +220,11 @@ def culprit(kind: CulpritType, name: str) -> Culprit:
     return Culprit(type=kind, id=name)
 
 
+def is_pipeline(case: Case) -> bool:
+    """Whether a job has several stages."""
+    return len(set(case.stages.stage.values())) > 1
+
+
 def make_case(
     job: ObservedJob, layout: Layout, stages: StageMap, steps: pl.DataFrame, streams: pl.DataFrame,
     messages: pl.DataFrame, endpoints: pl.DataFrame, until_ns: int,

@@ -14,11 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from prism.observe import levels
-from prism.observe.findings.case import Case, Floats, culprit
+from prism.observe.findings.case import Case, Floats, culprit, is_pipeline
 from prism.observe.findings.cost import Cost, price_slow_work, settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
 from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score, sum_steps
 from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
+from prism.observe.findings.waits import are_of_larger_group
 from prism.observe.findings.windows import Window, spread_of
 from prism.observe.findings.work_table import tabulate_work
 from prism.records.findings import Alternative, Culprit, FindingKind
@@ -88,10 +89,10 @@ def _choose(
     rival = rivals[0] if rivals else None
     margin = min(best.lead(rival), _beat_chance(case, best, longer))
     is_either = rival is not None and rival.gain > 0 and _may_be_either(scores, best, rival, longer)
-    if longer is not None and (is_either or not _is_pipeline(case)) and _waits_hardly(best, longer):
+    if longer is not None and (is_either or not is_pipeline(case)) and _waits_hardly(best, longer):
         return []
     if rival is not None and is_either:
-        if longer is None and not _are_of_larger_group(case, _hosts(case, best.members | rival.members)):
+        if longer is None and not are_of_larger_group(case, _hosts(case, best.members | rival.members)):
             return []
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
@@ -116,14 +117,6 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
     return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
 
 
-def _are_of_larger_group(case: Case, hosts: set[str]) -> bool:
-    """Whether hosts exchange gradients with each other and with more: of groups of two one is the last by design."""
-    gradients = np.array([kind == "dp" for kind in case.calls.kinds], np.bool_)[case.calls.kind]
-    ends = zip(case.calls.src[gradients].tolist(), case.calls.dst[gradients].tolist(), strict=True)
-    met = [{case.hosts[src], case.hosts[dst]} for src, dst in ends]
-    return hosts in met and any(len(pair & hosts) == 1 < len(pair) for pair in met)
-
-
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
     """A rival without what it waits longer than the best one: a pipeline passes waits on, to its replicas, too."""
     longer = max(rival.of_wait - best.of_wait, 0.0)
@@ -144,7 +137,7 @@ def _find_turns(case: Case, turns: Scores, longer: Floats) -> list[Proposal]:
     """The job, where another host or replica is late each time and that explains its slow steps."""
     uneven = _find_uneven(turns)
     # In a pipeline all wait alike, so only what each does itself tells that it is another one each time.
-    told = not _is_pipeline(case) or _sum_own_work(turns, slice(None)) > 0
+    told = not is_pipeline(case) or _sum_own_work(turns, slice(None)) > 0
     return _tell_uneven(case, uneven, turns) if told and uneven is not None and _explains(uneven, longer) else []
 
 
@@ -163,7 +156,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
-    if _is_pipeline(case) and _sum_own_work(turns, inside) > 0:
+    if is_pipeline(case) and _sum_own_work(turns, inside) > 0:
         # Whoever waits for a replica is in it, so its own work is all that it gains.
         is_host = len(_hosts(case, turns.candidates[0].members)) == 1
         is_ahead = _gains_as_much(own[at, inside], works) or (is_ahead and is_host)
@@ -244,10 +237,6 @@ def _list_replicas(case: Case) -> list[Candidate]:
     return [Candidate(members) for members in dict.fromkeys((*chains, *wider))]
 
 
-def _is_pipeline(case: Case) -> bool:
-    return len(set(case.stages.stage.values())) > 1
-
-
 def _hosts(case: Case, members: Sequence[int] | set[int] | frozenset[int]) -> set[str]:
     return {case.hosts[e] for e in members}
 
@@ -284,7 +273,7 @@ def _find_stretch(gain: Floats) -> Window:
 
 def _price(case: Case, cause: Cause) -> Cost:
     """What a cause costs: the job solved again where it has stages, else how late the others wait for it."""
-    if _is_pipeline(case):
+    if is_pipeline(case):
         table = tabulate_work(case)
         return price_slow_work(case, table, sorted(cause.members), cause.window, by_design=False)
     late = min(cause.late_s / float(np.median(case.length_s)), levels.SHARE_HALF)
@@ -316,7 +305,7 @@ def _find_whole_stage(case: Case, members: list[int]) -> int | None:
     """The stage that members are the whole of, where a job has several."""
     stage = case.stage_of[members[0]]
     whole = {e for e, s in case.stages.stage.items() if s == stage} == set(members)
-    return int(stage) if whole and _is_pipeline(case) else None
+    return int(stage) if whole and is_pipeline(case) else None
 
 
 def _list_seconds(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause]) -> tuple[Alternative, ...]:

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from prism.observe import levels
-from prism.observe.findings.case import Calls, Case, Floats, Ints
+from prism.observe.findings.case import Calls, Case, Floats, Ints, is_pipeline
 from prism.observe.findings.waits import measure_waits
 from prism.observe.findings.windows import quantile_rows, spread_of
 from prism.observe.findings.work_table import tabulate_work
@@ -52,7 +52,7 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
 
     In a pipeline a message between two stages finds its receiver busy: work is read where nothing holds it up.
     """
-    in_stages = len(set(case.stages.stage.values())) > 1
+    in_stages = is_pipeline(case)
     step_s = float(np.median(case.length_s))
     since = _measure_gaps(case) if len(case.calls.row) else None
     if since is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.findings.case import Case, Floats, Ints
+from prism.observe.findings.case import Case, Floats, Ints, is_pipeline
 from prism.observe.findings.residuals import Residuals, measure_scale
 from prism.observe.findings.windows import Window
 from prism.observe.traffic.medians import select_nth
@@ -125,7 +125,7 @@ def score(
     gain, of_wait, late_s, share = (np.zeros(shape) for _ in range(4))
     slow = np.ones(case.steps.height, np.bool_) if longer is None else longer > 0
     # What a pipeline passes on is what began with a cause: stages that always start late do so by design.
-    in_stages = longer is not None and len(set(case.stages.stage.values())) > 1
+    in_stages = longer is not None and is_pipeline(case)
     hosts = [{int(host[e]) for e in c.members} for c in candidates]
     for table in tables:
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]

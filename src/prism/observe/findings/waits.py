@@ -134,3 +134,11 @@ def _sum_costs(
                 seen[step[last]] = True
                 cost[late, step[last]] += np.fmin(start[last] - back, idle[side][last])
     return cost, seen
+
+
+def are_of_larger_group(case: Case, hosts: set[str]) -> bool:
+    """Whether hosts exchange gradients with each other and with more: of groups of two one is the last by design."""
+    gradients = np.array([kind == "dp" for kind in case.calls.kinds], np.bool_)[case.calls.kind]
+    ends = zip(case.calls.src[gradients].tolist(), case.calls.dst[gradients].tolist(), strict=True)
+    met = [{case.hosts[src], case.hosts[dst]} for src, dst in ends]
+    return hosts in met and any(len(pair & hosts) == 1 < len(pair) for pair in met)
