@@ -56,10 +56,15 @@ class Counts:
         """What stands for a rank: several connections of two NICs are several ranks only where NICs are shared."""
         return "unit" if self.ranks.shared else "pair"
 
-    @property
+    @cached_property
     def sharded(self) -> bool:
         """Whether ranks of a host share one copy of the model, layer by layer."""
         return self.gradients.dense > 0 and _shards_by_layer(self.streams)
+
+    @cached_property
+    def layered(self) -> bool:
+        """Whether gradients leave layer by layer."""
+        return _sends_layers(self.streams)
 
     def spread(self, kind: str, tp: int) -> int:
         """The degree of groups of a kind that span hosts, beside tensor parallelism."""
@@ -123,7 +128,7 @@ class Counts:
 
     def _hybrid(self, degrees: Degrees) -> tuple[int, ...]:
         """Ranks of a host that hold one copy in shards: each sums its own with other hosts, layer by layer."""
-        return self._replicas(degrees) if _sends_layers(self.streams) else ()
+        return self._replicas(degrees) if self.layered else ()
 
     def _as_one(self, degrees: Degrees) -> tuple[int, ...]:
         """Replicas of a host whose channels are those of one collective, and end as one."""
