@@ -103,7 +103,11 @@ def _join_stripes(records: Records, num_connections: int, notes: list[str]) -> R
     """
     if find_resolution(records.start) >= levels.MILLISECOND_NS:
         return records
-    order = np.lexsort((records.connection, records.end, records.start, records.pair))
+    again = np.zeros(len(records.start), np.bool_)  # begins with another one of its pair
+    again[1:] = (records.pair[1:] == records.pair[:-1]) & (records.start[1:] == records.start[:-1])
+    again[:-1] |= again[1:]
+    order = np.flatnonzero(again)
+    order = order[np.lexsort([c[order] for c in (records.connection, records.end, records.start, records.pair)])]
     pair, start, end, size = (c[order] for c in (records.pair, records.start, records.end, records.size))
     alike = np.zeros(len(order), np.bool_)
     alike[1:] = (pair[1:] == pair[:-1]) & (start[1:] == start[:-1]) & (end[1:] == end[:-1])
@@ -112,7 +116,7 @@ def _join_stripes(records: Records, num_connections: int, notes: list[str]) -> R
     own, leading = records.connection[order], records.connection[first]
     leader = np.arange(num_connections)
     leader[own[alike]] = leading[alike]
-    sent, led = (np.bincount(own[rows], minlength=num_connections) for rows in (slice(None), alike))
+    sent, led = (np.bincount(rows, minlength=num_connections) for rows in (records.connection, own[alike]))
     leader = np.where(led >= levels.SHARE_NEARLY_ALL * sent, leader, np.arange(num_connections))
     parts = alike & (leader[own] == leading)
     if not parts.any() or _share_moments(records) > levels.ONE_PERCENT:
