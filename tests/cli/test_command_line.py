@@ -96,7 +96,7 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments: list[str]) -> None:
 
 
 def test_a_bug_of_ours_is_one_line_and_exit_code_one(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from prism.cli import main as module
 
@@ -104,6 +104,7 @@ def test_a_bug_of_ours_is_one_line_and_exit_code_one(
         raise RuntimeError("boom")
 
     monkeypatch.setattr(module, "app", explode)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         module.main([])
     shown = capfd.readouterr().err
@@ -117,6 +118,7 @@ def test_a_file_that_the_system_refuses_is_the_users_trouble_and_not_a_bug(
     from prism.cli import main as module
 
     monkeypatch.setattr(module, "app", lambda **_: tmp_path.read_bytes())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         module.main([])
     assert caught.value.code == 2
