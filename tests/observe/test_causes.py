@@ -13,6 +13,7 @@ from prism.observe.findings import causes
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import Candidate, Cause, Scores
 from prism.observe.findings.waits import are_of_larger_group
+from prism.observe.findings.windows import Window
 
 STEPS = 12
 
@@ -47,6 +48,13 @@ def _longer(first: int, last: int) -> Any:
 
 def test_the_one_that_explains_the_slow_steps_is_late(case: Any) -> None:
     assert causes._choose(case, _gains(2, first=4, last=8), None, _longer(4, 8)) == [([2], 4, 8)]
+
+
+def test_one_that_is_slow_now_and_then_is_as_late_as_in_its_slow_steps() -> None:
+    scores = _gains(2, first=2, last=9)
+    during = np.arange(STEPS) % 4 == 2
+    scores = replace(scores, late_s=np.where(during, scores.late_s, 0.0), slow=during)
+    assert scores.settle(2, Window(2, 9, 0.0, 1.0)).late_s == 0.2
 
 
 def test_two_long_steps_at_the_start_of_a_program_are_no_cause(case: Any) -> None:

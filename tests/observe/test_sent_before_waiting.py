@@ -35,6 +35,16 @@ def test_a_collective_that_was_waiting_already_costs_nothing_more() -> None:
     assert cost[:, 0].tolist() == [0.0, 78.0 * MS]
 
 
+def test_where_buffers_are_full_the_host_that_sends_nothing_is_waited_for() -> None:
+    # A ring of six: more is passed on with every hop after host 0, until the buffers before it are full.
+    hops, begun = np.arange(6), np.array([0, 4, 8, 12, 12, 8])
+    calls: Any = SimpleNamespace(
+        step=np.zeros(6, np.int64), start=np.array([50, 11, 12, 13, 14, 15]) * MS, end=np.full(6, 60 * MS)
+    )
+    cost, _ = _sum_kept(hops, np.array([0, 6]), (hops, (hops + 1) % 6), calls, begun, (6, 1))
+    assert cost[:, 0].tolist() == [45.0 * MS, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(("begun", "told"), [([900, 100, 0, 0], True), ([500, 500, 500, 500], False), ([0] * 4, False)])
 def test_equal_amounts_are_full_buffers_and_tell_nobody(begun: list[int], told: bool) -> None:
     assert _adds_up(np.arange(4), np.array([0, 2, 4]), np.array(begun)) is told

@@ -1,4 +1,4 @@
-"""A transfer that an idle timeout cut in two is put together again, and messages that only add up are left alone."""
+"""A transfer that an idle timeout cut is put together again, and messages that only add up are left alone."""
 
 from __future__ import annotations
 
@@ -73,3 +73,17 @@ def test_two_messages_of_about_one_size_and_a_few_bytes_before_a_message_are_not
     assert join(100_000, 691_232) == 20
     assert join(395_328, 395_904) == 0
     assert join(288, 790_944) == 0
+
+
+def test_a_transfer_that_waited_twice_is_one_of_three_parts() -> None:
+    # Two ranks come one after the other: what a hop may send grows, and the rest follows with the last of them.
+    rows = [(0, 10.0, 10.1, 4 * MS), (0, 40.0, 40.2, 9 * MS), (0, 90.0, 92.0, 27 * MS), (1, 89.0, 92.0, 40 * MS)]
+    rows = [(hop, 200.0 * i + a, 200.0 * i + b, size) for i in range(20) for hop, a, b, size in rows]
+    hop, start, end, size = (np.array(column) for column in zip(*rows, strict=True))
+    times = [(at * MS).astype(np.int64) for at in (start, end)]
+    torn = find_torn(hop.astype(np.int64), *times, size.astype(np.int64))
+    whole = size.copy()
+    np.add.at(whole, torn.head, size[torn.part])
+    kept = np.delete(whole, torn.part)
+    assert kept.tolist() == [40 * MS] * 40
+    assert size[torn.part[torn.ends]].tolist() == [27 * MS] * 20

@@ -64,12 +64,15 @@ class Scores:
     elsewhere: Floats  # what it gains in steps that are not longer, which count for uneven load alone
     unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
     tables: Sequence[Residuals] = ()  # that they were scored by
+    slow: NDArray[np.bool_] | None = None  # by step whether it counts: a cause that comes and goes is late in no other
 
     def settle(self, at: int, window: Window) -> Cause:
         """One candidate over a stretch of steps."""
         inside = slice(window.first, window.last + 1)
         gain, of_wait = sum_steps(self.gain[at, inside]), sum_steps(self.of_wait[at, inside])
-        late_s, share = float(np.median(self.late_s[at, inside])), float(np.median(self.share[at, inside]))
+        counts = np.ones(window.length, np.bool_) if self.slow is None else self.slow[inside]
+        counts = counts if counts.any() else ~counts
+        late_s, share = (float(np.median(table[at, inside][counts])) for table in (self.late_s, self.share))
         own = self.candidates[at]
         seen = not own.members <= self.unseen
         return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen)
@@ -143,7 +146,7 @@ def score(
     told = {int(e) for t in tables if not t.of_hosts for e in (*t.sender[_shown(t)], *t.receiver[_shown(t)])}
     unseen = frozenset(e for c in candidates for e in c.members) - told
     inside, waited = np.where(slow, gain, 0.0) - PER_STEP, np.where(slow, of_wait, 0.0)
-    return Scores(candidates, inside, waited, late_s, share, np.where(slow, 0.0, gain), unseen, tables)
+    return Scores(candidates, inside, waited, late_s, share, np.where(slow, 0.0, gain), unseen, tables, slow)
 
 
 def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:

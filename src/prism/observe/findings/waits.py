@@ -6,8 +6,8 @@ nor on whether a hop begins with its sender or once both of its ends are ready. 
 ended was held up by that: it costs no more than the time for which nothing ended there.
 
 Where exporters cut the records of hops that wait, they show what was sent before. Where every rank that has come adds
-its own piece to what it passes on, what reaches the host of the one that is missing stays there: it alone takes in more
-than it sends.
+its own piece to what it passes on, what reaches the host of the one that is missing stays there. It alone takes in more
+than it sends; or, where the buffers before it are full, it takes in most beyond what it sends and alone sends nothing.
 """
 
 from __future__ import annotations
@@ -88,13 +88,18 @@ def _sum_kept(
     np.minimum.at(first, call, calls.start)
     last = np.zeros(len(kept), np.int64)
     np.maximum.at(last, call, calls.end)
-    told = np.flatnonzero((kept > 0).sum(axis=1) == 1)
+    silent = np.zeros(kept.shape, np.bool_)
+    silent[call, ends[0]] = True
+    silent[call[waited], ends[0][waited]] = False
+    most = kept.argmax(axis=1)
+    alone = (silent.sum(axis=1) == 1) & silent[np.arange(len(most)), most] & (kept.max(axis=1) > 0)
+    told = np.flatnonzero(((kept > 0).sum(axis=1) == 1) | alone)
     told = told[np.argsort(first[told])]
     before = np.maximum.accumulate(np.append(0, last[told]))[:-1]
     told = told[first[told] - before > levels.SHARE_SMALL * pause[told]]
     step = calls.step[order[begin[:-1]]]
     cost = np.zeros(shape)
-    np.add.at(cost, (kept[told].argmax(axis=1), step[told]), pause[told])
+    np.add.at(cost, (most[told], step[told]), pause[told])
     return cost, np.bincount(step[told], minlength=shape[1]) > 0
 
 

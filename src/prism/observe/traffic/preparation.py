@@ -154,17 +154,19 @@ def _join_writes(records: Records, num_connections: int, notes: list[str]) -> Re
 
 
 def _join_torn(records: Records, notes: list[str]) -> Records:
-    """The records with the two parts of torn transfers as one."""
+    """The records with the parts of torn transfers as one; `begun` is what it sent before it waited for the last."""
     torn = find_torn(records.connection, records.start, records.end, records.size)
-    if not len(torn.head):
+    if not len(torn.part):
         return records
-    notes.append(f"{len(torn.head):,} transfers that waited were exported in two records each, and were joined")
-    end, size = records.end.copy(), records.size.copy()
-    end[torn.head], size[torn.head] = end[torn.tail], size[torn.head] + size[torn.tail]
-    begun = np.zeros_like(size)
-    begun[torn.head] = records.size[torn.head]
+    notes.append(
+        f"{int(torn.ends.sum()):,} transfers that waited were exported in several records each, and were joined"
+    )
+    end, size, begun = records.end.copy(), records.size.copy(), np.zeros_like(records.size)
+    np.add.at(size, torn.head, records.size[torn.part])
+    head, tail = torn.head[torn.ends], torn.part[torn.ends]
+    end[head], begun[head] = end[tail], size[head] - size[tail]
     kept = np.ones(len(end), np.bool_)
-    kept[torn.tail] = False
+    kept[torn.part] = False
     return replace(records, end=end, size=size, begun=begun).take(np.flatnonzero(kept))
 
 
