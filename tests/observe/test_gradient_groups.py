@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from prism.observe.parallelism.connections import Connection
-from prism.observe.parallelism.gradient_groups import _count_groups, _group_connections, _Groups, fit_independent_ranks
+from prism.observe.parallelism.gradient_groups import (
+    Arrivals,
+    _count_groups,
+    _group_connections,
+    _Groups,
+    fit_independent_ranks,
+)
 
 STEPS, STEP_NS, LENGTH_NS = 40, 500_000_000, 10_000_000
 
@@ -61,3 +67,16 @@ def test_the_more_ranks_come_independently_the_longer_the_last_visible_one_waits
 def test_ranks_that_hardly_wait_do_not_tell_how_many_come() -> None:
     waits = np.random.default_rng(1).normal(0.02, 0.01, (4, 400))
     assert fit_independent_ranks(waits, num_hosts=4, most=4) == set()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "slow", "expected"), [(0, 0.0, True), (3, 0.0, False), (0, 0.5, False), (3, 0.5, False)]
+)
+def test_ranks_behind_a_nic_show_by_how_long_even_the_last_visible_one_waits(
+    hidden: int, slow: float, expected: bool
+) -> None:
+    arrive = np.random.default_rng(3).normal(0.0, 0.01, (6 * (1 + hidden), 200))
+    arrive[0] += slow  # A host that is always the last hides the others.
+    waits = arrive.max(axis=0) - arrive[:6]
+    arrivals = Arrivals(group=[], host=list(range(6)), waits=waits, shortest=1e7)
+    assert arrivals.are_of_all_ranks(most=8) is expected

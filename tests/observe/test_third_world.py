@@ -43,3 +43,11 @@ def test_heartbeats_every_five_seconds_are_no_steps(tmp_path: Path, name: str) -
 def test_jobs_that_end_or_begin_are_not_hung(tmp_path: Path) -> None:
     found, _ = look(tmp_path, "churn_starts_ends")
     assert not [f for f in found.findings if f.kind in ("hang", "restart")]
+
+
+@pytest.mark.parametrize("name", ["fine_zero", "fine_serving"])
+def test_where_nobody_else_is_waited_for_there_is_one_rank_per_nic(tmp_path: Path, name: str) -> None:
+    found, jobs = look(tmp_path, name)
+    for job in jobs:
+        (said,) = (one for one in found.jobs if set(one.endpoints) == set(job["endpoints"]))
+        assert (said.layout.dp.value, said.layout.pp.value) == (job["dp"], job["pp"]), job["name"]

@@ -111,34 +111,81 @@ def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -
     transfer can be. Of ranks that arrive independently the last of all comes the later after the last visible one the
     more there are: by the difference of the largest of so many draws of a normal distribution.
     """
+    arrivals = _read_arrivals(traffic, streams)
+    if arrivals is None or arrivals.num_hosts > _FEW_HOSTS:
+        return set()
+    group, host = arrivals.group, arrivals.host
+    beside = [(a, b) for i, a in enumerate(group) for k, b in enumerate(group[:i]) if host[i] == host[k]]
+    if not all(_are_bound(a, b) for a, b in beside):
+        return set()
+    return fit_independent_ranks(arrivals.waits, arrivals.num_hosts, most)
+
+
+def shows_all_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> bool:
+    """Whether no rank comes at a time of its own but those that are seen, though each NIC may have `most`.
+
+    Ranks that exchange tokens or blocks of a sequence wait for each other before they sum gradients.
+    """
+    if streams["kind"].is_in(["pp", "cp", "ep", "tp"]).any():
+        return False
+    arrivals = _read_arrivals(traffic, streams)
+    return arrivals is not None and arrivals.are_of_all_ranks(most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Connections of one collective, their hosts, and how long each waited in every step, in shortest lengths."""
+
+    group: list[Connection]
+    host: list[int]
+    waits: Floats
+    shortest: float  # ns
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that send."""
+        return len(set(self.host))
+
+    def are_of_all_ranks(self, most: int) -> bool:
+        """Whether the last of them hardly waits; one that always comes last does not show whether others come late."""
+        last = np.array(self.host)[np.nanargmin(self.waits, axis=0)]
+        if np.unique(last, return_counts=True)[1].max() >= levels.SHARE_LARGE * len(last):
+            return False
+        clocks = levels.CLOCK_TOLERANCE_NS / self.shortest
+        return fit_independent_ranks(self.waits, self.num_hosts, most, clocks) == {1}
+
+
+def _read_arrivals(traffic: Traffic, streams: pl.DataFrame) -> Arrivals | None:
+    """How long the connections of a collective wait for those that come last; None where these do not show."""
     rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
-    num_hosts = largest["src_host"].n_unique()
-    if not levels.MIN_TWO <= num_hosts <= _FEW_HOSTS:
-        return set()
+    if largest.is_empty():
+        return None
     connections = [read_connection(traffic, int(v)) for v in largest["stream"].to_list()]
-    group = [connection for connection in connections if ends_as_one(connections[0], connection)]
-    if len(group) < 2:
-        return set()
+    hosts = largest["src_host"].to_list()
+    of_one = [(c, int(h)) for c, h in zip(connections, hosts, strict=True) if ends_as_one(connections[0], c)]
+    group, host = [c for c, _ in of_one], [h for _, h in of_one]
+    if len(set(host)) < levels.MIN_TWO:
+        return None
     shortest = min(connection.shortest for connection in group)
-    hosts = {connection.src: int(h) for connection, h in zip(connections, largest["src_host"].to_list(), strict=True)}
-    beside = [(a, b) for i, a in enumerate(group) for b in group[:i] if hosts[a.src] == hosts[b.src]]
     first = max(group, key=lambda connection: len(connection.fresh))
-    blurred = not len(first.fresh) or max(connection.noise for connection in group) > _STEADY * shortest
-    if blurred or not all(_are_bound(a, b) for a, b in beside):
-        return set()
+    if not len(first.fresh) or not max(connection.noise for connection in group) <= _STEADY * shortest > 0:
+        return None
     ends = first.end[np.searchsorted(first.start, first.fresh)]
     waits = np.array([_wait(connection, ends, shortest) for connection in group])
     waits = waits[:, ~np.isnan(waits).all(axis=0)]
-    return fit_independent_ranks(waits, num_hosts, most)
+    return Arrivals(group=group, host=host, waits=waits, shortest=shortest) if waits.size else None
 
 
-def fit_independent_ranks(waits: Floats, num_hosts: int, most: int) -> set[int]:
-    """How many ranks of a host may arrive independently, given what each visible connection waits in each step."""
+def fit_independent_ranks(waits: Floats, num_hosts: int, most: int, shortest: float = _WAITS) -> set[int]:
+    """How many ranks of a host may arrive independently, given what each visible connection waits in each step.
+
+    Mean waits below the `shortest` tell nothing.
+    """
     least = np.nanmin(waits, axis=0)
     undelayed = float(np.quantile(least, _VISIBLE_LAST))
     each = float(np.nanmean(waits)) - undelayed
-    if each < _WAITS:
+    if each < shortest:
         return set()
     left = (float(np.mean(least)) - undelayed) / each
     unsure = float(np.std(least)) / each / math.sqrt(len(least))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.grouping import ObservedJob
+from prism.observe.parallelism.gradient_groups import shows_all_ranks
 from prism.observe.traffic.preparation import WRITE_BYTES
 from prism.observe.traffic.table import Traffic
 
@@ -50,13 +51,15 @@ def list_rank_counts(
         return [Ranks(total=round(count * share), per_host=nics * share, shared=share > 1)]
     shared = _ranks_per_nic(streams)
     behind, odd = divmod(_USUAL_GPUS, max(round(nics), 1))
+    each = Ranks(total=count, per_host=nics, shared=False)
     # Connections are those of several ranks in a pipeline; in a ring they are channels of one collective.
     piped = bool((streams["kind"] == "pp").any())
+    if traffic.connected and behind > 1 and shows_all_ranks(traffic, streams, behind):
+        return [each]
     if shared > 1 and not odd and (shared == behind or (piped and behind > 1 and shared % behind == 0)):
         return [Ranks(total=count * behind, per_host=nics * behind, shared=True)]
     if (shared > 1 if piped else traffic.connected) and _are_servers(traffic, job, hosts, _FAST_GBPS, piped=piped):
         return [Ranks(total=len(hosts) * _USUAL_GPUS, per_host=_USUAL_GPUS, shared=piped, guessed=True)]
-    each = Ranks(total=count, per_host=nics, shared=False)
     listed = {traffic.nics_of_host.get(int(h), 0) for h in hosts}
     if piped or odd or behind == 1 or listed != {round(nics)} or round(nics) <= _FEW_NICS:
         return [each]
