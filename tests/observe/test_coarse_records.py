@@ -63,6 +63,32 @@ def test_packets_that_come_in_multiples_were_sampled(rate: int) -> None:
     assert prepare_traffic(flows).sample_bytes == pytest.approx(rate * 4166, rel=1e-3)
 
 
+def test_bytes_of_sampled_packets_that_are_not_multiplied_by_the_rate_are_sums_of_packets() -> None:
+    """Two sizes of messages, of 300 and 40 sampled packets each; headers make some packets a byte longer."""
+    seen = np.random.default_rng(2).poisson([300, 40], (200, 2)) + 1
+    rows = [
+        ("a", "b", 7, 4094 * int(num) + k % 3, 2 * k + i, 2 * k + i + 1)
+        for k, both in enumerate(seen)
+        for i, num in enumerate(both)
+    ]
+    traffic = prepare_traffic(make_flows(rows, sampling_rate=[100] * len(rows)))
+    assert traffic.sample_bytes == pytest.approx(4094, abs=3)
+    assert traffic.streams.height == 2
+    assert prepare_traffic(make_flows(rows, sampling_rate=[1] * len(rows))).sample_bytes == 0
+
+
+def test_times_in_seconds_are_so_though_messages_of_one_record_are_placed_between() -> None:
+    """Every third record holds three messages that an idle timeout merged."""
+    rows = [
+        (f"h{h}", f"h{(h + 1) % 4}", 7, 4_000_000 if k % 3 else 12_000_000, 20 * k, 20 * k + (0 if k % 3 else 5))
+        for h in range(4)
+        for k in range(60)
+    ]
+    traffic = prepare_traffic(make_flows(rows))
+    assert any("were split" in note for note in traffic.notes)
+    assert traffic.resolution_ns == SECOND
+
+
 def test_packets_that_were_all_counted_were_not_sampled() -> None:
     seen = np.random.default_rng(2).poisson(4000, 200) + 1
     rows = [("a", "b", 7, int(s) * 4166 - 11, k, k + 1) for k, s in enumerate(seen)]

@@ -143,6 +143,15 @@ def test_several_steps_and_a_checkpoint_are_no_step() -> None:
     assert choose_period(packed, single, single, saves, 20_000) == pytest.approx(170e6, rel=0.1)
 
 
+def test_three_steps_and_a_save_that_lasts_longer_than_they_do_are_no_step() -> None:
+    """Two writes in a step of the save, which take until the next step begins."""
+    begin = np.cumsum(np.tile([1000, 1000, 6000], 8)) * 1e6
+    single = [StreamStarts(times=(begin + k * 1e8).astype(np.int64), klass=k) for k in (1, 2)]
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    saves = (begin[1::3, None] + 1e9 + 5e8 * np.arange(10)).ravel().astype(np.int64)
+    assert choose_period(packed, single, single, saves, 20_000) == pytest.approx(1e9, rel=0.01)
+
+
 def test_bursts_of_as_many_messages_are_steps_however_long_they_last() -> None:
     """Gradients of 32 layers in each of eleven steps, which slow down; of two pairs hardly anything is recorded."""
     begin = np.cumsum([0, 434, 434, 434, 719, 443, 487, 606, 890, 613, 606]) * 1e6
@@ -158,6 +167,28 @@ def test_remnants_that_come_by_ones_twos_and_threes_rest_at_no_steps() -> None:
     many = [2, 1, 3, 2, 1, 2, 3, 1, 2, 3, 2]
     remnant = np.concatenate([t + 10**7 * np.arange(n) for t, n in zip(begin, many, strict=True)])
     assert time_rests([StreamStarts(times=bucket, klass=0), StreamStarts(times=remnant, klass=1)]) == 1e8
+
+
+def test_the_stream_of_a_size_that_was_torn_least_tells_how_long_it_rests() -> None:
+    bucket = np.arange(0, 40 * 10**8, 10**8)
+    torn = [bucket[[0, 7, 20, 25, 30, 35]], bucket[[1, 6, 11, 16, 21, 26, 36]]]
+    assert time_rests([StreamStarts(times=times, klass=0) for times in (*torn, bucket)]) == 1e8
+
+
+def test_steps_between_evaluations_are_no_parts_of_a_step() -> None:
+    """Four buckets and a smaller one in every step, of some a part is torn off; twenty steps, then a few of silence."""
+    rng = np.random.default_rng(1)
+    silent = np.where(np.arange(140) % 20 == 19, rng.uniform(3e9, 5e9, 140), 0)
+    begin = np.cumsum(rng.normal(5e8, 4e6, 140) + silent)
+    buckets = [np.add.outer(begin, 5e8 * np.array(at)).ravel() for at in ([0.3, 0.4, 0.5, 0.6], [0.75], [0.76])]
+    torn = [np.sort(rng.choice(begin, 60, replace=False)) + 4e8 for _ in range(6)]
+    single = [
+        StreamStarts(times=times.astype(np.int64), klass=klass)
+        for times, klass in zip([*buckets, *torn], [0, 1, 1, 2, 2, 2, 3, 3, 3], strict=True)
+    ]
+    packed = pack_times([s.times for s in single], [s.klass for s in single], 20_000)
+    found = choose_period(packed, single, single, np.zeros(0, np.int64), 20_000)
+    assert found == pytest.approx(5e8, rel=0.01)
 
 
 def test_files_written_at_any_time_are_no_checkpoints() -> None:

@@ -117,11 +117,15 @@ def _find_period(
     """The period that repeats in time, unless it is unclear and counting the heavy streams says otherwise."""
     rhythm = find_rhythm(streams, slack_ns)
     grouped, rests = usual_spacing(streams), time_rests(single)
-    if rests is not None and _is_between_pauses(rests, rests, pauses):
-        rests = None
+    saved = rests is not None and _is_between_pauses(rests, rests, pauses)
+    rests = None if saved else rests
     if rests is not None and grouped is not None and _are_same(rests, grouped):
         # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
+    unclear = rhythm is None or rhythm.clarity < _HALF_CLEAR
+    nested = _time_nested(single) if unclear and rests is not None else None
+    if nested is not None:
+        return nested  # Groups of several classes, one inside another, are steps, however seldom other things repeat.
     if rhythm is not None and grouped is not None and not _are_same(rhythm.period_ns, grouped):
         uneven = _time_uneven(single)
         if uneven and _are_same(grouped, float(np.median(uneven))) and not _is_between_pauses(grouped, grouped, pauses):
@@ -144,7 +148,10 @@ def _find_period(
         period = grouped if _is_between_pauses(period, grouped, pauses) else period
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         shorter = [one for one in _time_uneven(single) if _SIMILAR_LENGTH * one < period]
-        period, rhythm = min(shorter, default=None), None
+        agreed = [one for one in shorter if sum(_are_same(one, other) for other in shorter) > 0.5 * len(shorter)]
+        period, rhythm = min(agreed, default=None), None
+    if saved and period is not None and _is_between_pauses(period, period, pauses):
+        period, rhythm = None, None  # Several steps and a checkpoint repeat; how many they are is counted.
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):
         return rests
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
@@ -231,7 +238,8 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
     """Whether a period is that of writing to storage; writes closer than about a step belong to one checkpoint."""
     if len(pauses) < 2:
         return False
-    first = np.concatenate([pauses[:1], pauses[1:][np.diff(pauses) > 0.5 * step_ns]])
+    apart = np.diff(pauses)
+    first = np.concatenate([pauses[:1], pauses[1:][apart > 0.5 * min(step_ns, float(apart.max()))]])
     longer = np.abs(np.log(np.diff(first) / period_ns))
     # Files that are written at any time are now and then as far apart.
     return len(longer) > 0 and float(np.mean(longer < np.log(_SAME_LENGTH))) >= _MOST
@@ -246,12 +254,28 @@ def time_rests(streams: list[StreamStarts]) -> float | None:
 
 
 def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
-    """The usual time between rests of every class that has any."""
-    found: dict[int, list[float]] = {}
+    """The usual time between rests of every class that has any: of its stream with most messages.
+
+    Records that are lost or torn leave fewer of a size, and longer rests between them.
+    """
+    found: dict[int, tuple[int, float]] = {}
     for stream in streams:
-        found.setdefault(stream.klass, []).append(time_rests_of(stream.times))
-    known = [np.array([one for one in times if one > 0]) for times in found.values()]
-    return [float(take_median(times)) for times in known if len(times)]
+        rest = time_rests_of(stream.times)
+        if rest > 0:
+            found[stream.klass] = max(found.get(stream.klass, (0, 0.0)), (len(stream.times), rest))
+    return [rest for _, rest in found.values()]
+
+
+def _time_nested(streams: list[StreamStarts]) -> float | None:
+    """The time between rests, where several classes agree on it and one or more send a group of messages in between.
+
+    Layers and micro-batches rest alike, too, but of these every class sends once.
+    """
+    rests = _rests_by_class(streams)
+    if len(rests) < 2 or not _are_same(max(rests), min(rests)):
+        return None
+    grouped = [np.diff(find_rest_ends(stream.times)) for stream in streams if time_rests_of(stream.times) > 0]
+    return float(np.median(rests)) if max(float(take_median(sent)) for sent in grouped) > 1 else None
 
 
 def time_rests_of(times: Times) -> float:

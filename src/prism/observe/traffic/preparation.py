@@ -60,13 +60,15 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     connection, connected = number_connections(flows, pair, len(keys))
     num_connections = int(connection.max(initial=-1)) + 1
     records = order_records(flows, pair, connection, len(keys))
+    resolution_ns = find_resolution(records.start)  # Messages that a record held are placed at times of their own.
     repeated = mark_repeated(records.connection, num_connections, records.start, records.end, records.size)
     if repeated.any():
         notes.append(f"{int(repeated.sum()):,} repeated flows were left out")
         records = records.take(np.flatnonzero(~repeated))
     if connected:
         records = _leave_second_exports(_join_writes(records, num_connections, notes), num_connections, notes)
-        records = _join_stripes(records, num_connections, notes)
+        if resolution_ns < levels.MILLISECOND_NS:  # Coarser times do not tell the parts of a message from others.
+            records = _join_stripes(records, num_connections, notes)
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
@@ -82,7 +84,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         traffic.columns["stream"], traffic.connection_of, records.end - records.start, records.size, active_ns
     )
     streams = traffic.streams.with_columns(pl.Series("cut", cut))
-    return replace(traffic, sample_bytes=quantum, active_ns=active_ns, streams=streams)
+    return replace(traffic, resolution_ns=resolution_ns, sample_bytes=quantum, active_ns=active_ns, streams=streams)
 
 
 def _leave_second_exports(records: Records, num_connections: int, notes: list[str]) -> Records:
@@ -101,8 +103,6 @@ def _join_stripes(records: Records, num_connections: int, notes: list[str]) -> R
     Parts of a message are as large and pass at the same moment; connections that nearly always do so are one. Where
     other pairs have the same moments, times are too coarse to tell.
     """
-    if find_resolution(records.start) >= levels.MILLISECOND_NS:
-        return records
     again = np.zeros(len(records.start), np.bool_)  # begins with another one of its pair
     again[1:] = (records.pair[1:] == records.pair[:-1]) & (records.start[1:] == records.start[:-1])
     again[:-1] |= again[1:]
@@ -235,7 +235,6 @@ def _assemble(
         notes=notes,
         streams=streams,
         begin=pair_begin,
-        resolution_ns=find_resolution(records.start),
         connected=connected,
         nics_of_host=_count_nics(topology, endpoints),
     )

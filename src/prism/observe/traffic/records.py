@@ -190,21 +190,29 @@ def measure_samples(flows: pl.DataFrame) -> float:
 
 
 def find_quantum(sizes: Ints, rate: int | None) -> float:
-    """What sampled sizes are multiples of: packets times the sampling rate; 0 where sizes were counted in full.
+    """Bytes that a sampled packet stands for, by what sizes are multiples of; 0 where sizes were counted in full.
 
-    Tensors have round sizes too; only chance spreads one size over many multiples side by side.
+    Tensors have round sizes too; only chance spreads one size over many multiples side by side. Where a rate is named
+    and sizes are not multiplied by it, they are sums of packets.
     """
     if not len(sizes) or rate == 1:
         return 0.0
     some = sizes[:: max(1, len(sizes) // 4096)]
     common = int(np.gcd.reduce(some))
     if common <= _LARGEST_PACKET:
-        return 0.0
+        return _measure_packet(some) if rate is not None else 0.0
     times, count = np.unique(some // common, return_counts=True)
     apart = np.diff(times, prepend=-np.inf, append=np.inf)
     beside = np.minimum(apart[:-1], apart[1:]) <= _CHANCE * np.sqrt(times)
     spread = len(times) >= _MANY_SIZES and count[beside].sum() > 0.5 * len(some)
     return float(common) if rate is not None or spread else 0.0
+
+
+def _measure_packet(sizes: Ints) -> float:
+    """The usual difference of sizes that are a packet apart; headers differ by less. 0 where none are."""
+    apart = np.diff(np.unique(sizes))
+    packets = apart[(apart > levels.ONE_PERCENT * _LARGEST_PACKET) & (apart <= _LARGEST_PACKET)]
+    return float(np.median(packets)) if len(packets) > levels.SHARE_SMALL * len(apart) else 0.0
 
 
 def find_resolution(times: Ints) -> int:
