@@ -306,7 +306,48 @@ def test_pauses_of_neighbouring_steps_are_told_by_what_is_saved_in_them() -> Non
     assert found == [100.0] * 4 + [130.0, 130.0] + [100.0] * 6
 
 
-def test_a_lost_first_message_is_no_pause() -> None:
+@pytest.mark.parametrize("saves", [0, 1])
+def test_a_lost_first_message_is_no_pause(saves: int) -> None:
+    """Not even where the job writes something to storage at that moment."""
     sent = send_gradients(STEP * np.arange(12))
     lost = sent.filter(~pl.col("start_ns").is_between(660 * MS, 668 * MS))
-    assert lengths_ms(find_steps(lost, STREAMS, STEP)) == [100.0] * 12
+    written = pl.DataFrame({"start_ns": [610 * MS] * saves, "end_ns": [612 * MS] * saves})
+    assert lengths_ms(find_steps(lost, STREAMS, STEP, written)) == [100.0] * 12
+
+
+def test_a_first_step_with_as_many_messages_as_some_others_is_whole() -> None:
+    sent = send_gradients(STEP * np.arange(20))
+    lost = sent.filter(pl.col("start_ns") % (500 * MS) != 170 * MS)
+    assert lengths_ms(find_steps(lost, STREAMS, STEP)) == [100.0] * 20
+
+
+def test_a_slow_step_among_steps_that_are_alike_by_chance_is_no_pause() -> None:
+    longer = np.random.default_rng(1).uniform(-6, 6, 40)
+    longer[10:24] = np.where(np.arange(14) == 7, 4, 0)
+    longer = (longer * MS).astype(np.int64)
+    begins = STEP * np.arange(40) + np.cumsum(longer)
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP))
+    assert found[1:-1] == pytest.approx((100 + longer / MS)[1:-1], abs=0.01)
+
+
+def test_steps_whose_transfers_were_torn_into_many_records_are_no_more_steps() -> None:
+    begins = STEP * np.arange(20)
+    many = zip(begins[6:12], (80, 30, 55, 70, 40, 62), strict=True)
+    torn = np.concatenate([begin + 61 * MS + MS // 4 * np.arange(num) for begin, num in many])
+    parts = pl.DataFrame({"stream": np.zeros(len(torn), np.uint32), "start_ns": torn, "end_ns": torn})
+    sent = pl.concat([send_gradients(begins), parts])
+    assert lengths_ms(find_steps(sent, STREAMS, STEP)) == [100.0] * 20
+
+
+def test_a_mark_that_strays_to_a_longer_silence_of_the_step_is_before_no_pause() -> None:
+    """Messages from 0 to 20 and from 40 to 60 ms of every step; the second clock strays three times."""
+    begin = STEP * np.arange(20)
+    start = np.sort(np.add.outer(begin, np.array([0, 10, 20, 40, 50, 60]) * MS).ravel())
+    first, second = begin + 61 * MS, begin + 21 * MS
+    second[[5, 10, 15]] += 40 * MS
+    clocks = [
+        Clock(name=name, marks=marks, jitter=0.01, closing=True, complete=1.0)
+        for name, marks in (("dp 1", first), ("dp 2", second))
+    ]
+    chosen = choose_clock(clocks, start, np.ones(len(start), np.bool_))
+    assert chosen is not None and chosen.name == "dp 1"

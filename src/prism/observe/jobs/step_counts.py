@@ -148,8 +148,8 @@ def _find_period(
         period = grouped if _is_between_pauses(period, grouped, pauses) else period
     if period is not None and rests is not None and period > rests and _is_between_pauses(period, rests, pauses):
         shorter = [one for one in _time_uneven(single) if _SIMILAR_LENGTH * one < period]
-        agreed = [one for one in shorter if sum(_are_same(one, other) for other in shorter) > 0.5 * len(shorter)]
-        period, rhythm = min(agreed, default=None), None
+        common = [one for one in shorter if sum(_are_same(one, other) for other in shorter) > 0.5 * len(shorter)]
+        period, rhythm = min(common, default=None), None
     if saved and period is not None and _is_between_pauses(period, period, pauses):
         period, rhythm = None, None  # Several steps and a checkpoint repeat; how many they are is counted.
     if rests is not None and (period is None or _SIMILAR_LENGTH * period < rests):

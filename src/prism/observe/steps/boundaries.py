@@ -103,7 +103,7 @@ def list_clocks(
         last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
         of_dp = (streams["kind"].to_numpy() == "dp")[row]
         found = [(n, end_bursts(m, start[of_dp], end[of_dp], period_ns) if n in last else m) for n, m in found]
-    trimmed = [(name, _without_parts(mend_marks(marks, start), start)) for name, marks in found]
+    trimmed = [(name, _without_parts(_mend_by_count(marks, start, period_ns), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
     judged = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
     clocks = [c for c in judged if c is not None]
@@ -165,11 +165,15 @@ def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
 
 
 def _count_pauses(clock: Clock, start: Times) -> int:
-    """After how many marks, but not after those beside them, silence is longer than usual."""
+    """After how many marks, but not after those beside them, silence is longer than usual, and than any in a step.
+
+    A mark that strays is followed by another silence of the step.
+    """
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     lead = start[at[inside]] - clock.marks[inside]
-    late = lead > take_median(lead) + _PAUSE * clock.spacing_ns
+    longest = np.maximum.reduceat(np.diff(start, append=start[-1]), at[inside]) if inside.any() else lead
+    late = (lead > take_median(lead) + _PAUSE * clock.spacing_ns) & (lead > take_median(longest))
     beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
     return int(np.sum(late & ~beside))
 
@@ -185,6 +189,13 @@ def _silence_after(clock: Clock, start: Times) -> float:
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     return float(take_median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
+
+
+def _mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
+    """The marks, mended; or as they are where only these are a period apart, since torn transfers are many messages."""
+    mended = mend_marks(marks, start)
+    off = [abs(float(take_median(np.diff(some))) / period_ns - 1) if len(some) > 1 else 0.0 for some in (mended, marks)]
+    return marks if off[0] > _ONE_MARK >= off[1] else mended
 
 
 def mend_marks(marks: Times, start: Times) -> Times:
@@ -298,7 +309,7 @@ def _without_parts(marks: Times, start: Times) -> Times:
     sent = np.diff(np.searchsorted(start, marks))
     if len(sent) < 3:
         return marks
-    whole = sent >= (1 - _MISSING) * take_median(sent)
+    whole = sent >= min((1 - _MISSING) * float(take_median(sent)), float(sent[1:-1].min()))
     first = 0 if whole[0] else 1
     last = len(marks) if whole[-1] else len(marks) - 1
     return marks[first:last]

@@ -205,10 +205,12 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     nearby = _list_nearby(leads)
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
+    unsteady = np.maximum(unsteady, np.median(unsteady))  # A few that are alike by chance do not make others unusual.
     saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
     late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
-    chosen = np.flatnonzero(late & (saves | (alone & _lengthens(leads - lead, boundaries)[inside])))
+    lengthens = np.where(saves, *(_lengthens(leads - lead, boundaries, width)[inside] for width in (_NEARBY, 1)))
+    chosen = np.flatnonzero(late & lengthens & (saves | alone))
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
@@ -218,13 +220,19 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     return closed, opened
 
 
-def _lengthens(excess: NDArray[np.float64], boundaries: Times) -> NDArray[np.bool_]:
-    """Whether what comes late after a boundary delays the next one, too: otherwise only the first message was lost."""
+def _lengthens(excess: NDArray[np.float64], boundaries: Times, nearby: int) -> NDArray[np.bool_]:
+    """Whether what comes late after a boundary delays the next one, too: otherwise only the first message was lost.
+
+    The step is then longer than the shortest of those `nearby` on either side.
+    """
     length = np.diff(boundaries)
-    beside = np.minimum(np.append(length[1:], 2**62), np.concatenate([[2**62], length[:-1]]))
-    most = excess[: len(length)]
     found = np.ones(len(boundaries), np.bool_)
-    found[: len(most)] = length[: len(most)] - beside[: len(most)] >= _DELAYED * most
+    if len(length):
+        known = np.pad(length, nearby, constant_values=2**62)
+        around = np.lib.stride_tricks.sliding_window_view(known, 2 * nearby + 1)
+        beside = np.delete(around, nearby, axis=1).min(axis=1)
+        most = excess[: len(length)]
+        found[: len(most)] = (length - beside)[: len(most)] >= _DELAYED * most
     return found
 
 

@@ -210,7 +210,8 @@ def find_quantum(sizes: Ints, rate: int | None) -> float:
 
 def _measure_packet(sizes: Ints) -> float:
     """The usual difference of sizes that are a packet apart; headers differ by less. 0 where none are."""
-    apart = np.diff(np.unique(sizes))
+    sizes = np.unique(sizes)
+    apart = sizes[1:] - sizes[:-1]
     packets = apart[(apart > levels.ONE_PERCENT * _LARGEST_PACKET) & (apart <= _LARGEST_PACKET)]
     return float(np.median(packets)) if len(packets) > levels.SHARE_SMALL * len(apart) else 0.0
 
