@@ -7,7 +7,7 @@ import polars as pl
 from made_jobs import named
 
 from prism.observe import diagnose
-from prism.observe.traffic.torn_transfers import find_torn
+from prism.observe.traffic.torn_transfers import Torn, find_torn
 
 MS = 1_000_000
 HOSTS, STEPS, BUCKETS = 8, 40, 4
@@ -78,12 +78,31 @@ def test_two_messages_of_about_one_size_and_a_few_bytes_before_a_message_are_not
 def test_a_transfer_that_waited_twice_is_one_of_three_parts() -> None:
     # Two ranks come one after the other: what a hop may send grows, and the rest follows with the last of them.
     rows = [(0, 10.0, 10.1, 4 * MS), (0, 40.0, 40.2, 9 * MS), (0, 90.0, 92.0, 27 * MS), (1, 89.0, 92.0, 40 * MS)]
+    torn, size, joined = join_up(rows)
+    assert joined == [40 * MS] * 40
+    assert size[torn.part[torn.ends]].tolist() == [27 * MS] * 20
+    assert not torn.slowed.any()
+
+
+def join_up(rows: list[tuple[int, float, float, int]]) -> tuple[Torn, np.ndarray, list[int]]:
+    """What is found in twenty times the same records (hop, start, end in ms, bytes), and the sizes once it is joined."""
     rows = [(hop, 200.0 * i + a, 200.0 * i + b, size) for i in range(20) for hop, a, b, size in rows]
     hop, start, end, size = (np.array(column) for column in zip(*rows, strict=True))
     times = [(at * MS).astype(np.int64) for at in (start, end)]
     torn = find_torn(hop.astype(np.int64), *times, size.astype(np.int64))
     whole = size.copy()
     np.add.at(whole, torn.head, size[torn.part])
-    kept = np.delete(whole, torn.part)
-    assert kept.tolist() == [40 * MS] * 40
-    assert size[torn.part[torn.ends]].tolist() == [27 * MS] * 20
+    return torn, size, np.delete(whole, torn.part).tolist()
+
+
+def test_a_transfer_that_waits_for_every_piece_of_a_slow_hop_is_one() -> None:
+    # The slow hop sends all the time; the next one sends what it passed on, piece by piece.
+    pieces = [(0, 11.0 + 9 * i, 12.0 + 9 * i, 3_700_000) for i in range(9)]
+    torn, _, joined = join_up([(0, 2.0, 3.0, 6_700_000), *pieces, (1, 0.0, 85.0, 40_000_000)])
+    assert joined == [40_000_000] * 40
+    assert torn.slowed.all()
+
+
+def test_numbers_of_sampled_packets_add_up_by_chance_and_are_not_joined() -> None:
+    rows = [(k, 90.0, 92.0, k * 4_140) for k in range(2, 14)]
+    assert not len(join_up([(0, 40.0, 40.2, 4 * 4_140), (0, 90.0, 92.0, 5 * 4_140), *rows])[0].part)

@@ -154,7 +154,10 @@ def _join_writes(records: Records, num_connections: int, notes: list[str]) -> Re
 
 
 def _join_torn(records: Records, notes: list[str]) -> Records:
-    """The records with the parts of torn transfers as one; `begun` is what it sent before it waited for the last."""
+    """The records with the parts of torn transfers as one; `begun` is what it sent before it waited for the last.
+
+    It is below zero where a slow hop held up all of it.
+    """
     torn = find_torn(records.connection, records.start, records.end, records.size)
     if not len(torn.part):
         return records
@@ -164,7 +167,7 @@ def _join_torn(records: Records, notes: list[str]) -> Records:
     end, size, begun = records.end.copy(), records.size.copy(), np.zeros_like(records.size)
     np.add.at(size, torn.head, records.size[torn.part])
     head, tail = torn.head[torn.ends], torn.part[torn.ends]
-    end[head], begun[head] = end[tail], size[head] - size[tail]
+    end[head], begun[head] = end[tail], np.where(torn.slowed[torn.ends], -1, size[head] - size[tail])
     kept = np.ones(len(end), np.bool_)
     kept[torn.part] = False
     return replace(records, end=end, size=size, begun=begun).take(np.flatnonzero(kept))

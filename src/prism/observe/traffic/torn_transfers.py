@@ -1,8 +1,11 @@
-"""Torn transfers: a hop of a collective that waits for a late rank is cut by an exporter's idle timeout.
+"""Torn transfers: a hop of a collective that waits is cut by an exporter's idle timeout.
 
-The sender fills the buffers of its transport and waits; the rest follows once the late rank has arrived, or first some
-of it where another rank arrives before. The records add up to the size of the hops that did not wait, and the last one
-ends with a hop that began after the first: that tells them from several messages.
+Where a rank is late, the sender fills the buffers of its transport and waits; the rest follows once the late rank has
+arrived, or first some of it where another rank arrives before. The records add up to the size of the hops that did not
+wait, and the last one ends with a hop that began after the first.
+
+Where one hop is slow, the others wait for every piece that it passes on. Their records add up to its size, and last
+from when it begins until it ends. Either tells the parts of one transfer from several messages.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.traffic.numbering import group_by_number, nearest, number_keys
+from prism.observe.traffic.numbering import group_by_number, nearest
 from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
 
 Ints = NDArray[np.int64]
+
+_WAITED, _SLOWED, _APART = 0, 1, 2  # how parts go with a whole hop: for a late rank, beside a slow one, or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +30,22 @@ class TornConfig:
     """Which records may be parts of one transfer."""
 
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
+    beside: float = levels.SHARE_SMALL  # of a slow hop: by which those that wait for it may begin or end apart
     agreeing: float = levels.SHARE_MAJORITY  # share of such runs of records that end with a whole hop
-    most_parts: int = levels.MIN_STATISTICS  # of one transfer
+    most_parts: int = 64  # of one transfer: pieces of a ring over so many ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torn:
-    """Of each record that goes on with a torn transfer its row, the row of the first part, and whether it ends it."""
+    """Of each record that goes on with a torn transfer its row, the row of the first part, and whether it ends it.
+
+    `slowed` are those of transfers that a slow hop held up again and again, and no late rank.
+    """
 
     part: Ints
     head: Ints
     ends: NDArray[np.bool_]
+    slowed: NDArray[np.bool_]
 
 
 def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: TornConfig | None = None) -> Torn:
@@ -43,36 +53,28 @@ def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: Torn
     config = config or TornConfig()
     sizes, _ = list_frequent_sizes(size)
     sizes = sizes[sizes >= levels.SMALL_MESSAGE_BYTES]
+    sizes = sizes[:0] if _count_packets(sizes) else sizes
     order, begin = group_by_number(connection, int(connection.max(initial=-1)) + 1)
-    first, last, whole = _list_runs(order, begin, size, sizes, config.most_parts)
-    if not len(first):
-        return Torn(part=first, head=first, ends=np.zeros(0, np.bool_))
-    number = _number_sizes(size, sizes, EXACT_SIZE)
-    met = np.zeros(len(first), np.bool_)
-    for w in np.unique(whole).tolist():
-        own, hops = np.flatnonzero(whole == w), np.flatnonzero(number == w)
-        met[own] = _go_with(order[first[own]], order[last[own]], hops, start, end, config.together_ns)
-    # Runs of one whole, of as many parts and of the same first and last size are alike: all of them are torn, or none.
-    ends = [number[order[at]] + 1 for at in (first, last)]
-    kind, _ = number_keys(
-        ((whole * (len(sizes) + 1) + ends[0]) * (len(sizes) + 1) + ends[1]) * config.most_parts + last - first
-    )
-    share = np.bincount(kind, met) / np.bincount(kind)
-    agreeing = (share >= config.agreeing)[kind]
-    return _list_parts(order, first[agreeing], last[agreeing])
+    number = _number_sizes(size, sizes, EXACT_SIZE) if len(sizes) else np.full(len(size), -1, np.int64)
+    hops = np.flatnonzero(number >= 0)
+    hops = hops[np.lexsort((end[hops], number[hops]))]
+    bounds = np.searchsorted(number[hops], np.arange(len(sizes) + 1))
+    columns = (start, end, size, number)
+    limits = config.together_ns, config.beside, config.most_parts
+    tried, met, _ = _try_runs(order, begin, columns, sizes, hops, bounds, limits, np.zeros(0, np.bool_))
+    # Runs of one whole, of the same first and last size and of two, three or more parts are alike: torn, or none is.
+    agreed = (met >= levels.MIN_SAMPLES) & (met >= config.agreeing * tried)
+    runs = np.zeros((4, 0), np.int64)
+    if agreed.any():
+        _, _, runs = _try_runs(order, begin, columns, sizes, hops, bounds, limits, agreed)
+    return _list_parts(order, *runs)
 
 
-def _go_with(heads: Ints, tails: Ints, hops: Ints, start: Ints, end: Ints, apart_ns: int) -> NDArray[np.bool_]:
-    """Which records end with a hop that was not cut and began after the head: it waited for less long."""
-    hops = hops[np.argsort(end[hops], kind="stable")]
-    met = np.zeros(len(tails), np.bool_)
-    if not len(hops):
-        return met
-    at = np.searchsorted(end[hops], end[tails])
-    for shift in (-1, 0):
-        near = hops[np.clip(at + shift, 0, len(hops) - 1)]
-        met |= (np.abs(end[near] - end[tails]) <= apart_ns) & (start[near] > end[heads])
-    return met
+def _count_packets(sizes: Ints) -> bool:
+    """Whether sizes are numbers of sampled packets, which chance spreads over all multiples: these add up anyhow."""
+    if len(sizes) < levels.MIN_STATISTICS:
+        return False
+    return bool(np.mean(np.diff(sizes) == np.gcd.reduce(sizes)) >= levels.SHARE_LARGE)
 
 
 def _number_sizes(size: Ints, sizes: Ints, tolerance: float) -> Ints:
@@ -81,57 +83,101 @@ def _number_sizes(size: Ints, sizes: Ints, tolerance: float) -> Ints:
     return np.where(np.abs(sizes[near] - size) <= tolerance * size, near, -1)
 
 
-def _list_parts(order: Ints, first: Ints, last: Ints) -> Torn:
-    """The parts of runs of records, each in one run at most: the one that ends first, of these the longest."""
-    kept = _part_runs(first, last)
-    first, last = first[kept], last[kept]
+def _list_parts(order: Ints, first: Ints, last: Ints, how: Ints, apart: Ints) -> Torn:
+    """The parts of runs of records, each in one run at most.
+
+    Those that waited for a late rank come first, and the one that begins first: what follows a first part may add up to
+    what others send after theirs, and beside a slow hop first parts of the next message follow at once.
+    """
+    best = np.lexsort((apart, first, how))
+    kept = _part_runs(first, last, best, len(order))
+    first, last, how = first[kept], last[kept], how[kept]
     num = last - first
     run = np.repeat(np.arange(len(num)), num)
     at = first[run] + 1 + np.arange(len(run)) - np.repeat(np.cumsum(num) - num, num)
-    return Torn(part=order[at], head=order[first[run]], ends=at == last[run])
+    return Torn(part=order[at], head=order[first[run]], ends=at == last[run], slowed=how[run] == _SLOWED)
 
 
 @numba.njit(cache=True, nogil=True)
-def _part_runs(first: Ints, last: Ints) -> NDArray[np.bool_]:
-    kept = np.zeros(len(first), np.bool_)
-    taken = -1
-    for i in range(len(first)):  # in order of their ends, the longest first
-        if first[i] > taken:
+def _part_runs(first: Ints, last: Ints, best: Ints, count: int) -> NDArray[np.bool_]:
+    """Which runs share no record with one that comes before it in `best`."""
+    kept, taken = np.zeros(len(first), np.bool_), np.zeros(count, np.bool_)
+    for i in best:
+        if not taken[first[i] : last[i] + 1].any():
             kept[i] = True
-            taken = last[i]
+            taken[first[i] : last[i] + 1] = True
     return kept
 
 
 @numba.njit(cache=True, nogil=True)
-def _list_runs(order: Ints, begin: Ints, size: Ints, sizes: Ints, most_parts: int) -> tuple[Ints, Ints, Ints]:
-    """Records that follow each other on a connection and add up to a frequent size: first, last, number of the size.
+def _try_runs(
+    order: Ints, begin: Ints, columns: tuple[Ints, Ints, Ints, Ints], sizes: Ints, hops: Ints, bounds: Ints,
+    limits: tuple[int, float, int], agreed: NDArray[np.bool_],
+) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+    """Records that follow each other on a connection and add up to a frequent size: how many by kind, and how many of
+    them go with a whole hop. Of kinds that are `agreed` also the first and last of each, how it goes with one, and by
+    how much apart.
 
     Messages of about one size are several. A few bytes are a message of their own: a transfer that waits has filled the
     buffers of its transport.
     """
-    room, num = 1024, 0
-    found = np.empty((3, room), np.int64)
-    largest = sizes[-1] if len(sizes) else 0
+    start, end, size, number = columns
+    together_ns, beside, most_parts = limits
+    largest = (1 + EXACT_SIZE) * sizes[-1] if len(sizes) else 0.0
+    tried, met = np.zeros((2, len(sizes) * (len(sizes) + 1) ** 2 * levels.MIN_SAMPLES), np.int64)
+    found, num = np.empty((4, 1024), np.int64), 0
     for g in range(len(begin) - 1):
         for j in range(begin[g] + 1, begin[g + 1]):
-            total = least = most = size[order[j]]
-            until = max(begin[g], j - most_parts + 1)
-            longest = num
-            for i in range(j - 1, until - 1, -1):
+            tail = order[j]
+            total = least = most = size[tail]
+            near = np.int64(0)
+            for i in range(j - 1, max(begin[g], j - most_parts + 1) - 1, -1):
                 own = size[order[i]]
                 total, least, most = total + own, min(least, own), max(most, own)
-                if total > (1 + EXACT_SIZE) * largest or least < levels.SMALL_MESSAGE_BYTES:
+                if total > largest or least < levels.SMALL_MESSAGE_BYTES:
                     break
-                if most - least <= levels.SIZE_DIFFERENCE * most:
+                while sizes[near] < total - EXACT_SIZE * total:
+                    near += 1
+                if sizes[near] > total + EXACT_SIZE * total or most - least <= levels.SIZE_DIFFERENCE * most:
                     continue
-                near = np.searchsorted(sizes, total)
-                if near == len(sizes) or (near > 0 and total - sizes[near - 1] < sizes[near] - total):
-                    near -= 1
-                if abs(sizes[near] - total) <= EXACT_SIZE * total:
-                    if num == room:
-                        found = np.concatenate((found, np.empty((3, room), np.int64)), axis=1)
-                        room *= 2
-                    found[0, num], found[1, num], found[2, num] = i, j, near
+                kind = (near * (len(sizes) + 1) + number[order[i]] + 1) * (len(sizes) + 1) + number[tail] + 1
+                kind = kind * levels.MIN_SAMPLES + min(j - i, levels.MIN_SAMPLES) - 1
+                if len(agreed) and not agreed[kind]:
+                    continue
+                own_hops = hops[bounds[near] : bounds[near + 1]]
+                blur = beside
+                how, apart = _go_with(order[i], tail, own_hops, start, end, together_ns, blur)
+                tried[kind] += 1
+                met[kind] += how != _APART
+                if len(agreed):
+                    if num == found.shape[1]:
+                        found = np.concatenate((found, np.empty_like(found)), axis=1)
+                    found[0, num], found[1, num], found[2, num], found[3, num] = i, j, how, apart
                     num += 1
-            found[:, longest:num] = found[:, longest:num][:, ::-1].copy()
-    return found[0, :num].copy(), found[1, :num].copy(), found[2, :num].copy()
+    return tried, met, found[:, :num].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _go_with(
+    head: int, tail: int, hops: Ints, start: Ints, end: Ints, together_ns: int, beside: float
+) -> tuple[int, int]:
+    """Whether parts end with a hop that was not cut and began after the first, or pass beside one that is slow.
+
+    Also by how much apart. `hops` are in order of their ends.
+    """
+    low, high = 0, len(hops)
+    while low < high:
+        middle = (low + high) // 2
+        if end[hops[middle]] < end[tail]:
+            low = middle + 1
+        else:
+            high = middle
+    for at in (low - 1, low):
+        if 0 <= at < len(hops):
+            hop = hops[at]
+            apart, blur = abs(end[hop] - end[tail]), beside * (end[hop] - start[hop])
+            if apart <= together_ns and start[hop] > end[head]:
+                return _WAITED, apart
+            if apart <= blur and abs(start[hop] - start[head]) <= blur:
+                return _SLOWED, apart + abs(start[hop] - start[head])
+    return _APART, 2**62
