@@ -122,7 +122,7 @@ def _find_period(
     if rests is not None and grouped is not None and _are_same(rests, grouped):
         # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
-    unclear = rhythm is None or rhythm.clarity < _HALF_CLEAR
+    unclear = rhythm is None or rhythm.clarity < _CLEAR
     nested = _time_nested(single) if unclear and rests is not None else None
     if nested is not None:
         return nested  # Groups of several classes, one inside another, are steps, however seldom other things repeat.

@@ -206,8 +206,11 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
     unsteady = np.maximum(unsteady, np.median(unsteady))  # A few that are alike by chance do not make others unusual.
-    saves = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
-    late = (leads - lead > _PAUSE * period_ns) & (saves | (leads - lead > _UNUSUAL * unsteady))
+    until = sent.start[at[inside]]
+    written = sent.share_saving(boundaries[inside], until) * (until - boundaries[inside])
+    # Logs and other files take less long to write.
+    saves = sent.begins_saving(boundaries[inside], until) & (written >= _SAVING * (leads - lead))
+    late = (leads - lead > _PAUSE * period_ns) & (leads - lead > _UNUSUAL * unsteady)
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
     lengthens = np.where(saves, *(_lengthens(leads - lead, boundaries, width)[inside] for width in (_NEARBY, 1)))
     chosen = np.flatnonzero(late & lengthens & (saves | alone))
