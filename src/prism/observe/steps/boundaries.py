@@ -192,10 +192,15 @@ def _silence_after(clock: Clock, start: Times) -> float:
 
 
 def _mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
-    """The marks, mended; or as they are where only these are a period apart, since torn transfers are many messages."""
+    """The marks, mended; or as they are where these are a period apart and no two steps have as many messages.
+
+    Transfers that are torn or merged make steps of many numbers of messages.
+    """
     mended = mend_marks(marks, start)
     off = [abs(float(take_median(np.diff(some))) / period_ns - 1) if len(some) > 1 else 0.0 for some in (mended, marks)]
-    return marks if off[0] > _ONE_MARK >= off[1] else mended
+    sent = np.diff(np.searchsorted(start, marks))
+    alike = np.mean(np.abs(sent - np.median(sent)) <= _SAME_COUNT * np.median(sent)) if len(sent) else 1.0
+    return marks if off[1] <= _ONE_MARK and (off[0] > _ONE_MARK or alike < levels.SHARE_HALF) else mended
 
 
 def mend_marks(marks: Times, start: Times) -> Times:
