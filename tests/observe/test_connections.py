@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.observe.jobs.step_counts import StreamStarts, choose_period, find_rest_ends, time_rests
-from prism.observe.parallelism.connections import Connection, begin_as_one, ends_as_one, measure_bond
+from prism.observe.parallelism.connections import (
+    Connection,
+    _measure_connection,
+    begin_as_one,
+    ends_as_one,
+    measure_bond,
+)
 from prism.observe.traffic.period import pack_starts
 
 STEPS = 40
@@ -96,3 +102,12 @@ def test_steps_between_checkpoints_are_not_taken_for_one_step() -> None:
     pauses = first[5::5] - 300_000_000
     period = choose_period(streams, single, single, pauses, 1000)
     assert period == pytest.approx(200_000_000, rel=0.05)
+
+
+def test_a_message_of_one_sampled_packet_is_moved_as_far_as_others_usually_are() -> None:
+    length = np.array([0, 4_000, 8_000, 6_000, 0])
+    packets = np.array([1, 4, 2, 3, 2])
+    rows, start = np.arange(5), np.arange(5) * 1_000_000
+    shortest, moved = _measure_connection(rows, start, start + length, packets * 100, 100.0)
+    assert shortest == 0.0
+    assert moved.tolist() == [6_000.0, 1_000.0, 4_000.0, 2_000.0, 3_000.0]

@@ -142,10 +142,12 @@ def _list_silences(
 @numba.njit(cache=True, nogil=True)
 def _measure_connection(rows: Ints, start: Ints, end: Ints, size: Ints, sample_bytes: float) -> tuple[float, Floats]:
     """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
-    length, moved = np.empty(len(rows)), np.empty(len(rows))
+    length = (end[rows] - start[rows]).astype(np.float64)
+    timed = length[length > 0]
+    usual = find_median(timed.copy()) if len(timed) else 0.0  # What one sampled packet shows has no length.
+    moved = np.empty(len(rows))
     for k in range(len(rows)):
-        length[k] = end[rows[k]] - start[rows[k]]
-        moved[k] = length[k] * sample_bytes / max(size[rows[k]], 1)
+        moved[k] = (length[k] or usual) * sample_bytes / max(size[rows[k]], 1)
     return interpolate_quantile(length, _UNDELAYED), moved
 
 
