@@ -158,3 +158,10 @@ def test_one_connection_that_seems_to_take_turns_does_as_the_others_do() -> None
     meets, turns = {"answered": 1.0, "together": 1.0}, {"answered": 1.0, "together": 0.9}
     rows = [stream(i, i, i + 8, 1e8, 50, **(turns if i == 3 else meets)) for i in range(8)]
     assert kinds(rows) == ["dp"] * 8
+
+
+def test_a_part_of_a_message_that_got_stuck_between_two_stages_is_the_pipelines() -> None:
+    turns = {"answered": 1.0, "together": 0.2}
+    there, back = stream(0, 0, 8, 3.3e7, 14, **turns), stream(1, 8, 0, 3.3e7, 14, **turns)
+    stuck = stream(2, 0, 8, 8e6, 1) | {"unit": 0, "pair": 0}
+    assert label_pairs(pl.DataFrame([there, back, stuck]))["kind"].to_list() == ["pp", "pp", "pp"]

@@ -107,10 +107,12 @@ def _with_wraps(streams: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_connection(streams: pl.DataFrame) -> pl.DataFrame:
-    """A connection of a pipeline carries nothing else, so one that mostly carries collectives is none of a pipeline."""
+    """A connection of a pipeline carries nothing else, so what carries most of its bytes decides for all of it."""
     load, piped = pl.col("bytes") * pl.col("num"), pl.col("role") == "pp"
-    mixed = piped & ((load * piped).sum().over("unit") < 0.5 * load.sum().over("unit"))
-    return streams.with_columns(pl.when(mixed).then(pl.lit("exchange")).otherwise("role").alias("role"))
+    mostly = (load * piped).sum().over("unit") >= 0.5 * load.sum().over("unit")
+    regular = pl.col("role") != "rare"
+    role = pl.when(regular & mostly).then(pl.lit("pp")).when(piped).then(pl.lit("exchange")).otherwise("role")
+    return streams.with_columns(role.alias("role"))
 
 
 def _without_strays(streams: pl.DataFrame) -> pl.DataFrame:
