@@ -46,6 +46,13 @@ def test_groups_that_end_alike_by_chance_are_as_small_as_the_others(ending_as_on
     assert len(found.connections) == len(found.load) == groups
 
 
+@pytest.mark.parametrize(("slower", "groups"), [(1.0, 4), (2.5, 1)])
+def test_a_connection_at_a_slow_place_ends_apart_and_is_no_group(slower: float, groups: int) -> None:
+    *others, slow = make_connections([3, 1])
+    connections = [*others, replace(slow, shortest=slower * slow.shortest)]
+    assert len(_group_connections(connections, [1.0] * 4, 1_000.0).connections) == groups
+
+
 def test_stages_that_send_at_other_times_are_counted_by_these_and_not_by_how_much_they_send() -> None:
     first, *others = make_connections([4])
     late = [replace(c, start=c.start + 50_000_000, end=c.end + 50_000_000) for c in others[1:]]

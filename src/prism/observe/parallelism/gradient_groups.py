@@ -279,6 +279,7 @@ def _group_connections(connections: list[Connection], loads: list[float], sharp_
             load.append(sent)
         else:
             groups[at].append(connection)
+    groups, load = _join_slow(groups, load)
     strays = 1 < len(groups) < len(connections) / 2 and sorted(map(len, groups))[-2] == 1
     if strays and max(connection.noise for connection in connections) > 0:
         # Sampled: the clock of one may be off by too much to be compared.
@@ -290,6 +291,21 @@ def _group_connections(connections: list[Connection], loads: list[float], sharp_
         load = [sent for group, sent in zip(groups, load, strict=True) for _ in range(0, len(group), size)]
         groups = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
     return _Groups(connections=groups, load=load)
+
+
+def _join_slow(groups: list[list[Connection]], load: list[float]) -> tuple[list[list[Connection]], list[float]]:
+    """The groups with single connections at a slow place in the largest, if that holds most: these end apart anyway."""
+    most = max(range(len(groups)), key=lambda i: len(groups[i]))
+    if 2 * len(groups[most]) <= sum(map(len, groups)):
+        return groups, load
+    usual = math.log(max(groups[most][0].shortest, 1.0))
+    slow = [
+        i
+        for i, group in enumerate(groups)
+        if len(group) == 1 and abs(math.log(max(group[0].shortest, 1.0)) - usual) > math.log(levels.RATIO_LONGER)
+    ]
+    joined = [[*g, *(groups[k][0] for k in slow)] if i == most else g for i, g in enumerate(groups) if i not in slow]
+    return joined, [sent for i, sent in enumerate(load) if i not in slow]
 
 
 def _count_groups(groups: _Groups, period_ns: float) -> GradientGroups:
