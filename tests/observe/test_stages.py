@@ -7,8 +7,14 @@ import polars as pl
 import pytest
 
 from prism.observe.jobs.same_job import are_same_job
-from prism.observe.parallelism.message_streams import _share_together
-from prism.observe.parallelism.stages import StageMap, find_exchanging_ways, list_onward_streams, spread_over_nics
+from prism.observe.parallelism.message_streams import _share_together, _twins
+from prism.observe.parallelism.stages import (
+    StageMap,
+    find_exchanging_ways,
+    find_stages,
+    list_onward_streams,
+    spread_over_nics,
+)
 from prism.observe.traffic.preparation import prepare_traffic
 
 _MS = 1_000_000
@@ -115,3 +121,26 @@ def test_what_interleaved_stages_hand_back_the_same_way_is_of_no_other_ranks() -
     onward = list_onward_streams(sent, stages, "unit")
     assert sorted(onward["unit"]) == [1, 3]
     assert onward["from"].to_list() == [0, 0]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_path_does_not_turn_round_where_times_are_coarse(turned: bool) -> None:
+    # Stage 0 sends at once; activations of stage 1 and gradients of stage 2 leave in seconds that rounding swaps.
+    first = {(0, 1): 0, (1, 0): 3, (1, 2): 3, (2, 1): 2}
+    rows = [
+        (number, *((2 - e for e in way) if turned else way), (10 * step + at) * 1000 * _MS)
+        for step in range(8)
+        for number, (way, at) in enumerate(first.items())
+    ]
+    sent = pl.DataFrame(rows, schema=["stream", "src", "dst", "start_ns"], orient="row").sort("start_ns")
+    found = find_stages(sent.with_columns(end_ns="start_ns"), np.arange(9) * 10_000 * _MS, np.array([5, 6, 7]))
+    assert found.chains == (((2, 1, 0) if turned else (0, 1, 2)),)
+
+
+def test_answers_are_alike_where_records_hold_two_messages_of_one_way() -> None:
+    table = {
+        "bytes": np.array([4e6, 8e6, 5e6]),
+        "spread": np.array([0.0, 0.3, 0.0]),
+        "num": np.array([80.0, 40.0, 80.0]),
+    }
+    assert _twins(table, 0, np.array([1, 2])).tolist() == [1]

@@ -153,3 +153,12 @@ def test_hosts_that_lie_apart_and_sum_besides_hold_copies_of_experts() -> None:
     assert (layout.dp.value, layout.ep.value) == (32, 16)
     assert found.kinds[0, 2] == "dp"
     assert found.kinds[0, 1] == "ep"
+
+
+def test_stages_that_send_little_beside_their_gradients_are_stages() -> None:
+    rank = {(s, r): 2 * s + r for s in range(3) for r in range(2)}
+    sent = {(rank[s, r], rank[near, r]): [20_000] for s, r in rank for near in {s - 1, s + 1} & {0, 1, 2}}
+    sent |= {(rank[s, r], rank[s, 1 - r]): [1_000_000] for s, r in rank}
+    found = read(sent)
+    assert found is not None
+    assert (found.pp, found.dp) == (3, 2)

@@ -22,7 +22,7 @@ Edge = tuple[int, int]
 class VolumeConfig:
     """How volumes are compared."""
 
-    light: float = levels.SHARE_NEGLIGIBLE  # of the heaviest pair: pairs that send less carry norms and the like
+    light: float = levels.ONE_PERCENT  # of the heaviest pair: pairs that send less carry norms and the like
     few: float = levels.ONE_PERCENT  # of the heaviest connection: the same of connections
     both_ways: float = levels.SHARE_SMALL  # of an edge's bytes that come back, where both ways carry something
     other_class: float = levels.SHARE_SMALL  # of the logarithm of bytes

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.traffic.numbering import group_by_number
-from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
+from prism.observe.traffic.records import EXACT_SIZE, find_resolution, list_frequent_sizes
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,8 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
     if not candidates or not len(connection):
         return Split(messages=messages, single_ns=single)
     order, begin = group_by_number(connection, int(connection.max()) + 1)
-    shortest = _find_shortest_gaps(order, begin, start, end)
+    # Times that are rounded may hide as much of a silence.
+    shortest = _find_shortest_gaps(order, begin, start, end) + find_resolution(start)
     for base, whole, count, took in candidates:
         near = EXACT_SIZE
         bases = np.bincount(connection[np.abs(size - base) <= near * base], minlength=len(begin) - 1)
