@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from prism.observe.jobs.same_job import are_same_job
-from prism.observe.parallelism.message_streams import _share_together, _twins
+from prism.observe.parallelism.message_streams import _share_together
 from prism.observe.parallelism.stages import (
     StageMap,
     find_exchanging_ways,
@@ -135,12 +135,3 @@ def test_a_path_does_not_turn_round_where_times_are_coarse(turned: bool) -> None
     sent = pl.DataFrame(rows, schema=["stream", "src", "dst", "start_ns"], orient="row").sort("start_ns")
     found = find_stages(sent.with_columns(end_ns="start_ns"), np.arange(9) * 10_000 * _MS, np.array([5, 6, 7]))
     assert found.chains == (((2, 1, 0) if turned else (0, 1, 2)),)
-
-
-def test_answers_are_alike_where_records_hold_two_messages_of_one_way() -> None:
-    table = {
-        "bytes": np.array([4e6, 8e6, 5e6]),
-        "spread": np.array([0.0, 0.3, 0.0]),
-        "num": np.array([80.0, 40.0, 80.0]),
-    }
-    assert _twins(table, 0, np.array([1, 2])).tolist() == [1]

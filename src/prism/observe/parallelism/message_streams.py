@@ -272,15 +272,11 @@ def _index_ends(src: Ints, dst: Ints) -> Callable[[int, int], Ints]:
 
 
 def _twins(table: dict[str, Floats], i: int, candidates: Ints) -> Ints:
-    """Streams among the candidates that carry messages of the same size which varies as much, or as much in all.
-
-    A record may hold two messages that follow each other closely.
-    """
+    """Streams among the candidates that carry messages of the same size, or whose size varies as much."""
     near = max(_SAME_SIZE, 2 * float(table["spread"][i]))
     size = np.abs(table["bytes"][candidates] / max(table["bytes"][i], 1.0) - 1) <= near
     varies = np.abs(table["spread"][candidates] - table["spread"][i]) <= _SAME_SIZE
-    load = table["bytes"] * table["num"]
-    alike: Ints = candidates[(size & varies) | (np.abs(load[candidates] / max(load[i], 1.0) - 1) <= _SAME_SIZE)]
+    alike: Ints = candidates[size & varies]
     return alike
 
 
