@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from observe_captures import print_reliability
+from observe_captures import Board, print_reliability, score_capture
 from observe_scoreboard import FIGURES, Tally, score_one, score_or_fail
 from prism.scenarios import load_scenario, make_scenario
 
@@ -77,3 +77,15 @@ def test_a_method_that_breaks_has_found_nothing(monkeypatch: pytest.MonkeyPatch)
     tally = score_or_fail(made, "prism", with_spans=False)
     assert (tally.failed, tally.jobs, tally.jobs_exact, tally.steps_missed) == (1, 1, 0, tally.steps)
     assert "ZeroDivisionError" in tally.wrong[0]
+
+
+@pytest.mark.parametrize(("named", "right"), [("job-1", 1), ("job-2", 0)])
+def test_a_culprit_that_is_the_job_itself_is_right_under_the_name_that_it_has_here(named: str, right: int) -> None:
+    planted = {"kind": "load_imbalance", "type": "job|group", "id": "uneven", "endpoints": ["10.0.0.1"]}
+    job = {"name": "uneven", "endpoints": ["10.0.0.1"], "dp": 1, "pp": 1, "pairs": [], "steps": [], "culprit": planted}
+    layout = {"dp": 1, "pp": 1, "confidence": 0.9}
+    found = {"id": "job-1", "endpoints": ["10.0.0.1"], "layout": layout, "pairs": [], "steps": []}
+    finding = {"job": "job-1", "kind": "load_imbalance", "culprit": {"type": "job", "id": named}, "score": 0.9}
+    board = Board()
+    score_capture(board, {"jobs": [found], "findings": [finding]}, {"jobs": [job]}, "hand-made")
+    assert (board.first, board.false) == (right, 1 - right)
