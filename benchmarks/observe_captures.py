@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 STEP_ERROR = 0.001
 BINS = ((0.0, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))  # of confidence
 FIGURES = (
@@ -187,10 +185,10 @@ def _is_one_of_two(planted: dict[str, Any] | None, finding: dict[str, Any]) -> b
 def run_capture(folder: Path) -> tuple[Board, int]:
     """Diagnose one capture and score it; also how many flows it has."""
     from prism.observe import diagnose
-    from prism.records import TOPOLOGY, read_table
+    from prism.records import TOPOLOGY, load_flows, read_table
 
     board = Board()
-    records = pl.read_parquet(folder / "flows.parquet")
+    records = load_flows([folder / "flows.parquet"]).flows  # as `prism diagnose` reads them
     truth = json.loads((folder / "truth.json").read_text())
     try:
         document = diagnose(records, read_table(folder / "topology.csv", TOPOLOGY)).to_json()

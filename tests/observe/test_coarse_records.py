@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from prism.observe.traffic.preparation import prepare_traffic
+from prism.observe.traffic.records import find_quantum
 
 SECOND = 1_000_000_000
 
@@ -103,3 +104,11 @@ def test_writes_that_follow_each_other_at_once_are_one_transfer(size: int, joine
     traffic = prepare_traffic(flows.with_columns(end_ns=pl.col("start_ns") + 97_000))
     assert any("40 writes" in note and "5 transfers" in note for note in traffic.notes) == joined
     assert traffic.pairs["bytes"].to_list() == [40 * size]
+
+
+@pytest.mark.parametrize("rate", [1, 200, 5_000])
+def test_sums_of_sampled_packets_are_the_same_whether_a_reader_multiplied_them(rate: int) -> None:
+    rng = np.random.default_rng(0)
+    packets, headers = rng.poisson(40, 4_000) + 1, rng.integers(0, 3, 4_000)
+    sums = (packets * 4_146 + 2 * headers).astype(np.int64)
+    assert find_quantum(sums * rate, max(rate, 200)) == pytest.approx(4_146 * rate, rel=0.01)

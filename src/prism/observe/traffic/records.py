@@ -198,9 +198,10 @@ def find_quantum(sizes: Ints, rate: int | None) -> float:
     if not len(sizes) or rate == 1:
         return 0.0
     some = sizes[:: max(1, len(sizes) // 4096)]
+    scale = rate if rate and not np.any(some % rate) else 1
     common = int(np.gcd.reduce(some))
-    if common <= _LARGEST_PACKET:
-        return _measure_packet(some) if rate is not None else 0.0
+    if common <= max(_LARGEST_PACKET, levels.ONE_PERCENT * _LARGEST_PACKET * scale):
+        return scale * _measure_packet(some // scale) if rate is not None else 0.0
     times, count = np.unique(some // common, return_counts=True)
     apart = np.diff(times, prepend=-np.inf, append=np.inf)
     beside = np.minimum(apart[:-1], apart[1:]) <= _CHANCE * np.sqrt(times)
