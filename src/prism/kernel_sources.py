@@ -35,6 +35,7 @@ KERNEL_SOURCES = (
     "observe/traffic/merged_records.py",
     "observe/traffic/numbering.py",
     "observe/traffic/period.py",
+    "observe/traffic/records.py",
     "observe/traffic/torn_transfers.py",
     "records/findings.py",
     "records/spans.py",

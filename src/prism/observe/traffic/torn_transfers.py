@@ -23,6 +23,7 @@ from prism.observe.traffic.records import EXACT_SIZE, list_frequent_sizes
 Ints = NDArray[np.int64]
 
 _WAITED, _SLOWED, _APART = 0, 1, 2  # how parts go with a whole hop: for a late rank, beside a slow one, or not at all
+_FEW, _SMALL, _UNLIKE = levels.MIN_SAMPLES, levels.SMALL_MESSAGE_BYTES, levels.SIZE_DIFFERENCE  # for compiled passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def _try_runs(
     start, end, size, number = columns
     together_ns, beside, most_parts = limits
     largest = (1 + EXACT_SIZE) * sizes[-1] if len(sizes) else 0.0
-    tried, met = np.zeros((2, len(sizes) * (len(sizes) + 1) ** 2 * levels.MIN_SAMPLES), np.int64)
+    tried, met = np.zeros((2, len(sizes) * (len(sizes) + 1) ** 2 * _FEW), np.int64)
     found, num = np.empty((4, 1024), np.int64), 0
     for g in range(len(begin) - 1):
         for j in range(begin[g] + 1, begin[g + 1]):
@@ -134,14 +135,14 @@ def _try_runs(
             for i in range(j - 1, max(begin[g], j - most_parts + 1) - 1, -1):
                 own = size[order[i]]
                 total, least, most = total + own, min(least, own), max(most, own)
-                if total > largest or least < levels.SMALL_MESSAGE_BYTES:
+                if total > largest or least < _SMALL:
                     break
                 while sizes[near] < total - EXACT_SIZE * total:
                     near += 1
-                if sizes[near] > total + EXACT_SIZE * total or most - least <= levels.SIZE_DIFFERENCE * most:
+                if sizes[near] > total + EXACT_SIZE * total or most - least <= _UNLIKE * most:
                     continue
                 kind = (near * (len(sizes) + 1) + number[order[i]] + 1) * (len(sizes) + 1) + number[tail] + 1
-                kind = kind * levels.MIN_SAMPLES + min(j - i, levels.MIN_SAMPLES) - 1
+                kind = kind * _FEW + min(j - i, _FEW) - 1
                 if len(agreed) and not agreed[kind]:
                     continue
                 own_hops = hops[bounds[near] : bounds[near + 1]]
