@@ -45,16 +45,9 @@ def test_jobs_that_end_or_begin_are_not_hung(tmp_path: Path) -> None:
     assert not [f for f in found.findings if f.kind in ("hang", "restart")]
 
 
-@pytest.mark.parametrize("name", ["fine_zero", "fine_serving"])
-def test_where_nobody_else_is_waited_for_there_is_one_rank_per_nic(tmp_path: Path, name: str) -> None:
-    found, jobs = look(tmp_path, name)
-    for job in jobs:
-        (said,) = (one for one in found.jobs if set(one.endpoints) == set(job["endpoints"]))
-        assert (said.layout.dp.value, said.layout.pp.value) == (job["dp"], job["pp"]), job["name"]
-
-
-@pytest.mark.parametrize("name", ["coarse_seconds", "fine_slow_leaf"])
-def test_whole_seconds_and_slow_switches_leave_the_layout(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["fine_zero", "fine_serving", "coarse_seconds", "fine_slow_leaf"])
+def test_the_layout_is_that_of_the_program(tmp_path: Path, name: str) -> None:
+    """Where nobody but the visible ranks is waited for, where times are whole seconds, and beside a slow switch."""
     found, jobs = look(tmp_path, name)
     for job in jobs:
         (said,) = (one for one in found.jobs if set(one.endpoints) == set(job["endpoints"]))

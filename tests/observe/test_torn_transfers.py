@@ -106,3 +106,8 @@ def test_a_transfer_that_waits_for_every_piece_of_a_slow_hop_is_one() -> None:
 def test_numbers_of_sampled_packets_add_up_by_chance_and_are_not_joined() -> None:
     rows = [(k, 90.0, 92.0, k * 4_140) for k in range(2, 14)]
     assert not len(join_up([(0, 40.0, 40.2, 4 * 4_140), (0, 90.0, 92.0, 5 * 4_140), *rows])[0].part)
+
+
+def test_tensors_of_one_and_two_layers_are_no_parts_of_one_of_four() -> None:
+    rows = [(0, 10.0, 12.0, 396_000), (0, 40.0, 44.0, 790_700), (0, 90.0, 92.0, 396_000), (1, 89.0, 92.0, 1_583_000)]
+    assert not len(join_up(rows)[0].part)
