@@ -109,5 +109,5 @@ def test_numbers_of_sampled_packets_add_up_by_chance_and_are_not_joined() -> Non
 
 
 def test_tensors_of_one_and_two_layers_are_no_parts_of_one_of_four() -> None:
-    rows = [(0, 10.0, 12.0, 396_000), (0, 40.0, 44.0, 790_700), (0, 90.0, 92.0, 396_000), (1, 89.0, 92.0, 1_583_000)]
+    rows = [(0, 10.0, 12.0, 790_700), (0, 40.0, 44.0, 395_900), (0, 88.0, 92.0, 396_500), (1, 88.0, 92.0, 1_583_000)]
     assert not len(join_up(rows)[0].part)

@@ -120,7 +120,8 @@ def _try_runs(
     how much apart.
 
     Messages of about one size are several. A few bytes are a message of their own: a transfer that waits has filled the
-    buffers of its transport.
+    buffers of its transport. One that waits more than once passes most of its bytes later: tensors of two, one and one
+    layers add up to one of four, too.
     """
     start, end, size, number = columns
     together_ns, beside, most_parts = limits
@@ -145,10 +146,9 @@ def _try_runs(
                 kind = kind * _FEW + min(j - i, _FEW) - 1
                 if len(agreed) and not agreed[kind]:
                     continue
-                if j - i > 1 and _are_multiples(size[order[i : j + 1]], least):
-                    continue
                 own_hops = hops[bounds[near] : bounds[near + 1]]
-                how, apart = _go_with(order[i], tail, own_hops, start, end, together_ns, beside)
+                apart_ns = together_ns if own < most or j - i == 1 else -1
+                how, apart = _go_with(order[i], tail, own_hops, start, end, apart_ns, beside)
                 tried[kind] += 1
                 met[kind] += how != _APART
                 if len(agreed):
@@ -157,16 +157,6 @@ def _try_runs(
                     found[0, num], found[1, num], found[2, num], found[3, num] = i, j, how, apart
                     num += 1
     return tried, met, found[:, :num].copy()
-
-
-@numba.njit(cache=True, nogil=True)
-def _are_multiples(sizes: Ints, least: int) -> bool:
-    """Whether all sizes are multiples of the least: tensors of one, two and four layers add up, whatever waits."""
-    for size in sizes:
-        times = size / least
-        if abs(times - round(times)) > _UNLIKE:
-            return False
-    return True
 
 
 @numba.njit(cache=True, nogil=True)
