@@ -18,6 +18,7 @@ from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, Ints
 from prism.observe.findings.cost import settle
 from prism.observe.findings.windows import Window
+from prism.observe.traffic.numbering import group_by_number
 from prism.records.findings import Finding
 
 _FIRST = levels.SHARE_HALF  # of what follows: a first part is less
@@ -89,12 +90,14 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     """The bursts of a job that only sums gradients; of a transfer that was joined, what it sent before it waited."""
     if not (case.streams.filter(pl.col("role") != "rare")["kind"] == "dp").all():
         return None
-    units = case.streams.select("stream", "unit")
-    own = case.messages.filter(pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES).join(units, on="stream", how="left")
-    own = own.sort("start_ns")
-    start, end, size = (own[c].to_numpy() for c in ("start_ns", "end_ns", "bytes"))
-    begun = own["begun"].to_numpy() if "begun" in own.columns else np.zeros(len(start), np.int64)
-    silence = _find_idle_timeout(own)
+    rows = np.flatnonzero(case.messages["bytes"].to_numpy() >= levels.SMALL_MESSAGE_BYTES)
+    rows = rows[np.argsort(case.messages["start_ns"].to_numpy()[rows], kind="stable")]
+    start, end, size, stream = (case.messages[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "bytes", "stream"))
+    begun = case.messages["begun"].to_numpy()[rows] if "begun" in case.messages.columns else np.zeros_like(start)
+    units, unit = np.unique(case.streams["unit"].to_numpy(), return_inverse=True)
+    unit_of = np.zeros(int(case.streams["stream"].max()) + 1, np.int64)  # type: ignore[arg-type]
+    unit_of[case.streams["stream"].to_numpy()] = unit
+    silence = _find_idle_timeout(unit_of[stream], len(units), start, end)
     if silence is None:
         return None
     reach = np.maximum.accumulate(np.where(begun > 0, start, end))
@@ -102,7 +105,7 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     first = np.flatnonzero(fresh)
     burst = np.cumsum(fresh) - 1
     amount = np.where(begun > 0, begun, size).astype(np.float64)
-    src, dst = (host[own[side].to_numpy().astype(np.int64)] for side in ("src", "dst"))
+    src, dst = (host[case.messages[side].to_numpy()[rows]] for side in ("src", "dst"))
     sent, taken = np.zeros((2, len(first), num_hosts))
     np.add.at(sent, (burst, src), amount)
     np.add.at(taken, (burst, dst), amount)
@@ -112,12 +115,13 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
     return Bursts(begin_ns=start[first], end_ns=reach[last], sent=sent, kept=taken - sent, before=before)
 
 
-def _find_idle_timeout(own: pl.DataFrame) -> int | None:
+def _find_idle_timeout(unit: Ints, count: int, start: Ints, end: Ints) -> int | None:
     """The shortest silence between two records of one connection: an exporter merges what follows sooner.
 
     None where it is shorter than any exporter waits: then each transfer has a record of its own.
     """
-    silence = (pl.col("start_ns") - pl.col("end_ns").shift(1)).over("unit").alias("silence")
-    found = own.select(silence).filter(pl.col("silence") > 0)["silence"].to_numpy()
-    shortest = int(found.min(initial=2**62))
+    order, begin = group_by_number(unit, count)
+    silence = start[order][1:] - end[order][:-1]
+    silence[begin[(begin > 0) & (begin < len(order))] - 1] = 0  # where the next unit begins
+    shortest = int(silence[silence > 0].min(initial=2**62))
     return shortest if levels.MILLISECOND_NS <= shortest < 2**62 else None

@@ -104,10 +104,12 @@ class Scores:
         It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest. A
         few steps may be long for a reason of their own, such as the start of a program or a pause: they name nobody.
         """
-        causes = (self.settle(at, window or self.find_window(at)) for at in range(len(self.candidates)))
-        for cause in sorted(causes, key=lambda c: (-c.gain, len(c.members))):
-            if cause.gain <= 0:
+        windows = [window or self.find_window(at) for at in range(len(self.candidates))]
+        gain = [sum_steps(self.gain[at, w.first : w.last + 1]) for at, w in enumerate(windows)]
+        for at in sorted(range(len(gain)), key=lambda i: (-gain[i], len(self.candidates[i].members))):
+            if gain[at] <= 0:
                 return None
+            cause = self.settle(at, windows[at])
             if cause.window.mean >= least and cause.window.length >= levels.MIN_TWO and fits(cause):
                 return cause
         return None

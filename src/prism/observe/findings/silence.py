@@ -104,6 +104,10 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     The endpoint that stopped begins none, so one of two is as many as there can be.
     """
     cut = find_stalled(case, begin_ns - round(usual), begin_ns)
+    num = len(case.job.endpoints)
+    enough = max(min(2, num - 1), _STALLED * num)
+    if cut["src"].n_unique() < enough:
+        return False
     # A capture that ends cuts what is under way, whatever was sent of it: a record that ends within the time of a
     # transfer before may be such a one, and so may one that waits no longer than transfers were held up before. A
     # transfer that gets nowhere stops earlier, or where the buffers of its transport are full, at one size, which is
@@ -114,8 +118,7 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     if not (alike and held_up_ns <= levels.SHARE_NEGLIGIBLE * usual):
         margin = max(_ONE_MOMENT * usual, held_up_ns, float(usual_ns or 0.0))  # type: ignore[arg-type]
         cut = cut.filter(pl.col("end_ns") + margin < end_ns)
-    num = len(case.job.endpoints)
-    return cut["src"].n_unique() >= max(min(2, num - 1), _STALLED * num)
+    return cut["src"].n_unique() >= enough
 
 
 def _measure_hold_up(case: Case, until_ns: int) -> float:

@@ -55,16 +55,18 @@ class FirstToStop:
 
 def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     """src dst start_ns end_ns bytes: last messages of pairs, begun in a stretch of time, far smaller than others."""
-    seen = np.bincount(case.messages["stream"].to_numpy())
-    steady = pl.Series(seen >= _USUAL_SIZE).gather(case.messages["stream"])
-    usual = case.messages.filter(steady).group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
-    last = case.messages.with_columns(steady=steady)
-    last = last.filter((pl.col("start_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns))
-    last = last.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
+    stream, start = (case.messages[c].to_numpy() for c in ("stream", "start_ns"))
+    steady = np.bincount(stream) >= _USUAL_SIZE
+    columns = ["src", "dst", "start_ns", "end_ns", "bytes"]
+    own = case.messages.select(*columns, "stream")[np.flatnonzero((start >= begin_ns) & (start <= end_ns))]
+    last = own.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
     # What is always as small, such as the acknowledgements of a transport, was not cut, nor were a few numbers.
-    last = last.filter(~pl.col("steady") & (pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES))
+    last = last.filter(~steady[last["stream"].to_numpy()] & (last["bytes"] >= levels.SMALL_MESSAGE_BYTES).to_numpy())
+    if last.is_empty():
+        return last.select(columns)
+    usual = case.messages.filter(steady[stream]).group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
     cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
-    return cut.select("src", "dst", "start_ns", "end_ns", "bytes")
+    return cut.select(columns)
 
 
 def find_standstill(case: Case, last: int, until: int) -> Standstill | None:

@@ -134,8 +134,8 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
     for excess, partly in ((both_ways, False), (transfers.against_past, True)):
         noise = _noise(excess)
         threshold = max(_SLOWER, 4 * noise)
-        above = np.where(np.isnan(excess), False, excess > threshold)
-        for row in np.flatnonzero(above.any(axis=1)).tolist():
+        most_s = np.where(excess > threshold, transfers.extra_s, -np.inf).max(axis=1, initial=-np.inf)
+        for row in np.flatnonzero(most_s >= _MATTERS * step_s).tolist():
             slow = _judge(transfers, excess[row], row, threshold, noise)
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue

@@ -106,7 +106,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
 
 def _code(off: Floats) -> float:
     """What the residuals of a prediction take to write down, in nats each: a Laplace distribution with a few strays."""
-    scale = max(float(np.median(off)) / np.log(2.0), _LEAST_SCALE)
+    scale = max(float(take_median(off)) / np.log(2.0), _LEAST_SCALE)
     density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
     return float(-np.log(density).mean())
 

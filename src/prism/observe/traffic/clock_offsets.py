@@ -134,15 +134,18 @@ def _compare_two(one: StreamStarts, other: StreamStarts) -> float:
 def _list_streams(flows: pl.DataFrame, topology: pl.DataFrame | None) -> dict[frozenset[str], list[StreamStarts]]:
     """By two hosts the streams between them, one each way for every exporter."""
     host = dict(topology.select("address", "host").iter_rows()) if topology is not None else {}
-    times = (c.head(_MOST_MESSAGES) for c in (pl.col("start_ns"), pl.coalesce("end_ns", "start_ns").alias("end_ns")))
-    grouped = flows.group_by("src", "dst", "_exporter", maintain_order=True).agg(*times)
-    grouped = grouped.filter(pl.col("start_ns").list.len() >= _ENOUGH).head(_MOST_STREAMS)
+    start, end = (c.head(_MOST_MESSAGES) for c in (pl.col("start_ns"), pl.coalesce("end_ns", "start_ns")))
+    grouped = flows.group_by("src", "dst", "_exporter", maintain_order=True).agg(
+        start.sort().alias("begun"), end.sort().alias("done"), (end - start).median().alias("took")
+    )
+    grouped = grouped.filter(pl.col("begun").list.len() >= _ENOUGH).head(_MOST_STREAMS)
+    cut = np.cumsum(grouped["begun"].list.len().to_numpy())[:-1]
+    begun, done = (np.split(grouped[c].explode().to_numpy(), cut) for c in ("begun", "done"))
     found: dict[tuple[str, str, str], StreamStarts] = {}
-    for src, dst, exporter, begun, done in zip(*grouped.iter_columns(), strict=True):
+    for i, (src, dst, exporter, took) in enumerate(grouped.select("src", "dst", "_exporter", "took").iter_rows()):
         key = host.get(src, src), host.get(dst, dst), exporter
-        if key not in found or len(begun) > len(found[key].begun):
-            took = float((done - begun).median())
-            found[key] = StreamStarts(key[0], exporter, np.sort(begun.to_numpy()), np.sort(done.to_numpy()), took)
+        if key not in found or len(begun[i]) > len(found[key].begun):
+            found[key] = StreamStarts(key[0], exporter, begun[i], done[i], took)
     between: dict[frozenset[str], list[StreamStarts]] = defaultdict(list)
     for (src, dst, _), stream in found.items():
         between[frozenset((src, dst))].append(stream)
