@@ -57,3 +57,20 @@ def test_gradients_tie_hosts_together_however_many_tokens_are_sent_between_two_s
     )
     (job,) = recognise_jobs(prepare_traffic(flows.sort("start_ns"), None), lambda *_: None)
     assert len(job.endpoints) == 4
+
+
+def test_steps_of_many_micro_batches_are_as_long_as_it_takes_until_the_next_gradients() -> None:
+    """Six micro-batches, each forward and backward through 32 layers; gradients are a hundredth of a pair's bytes."""
+    begin = np.arange(20) * 630_000_000
+    batches = (begin[:, None] + np.arange(6) * 100_000_000).ravel()
+    layers = np.concatenate([np.arange(32) * 1_400_000, 50_000_000 + np.arange(32) * 1_500_000])
+    sums = (begin[:, None] + 600_000_000 + np.arange(2) * 10_000_000).ravel()
+    flows = pl.concat(
+        pl.DataFrame({"start_ns": times, "end_ns": times + 1_000_000}).with_columns(
+            src=pl.lit(src), dst=pl.lit(dst), bytes=pl.lit(size)
+        )
+        for src, dst in (("a", "b"), ("b", "a"))
+        for times, size in (((batches[:, None] + layers).ravel(), 6_000_000), (sums, 15_000_000))
+    )
+    (job,) = recognise_jobs(prepare_traffic(flows.sort("start_ns"), None))
+    assert job.period_ns == pytest.approx(6.3e8, rel=0.02)

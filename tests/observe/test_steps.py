@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from prism.observe.diagnose import choose_step_streams
+from prism.observe.jobs.grouping import are_remnants
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
 from prism.observe.steps.cutting import cut_steps
@@ -283,7 +284,8 @@ def test_remnants_of_torn_transfers_tell_no_boundaries_and_norms_do() -> None:
         {"pair": [0, 0, 0, 1], "bytes": [1e8, 4e6, 8.0, 4e6], "num": [100, 30, 100, 30], "role": "oneway",
          "kind": "dp", "cut": False, "presence": 1.0}
     )  # fmt: skip
-    assert choose_step_streams(streams)["role"].to_list() == ["oneway", "rare", "oneway", "oneway"]
+    remnants = streams.select(are_remnants()).to_series()
+    assert choose_step_streams(streams, remnants)["role"].to_list() == ["oneway", "rare", "oneway", "oneway"]
 
 
 def test_the_first_step_of_a_job_needs_no_parameters() -> None:

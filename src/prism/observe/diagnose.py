@@ -13,7 +13,7 @@ from prism.observe.diagnosis import Diagnosis, JobDiagnosis
 from prism.observe.findings.case import Case, make_case
 from prism.observe.findings.ranking import find_all
 from prism.observe.findings.routes import find_routes
-from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, are_remnants, measure_period, recognise_jobs
+from prism.observe.jobs.grouping import ObservedJob, PeriodEstimator, find_remnants, measure_period, recognise_jobs
 from prism.observe.jobs.lives import part_successive_jobs
 from prism.observe.parallelism.known_jobs import Known, is_steady
 from prism.observe.parallelism.layout import infer_layout, relabel_ties
@@ -186,7 +186,7 @@ def _find_steps(
     if job.period_ns is None:
         return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
-    streams = choose_step_streams(streams)
+    streams = choose_step_streams(streams, find_remnants(traffic, streams))
     if known is not None and known.clock is not None:
         steps, clock = cut_steps(messages, streams, job.period_ns, saves, known.clock)
         if is_steady(steps):
@@ -194,12 +194,12 @@ def _find_steps(
     return cut_steps(messages, streams, job.period_ns, saves)
 
 
-def choose_step_streams(streams: pl.DataFrame) -> pl.DataFrame:
+def choose_step_streams(streams: pl.DataFrame, remnants: pl.Series) -> pl.DataFrame:
     """The streams that may tell where steps begin: not remnants, nor those whose records an active timeout cut.
 
     Small messages of every step, such as norms, count where nothing else is left.
     """
-    streams = streams.with_columns(role=pl.when(are_remnants()).then(pl.lit("rare")).otherwise("role"))
+    streams = streams.with_columns(role=pl.when(remnants).then(pl.lit("rare")).otherwise("role"))
     if not streams["cut"].any():
         return streams
     whole = ~pl.col("cut")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.jobs.small_messages import time_small_messages
-from prism.observe.jobs.step_counts import StreamStarts, choose_period
+from prism.observe.jobs.step_counts import StreamStarts, choose_period, time_rests_of
 from prism.observe.traffic.period import Times, pack_starts
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
@@ -227,7 +227,7 @@ def _find_pauses(traffic: Traffic, served: NDArray[np.bool_], endpoints: Ints) -
 def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None:
     """The period of what some pairs send, from a few streams of every size; `pauses` are when it wrote to storage."""
     pairs = np.sort(pairs)
-    chosen = pairs[np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _LISTENED_PAIRS)).astype(np.int64))]
+    chosen = _choose_some(pairs, _LISTENED_PAIRS)
     stream = _keep_whole(traffic, traffic.streams_of(chosen), pairs)
     load, num = traffic.stream_load[stream], traffic.stream_num[stream]
     candidates = pl.DataFrame(
@@ -240,7 +240,7 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
         candidates.filter(pl.col("bytes") >= NUMBERS_BYTES),
         candidates.filter(pl.col("bytes") < NUMBERS_BYTES),
     )
-    candidates = large.filter(~are_remnants()) if large.height else candidates
+    candidates = large.filter(~find_remnants(traffic, large)) if large.height else candidates
     candidates = candidates.with_columns(
         (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64).alias("klass")
     )
@@ -249,9 +249,8 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     classes: list[int] = []
     stream, own_class = candidates["stream"].to_numpy(), candidates["klass"].to_numpy()
     for klass in common["klass"].to_list():
-        own = stream[own_class == klass]
-        for i in np.unique(np.linspace(0, len(own) - 1, _STREAMS_PER_CLASS).astype(np.int64)).tolist():
-            parts.append(_starts_of(traffic, own[i]))
+        for one in _choose_some(stream[own_class == klass], _STREAMS_PER_CLASS).tolist():
+            parts.append(_starts_of(traffic, one))
             classes.append(klass)
     slack = max(CLOCK_ERROR_NS, traffic.resolution_ns)
     single = [StreamStarts(times=times, klass=klass) for times, klass in zip(parts, classes, strict=True)]
@@ -266,6 +265,24 @@ def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataF
     """The streams without those whose messages have few sampled packets: when these are seen says nothing of steps."""
     often = streams.filter(pl.col("bytes") >= levels.RATIO_FAR * sample_bytes)
     return often if often.height else streams
+
+
+def find_remnants(traffic: Traffic, streams: pl.DataFrame) -> pl.Series:
+    """Which streams carry hardly anything of what their pair sends and come at odd times; `streams`: pair bytes num.
+
+    Where a step has many micro-batches, its gradients and parameters carry hardly anything either, but rest alike in
+    every step.
+    """
+    klass = (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64)
+    found = streams.select("stream", are_remnants().alias("remnant"), klass.alias("klass"))
+    steady = [one for (one,), own in found.filter("remnant").group_by("klass") if _rest_alike(traffic, own["stream"])]
+    return found.select(pl.col("remnant") & ~pl.col("klass").is_in(steady)).to_series()
+
+
+def _rest_alike(traffic: Traffic, streams: pl.Series) -> bool:
+    """Whether a few of the streams all rest at steady times, or after as many messages."""
+    some = _choose_some(streams.to_numpy(), _STREAMS_PER_CLASS).tolist()
+    return all(time_rests_of(_starts_of(traffic, stream)) > 0 for stream in some)
 
 
 def are_remnants() -> pl.Expr:
@@ -289,6 +306,11 @@ def _keep_whole(traffic: Traffic, streams: Ints, pairs: Ints) -> Ints:
     return whole
 
 
+def _choose_some(values: Ints, most: int) -> Ints:
+    """At most so many of the values, evenly spread."""
+    return values[np.unique(np.linspace(0, len(values) - 1, min(len(values), most)).astype(np.int64))]
+
+
 def _starts_of(traffic: Traffic, stream: int) -> Times:
     starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_stream(stream)]
     return starts
@@ -304,6 +326,5 @@ def _heavy_streams(traffic: Traffic, candidates: pl.DataFrame) -> list[StreamSta
     """A few of the streams that carry most: what is left of a torn transfer says nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
     heavy = candidates.filter(load >= _HEAVY * load.max()).sort("klass", "stream")
-    some = np.unique(np.linspace(0, heavy.height - 1, min(heavy.height, _MOST_HEAVY)).astype(np.int64))
-    chosen = heavy[some].select("stream", "klass").iter_rows()
+    chosen = heavy[_choose_some(np.arange(heavy.height), _MOST_HEAVY)].select("stream", "klass").iter_rows()
     return [StreamStarts(times=_starts_of(traffic, stream), klass=klass) for stream, klass in chosen]
