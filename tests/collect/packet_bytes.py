@@ -33,8 +33,8 @@ def udp(src_port: int, dst_port: int, body: bytes) -> bytes:
     return struct.pack("!HHHH", src_port, dst_port, 8 + len(body), 0) + body
 
 
-def tcp(src_port: int, dst_port: int, body: bytes) -> bytes:
-    return struct.pack("!HHIIBBHHH", src_port, dst_port, 0, 0, 0x50, 0x10, 0, 0, 0) + body
+def tcp(src_port: int, dst_port: int, body: bytes, sequence: int = 0) -> bytes:
+    return struct.pack("!HHIIBBHHH", src_port, dst_port, sequence, 0, 0x50, 0x10, 0, 0, 0) + body
 
 
 def roce(

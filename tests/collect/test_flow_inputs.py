@@ -282,10 +282,9 @@ def capture_of_flows(path: Path) -> Path:
     """Two one-way flows of TCP over 390 and 90 ms and a RoCEv2 message over IPv6."""
     packets = []
     for i, num in enumerate([40, 10]):
-        body = tcp(1000 + i, 6000, bytes(500))
-        packets += [
-            (T + i * MS + k * 10 * MS, ethernet(ip4(f"10.0.0.{i + 1}", "10.0.0.9", 6, body))) for k in range(num)
-        ]
+        for k in range(num):
+            body = tcp(1000 + i, 6000, bytes(500), 500 * k)
+            packets.append((T + i * MS + k * 10 * MS, ethernet(ip4(f"10.0.0.{i + 1}", "10.0.0.9", 6, body))))
     for k in range(5):
         body = roce(6 if k == 0 else 7, 77, k, 1024, 5120 if k == 0 else None)
         packets.append((T + k * MS, ethernet(ip6("2001:db8::1", "2001:db8::2", 17, body), kind=0x86DD)))

@@ -124,12 +124,45 @@ def test_reads_come_back_as_flows_and_control_packets_are_only_counted(read):
     assert events["RoCE congestion notifications"] == 1 and events["RoCE reads and atomics asked for"] == 1
 
 
-def test_tcp_is_cut_into_bursts_at_silences(read):
-    def segment(when, size, src="10.0.0.1", dst="10.0.0.2"):
-        return (T + when, ethernet(ip4(src, dst, 6, tcp(5000, 6000, bytes(size)))))
+def segment(when, sequence, size, src="10.0.0.1", dst="10.0.0.2"):
+    body = tcp(5000, 6000, bytes(size), sequence % 2**32)
+    return (T + when, ethernet(ip4(src, dst, 6, body)))
 
-    packets = [segment(0, 1000), segment(1 * MS, 500), segment(2 * MS, 0), segment(20 * MS, 300)]
-    packets += [segment(21 * MS, 10, "10.0.0.2", "10.0.0.1")]
+
+@pytest.mark.parametrize("first", [0, 2**32 - 1500, 2**31 - 700], ids=["low", "wraps", "sign"])
+@pytest.mark.parametrize(
+    "segments",
+    [
+        pytest.param([(0, 1000), (1000, 500), (1000, 500), (1500, 500)], id="the last sent again"),
+        pytest.param([(0, 1000), (1500, 500), (1000, 500)], id="in another order"),
+        pytest.param([(0, 1000), (1500, 500), (1000, 500), (1000, 500)], id="in another order and again"),
+        pytest.param([(0, 1000), (500, 1500)], id="sent again together with what follows"),
+    ],
+)
+def test_what_tcp_sends_again_counts_once(read, segments, first):
+    found = read([segment(i * MS, first + at, size) for i, (at, size) in enumerate(segments)])
+    assert found.flows["bytes"].to_list() == [2000]
+
+
+def test_what_tcp_sends_again_later_makes_no_flow(read):
+    found = read([segment(0, 0, 1000), segment(30 * MS, 0, 1000), segment(40 * MS, 1000, 400)])
+    assert found.flows.select("bytes", "start_ns").rows() == [(1000, T), (400, T + 40 * MS)]
+    assert found.counts.events["TCP packets sent again"] == 1
+
+
+def test_a_segment_that_was_lost_before_the_capture_counts_when_it_comes(read):
+    found = read([segment(0, 0, 1000), segment(1 * MS, 1500, 500), segment(200 * MS, 1000, 500)])
+    assert found.flows["bytes"].to_list() == [1500, 500]
+
+
+def test_a_new_connection_on_the_same_ports_counts_whole(read):
+    found = read([segment(0, 3 * 10**9, 1000), segment(1 * MS, 10, 700), segment(2 * MS, 710, 300)])
+    assert found.flows["bytes"].to_list() == [2000]
+
+
+def test_tcp_is_cut_into_bursts_at_silences(read):
+    packets = [segment(0, 0, 1000), segment(1 * MS, 1000, 500), segment(2 * MS, 1500, 0), segment(20 * MS, 1500, 300)]
+    packets += [segment(21 * MS, 0, 10, "10.0.0.2", "10.0.0.1")]
     found = read(packets)
     rows = found.flows.sort("start_ns").select("src", "bytes", "packets", "start_ns", "end_ns").rows()
     assert rows == [

@@ -23,7 +23,7 @@ def capture(tmp_path):
     packets = []
     for i, (src, num) in enumerate([("10.0.0.1", 40), ("10.0.0.2", 10), ("10.0.0.3", 1)]):
         for k in range(num):
-            body = tcp(1000 + i, 6000, bytes(500)) if i < 2 else udp(1000, 2000, bytes(500))
+            body = tcp(1000 + i, 6000, bytes(500), 500 * k) if i < 2 else udp(1000, 2000, bytes(500))
             packets.append((T + i * 10**6 + k * 10**7, ethernet(ip4(src, "10.0.0.9", 6 if i < 2 else 17, body))))
     path = tmp_path / "t.pcap"
     path.write_bytes(pcap(sorted(packets), nano=False))

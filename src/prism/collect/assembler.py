@@ -38,6 +38,7 @@ _EVENTS = {
     flow_table.CUT_MESSAGES: "RoCE messages without their end",
     flow_table.HEADLESS: "RoCE messages without their beginning",
     flow_table.REQUESTS: "RoCE reads and atomics asked for",
+    flow_table.TCP_AGAIN: "TCP packets sent again",
     flow_table.NOT_IP: "packets without payload or not IP",
 }
 

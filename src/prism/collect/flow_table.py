@@ -37,14 +37,17 @@ COMPLETE = np.dtype(
 )  # fmt: skip
 
 # Places in the counts array, and what is told of them.
-NUM_COUNTS = 10
-(BROKEN_HEADERS, NOT_IP, ACKS, NAKS, CNPS, RETRANSMITTED, PSN_GAPS, CUT_MESSAGES, HEADLESS, REQUESTS) = range(
-    NUM_COUNTS
+NUM_COUNTS = 11
+(BROKEN_HEADERS, NOT_IP, ACKS, NAKS, CNPS, RETRANSMITTED, PSN_GAPS, CUT_MESSAGES, HEADLESS, REQUESTS, TCP_AGAIN) = (
+    range(NUM_COUNTS)
 )
 
 MESSAGE_IDLE_NS = 1_000_000_000  # A message whose next packet is missing for so long has lost its end.
 _FAR_BACK = 16_384  # packets; a PSN further back than a retransmission reaches is a queue pair started anew
 _PSN_MASK = 0xFFFFFF
+_TCP = 6
+_SEQUENCE_MASK = 0xFFFFFFFF
+_TCP_FAR_BACK = 1 << 24  # bytes; what is further back belongs to a connection that uses the same ports anew
 
 # What a packet is of its message, by the low five bits of its opcode: 0 none, then first, middle, last, only.
 FIRST, MIDDLE, LAST, ONLY = 1, 2, 3, 4
@@ -152,15 +155,43 @@ def _take_message_packet(e: Any, p: Any, role: int, out: Table, n: int, counts: 
 
 
 @njit(cache=True, nogil=True)
-def _take_burst_packet(e: Any, p: Any, gap_ns: int, longest_ns: int, out: Table, n: int) -> int:
+def _count_new_bytes(e: Any, p: Any) -> Any:
+    """What a TCP packet carries that was not seen before; `dma_bytes` of the entry are those that were passed over."""
+    payload, sequence = np.int64(p.payload), np.int64(p.psn)
+    behind = (np.int64(e.next_psn) - sequence) & _SEQUENCE_MASK
+    ahead = (sequence - np.int64(e.next_psn)) & _SEQUENCE_MASK
+    if e.packets == 0 or min(behind, ahead) > _TCP_FAR_BACK:
+        behind, ahead, e.dma_bytes = np.int64(0), np.int64(0), np.int64(0)
+    if ahead <= behind:
+        e.dma_bytes += ahead
+        fresh = payload
+    else:
+        late = min(payload, behind, e.dma_bytes)
+        e.dma_bytes -= late
+        fresh = late + max(0, payload - behind)
+    if payload > behind or ahead <= behind:
+        e.next_psn = np.int32((sequence + payload) & _SEQUENCE_MASK)
+    return fresh
+
+
+@njit(cache=True, nogil=True)
+def _take_burst_packet(e: Any, p: Any, gap_ns: int, longest_ns: int, out: Table, n: int, counts: Counts) -> int:
     """Add one packet to its burst, ending the burst before it where silence lies between."""
+    payload = np.int64(p.payload)
+    if p.protocol == _TCP:
+        payload = _count_new_bytes(e, p)
+        if payload == 0:
+            counts[TCP_AGAIN] += 1
+            return n
     if e.open and (p.time_ns - e.last_ns > gap_ns or p.time_ns - e.start_ns > longest_ns):
         n = _emit(e, e.bytes, out, n)
     if not e.open:
+        missing = e.dma_bytes
         _begin(e, p, 1)
+        e.dma_bytes = missing
     e.start_ns = min(e.start_ns, p.time_ns)
     e.last_ns = max(e.last_ns, p.time_ns)
-    e.bytes += np.int64(p.payload)
+    e.bytes += payload
     e.packets += 1
     return n
 
@@ -221,7 +252,7 @@ def gather(
         if p.kind == ROCE:
             n = _take_message_packet(e, p, role, out, n, counts)
         else:
-            n = _take_burst_packet(e, p, gap_ns, longest_ns, out, n)
+            n = _take_burst_packet(e, p, gap_ns, longest_ns, out, n, counts)
     return i, n, used
 
 

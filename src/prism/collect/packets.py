@@ -187,6 +187,7 @@ def _read_transport(data: Bytes, at: int, end: int, protocol: int, ip_bytes: int
             out.kind = BROKEN
             return
         out.payload = ip_bytes - header
+        out.psn = _u32(data, at + 4)
     else:
         out.payload = ip_bytes
     if out.kind == PLAIN and out.payload == 0:
