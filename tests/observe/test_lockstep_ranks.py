@@ -148,6 +148,22 @@ def test_what_the_last_stage_hands_back_to_the_first_is_the_pipelines_though_bot
     assert kinds([there, back, *wraps, tie]) == ["pp", "pp", "pp", "pp", "dp"]
 
 
+@pytest.mark.parametrize(("summed", "kind"), [((3.97e5, 5.37e5), "dp"), ((2.5e6, 5.37e5), "pp"), ((3.97e5,), "pp")])
+def test_what_two_hosts_gather_in_the_sizes_that_replicas_sum_are_shards(summed: tuple[float, ...], kind: str) -> None:
+    out_of_step = {"answered": 1.0, "together": 0.4}
+    gathered = [
+        stream(2 * i + j, *ends, size, rate, **out_of_step) | {"unit": i, "pair": i}
+        for i, ends in enumerate([(0, 8), (8, 0), (16, 24), (24, 16)])
+        for j, (size, rate) in enumerate([(3.968e5, 12.0), (5.368e5, 2.0)])
+    ]
+    replicas = [
+        stream(8 + 2 * i + j, *ends, size, 3.0, answered=1.0, together=1.0) | {"unit": 4 + i, "pair": 4 + i}
+        for i, ends in enumerate([(0, 16), (16, 0), (8, 24), (24, 8)])
+        for j, size in enumerate(summed)
+    ]
+    assert kinds([*gathered, *replicas]) == [kind] * 4 + ["dp"] * 4
+
+
 def test_a_pair_of_two_stages_is_what_carries_most_of_its_bytes() -> None:
     tie = pl.DataFrame({"pair": [0, 0], "src": [0, 0], "dst": [8, 8], "kind": ["pp", "embedding"], "num": [40, 1]})
     sizes = [pl.Series("bytes", [1e7, size]) for size in (3e8, 6e8)]

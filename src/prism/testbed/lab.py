@@ -88,7 +88,7 @@ def run_lab(
         for host in network.hosts:
             network.slow(host, config.link_kbit)
         capture = folder / "capture.pcap"
-        stack.enter_context(_capturing(network.bridge, capture))
+        stack.enter_context(capture_packets(network.bridge, capture))
         if exporter_port is not None:
             stack.enter_context(_exporting(network.bridge, exporter_port, folder))
         tell("starting the jobs")
@@ -194,7 +194,7 @@ def _running(
 
 
 @contextmanager
-def _capturing(interface: str, capture: Path) -> Iterator[None]:
+def capture_packets(interface: str, capture: Path) -> Iterator[None]:
     """tcpdump on the bridge: headers only."""
     command = ["tcpdump", "-i", interface, "-s", "96", "-w", str(capture), "-U", "-B", "32768", "tcp"]
     with _helper(command, capture.with_suffix(".log")):

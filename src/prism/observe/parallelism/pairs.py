@@ -7,6 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.traffic.numbering import nearest
 
 _PRESENT = levels.SHARE_HALF  # share of the steps in which training traffic is there
 # Messages per step that has any, without a simultaneous answer that make an exchange a pipeline.
@@ -23,6 +24,9 @@ _CROWD = levels.MIN_SAMPLES  # peers of an endpoint that make its exchange all-t
 _SAME_SIZE = levels.SIZE_DIFFERENCE  # of a message that a pipeline sends; a few samples may be off by this much
 _ALIKE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes or messages of two connections
 _LITTLE = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest collective
+_SHARD = levels.ONE_PERCENT  # by which shards that are gathered and summed differ in size: headers
+_MOSTLY = levels.SHARE_LARGE  # of the bytes that replicas sum
+_SIZES = levels.MIN_TWO  # of shards, at least: one may be that of activations by chance
 _NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, such as the norm of gradients
 
 
@@ -40,7 +44,30 @@ def label_pairs(streams: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("unknown"))
         .otherwise(pl.coalesce("kind", pl.lit("unknown")))
     )
-    return streams.join(units, on="unit", how="left", maintain_order="left").with_columns(kind.alias("kind"))
+    return _with_shards(
+        streams.join(units, on="unit", how="left", maintain_order="left").with_columns(kind.alias("kind"))
+    )
+
+
+def _with_shards(streams: pl.DataFrame) -> pl.DataFrame:
+    """What is sent layer by layer, in the sizes of what replicas sum, are shards of layers: theirs are gradients, too.
+
+    Stages and context groups send activations, whose sizes are others.
+    """
+    summed = streams.filter((pl.col("kind") == "dp").any().over("unit") & (pl.col("bytes") >= _NUMBERS_BYTES))
+    size, load = (summed.select(c).to_series().to_numpy() for c in (pl.col("bytes"), pl.col("bytes") * pl.col("num")))
+    for kind in ("pp", "cp"):
+        sent = np.sort(streams.filter(pl.col("kind") == kind)["bytes"].to_numpy())
+        if not len(size) or not len(sent):
+            continue
+        same = np.abs(sent[nearest(sent, size)] / size - 1) <= _SHARD
+        if load[same].sum() >= _MOSTLY * load.sum() and len(np.unique(_cut(size[same]))) >= _SIZES:
+            own = pl.col("kind") == kind
+            streams = streams.with_columns(
+                pl.when(own).then(pl.lit("exchange")).otherwise("role").alias("role"),
+                pl.when(own).then(pl.lit("dp")).otherwise("kind").alias("kind"),
+            )
+    return streams
 
 
 def label_roles(streams: pl.DataFrame) -> pl.DataFrame:

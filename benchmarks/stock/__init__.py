@@ -1,0 +1,1 @@
+"""Training programs of stock frameworks, as their tutorials write them; nothing of Prism is in them."""
