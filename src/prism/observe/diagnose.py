@@ -231,7 +231,11 @@ def find_last_save(saves: pl.DataFrame, job: ObservedJob, until_ns: int) -> int:
 def pipeline_messages(messages: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
     """The messages of streams that carry pipeline traffic, with src and dst."""
     pipe = streams.filter(pl.col("kind") == "pp").select("stream", "src", "dst")
-    return messages.select("stream", "start_ns", "end_ns").join(pipe, on="stream", how="inner")
+    row = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    row[pipe["stream"].to_numpy()] = np.arange(pipe.height)
+    of_pipe = row[messages["stream"].to_numpy()]
+    own = np.flatnonzero(of_pipe >= 0)
+    return messages.select("stream", "start_ns", "end_ns")[own].hstack(pipe.select("src", "dst")[of_pipe[own]])
 
 
 def _name_pairs(traffic: Traffic, job: ObservedJob, kinds: pl.DataFrame) -> pl.DataFrame:

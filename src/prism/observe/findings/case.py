@@ -46,7 +46,8 @@ class Calls:
     def take(self, kept: NDArray[np.bool_]) -> Calls:
         """Some of the messages."""
         names = ("message", "row", "step", "place", "start", "end")
-        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+        rows = np.flatnonzero(kept)
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def number_alike(self, stage: Ints) -> Ints:
         """By stream a number that those of one kind and size share whose senders are of one stage."""

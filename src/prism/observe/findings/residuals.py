@@ -92,7 +92,8 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     ends = _end_exchanges(case)
     span = int(max(e.max() for e in ends)) - int(start.min()) + 1
     line = (number_hosts(case) if _is_host_one(case) else np.arange(len(case.hosts))) * span - int(start.min())
-    done = np.sort(np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)]))
+    done = np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)])
+    done.sort(kind="stable")  # Those of one connection are in order, which this way of sorting makes use of.
     sent, taken = (_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst))
     return sent, taken
 
@@ -177,7 +178,9 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
     against_like = gap - np.where(enough, np.minimum(past, usual), past)
     yield _by_hop(case, calls, against_like, step_s, of_like=True)
-    for kind in np.unique(calls.kind[calls.row]):  # Who is late to calls of one kind leaves them with all the others.
+    for kind in np.flatnonzero(
+        np.bincount(calls.kind[calls.row])
+    ):  # Who is late to calls of one kind leaves them with all the others.
         own = calls.kind[calls.row] == kind
         yield _by_hop(case, calls.take(own), (gap - past)[own], step_s, of_past=True)
 
@@ -234,7 +237,7 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
     if not work.any():
         return
     src = calls.src[calls.row[work]]
-    ends = np.unique(src)
+    ends = np.flatnonzero(np.bincount(src))
     cell = np.searchsorted(ends, src) * case.steps.height + calls.step[work]
     grown = quantile_groups(gap[work] / quick[work] - 1, cell, len(ends) * case.steps.height, _QUICK)
     table = Residuals(ends, np.full(len(ends), -1), grown.reshape(len(ends), -1), 0.0, per_work=True, of_past=True)

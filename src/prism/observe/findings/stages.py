@@ -85,7 +85,7 @@ def _is_interleaved(case: Case, table: WorkTable, last: int) -> bool:
         0: set(table.endpoints[table.stage == 0].tolist()),
         last: set(table.endpoints[table.stage == last].tolist()),
     }
-    pairs = case.messages.filter(pl.col("kind") == "pp").select("src", "dst").unique()
+    pairs = case.streams.filter(pl.col("kind") == "pp").select("src", "dst")
     return any(s in edge[last] and d in edge[0] for s, d in pairs.iter_rows())
 
 

@@ -171,7 +171,8 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
         {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
         orient="row",
     )
-    paces = transfers.paces.join(steps.select("row", "pair", "kind"), on=["pair", "kind"])
+    paces = transfers.paces.filter(pl.col("pair").is_in(steps["pair"].implode()))
+    paces = paces.join(steps.select("row", "pair", "kind"), on=["pair", "kind"])
     paces = paces.join(steps.explode("step").with_columns(slow=True), on=["row", "pair", "kind", "step"], how="left")
     pace, slow = pl.col("pace"), pl.col("slow").fill_null(False)
     usual = pace.filter(~slow).median().fill_null(0).over("row")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.jobs.step_counts import find_rest_ends
-from prism.observe.traffic.medians import scatter, take_median
+from prism.observe.traffic.medians import interpolate_quantile, scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times, find_group_starts
 from prism.observe.traffic.table import Traffic
@@ -63,7 +63,7 @@ def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if gap <= 4 * traffic.resolution_ns:
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
-    if float(np.quantile(np.abs(distance), _TOGETHER)) < _AT_ONCE * gap:
+    if interpolate_quantile(np.abs(distance), _TOGETHER) < _AT_ONCE * gap:
         return True  # Strangers do not begin their steps at one moment, let alone all of them.
     offset, distance = _centre(distance, gap)
     if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:

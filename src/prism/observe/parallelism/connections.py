@@ -72,7 +72,7 @@ class Connection:
     @cached_property
     def ends(self) -> Ints:
         """When messages end, in order."""
-        return np.sort(self.end)
+        return np.sort(self.end, kind="stable")
 
     @cached_property
     def fresh(self) -> Ints:
@@ -87,7 +87,7 @@ class Connection:
     @cached_property
     def usual_interval(self) -> float:
         """How long it usually is from one message to the next, ns."""
-        return _median_or_zero(np.diff(np.sort(self.start)).astype(np.float64))
+        return _median_or_zero(np.diff(np.sort(self.start, kind="stable")).astype(np.float64))
 
     @cached_property
     def _after_silence(self) -> Ints:

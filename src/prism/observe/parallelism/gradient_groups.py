@@ -78,6 +78,8 @@ def count_gradient_groups(
     largest = _without_mixed(rings.group_by(one, maintain_order=True).first())
     if not shared:
         largest = largest.unique(["src", "dst", "bytes"], keep="first", maintain_order=True)
+    largest = largest.select("src", "dst", "src_host", "dst_host", "stream", "bytes", "load")
+    largest = largest.sort("bytes", maintain_order=True)
     found: list[GradientGroups] = []
     places: list[list[list[Connection]]] = []
     sharp_ns = _measure_sharpness(traffic, largest)
@@ -341,12 +343,10 @@ def _count_stages(firsts: list[Connection], period_ns: float) -> int:
 
 
 def _by_size(own: pl.DataFrame) -> list[pl.DataFrame]:
-    """Units that carry messages of about one size, apart from the others."""
-    ordered = own[np.argsort(own["bytes"].to_numpy(), kind="stable")]
-    size = np.log(np.maximum(ordered["bytes"].to_numpy(), 1.0))
+    """Units that carry messages of about one size, apart from the others; units are in order of size."""
+    size = np.log(np.maximum(own["bytes"].to_numpy(), 1.0))
     cut = np.flatnonzero(np.diff(size) > _OTHER_SIZE) + 1
-    edges = [0, *cut.tolist(), ordered.height]
-    return [ordered[a:b] for a, b in pairwise(edges)]
+    return [own[a:b] for a, b in pairwise([0, *cut.tolist(), own.height])]
 
 
 def _span(units: pl.DataFrame) -> int:

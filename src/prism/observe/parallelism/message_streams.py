@@ -242,7 +242,7 @@ def _find_answers(traffic: Traffic, streams: pl.DataFrame, lost: float) -> pl.Da
                 continue
             own = traffic.rows_of_stream(table["stream"][i])
             twins = traffic.rows_of_streams(table["stream"][back])
-            times = np.sort(end[twins])
+            times = np.sort(end[twins], kind="stable")
             ratio = len(twins) / len(own)
             noise = traffic.sample_bytes / max(float(table["bytes"][i]), 1.0)
             # Where the records of all its answers are lost, a message seems to have none.

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.jobs.grouping import connect
 from prism.observe.parallelism.hidden_stages import find_hidden_stages, number_through, pair_ends
-from prism.observe.traffic.medians import select_nth
-from prism.observe.traffic.numbering import group_by_number, number_again
+from prism.observe.traffic.medians import median_groups, select_nth
+from prism.observe.traffic.numbering import bound_groups, group_by_number, number_again, number_keys
 from prism.observe.traffic.period import Times
 
 Ints = NDArray[np.int64]
@@ -183,16 +183,17 @@ def find_exchanging_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]
     is followed by a lone activation, and never the other way round.
     """
     src, dst = (host[sent[c].to_numpy()] for c in ("src", "dst"))
-    table = sent.select("stream", "end_ns").with_columns(pl.Series("a", src), pl.Series("b", dst))
-    first = table.group_by("a", "b").agg(pl.col("stream").min())
-    chosen = {(int(a), int(b)): int(v) for a, b, v in first.iter_rows()}
-    asked = table.filter(pl.col("stream").is_in(list(chosen.values()))).sort("stream", "end_ns")
-    ends = {int(v[0]): own["end_ns"].to_numpy() for v, own in asked.partition_by("stream", as_dict=True).items()}
+    stream, end = sent["stream"].to_numpy(), sent["end_ns"].to_numpy()
+    order, begin = group_by_number(stream, int(stream.max(initial=0)) + 1)
+    chosen: dict[tuple[int, int], int] = {}
+    for v in np.flatnonzero(np.diff(begin)).tolist():  # the first stream of each way
+        chosen.setdefault((int(src[order[begin[v]]]), int(dst[order[begin[v]]])), v)
+    ends = {v: np.sort(end[order[begin[v] : begin[v + 1]]], kind="stable") for v in chosen.values()}
     found = set()
-    for (a, b), stream in chosen.items():
+    for (a, b), v in chosen.items():
         if a > b or (b, a) not in chosen:
             continue
-        turns = _count_turns(ends[stream], ends[chosen[b, a]])
+        turns = _count_turns(ends[v], ends[chosen[b, a]])
         if max(turns) > _MORE_TURNS * min(turns) + _FEW_TURNS:
             found.add((a, b) if turns[1] > turns[0] else (b, a))
     return found
@@ -223,8 +224,7 @@ def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dic
     found: dict[tuple[int, int], float] = {}
     fewest = np.inf
     for shift in (0.0, _CUT_OFF, -_CUT_OFF):
-        first = _first_sent(sent, boundaries + int(shift * usual))
-        edges = {(int(s), int(d)): float(t) for s, d, t in first.iter_rows()}
+        edges = _first_sent(sent, boundaries + int(shift * usual))
         unclear = len(_ways_by_connection(edges, host))
         if unclear < fewest:
             found, fewest = edges, unclear
@@ -233,7 +233,7 @@ def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dic
     return found
 
 
-def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
+def _first_sent(sent: pl.DataFrame, boundaries: Times) -> dict[tuple[int, int], float]:
     """For each directed pair, how long after the start of a step its first message usually leaves."""
     start = sent["start_ns"].to_numpy()
     step = np.searchsorted(boundaries, start, side="right") - 1
@@ -242,11 +242,14 @@ def _first_sent(sent: pl.DataFrame, boundaries: Times) -> pl.DataFrame:
         inside = np.ones(len(start), np.bool_)
         step = np.zeros(len(start), np.int64)
         boundaries = start.min(keepdims=True)
-    known = sent.select("src", "dst").with_columns(
-        pl.Series("step", step), pl.Series("offset", start - boundaries[np.maximum(step, 0)])
-    )
-    first = known.filter(pl.Series(inside)).group_by("src", "dst", "step").agg(pl.col("offset").min())
-    return first.group_by("src", "dst", maintain_order=True).agg(pl.col("offset").median()).sort("src", "dst")
+    own = np.flatnonzero(inside)
+    src, dst = (sent[c].to_numpy()[own].astype(np.int64) for c in ("src", "dst"))
+    most, num_steps = int(max(src.max(), dst.max())) + 1, int(step.max()) + 1
+    cell, cells = number_keys((src * most + dst) * num_steps + step[own])
+    first, _ = bound_groups(cell, len(cells), start[own] - boundaries[step[own]])
+    ways, pair = np.unique(cells // num_steps, return_inverse=True)
+    usual = median_groups(first.astype(np.float64), pair.astype(np.int64), len(ways))
+    return {(way // most, way % most): at for way, at in zip(ways.tolist(), usual.tolist(), strict=True)}
 
 
 def _number_stages(

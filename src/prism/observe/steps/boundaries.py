@@ -159,12 +159,13 @@ def _are_close(clock: Clock, other: Clock) -> bool:
 
 def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
     """The clocks after which the job pauses now and then, if there are any: an evaluation, a checkpoint ends a step."""
-    pauses = [_count_pauses(c, start) for c in clocks]
+    gaps = np.diff(start, append=start[-1])
+    pauses = [_count_pauses(c, start, gaps) for c in clocks]
     most = max(pauses)
     return [c for c, n in zip(clocks, pauses, strict=True) if n >= _MOST_PAUSES * most] if most >= 2 else clocks
 
 
-def _count_pauses(clock: Clock, start: Times) -> int:
+def _count_pauses(clock: Clock, start: Times, gaps: Times) -> int:
     """After how many marks, but not after those beside them, silence is longer than usual, and than any in a step.
 
     A mark that strays is followed by another silence of the step.
@@ -172,7 +173,7 @@ def _count_pauses(clock: Clock, start: Times) -> int:
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     lead = start[at[inside]] - clock.marks[inside]
-    longest = np.maximum.reduceat(np.diff(start, append=start[-1]), at[inside]) if inside.any() else lead
+    longest = np.maximum.reduceat(gaps, at[inside]) if inside.any() else lead
     late = (lead > take_median(lead) + _PAUSE * clock.spacing_ns) & (lead > take_median(longest))
     beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
     return int(np.sum(late & ~beside))
@@ -199,7 +200,8 @@ def _mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
     mended = mend_marks(marks, start)
     off = [abs(float(take_median(np.diff(some))) / period_ns - 1) if len(some) > 1 else 0.0 for some in (mended, marks)]
     sent = np.diff(np.searchsorted(start, marks))
-    alike = np.mean(np.abs(sent - np.median(sent)) <= _SAME_COUNT * np.median(sent)) if len(sent) else 1.0
+    usual = float(take_median(sent))
+    alike = np.mean(np.abs(sent - usual) <= _SAME_COUNT * usual) if len(sent) else 1.0
     return marks if off[1] <= _ONE_MARK and (off[0] > _ONE_MARK or alike < levels.SHARE_HALF) else mended
 
 

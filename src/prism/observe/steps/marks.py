@@ -38,9 +38,11 @@ def strike_by_kind(
     if asked and not asked.startswith(f"{kind} "):
         return []
     found = [(f"{kind} None {name}", marks) for name, marks in group_edges(start, end, period_ns)]
-    sizes, least = size_up(size), _EVERY_STEP * count_periods(start, period_ns)
-    classes = {str(k): sizes == k for k in np.unique(sizes[row]).tolist()} | _part_by_number(sizes, row, least)
-    some = sorted(((int(own[row].sum()), name) for name, own in classes.items()), key=lambda one: one[0])
+    sizes, num = size_up(size), np.bincount(row, minlength=len(size))
+    whole = {k: sizes == k for k in np.unique(sizes[num > 0]).tolist()}
+    parts = _part_by_number(whole, num, _EVERY_STEP * count_periods(start, period_ns))
+    classes = {str(k): own for k, own in whole.items()} | parts
+    some = sorted(((int(num[own].sum()), name) for name, own in classes.items()), key=lambda one: one[0])
     for _, name in some[:_MOST_CLOCKS]:
         if asked and not asked.startswith(f"{kind} {name} "):
             continue
@@ -54,16 +56,15 @@ def is_reduced(clock: str) -> bool:
     return clock.startswith("dp ") and clock.endswith("-reduced apart end")
 
 
-def _part_by_number(sizes: Times, row: Times, least: float) -> dict[str, NDArray[np.bool_]]:
+def _part_by_number(whole: dict[int, NDArray[np.bool_]], num: Times, least: float) -> dict[str, NDArray[np.bool_]]:
     """The streams of one size that send far fewer messages than others do, and these others.
 
     Parameters are gathered twice in a step, gradients of the same size are reduced once, in the backward pass. Streams
     with fewer than the `least` messages do not send in every step.
     """
-    num = np.bincount(row, minlength=len(sizes))
     parts: dict[str, NDArray[np.bool_]] = {}
-    for size in np.unique(sizes[row]).tolist():
-        own = (sizes == size) & (num >= least)
+    for size, of_size in whole.items():
+        own = of_size & (num >= least)
         fewer = own & (_FAR_MORE * num <= num[own].max(initial=0))
         if fewer.any():
             parts |= {f"{size}-reduced": fewer, f"{size}-gathered": own & ~fewer}
@@ -135,6 +136,6 @@ def after_synchronisation(
         return np.zeros(0, np.int64)
     last = np.full(len(gap_begin), -(2**62))
     np.maximum.at(last, gap, sync_end)
-    used = np.unique(gap)
+    used = np.flatnonzero(last > -(2**62))
     # Late stages may synchronise while early ones still work; the longest pause nearby is the end of the step.
     return last[used][keep_apart(last[used], (gap_end - gap_begin)[used], 0.5 * period_ns)]

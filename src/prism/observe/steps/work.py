@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 
 from prism.observe import levels
 from prism.observe.parallelism.stages import StageMap
-from prism.observe.traffic.medians import median_groups, quantile_groups
-from prism.observe.traffic.numbering import bound_groups, number_again
+from prism.observe.traffic.medians import median_groups, quantile_groups, take_median
+from prism.observe.traffic.numbering import bound_groups
 
 WORK = pl.Schema({"endpoint": pl.UInt32, "stage": pl.Int32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64})
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-_PART = {"endpoint": pl.UInt32, "step": pl.Int32, "phase": pl.String, "work_ns": pl.Int64}
-_TIMES = ("start_ns", "end_ns")
-_SIDES = ("src", "dst")
 _MOST_LATE = levels.SHARE_MINOR  # share of the hosts that may be late in most steps; where more are, it is by design
+_NEVER = 2**62  # the time of what was not seen
 _LONG = levels.SHARE_NEARLY_ALL  # quantile: sampled packets make a message look shorter
 _WAITED = levels.SHARE_HALF  # of what a message takes: one that ends so close before an answer is not what is answered
 # Of a step: lateness is weighed against this much work, where what a rank did before is not seen.
@@ -46,153 +45,113 @@ def measure_work(messages: pl.DataFrame, stages: StageMap, host: Ints, steps: pl
     size = int(max(messages["src"].max(), messages["dst"].max())) + 1  # type: ignore[type-var, arg-type]
     stage_of = np.full(max(size, max(stages.stage, default=-1) + 1), -1, np.int64)
     stage_of[list(stages.stage)] = list(stages.stage.values())
-    inside = messages.lazy().filter(pl.col("step") >= 0)
-    work = _work_in_pipeline(inside, stage_of, steps, stages.through) if stages.chains else pl.DataFrame(schema=_PART)
+    work = _work_in_pipeline(messages, stage_of, steps, stages.through) if stages.chains else pl.DataFrame()
     if work.is_empty() and not (messages["kind"] == "cp").any():
-        work = _work_before_collectives(inside, stage_of, host, steps)
-    work = work.filter(pl.col("work_ns") > 0).group_by("endpoint", "step", "phase").agg(pl.col("work_ns").min())
+        work = _work_before_collectives(messages.lazy().filter(pl.col("step") >= 0), stage_of, host, steps)
+    if work.is_empty():
+        return pl.DataFrame(schema=WORK)
+    work = work.filter(pl.col("work_ns") > 0)
     work = work.with_columns(pl.Series("stage", np.maximum(stage_of[work["endpoint"].to_numpy()], 0)))
     return work.select(pl.col(c).cast(t) for c, t in WORK.items()).sort("phase", "endpoint", "step")
 
 
 def _work_in_pipeline(
-    messages: pl.LazyFrame, stage_of: Ints, steps: pl.DataFrame, through: Mapping[int, int]
+    messages: pl.DataFrame, stage_of: Ints, steps: pl.DataFrame, through: Mapping[int, int]
 ) -> pl.DataFrame:
-    """First forward, turn at the last stage, backward of every rank and step.
+    """First forward, turn at the last stage, backward of every rank and step; none is above zero where it is hidden.
 
-    Stages that a host keeps to itself count as one rank, the one that the pipeline enters it by.
+    Stages that a host keeps to itself count as one rank, the one that the pipeline enters it by. The last stage and the
+    first are neighbours where stages hold several pieces of the model.
     """
+    inside = np.flatnonzero(messages["step"].to_numpy() >= 0)
+    if not len(inside):
+        return pl.DataFrame()
+    src, dst, step, place, start, end = (
+        messages[c].to_numpy()[inside].astype(np.int64) for c in ("src", "dst", "step", "place", "start_ns", "end_ns")
+    )
+    origin = int(start.min())
+    start, end = start - origin, end - origin
     first, last = int(stage_of[stage_of >= 0].min()), int(stage_of.max())
-    sent = _pipeline_messages(messages, stage_of, last)
-    if through:
-        sent = sent.with_columns(pl.col("src", "dst").replace(dict(through)))
-    ins = {way: _edges(sent, "dst", way) for way in ("forward", "backward")}
-    outs = {way: _edges(sent, "src", way) for way in ("forward", "backward")}
-    began = outs["forward"].filter(_at_stage(outs["forward"], stage_of, first))
-    begin = _since_last(messages, began, through, steps)
-    passed = _between(ins["forward"], outs["forward"], "first")
-    returned = pl.concat([_between(ins["backward"], outs["backward"], side) for side in ("first", "last")])
-    passed = passed.filter(~_at_stage(passed, stage_of, first))
-    turned = _turns(sent, outs["backward"], stage_of, last)
+    hop, wrap = stage_of[dst] - stage_of[src], last > 1
+    known = (stage_of[src] >= 0) & (stage_of[dst] >= 0) & (messages["kind"] == "pp").to_numpy()[inside]
+    onward = np.flatnonzero(known & ((hop == 1) | (wrap & (hop == -last))))
+    back = np.flatnonzero(known & ((hop == -1) | (wrap & (hop == last))))
+    entered_by = np.arange(len(stage_of))
+    entered_by[list(through)] = list(through.values())
+    src, dst = entered_by[src], entered_by[dst]
+    ranks = np.flatnonzero(np.bincount(np.concatenate([src, dst])))
+    row = np.zeros(len(stage_of), np.int64)
+    row[ranks] = np.arange(len(ranks))
+    src, dst, stage, shape = row[src], row[dst], stage_of[ranks], (len(ranks), steps.height)
+
+    def bound(way: Ints, side: Ints, at: Ints) -> Floats:
+        """When the first and the last message of each rank and step come in, or leave."""
+        found = np.stack(bound_groups(side[way] * shape[1] + step[way], shape[0] * shape[1], at[way]))
+        return np.where(np.abs(found) == _NEVER, np.nan, found).reshape(2, *shape)
+
+    sent, answered = bound(onward, src, start), bound(back, src, start)
+    passed, returned = (sent - bound(onward, dst, end))[0], answered - bound(back, dst, end)
+    passed[stage == first] = np.nan
+    asked = np.concatenate([onward, back])
+    asked = asked[stage[dst[asked]] == last]
+    cell = dst[asked] * shape[1] + step[asked]
+    turned = _turn(answered[0].ravel(), cell, place[asked], start[asked], end[asked]).reshape(shape)
+    begin = np.where((stage == first)[:, None], sent[0], np.nan)
+    begin -= _find_ready(begin, np.concatenate([src, dst]), end, steps["start_ns"].to_numpy() - origin)
     # Where nothing passes the other stages, the step is cut elsewhere and what leaves the first stage is not its first.
-    reached = pl.concat([passed, turned.select(passed.columns)]).filter(pl.col("work_ns") > 0).select("step").unique()
-    begin = _lift(begin.join(reached, on="step", how="semi"), passed, turned)
-    parts = [
-        begin.with_columns(phase=pl.lit("forward")),
-        passed.with_columns(phase=pl.lit("forward")),
-        returned.with_columns(phase=pl.lit("backward")),
-        turned.with_columns(phase=pl.lit("turn")),
-    ]
-    return pl.concat([p.select(list(_PART)) for p in parts])
+    begin[:, ~((passed > 0) | (turned > 0)).any(axis=0)] = np.nan
+    # Where a step seems to start with its first message, a usual forward is added; a backward is twice a forward.
+    own, usual, turn = (float(take_median(table[~np.isnan(table)])) for table in (begin, passed, turned))
+    usual = turn / 3 if np.isnan(usual) else usual
+    begin += round(usual - own) if own < 0.5 * usual else 0
+    least = np.fmin(*np.where(returned <= 0, np.inf, returned))
+    phases = {
+        "backward": np.where(np.isinf(least), 0.0, least),
+        "forward": np.where((stage == first)[:, None], begin, passed),
+        "turn": turned,
+    }
+    parts = []
+    for phase, table in phases.items():
+        at, when = np.nonzero(~np.isnan(table))
+        seen = pl.DataFrame({"endpoint": ranks[at], "step": when, "work_ns": table[at, when].astype(np.int64)})
+        parts.append(seen.with_columns(phase=pl.lit(phase)))
+    return pl.concat(parts)
 
 
-def _since_last(
-    messages: pl.LazyFrame, began: pl.DataFrame, through: Mapping[int, int], steps: pl.DataFrame
-) -> pl.DataFrame:
-    """How long before they send the first message of a step anything ended at ranks, or in the job before the step.
+def _find_ready(begin: Floats, rank: Ints, end: Ints, cut: Ints) -> Floats:
+    """When anything last ended at ranks before they begin a step, or in the job before the step; nan for never.
 
-    A step may be cut anywhere in a silence or before the last thing ends, and hosts hide much of what ends at a rank.
+    `begin` is by rank and step, `rank` are the senders of messages and then their receivers. A step may be cut anywhere
+    in a silence or before the last thing ends, and hosts hide much of what ends at a rank.
     """
-    ends = [messages.select(pl.col(side).replace(dict(through)).alias("endpoint"), ready="end_ns") for side in _SIDES]
-    own = pl.concat(ends).filter(pl.col("endpoint").is_in(began["endpoint"].unique().implode())).sort("ready")
-    both = (
-        began.lazy()
-        .sort("first")
-        .join_asof(own, left_on="first", right_on="ready", by="endpoint", check_sortedness=False)
-    )
-    every = messages.select(over="end_ns").sort("over")
-    cuts = steps.lazy().select(pl.col("index").cast(pl.Int32).alias("step"), cut="start_ns").sort("cut")
-    before = cuts.join_asof(every, left_on="cut", right_on="over").select("step", "over")
-    ready = pl.max_horizontal("ready", "over")
-    return (
-        both.join(before, on="step").select("endpoint", "step", work_ns=pl.col("first") - ready).drop_nulls().collect()
-    )
+    over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
+    ready = np.tile(np.where(over == -_NEVER, np.nan, over), (len(begin), 1))
+    row, at = np.nonzero(~np.isnan(begin))
+    own = np.flatnonzero(np.bincount(row, minlength=len(begin))[rank])
+    if len(row):
+        span = int(end.max()) + 1  # One rank after the other on one line of time.
+        done = np.sort(rank[own] * span + end[own % len(end)], kind="stable")
+        wanted = row * span + begin[row, at].astype(np.int64)
+        last = done[np.maximum(np.searchsorted(done, wanted, side="right") - 1, 0)] - row * span
+        ready[row, at] = np.fmax(ready[row, at], np.where((last >= 0) & (last <= begin[row, at]), last, np.nan))
+    return ready
 
 
-def _lift(begin: pl.DataFrame, passed: pl.DataFrame, turned: pl.DataFrame) -> pl.DataFrame:
-    """The first stage's work; where a step seems to start with its first message, a usual forward is added to it."""
-    forward = passed["work_ns"].median() if passed.height else None
-    if forward is None and turned.height:
-        forward = float(turned["work_ns"].median()) / 3  # type: ignore[arg-type]  # a backward is twice a forward
-    own = begin["work_ns"].median() if begin.height else None
-    if forward is None or own is None or float(own) >= 0.5 * float(forward):  # type: ignore[arg-type]
-        return begin
-    return begin.with_columns(pl.col("work_ns") + round(float(forward) - float(own)))  # type: ignore[arg-type]
+def _turn(answered: Floats, cell: Ints, place: Ints, start: Ints, end: Ints) -> Floats:
+    """At the last stage: from a message in to the first answer, a forward and a backward; by cell, nan for none.
 
-
-def _pipeline_messages(messages: pl.LazyFrame, stage_of: Ints, last: int) -> pl.DataFrame:
-    """src dst step place start_ns end_ns forward: messages between neighbouring stages.
-
-    The last and the first are neighbours where stages hold several pieces of the model.
+    `cell` is the rank and step of each message in. Where many come in before the first answer, all forwards are done
+    before any backward: the last counts. A message at a place in a step where it usually ends with the answer waits
+    until its receiver turns to it; one such may seem to end long before where its last packets were not seen.
     """
-    sent = messages.filter(pl.col("kind") == "pp").select("src", "dst", "step", "place", *_TIMES).collect()
-    a, b = stage_of[sent["src"].to_numpy()], stage_of[sent["dst"].to_numpy()]
-    hop = b - a
-    wrap = last > 1
-    forward = (hop == 1) | (wrap & (hop == -last))
-    back = (hop == -1) | (wrap & (hop == last))
-    return sent.with_columns(pl.Series("forward", forward)).filter(pl.Series((forward | back) & (a >= 0) & (b >= 0)))
-
-
-def _edges(sent: pl.DataFrame, side: str, way: str) -> pl.DataFrame:
-    """First and last message of each endpoint and step on one side: when it arrived, or when it left."""
-    own = sent.filter(pl.col("forward") == (way == "forward"))
-    at = own["end_ns" if side == "dst" else "start_ns"].to_numpy()
-    num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
-    cell, found = _number_cells(own, side, num_steps)
-    first, last = bound_groups(cell, len(found), at)
-    return _name_cells(found, num_steps).with_columns(pl.Series("first", first), pl.Series("last", last))
-
-
-def _number_cells(sent: pl.DataFrame, side: str, num_steps: int) -> tuple[Ints, Ints]:
-    """A number for the endpoint at one side and the step of each message, and what each number stands for."""
-    cell = sent[side].to_numpy().astype(np.int64) * num_steps + sent["step"].to_numpy()
-    return number_again(cell, int(cell.max(initial=-1)) + 1)  # type: ignore[no-any-return]
-
-
-def _name_cells(found: Ints, num_steps: int) -> pl.DataFrame:
-    """The endpoint and step of cells."""
-    columns = {"endpoint": (found // num_steps).astype(np.uint32), "step": (found % num_steps).astype(np.int32)}
-    return pl.DataFrame(columns)
-
-
-def _between(arrived: pl.DataFrame, left: pl.DataFrame, side: str) -> pl.DataFrame:
-    both = arrived.join(left, on=["endpoint", "step"], suffix="_out")
-    return both.select("endpoint", "step", work_ns=pl.col(f"{side}_out") - pl.col(side))
-
-
-def _turns(sent: pl.DataFrame, out: pl.DataFrame, stage_of: Ints, last: int) -> pl.DataFrame:
-    """At the last stage: from a message in to the first answer, a forward and a backward.
-
-    Where many messages come in before the first answer, all forwards are done before any backward: the last counts.
-    """
-    answer = out.filter(_at_stage(out, stage_of, last)).select("endpoint", "step", "first")
-    own = sent.filter(_at_stage(sent.select(endpoint="dst"), stage_of, last))
-    num_steps = int(own["step"].max() or 0) + 1  # type: ignore[arg-type]
-    cell, found = _number_cells(own, "dst", num_steps)
-    cells = _name_cells(found, num_steps).join(answer, on=["endpoint", "step"], how="left", maintain_order="left")
-    arrived, answered = own["end_ns"].to_numpy(), cells["first"].fill_null(-(2**62)).to_numpy()[cell]
-    asked = np.flatnonzero((arrived <= answered) & ~_wait_for_receiver(own, answered))
-    earliest, latest = bound_groups(cell[asked], len(found), arrived[asked])
-    num = np.bincount(cell[asked], minlength=len(found))
-    begin = pl.Series(np.where(num <= 2, earliest, latest))
-    return cells.with_columns(work_ns=pl.col("first") - begin).drop("first").filter(pl.Series(num > 0))
-
-
-def _wait_for_receiver(own: pl.DataFrame, answered: Ints) -> NDArray[np.bool_]:
-    """Messages of places in a step that usually end with the answer: their receiver takes them when it turns to it.
-
-    One such may seem to end long before where its last packets were not seen.
-    """
-    place = own["place"].to_numpy().astype(np.int64)
     num = int(place.max(initial=-1)) + 1
-    took = quantile_groups((own["end_ns"] - own["start_ns"]).to_numpy().astype(np.float64), place, num, _LONG)
-    left = median_groups((answered - own["end_ns"].to_numpy()).astype(np.float64), place, num)
-    return np.asarray((left < _WAITED * took)[place], np.bool_)
-
-
-def _at_stage(frame: pl.DataFrame, stage_of: Ints, stage: int) -> pl.Series:
-    return pl.Series(stage_of[frame["endpoint"].to_numpy()] == stage)
+    answer = np.nan_to_num(answered, nan=-np.inf)[cell]
+    took = quantile_groups((end - start).astype(np.float64), place, num, _LONG)
+    left = median_groups(answer - end, place, num)
+    asked = np.flatnonzero((end <= answer) & ~(left < _WAITED * took)[place])
+    earliest, latest = bound_groups(cell[asked], len(answered), end[asked])
+    count = np.bincount(cell[asked], minlength=len(answered))
+    return np.where(count > 0, answered - np.where(count <= 2, earliest, latest), np.nan)
 
 
 def _count_late_hosts(host: Ints, hops: pl.DataFrame) -> int:
@@ -225,7 +184,7 @@ def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, host: Ints,
     often = first.group_by("src", "dst").agg((pl.col("late") > 0.01 * length).mean().alias("share"))
     hops = often.filter(pl.col("share") > 0.5)
     if first.is_empty() or _count_late_hosts(host, hops) > _MOST_LATE * len(np.unique(host[first["src"].to_numpy()])):
-        return pl.DataFrame(schema=_PART)  # Groups that start at different times by design say nothing of a rank.
+        return pl.DataFrame()  # Groups that start at different times by design say nothing of a rank.
     out = first.group_by(pl.col("src").alias("endpoint"), "step").agg(pl.col("late").median())
     into = first.group_by(pl.col("dst").alias("endpoint"), "step").agg(pl.col("late").median().alias("late_in"))
     both = out.join(into, on=["endpoint", "step"], how="left")
