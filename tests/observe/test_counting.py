@@ -175,6 +175,13 @@ def test_the_stream_of_a_size_that_was_torn_least_tells_how_long_it_rests() -> N
     assert time_rests([StreamStarts(times=times, klass=0) for times in (*torn, bucket)]) == 1e8
 
 
+def test_a_stream_of_torn_messages_that_rests_alike_by_chance_says_nothing_where_one_with_more_does_not() -> None:
+    bucket = np.arange(0, 40 * 10**8, 10**8)
+    more, fewer = bucket[[0, 1, 4, 6, 7, 11, 12, 18, 19, 27, 30, 38]], bucket[[2, 8, 14, 20, 26, 32, 38]]
+    single = [StreamStarts(times=times, klass=klass) for times, klass in ((bucket, 0), (more, 1), (fewer, 1))]
+    assert time_rests(single) == 1e8
+
+
 @pytest.mark.parametrize(("num_torn", "jitter_ns"), [(6, 4e6), (0, 1e7)])
 def test_steps_between_evaluations_are_no_parts_of_a_step(num_torn: int, jitter_ns: float) -> None:
     """Four buckets and a smaller one in every step, of some a part is torn off; twenty steps, then a few of silence."""

@@ -106,7 +106,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
 
 def _code(off: Floats) -> float:
     """What the residuals of a prediction take to write down, in nats each: a Laplace distribution with a few strays."""
-    scale = max(float(take_median(off)) / np.log(2.0), _LEAST_SCALE)
+    scale = max(float(np.median(off)) / np.log(2.0), _LEAST_SCALE)
     density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
     return float(-np.log(density).mean())
 
@@ -256,14 +256,13 @@ def time_rests(streams: list[StreamStarts]) -> float | None:
 def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
     """The usual time between rests of every class that has any: of its stream with most messages.
 
-    Records that are lost or torn leave fewer of a size, and longer rests between them.
+    Records that are lost or torn leave fewer of a size, and longer rests between them, which may be alike by chance.
     """
     found: dict[int, tuple[int, float]] = {}
     for stream in streams:
-        rest = time_rests_of(stream.times)
-        if rest > 0:
-            found[stream.klass] = max(found.get(stream.klass, (0, 0.0)), (len(stream.times), rest))
-    return [rest for _, rest in found.values()]
+        own = (len(stream.times), time_rests_of(stream.times))
+        found[stream.klass] = max(found.get(stream.klass, own), own)
+    return [rest for _, rest in found.values() if rest > 0]
 
 
 def _time_nested(streams: list[StreamStarts]) -> float | None:
