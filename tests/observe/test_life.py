@@ -92,6 +92,15 @@ def test_a_few_missing_records_do_not_break_a_step() -> None:
     assert template is not None and rests_whole(template, LAST, config=config)
 
 
+def test_a_step_has_begun_where_more_was_sent_than_whole_steps_differ_by() -> None:
+    """However few of a step's messages these are: all other steps have sent exactly as many."""
+    begun = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 2)
+    config = LifeConfig(missing=0.5)
+    template = make_template(begun, make_streams(begun), make_steps(), config)
+    assert template is not None and template.slack == 6.0
+    assert not rests_whole(template, BEGIN + (STEPS - 1) * S + 250 * MS, config=config)
+
+
 @pytest.mark.parametrize("since_ns", [0, BEGIN])
 def test_whole_steps_since_the_first_message_are_an_end_wherever_steps_are_cut(since_ns: int) -> None:
     # Steps are cut in the middle of the true ones, and the true ones rest longer inside than at their end.

@@ -23,6 +23,7 @@ Owed = tuple[int, int, float]
 def stand(
     *owed: Owed, stuck: tuple[tuple[int, int], ...] = (), came: tuple[Owed, ...] = (), until: float = 1000.0,
     turn: tuple[int, ...] = (), last_sent: dict[int, float] | None = None, last_to: dict[Any, float] | None = None,
+    behind: dict[int, int] | None = None,
 ) -> Standstill:  # fmt: skip
     """A job that stands still; messages (sender, receiver, due in ms) that never `came` are owed and take 10 ms."""
     rows = [(s, d, due * MS, (due + 10) * MS, (s, d, due) not in came) for s, d, due in (*owed, *came)]
@@ -31,7 +32,7 @@ def stand(
     sent, to = ({k: at * MS for k, at in (of or {}).items()} for of in (last_sent, last_to))
     types = {"src": pl.Int64, "dst": pl.Int64, "start_ns": pl.Int64, "bytes": pl.Int64}
     held = pl.DataFrame(begun, schema=types, orient="row")
-    return Standstill(due.sort("due"), held, frozenset(turn), sent, to, round(until * MS))
+    return Standstill(due.sort("due"), held, frozenset(turn), sent, to, round(until * MS), behind or {})
 
 
 # -- who is named
@@ -66,6 +67,21 @@ def test_of_those_who_stopped_together_the_host_with_most_to_do_with_what_is_mis
     alike = stand((0, 1, 100), (2, 3, 100))
     assert stopped._pick_head(CASE, alike, free, 101.0 * MS) == 0
     assert stopped._pick_head(CASE, replace(alike, turn=frozenset([2])), free, 101.0 * MS) == 2
+
+
+def test_of_two_that_exchange_the_one_that_sent_fewer_messages_stopped() -> None:
+    owed = ((0, 1, 100), (1, 0, 100))
+    for last in range(2):
+        found = name_first_to_stop(CASE, stand(*owed, turn=(1 - last,), behind={last: 8, 1 - last: 0}))
+        assert found.culprit.id == f"h{last}" and found.score > 0.9
+
+
+def test_a_host_is_behind_by_the_messages_that_others_of_its_collectives_sent() -> None:
+    whole, broken = make_ring(15, until_s=60), make_ring(15, left_out=drop_from(3, 14, but=(0, 1, 3)), until_s=60)
+    begin, until = (int(whole.steps[c][14]) for c in ("start_ns", "end_ns"))
+    assert set(stopped._count_behind(whole, begin, until).values()) == {0}
+    behind = stopped._count_behind(broken, begin, until)
+    assert behind[2] > 0 and behind[0] == behind[1] == behind[3] == 0
 
 
 def test_a_receiver_whose_turn_it_was_did_not_take_unless_it_still_sent_then() -> None:
@@ -233,6 +249,16 @@ def test_transfers_that_wait_no_longer_than_others_were_held_up_before_did_not_s
     paused = replace(case, messages=waited)
     assert not silence._is_cut_short(paused, end, end + 300 * MS, 1.2e9)
     assert silence._is_cut_short(paused, end, end + 500 * MS, 1.2e9)
+
+
+def test_a_transfer_is_cut_short_that_waits_longer_than_its_own_pair_takes_whatever_others_take() -> None:
+    case = cut_last(100_000, senders=3)
+    end = int(case.messages["end_ns"].max())
+    longer = pl.when(pl.col("src") == 0).then(400.0 * MS).otherwise("duration_ns")
+    unlike = replace(case, streams=case.streams.with_columns(duration_ns=longer))
+    assert silence._is_cut_short(unlike, end, end + 300 * MS, 1.2e9)
+    every = replace(case, streams=case.streams.with_columns(duration_ns=pl.lit(400.0 * MS)))
+    assert not silence._is_cut_short(every, end, end + 300 * MS, 1.2e9)
 
 
 def test_of_two_endpoints_one_that_is_stuck_is_enough() -> None:

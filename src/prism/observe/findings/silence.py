@@ -113,10 +113,11 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     # transfer that gets nowhere stops earlier, or where the buffers of its transport are full, at one size, which is
     # a stop in a job that seldom waits; two or three may be of one size by chance.
     alike = cut.height >= levels.MIN_COMPARED and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
-    usual_ns = case.streams.filter(pl.col("role") != "rare")["duration_ns"].max()
     held_up_ns = _measure_hold_up(case, begin_ns - round(usual))
     if not (alike and held_up_ns <= levels.SHARE_NEGLIGIBLE * usual):
-        margin = max(_ONE_MOMENT * usual, held_up_ns, float(usual_ns or 0.0))  # type: ignore[arg-type]
+        own = case.streams.filter(pl.col("role") != "rare").group_by("src", "dst").agg(pl.col("duration_ns").max())
+        cut = cut.join(own, on=["src", "dst"], how="left")
+        margin = pl.max_horizontal(pl.col("duration_ns").fill_null(0.0), pl.lit(max(_ONE_MOMENT * usual, held_up_ns)))
         cut = cut.filter(pl.col("end_ns") + margin < end_ns)
     return cut["src"].n_unique() >= enough
 

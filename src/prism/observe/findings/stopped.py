@@ -15,6 +15,7 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
+from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
 from prism.records.findings import Alternative, Culprit
 
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
@@ -40,6 +41,7 @@ class Standstill:
     last_sent: dict[int, float]  # by endpoint, when that was
     last_to: dict[tuple[int, int], float]  # the same by sender and receiver
     until_ns: int  # when the last message was sent
+    behind: dict[int, int]  # by endpoint, messages of collectives that others of the same ones sent and it did not
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,23 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     out, into = (dict(sent.group_by(e).agg(pl.col("offset").max()).iter_rows()) for e in ("src", "dst"))
     turn = frozenset(e for e, at in into.items() if at > out.get(e, -1.0))
     last_to = {(s, d): at for s, d, at in sent.group_by("src", "dst").agg(pl.col("offset").max()).iter_rows()}
-    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, last_to, until - start_ns)
+    behind = _count_behind(case, start_ns, until)
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, last_to, until - start_ns, behind)
+
+
+def _count_behind(case: Case, start_ns: int, until: int) -> dict[int, int]:
+    """By endpoint how many messages fewer its hops sent than those that sent most of the same collectives."""
+    steady = (case.streams["role"] != "rare") & ~case.streams["kind"].is_in([*POINT_TO_POINT, "unknown"])
+    streams = case.streams.filter(steady)
+    own = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
+    sent = streams.select("stream", "src").join(own.group_by("stream").len(), on="stream", how="left")
+    sent = sent.with_columns(
+        pl.Series("group", number_units(streams)),
+        pl.Series("like", number_sizes(streams["bytes"].to_numpy().astype(np.float64))),
+        pl.col("len").fill_null(0).cast(pl.Int64),
+    )
+    behind = sent.with_columns(pl.col("len").max().over("group", "like") - pl.col("len"))
+    return dict(behind.group_by("src").agg(pl.col("len").sum()).iter_rows())
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
@@ -216,6 +234,9 @@ def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: 
         host = case.hosts[int(endpoint)]
         first[host] = min(first.get(host, float("inf")), due)
     nats = {h: sum(h in t for t in touched) - (due - moment) / margin_ns for h, due in first.items()}
+    for endpoint, num in stands.behind.items():
+        if case.hosts[endpoint] in nats:
+            nats[case.hosts[endpoint]] += num
     most = max(nats.values())
     odds = {host: math.exp(value - most) for host, value in nats.items()}
     return {host: value / sum(odds.values()) for host, value in odds.items()}
@@ -230,6 +251,8 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
     first = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment))
     ends = [case.hosts[int(e)] for side in ("src", "dst") for e in first[side]]
     weights = [_SENDER] * first.height + [1.0] * first.height
+    ends += [case.hosts[e] for e in stands.behind]
+    weights += [float(num) for num in stands.behind.values()]
     votes: dict[str, float] = {}
     for host, weight in zip(ends, weights, strict=True):
         votes[host] = votes.get(host, 0.0) + weight
@@ -262,6 +285,7 @@ def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
     to = int(first["dst"])
     late = [owed.filter((pl.col("src") == e) & (pl.col("due") <= stands.until_ns)).height for e in (head, to)]
     silent = stands.last_sent.get(to, -1.0) < first["due"] - margin_ns and to in owed["src"]
+    silent &= stands.behind.get(to, 0) >= stands.behind.get(head, 0)
     return to if to in stands.turn and head not in stands.turn and silent and late[1] >= _AS_MUCH * late[0] else head
 
 

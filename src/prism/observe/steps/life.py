@@ -142,7 +142,7 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
         sent = template.count_since(int(template.begin[step]), at_ns)
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
-    if abs(sent.sum()) <= config.missing * total:
+    if abs(sent.sum()) <= template.slack:
         return True
     if template.wanders or _sent_whole_steps(template, at_ns):
         return True
