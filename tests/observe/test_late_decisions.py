@@ -308,17 +308,30 @@ def test_turns_count_the_quick_steps_between_slow_ones() -> None:
 
 
 @pytest.mark.parametrize(("quick", "kind"), [(20.0, "load_imbalance"), (3.0, "slow_step")])
-def test_one_of_two_hosts_is_late_in_a_quick_step_only_where_the_other_is_quicker_than_ever(
-    quick: float, kind: str
+@pytest.mark.parametrize("num", [2, 4])
+def test_uneven_load_makes_someone_late_in_quick_steps_too_and_a_pause_does_not(
+    num: int, quick: float, kind: str
 ) -> None:
-    case = place(PAIRS, lengths=SLOW)
-    turns = np.full((2, STEPS), -3.0)
+    case = place(lengths=SLOW)
+    turns = np.full((num, STEPS), -3.0)
     turns[0, [2, 4]], turns[1, [5, 7]] = 10.0, 10.0
-    elsewhere = np.zeros((2, STEPS))
-    elsewhere[1, 3] = quick
-    hosts = replace(gains(turns.tolist()), elsewhere=elsewhere)
+    elsewhere = np.zeros((num, STEPS))
+    elsewhere[1, [0, 1, 3, 6]] = quick
+    slow = np.isin(np.arange(STEPS), [2, 4, 5, 7])
+    hosts = replace(gains(turns.tolist(), (0.5, 0.4, 0.4, 0.4)), elsewhere=elsewhere, slow=slow)
     (told,) = causes._tell_uneven(case, blame(0, 1, gain=60.0), hosts)
     assert told.finding.kind == kind
+    first = 0 if kind == "load_imbalance" else 2  # it is there before the first slow step
+    assert told.finding.start_ns == int(case.steps["start_ns"][first])
+
+
+def test_ranks_of_one_host_are_late_together_and_show_no_uneven_load() -> None:
+    turns = np.full((4, STEPS), -3.0)
+    turns[0, [2, 4, 6]], turns[2, [3, 5, 7]] = 10.0, 10.0
+    hosts = gains(turns.tolist(), (0.5, 0.5, 0.5, 0.5))
+    for names, kind in ((("h0", "h1", "h2", "h3"), "load_imbalance"), (PAIRS, "slow_step")):
+        (told,) = causes._tell_uneven(place(names, lengths=SLOW), blame(0, 1, 2, 3), hosts)
+        assert told.finding.kind == kind
 
 
 def test_how_sure_uneven_load_is_goes_with_the_steps_in_which_another_is_last() -> None:

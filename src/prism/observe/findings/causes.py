@@ -362,7 +362,7 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
         return []
     inside = slice(window.first, window.last + 1)
     gain = turns.gain[:, inside] + turns.elsewhere[:, inside]
-    varies = _is_work_uneven(turns, inside)
+    varies = _is_work_uneven(case, turns, inside)
     kind: FindingKind = "load_imbalance" if varies else "slow_step"
     cost = settle(case, window, None)
     if cost.lost_s < levels.SHARE_NEGLIGIBLE * float(case.length_s[inside].sum()):
@@ -378,18 +378,26 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
     sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
     if sure < _AHEAD:
         return []
+    if varies:  # Before the first slow step and after the last one someone is late in steps that are not longer, too.
+        window = _find_stretch((turns.gain + turns.elsewhere).max(axis=0) - float(np.log(len(turns.candidates))))
     told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=sure, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]
 
 
-def _is_work_uneven(hosts: Scores, inside: slice) -> bool:
-    """Whether all have work of their own in a step, and not one host more than ever.
+def _is_work_uneven(case: Case, turns: Scores, inside: slice) -> bool:
+    """Whether all have work of their own in a step, and not one more than ever.
 
-    The hop that comes last has two ends, so it is the third that shows whether others are late on their own account.
-    Of two hosts one is late in a step that is not longer only where the other is quicker than ever.
+    Then someone is late in steps that are not longer, too. Where there are none between the longer ones, others than
+    the last one are late on their own account: the hop that comes last has two ends, so it is the third host.
     """
-    if len(hosts.candidates) < levels.MIN_SAMPLES:
-        quick = hosts.elsewhere[:, inside].max(axis=0)
-        return bool((quick > PER_STEP + np.log(len(hosts.candidates))).any())
-    late = np.sort(hosts.share[:, inside], axis=0)
+    quick = np.zeros(0, np.bool_) if turns.slow is None else ~turns.slow[inside]
+    if quick.any():
+        gain = turns.elsewhere[:, inside].max(axis=0)[quick]
+        return bool(np.median(gain) > PER_STEP + np.log(len(turns.candidates)))
+    by_hosts: dict[frozenset[str], list[int]] = {}
+    for i, one in enumerate(turns.candidates):
+        by_hosts.setdefault(frozenset(_hosts(case, one.members)), []).append(i)
+    if len(by_hosts) < levels.MIN_SAMPLES:
+        return False
+    late = np.sort([turns.share[own, inside].max(axis=0) for own in by_hosts.values()], axis=0)
     return bool(np.median(late[-levels.MIN_SAMPLES] / np.maximum(late[-1], 1e-12)) > _BETWEEN)
