@@ -25,7 +25,7 @@ from prism.observe.findings import network, ranking, stages, suspects
 from prism.observe.findings.case import culprit
 from prism.observe.findings.scoring import score_delays
 from prism.observe.findings.suspects import rank_suspects, set_scene, weigh_rivals
-from prism.observe.findings.transfers import SlowPair, Transfers
+from prism.observe.findings.transfers import SlowPair, Transfers, find_slow_pairs
 from prism.observe.findings.verdicts import Proposal, choose
 from prism.observe.findings.windows import Window
 from prism.observe.parallelism.stages import StageMap
@@ -515,3 +515,24 @@ def test_pairs_of_many_messages_without_a_pace_wait_for_one_that_has_it(monkeypa
     for slow, counted in (([paced, waits], [0]), ([slow_pair(0), waits], [0, 1]), ([paced, slow_pair(1)], [0, 1])):
         scene = network.find_scene(case, transfers, slow, None)
         assert scene is not None and sorted(scene.slow) == counted
+
+
+@pytest.mark.parametrize(("others", "found"), [(0.0, [0, 1]), (0.5, [])])
+def test_a_pair_of_stages_that_is_always_slow_is_told_where_others_do_not_differ(
+    others: float, found: list[int]
+) -> None:
+    """Pairs of stages may differ by design, in both directions: where half of them do, two and a half times is usual."""
+    num = 12
+    ends = [(2 * (r // 2) + r % 2, 2 * (r // 2) + 1 - r % 2) for r in range(num)]
+    rows = pl.DataFrame(
+        {"pair": range(num), "src": [s for s, _ in ends], "dst": [d for _, d in ends], "kind": ["pp"] * num,
+         "unit": range(num)}, schema_overrides={"pair": pl.UInt32},
+    )  # fmt: skip
+    like = np.random.default_rng(1).normal(0.0, 0.001, (num, STEPS))
+    like[:2] += 1.5
+    like[6:] += others
+    types = {"pair": pl.UInt32, "kind": pl.String, "stream": pl.UInt32, "step": pl.Int32, "pace": pl.Float64}
+    tables = {"against_past": 0 * like, "extra_s": 0.1 * like, "lead_ns": 0 * like, "longest_ns": 1 + 0 * like}
+    transfers = Transfers(rows=rows, against_like=like, **tables, paces=pl.DataFrame(schema=types))
+    slow = find_slow_pairs(make_case([1.0] * STEPS), transfers)
+    assert [p.pair for p in slow] == found and all(p.sound for p in slow)

@@ -134,13 +134,14 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
     for excess, partly in ((both_ways, False), (transfers.against_past, True)):
         noise = _noise(excess)
         threshold = max(_SLOWER, 4 * noise)
+        differing = _find_differing(transfers, excess)
         most_s = np.where(excess > threshold, transfers.extra_s, -np.inf).max(axis=1, initial=-np.inf)
         for row in np.flatnonzero(most_s >= _MATTERS * step_s).tolist():
             slow = _judge(transfers, excess[row], row, threshold, noise)
             if slow is None or slow.extra_s < _MATTERS * step_s:
                 continue
             lasting = slow.steady and slow.window.length > 0.8 * case.steps.height
-            least = _LASTING_ALONE if slow.kind in BY_DESIGN else _LASTING
+            least = _LASTING_ALONE if slow.kind in differing else _LASTING
             if (lasting and (partly or slow.window.mean < least)) or (partly and slow.window.last < _WARM_UP):
                 continue
             if row not in best or slow.sure > best[row].sure:
@@ -156,6 +157,13 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even, unpaced=r in many - even)
         for r, p in best.items()
     ]
+
+
+def _find_differing(transfers: Transfers, excess: Floats) -> set[str]:
+    """Kinds whose pairs may differ for good and do: of their pairs not nearly all take what their like take."""
+    usual = np.abs(quantile_rows(excess, levels.SHARE_HALF, axis=1))
+    kinds = transfers.rows["kind"].to_numpy()
+    return {k for k in set(kinds) & set(BY_DESIGN) if np.mean(usual[kinds == k] <= _SLOWER) < levels.SHARE_LARGE}
 
 
 def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], set[int], set[int]]:
