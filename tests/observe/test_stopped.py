@@ -251,14 +251,17 @@ def test_transfers_that_wait_no_longer_than_others_were_held_up_before_did_not_s
     assert silence._is_cut_short(paused, end, end + 500 * MS, 1.2e9)
 
 
-def test_a_transfer_is_cut_short_that_waits_longer_than_its_own_pair_takes_whatever_others_take() -> None:
+@pytest.mark.parametrize(("kind", "cut"), [("pp", True), ("dp", False)])
+def test_a_transfer_is_cut_short_that_waits_longer_than_those_of_its_kind_take(kind: str, cut: bool) -> None:
+    """Between stages transfers begin before their receiver is ready, and last longer than gradients do."""
     case = cut_last(100_000, senders=3)
     end = int(case.messages["end_ns"].max())
-    longer = pl.when(pl.col("src") == 0).then(400.0 * MS).otherwise("duration_ns")
-    unlike = replace(case, streams=case.streams.with_columns(duration_ns=longer))
-    assert silence._is_cut_short(unlike, end, end + 300 * MS, 1.2e9)
-    every = replace(case, streams=case.streams.with_columns(duration_ns=pl.lit(400.0 * MS)))
-    assert not silence._is_cut_short(every, end, end + 300 * MS, 1.2e9)
+    other = pl.col("src") == 3
+    streams = case.streams.with_columns(
+        duration_ns=pl.when(other).then(400.0 * MS).otherwise("duration_ns"),
+        kind=pl.when(other).then(pl.lit(kind)).otherwise("kind"),
+    )
+    assert silence._is_cut_short(replace(case, streams=streams), end, end + 300 * MS, 1.2e9) is cut
 
 
 def test_of_two_endpoints_one_that_is_stuck_is_enough() -> None:

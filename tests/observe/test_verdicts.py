@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from test_finding_decisions import make_case, make_messages
 
 from prism.observe.findings import contention, stopped
 from prism.observe.findings.case import culprit
@@ -68,6 +69,9 @@ def tell(*proposals: Proposal) -> list[tuple[str, str, list[str]]]:
         ((HOST, UNEVEN), [("load_imbalance", "job-1", ["h1"])]),
         ((LINK, SWITCH), [("slow_switch", "leaf-0", ["10.0.0.1>leaf-0"])]),
         ((SHARED, LINK), [("contention", "leaf-0", ["10.0.0.1>leaf-0"])]),
+        ((SHARED, SWITCH), [("slow_switch", "leaf-0", [])]),
+        ((SHARED, replace(SWITCH, comes_and_goes=True)), [("contention", "leaf-0", [])]),  # it does not tell when
+        ((replace(SHARED, gain=0.0), replace(SWITCH, comes_and_goes=True)), [("slow_switch", "leaf-0", [])]),
         ((LINK, RANK), [("slow_compute", "10.0.0.1", ["10.0.0.1>leaf-0"])]),
         ((LINK, OTHER_LINK), [("slow_link", "10.0.0.1>leaf-0", ["10.0.9.1>leaf-1"])]),
         ((HEAVY, LINK), [("slow_link", "10.0.0.1>leaf-0", []), ("stage_imbalance", "3", [])]),
@@ -240,3 +244,15 @@ def test_loads_that_differ_a_little_and_two_hot_ranks_are_nobodys_trouble() -> N
     both = make_experts(2.0)
     both.streams = both.streams.with_columns(bytes=pl.when(pl.col("dst") == 2).then(2e6).otherwise("bytes"))
     assert find_hot_expert(both) == []
+
+
+def test_from_when_to_when_tenants_meet_costs_its_choice() -> None:
+    """Eight transfers beside the other are slow and twelve are not: as few as that say little."""
+    begin = np.arange(20) * S
+    slow = np.arange(20) < 8
+    times = pl.DataFrame({"pair": 0, "begin_ns": begin, "end_ns": begin + S // 2, "slower": np.where(slow, 3.0, 1.0)})
+    other = make_case([1.0] * STEPS)
+    busy = make_messages([(0, int(at), int(at) + S // 2, 0) for at in begin[slow]])
+    met = contention._meet(other, times, {0}, "leaf-0>leaf-1", replace(other, messages=busy), {0})
+    assert met is not None
+    assert met.depends == pytest.approx(contention._depend((8, 1.0), (12, 0.0)) - 2 * math.log(8))

@@ -146,7 +146,8 @@ def _worst_meeting(
         return None
     best = max(met, key=lambda m: m[:4])
     same = {m[4].link.replace(_OTHERS, "") for m in met if m[:4] == best[:4]} - {best[4].link.replace(_OTHERS, "")}
-    return replace(best[4], same=tuple(sorted(same)))
+    # Which of the links and tenants it is costs its choice.
+    return replace(best[4], same=tuple(sorted(same)), depends=best[4].depends - math.log(len(shared)))
 
 
 def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Meeting) -> bool:
@@ -208,7 +209,8 @@ def _meet(case: Case, times: pl.DataFrame, pairs: set[int], link: str, other: Ca
         ratio,
         shares[0] - shares[1],
         len(beside_it),
-        _depend((len(beside_it), shares[0]), (len(apart_from_it), shares[1])),
+        # From which transfer to which the two meet is chosen.
+        _depend((len(beside_it), shares[0]), (len(apart_from_it), shares[1])) - 2 * math.log(with_other.sum()),
         extra_s,
         int(times_hit.min()),
         int(times_hit.max()),
@@ -261,7 +263,7 @@ def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) ->
     rows = np.flatnonzero(transfers.rows["pair"].is_in(list(pairs)).to_numpy()).tolist()
     window = Window(first, last, met.ratio - 1, 1.0)
     seconds = [Alternative(kind="contention", culprit=_name(s), score=1 / (1 + len(met.same))) for s in met.same]
-    gain = max(score_delays(transfers.slower, rows, window, 1.0), 0.0) + met.depends
+    gain = score_delays(transfers.slower, rows, window, 1.0) + met.depends
     return Proposal(finding=told, gain=gain, seconds=tuple(seconds))
 
 

@@ -169,6 +169,7 @@ def _propose(
         finding=told,
         gain=score_delays(scene.slower, rows, Window(first, last, mean, share), 1.0) - math.log(num_suspects),
         seconds=tuple(Alternative(kind=_kind_of(c), culprit=c, score=p) for c, p in seconds),
+        comes_and_goes=not steady,
     )
 
 

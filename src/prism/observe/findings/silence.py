@@ -115,7 +115,8 @@ def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
     alike = cut.height >= levels.MIN_COMPARED and cut["bytes"].max() <= (1 + _ALIKE) * cut["bytes"].min()  # type: ignore[operator]
     held_up_ns = _measure_hold_up(case, begin_ns - round(usual))
     if not (alike and held_up_ns <= levels.SHARE_NEGLIGIBLE * usual):
-        own = case.streams.filter(pl.col("role") != "rare").group_by("src", "dst").agg(pl.col("duration_ns").max())
+        own = case.streams.filter(pl.col("role") != "rare").with_columns(pl.col("duration_ns").max().over("kind"))
+        own = own.group_by("src", "dst").agg(pl.col("duration_ns").max())
         cut = cut.join(own, on=["src", "dst"], how="left")
         margin = pl.max_horizontal(pl.col("duration_ns").fill_null(0.0), pl.lit(max(_ONE_MOMENT * usual, held_up_ns)))
         cut = cut.filter(pl.col("end_ns") + margin < end_ns)

@@ -37,6 +37,7 @@ class Proposal:
     gain: float
     seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
     by_design: bool = False  # it always was so, whatever else began
+    comes_and_goes: bool = False  # it is so in some steps of its time, and does not tell in which
 
     def rivals(self, other: Proposal) -> bool:
         """Whether two account for the same time, so that one of them is enough."""
@@ -47,8 +48,11 @@ class Proposal:
 def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
     """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
 
-    What a proposal gains counts as much as it is sure. Two places that gain alike are no surer than one of two.
+    What a proposal gains counts as much as it is sure. Two places that gain alike are no surer than one of two. Another
+    tenant tells when transfers are slow, so a place that comes and goes at the same time is none.
     """
+    shared = [p for p in proposals if p.finding.kind == "contention" and p.gain > 0]
+    proposals = [p for p in proposals if not (p.comes_and_goes and any(p.rivals(s) for s in shared))]
     weighed = [(p, _beat_none(case, p.finding)) for p in proposals if p.gain > 0]
     ordered = sorted((w for w in weighed if w[1] >= levels.SHARE_HALF), key=lambda w: -w[0].gain * w[0].finding.score)
     told: list[tuple[Proposal, float]] = []
