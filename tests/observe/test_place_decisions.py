@@ -536,3 +536,12 @@ def test_a_pair_of_stages_that_is_always_slow_is_told_where_others_do_not_differ
     transfers = Transfers(rows=rows, against_like=like, **tables, paces=pl.DataFrame(schema=types))
     slow = find_slow_pairs(make_case([1.0] * STEPS), transfers)
     assert [p.pair for p in slow] == found and all(p.sound for p in slow)
+
+
+def test_hosts_between_which_all_that_is_slow_passes_are_named_together() -> None:
+    case = make_case([1.0] * STEPS)
+    chosen = [slow_pair(0), replace(slow_pair(1), src=1, dst=0), slow_pair(2)]
+    both = [("host", "h0"), ("host", "h1")]
+    who, where = network._name_place(case, both[0], chosen, both)
+    assert who.type == "group" and "between h0 and h1" in where
+    assert network._name_place(case, both[0], chosen, both[:1])[0].id == "h0"

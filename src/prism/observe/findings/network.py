@@ -191,6 +191,10 @@ def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list
         # Two NICs that only talk to each other: nothing tells which of them it is.
         who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
         return who, f"between these NICs; or at its other end, {other.id}"
+    hosts = [other for what, other in same if what == "host"]
+    if kind == "host" and len(hosts) > 1:  # All that is slow passes between them.
+        who = culprit("group", ",".join(case.address(e) for e in ends))
+        return who, f"between {' and '.join(hosts)}; records do not show at which of them"
     places = {"switch": f"through {name}", "host": f"of {name}", "link": f"over {name}"}
     return _name(case, suspect), places.get(kind, "of this NIC")
 
