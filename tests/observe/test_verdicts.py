@@ -193,7 +193,7 @@ def test_two_tenants_gain_by_how_much_one_tells_of_the_other() -> None:
 
 def test_who_owes_the_first_message_stopped_and_who_owes_one_at_the_same_time_is_second() -> None:
     due = pl.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 3], "due": [1.0, 1.5, 90.0], "owed": [True, True, True]})
-    stands: Any = SimpleNamespace(due=due)
+    stands: Any = SimpleNamespace(due=due, behind={})
     free = pl.DataFrame({"src": [0, 2], "first": [1.0, 90.0]})
     odds = stopped._weigh_hosts(CASE, stands, free, 10.0)
     assert odds["h0"] > 0.99 and odds["h2"] < 0.01

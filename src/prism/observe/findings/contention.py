@@ -263,7 +263,7 @@ def _propose(case: Case, met: Meeting, transfers: Transfers, pairs: set[int]) ->
     rows = np.flatnonzero(transfers.rows["pair"].is_in(list(pairs)).to_numpy()).tolist()
     window = Window(first, last, met.ratio - 1, 1.0)
     seconds = [Alternative(kind="contention", culprit=_name(s), score=1 / (1 + len(met.same))) for s in met.same]
-    gain = score_delays(transfers.slower, rows, window, 1.0) + met.depends
+    gain = max(score_delays(transfers.slower, rows, window, 1.0), 0.0) + met.depends
     return Proposal(finding=told, gain=gain, seconds=tuple(seconds))
 
 
