@@ -59,7 +59,7 @@ def stand(sizes: list[int]) -> Any:
     ends = list(range(len(sizes)))
     stuck = pl.DataFrame({"src": ends, "dst": [*ends[1:], 0], "start_ns": 0, "bytes": sizes})
     none = pl.DataFrame()
-    return _name_absorber(case, Standstill(none, stuck, frozenset(), {}, {}, 0))
+    return _name_absorber(case, Standstill(none, stuck, frozenset(), {}, {}, 0, {}))
 
 
 def test_the_host_at_which_a_ring_breaks_off_took_in_more_than_it_sent() -> None:
