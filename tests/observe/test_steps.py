@@ -53,6 +53,13 @@ def test_a_short_pause_belongs_to_the_step_that_it_follows() -> None:
     assert found == [100.0] * 5 + [108.0] + [100.0] * 6
 
 
+def test_messages_that_come_at_any_time_tell_no_steps() -> None:
+    rng = np.random.default_rng(3)
+    times = np.cumsum(rng.exponential(20 * MS, 400)).astype(np.int64)
+    sent = pl.DataFrame({"stream": rng.integers(0, 2, 400).astype(np.uint32), "start_ns": times, "end_ns": times + MS})
+    assert find_steps(sent, STREAMS, STEP).is_empty()
+
+
 def test_what_a_job_did_before_it_was_started_again_is_no_step() -> None:
     begins = np.concatenate([STEP * np.arange(6), 1000 * MS + STEP * np.arange(6)])
     cut = np.where(np.arange(12) == 5, 2, BUCKETS)

@@ -29,6 +29,7 @@ _MISSING = levels.SHARE_SMALL  # of a step's messages that may be lost at either
 _AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.THREE_PER_MILLE
+_ERRATIC = levels.SHARE_MINOR  # of a step: a clock that jitters more is one only if most of its steps send as much
 _ONE_MARK = levels.SHARE_MINOR  # of a step: marks that are closer are one
 _QUIET = levels.SHARE_LARGE  # of the longest silence
 _SAME_COUNT = levels.SHARE_SMALL  # of the messages of a step
@@ -61,6 +62,11 @@ class Clock:
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
     gradients: bool = False  # whether it is struck by the last gradients, where these leave early
     reduced: bool = False  # whether it is struck by the last gradients, where parameters of their size are gathered
+
+    @property
+    def is_erratic(self) -> bool:
+        """Whether its marks are at odds with both time and messages: they tell no steps."""
+        return self.jitter > _ERRATIC and self.complete < _EXACT
 
     @property
     def spacing_ns(self) -> float:

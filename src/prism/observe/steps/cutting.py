@@ -59,7 +59,7 @@ def cut_steps(
     numbers = _find_numbers(messages, streams, num_steps)
     clocks = list_clocks(start, end, row, steady, period_ns, opening, gradients, numbers, clock)
     chosen = choose_clock(clocks, start, opening)
-    if chosen is None:
+    if chosen is None or chosen.is_erratic:
         return pl.DataFrame(schema=STEPS), None
     sent = Sent(start=start, end=end, src=steady["src"].to_numpy()[row].astype(np.int64), saves=_join_saves(saves))
     spare = count_before(chosen.marks, start, row, steady, gradients.size) if gradients and chosen.gradients else 0
