@@ -31,6 +31,7 @@ from prism.testbed.namespaces import Namespaces
 PROGRAMS = Path(__file__).with_name("stock")
 HOSTS = 4  # of each job
 LINK_KBIT = 2_000_000
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,9 @@ def run_pair(pair: tuple[Job, ...], folder: Path, steps: int) -> None:
                                                   stderr=log, start_new_session=True))  # fmt: skip
                 run_first(ranks[-1].pid)
         stack.callback(lambda: [process.kill() for process in ranks])
-        for process in ranks:
-            process.wait(timeout=600)
+        codes = [process.wait(timeout=PATIENCE_S) for process in ranks]
+        if any(codes):
+            sys.exit(f"observe_stock: a rank failed; see the logs in {folder}")
     addresses = {job.name: [network.addresses[h] for h in network.hosts[i * HOSTS :][:HOSTS]]
                  for i, job in enumerate(pair)}  # fmt: skip
     (folder / "addresses.json").write_text(json.dumps(addresses))

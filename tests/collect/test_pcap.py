@@ -129,7 +129,7 @@ def segment(when, sequence, size, src="10.0.0.1", dst="10.0.0.2"):
     return (T + when, ethernet(ip4(src, dst, 6, body)))
 
 
-@pytest.mark.parametrize("first", [0, 2**32 - 1500, 2**31 - 700], ids=["low", "wraps", "sign"])
+@pytest.mark.parametrize("first", [7, 2**32 - 1501, 2**31 - 700], ids=["low", "wraps", "sign"])
 @pytest.mark.parametrize(
     "segments",
     [
@@ -145,9 +145,14 @@ def test_what_tcp_sends_again_counts_once(read, segments, first):
 
 
 def test_what_tcp_sends_again_later_makes_no_flow(read):
-    found = read([segment(0, 0, 1000), segment(30 * MS, 0, 1000), segment(40 * MS, 1000, 400)])
+    found = read([segment(0, 7, 1000), segment(30 * MS, 7, 1000), segment(40 * MS, 1007, 400)])
     assert found.flows.select("bytes", "start_ns").rows() == [(1000, T), (400, T + 40 * MS)]
     assert found.counts.events["TCP packets sent again"] == 1
+
+
+def test_captures_without_sequence_numbers_lose_nothing(read):
+    found = read([segment(i * MS, 0, 1000) for i in range(5)])
+    assert found.flows["bytes"].to_list() == [5000]
 
 
 def test_a_segment_that_was_lost_before_the_capture_counts_when_it_comes(read):

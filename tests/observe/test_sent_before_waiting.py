@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.findings.stopped import Standstill, _name_absorber
+from prism.observe.findings.standstill import Standstill
+from prism.observe.findings.stopped import _name_absorber
 from prism.observe.findings.waits import _adds_up, _sum_kept
 from prism.records.findings import Culprit
 

@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 from test_finding_decisions import BEGIN, HOSTS, MESSAGES, MS, drop_from, make_case, make_messages, make_ring, name
 
-from prism.observe.findings import silence, stopped
+from prism.observe.findings import silence, standstill, stopped
 from prism.observe.findings.silence import find_hang
-from prism.observe.findings.stopped import Standstill, find_stalled, find_standstill, name_first_to_stop
+from prism.observe.findings.standstill import Standstill, find_stalled, find_standstill
+from prism.observe.findings.stopped import name_first_to_stop
 from prism.observe.parallelism.stages import StageMap
 
 CASE = make_case([1.0] * 6)
@@ -79,8 +80,8 @@ def test_of_two_that_exchange_the_one_that_sent_fewer_messages_stopped() -> None
 def test_a_host_is_behind_by_the_messages_that_others_of_its_collectives_sent() -> None:
     whole, broken = make_ring(15, until_s=60), make_ring(15, left_out=drop_from(3, 14, but=(0, 1, 3)), until_s=60)
     begin, until = (int(whole.steps[c][14]) for c in ("start_ns", "end_ns"))
-    assert set(stopped._count_behind(whole, begin, until).values()) == {0}
-    behind = stopped._count_behind(broken, begin, until)
+    assert set(standstill._count_behind(whole, begin, until).values()) == {0}
+    behind = standstill._count_behind(broken, begin, until)
     assert behind[2] > 0 and behind[0] == behind[1] == behind[3] == 0
 
 
@@ -175,7 +176,7 @@ def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_w
 
     def owed(*sent: tuple[int, float]) -> list[bool]:
         came = pl.DataFrame(sent, schema=["src", "offset"], orient="row")
-        return stopped._mark_owed(due, came, 1000)["owed"].to_list()
+        return standstill._mark_owed(due, came, 1000)["owed"].to_list()
 
     assert owed((0, 100.0)) == [False, True, True]
     assert owed((0, 100.0), (1, 300.0)) == [False, False, False]
@@ -190,7 +191,7 @@ def test_a_message_is_due_when_it_was_sent_and_not_between_two_messages() -> Non
         for at in range(100, 900, 20)
         if (i, at) not in lost
     ]
-    found = stopped._expect(make_case([1.0] * 6, make_messages(rows)), 5, 1000 * MS)
+    found = standstill._expect(make_case([1.0] * 6, make_messages(rows)), 5, 1000 * MS)
     assert found is not None and set(found["due"] / MS) <= set(range(100, 900, 20))
 
 

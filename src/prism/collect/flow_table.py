@@ -156,11 +156,14 @@ def _take_message_packet(e: Any, p: Any, role: int, out: Table, n: int, counts: 
 
 @njit(cache=True, nogil=True)
 def _count_new_bytes(e: Any, p: Any) -> Any:
-    """What a TCP packet carries that was not seen before; `dma_bytes` of the entry are those that were passed over."""
+    """What a TCP packet carries that was not seen before; `dma_bytes` of the entry are those that were passed over.
+
+    Tools that make captures anonymous may write 0 for every sequence number: then nothing tells what was sent again.
+    """
     payload, sequence = np.int64(p.payload), np.int64(p.psn)
     behind = (np.int64(e.next_psn) - sequence) & _SEQUENCE_MASK
     ahead = (sequence - np.int64(e.next_psn)) & _SEQUENCE_MASK
-    if e.packets == 0 or min(behind, ahead) > _TCP_FAR_BACK:
+    if e.packets == 0 or sequence == 0 or min(behind, ahead) > _TCP_FAR_BACK:
         behind, ahead, e.dma_bytes = np.int64(0), np.int64(0), np.int64(0)
     if ahead <= behind:
         e.dma_bytes += ahead

@@ -9,7 +9,8 @@ import polars as pl
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, culprit
-from prism.observe.findings.stopped import find_stalled, find_standstill, name_first_to_stop
+from prism.observe.findings.standstill import find_stalled, find_standstill
+from prism.observe.findings.stopped import name_first_to_stop
 from prism.observe.findings.verdicts import name_seconds
 from prism.observe.steps.life import LifeConfig, StepTemplate, breaks_off, rests_whole
 from prism.records.findings import Finding, FindingKind

@@ -1,0 +1,154 @@
+"""Standstills: the messages of a broken step that are due and never came, and the transfers that got stuck."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from prism.observe import levels
+from prism.observe.findings.case import Case
+from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
+
+AT_ONCE = levels.THREE_PER_MILLE  # of a step: what is due so close together is due at the same moment
+_SMALL = 0.7  # of a pair's smallest message: one that was cut short
+_USUAL_SIZE = levels.MIN_COMPARED  # messages of a pair of one size
+_SMALLEST = 0.05  # quantile: sampled sizes differ by chance
+_TEMPLATES = levels.MIN_SAMPLES  # steps that tell when each message is due
+_LATE = levels.SHARE_SMALL  # of a step: how far from when it is due a message may come
+_FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the one before
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
+
+    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
+    stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and got nowhere
+    turn: frozenset[int]  # endpoints to which something came after they last sent
+    last_sent: dict[int, float]  # by endpoint, when that was
+    last_to: dict[tuple[int, int], float]  # the same by sender and receiver
+    until_ns: int  # when the last message was sent
+    behind: dict[int, int]  # by endpoint, messages of collectives that others of the same ones sent and it did not
+
+
+def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
+    """src dst start_ns end_ns bytes: last messages of pairs, begun in a stretch of time, far smaller than others."""
+    stream, start = (case.messages[c].to_numpy() for c in ("stream", "start_ns"))
+    steady = np.bincount(stream) >= _USUAL_SIZE
+    columns = ["src", "dst", "start_ns", "end_ns", "bytes"]
+    own = case.messages.select(*columns, "stream")[np.flatnonzero((start >= begin_ns) & (start <= end_ns))]
+    last = own.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
+    # What is always as small, such as the acknowledgements of a transport, was not cut, nor were a few numbers.
+    last = last.filter(~steady[last["stream"].to_numpy()] & (last["bytes"] >= levels.SMALL_MESSAGE_BYTES).to_numpy())
+    if last.is_empty():
+        return last.select(columns)
+    usual = case.messages.filter(steady[stream]).group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))
+    cut = last.join(usual, on=["src", "dst"]).filter(pl.col("bytes") < _SMALL * pl.col("least"))
+    return cut.select(columns)
+
+
+def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
+    """What is owed and stuck at `until`, after the whole step `last`.
+
+    None where nothing of another step was begun: the job came to an end or a pause.
+    """
+    starts = case.steps["start_ns"].to_numpy()
+    usual = round(float(np.median(case.length_s)) * 1e9)
+    while last + 1 < len(starts) and starts[last + 1] <= until and until > starts[last] + 2 * usual:
+        last += 1
+    start_ns = int(starts[last])
+    followed = last + 1 < len(starts) and starts[last + 1] <= until
+    length_ns = int(starts[last + 1]) - start_ns if followed else min(int(case.steps["end_ns"][last]) - start_ns, usual)
+    due = _expect(case, last, usual)
+    if due is None:
+        return None
+    due = pl.concat([due, due.with_columns(pl.col("due", "over") + length_ns)]).sort("due")
+    sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
+    seen = pl.Series("seen", np.bincount(case.messages["stream"].to_numpy())[sent["stream"].to_numpy()])
+    sent = sent.with_columns(seen).select(
+        "src", "dst", "start_ns", "bytes", "seen", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64)
+    )
+    sent = sent.sort("offset").join_asof(
+        due.select("src", "dst", "due", "least"), left_on="offset", right_on="due", by=["src", "dst"],
+        strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
+    )  # fmt: skip
+    stuck = _find_stuck(case, sent, start_ns + length_ns, until)
+    if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
+        return None
+    out, into = (dict(sent.group_by(e).agg(pl.col("offset").max()).iter_rows()) for e in ("src", "dst"))
+    turn = frozenset(e for e, at in into.items() if at > out.get(e, -1.0))
+    last_to = {(s, d): at for s, d, at in sent.group_by("src", "dst").agg(pl.col("offset").max()).iter_rows()}
+    behind = _count_behind(case, start_ns, until)
+    return Standstill(_mark_owed(due, sent, length_ns), stuck, turn, out, last_to, until - start_ns, behind)
+
+
+def _count_behind(case: Case, start_ns: int, until: int) -> dict[int, int]:
+    """By endpoint how many messages fewer its hops sent than those that sent most of the same collectives."""
+    steady = (case.streams["role"] != "rare") & ~case.streams["kind"].is_in([*POINT_TO_POINT, "unknown"])
+    streams = case.streams.filter(steady)
+    own = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
+    sent = streams.select("stream", "src").join(own.group_by("stream").len(), on="stream", how="left")
+    sent = sent.with_columns(
+        pl.Series("group", number_units(streams)),
+        pl.Series("like", number_sizes(streams["bytes"].to_numpy().astype(np.float64))),
+        pl.col("len").fill_null(0).cast(pl.Int64),
+    )
+    behind = sent.with_columns(pl.col("len").max().over("group", "like") - pl.col("len"))
+    return dict(behind.group_by("src").agg(pl.col("len").sum()).iter_rows())
+
+
+def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
+    """src dst due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
+    steady = case.messages.filter(pl.col("role") != "rare")
+    counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
+    usual = float(np.median(counts))
+    like = np.flatnonzero(np.abs(counts[: last + 1] - usual) <= 0.05 * usual)[-_TEMPLATES:]
+    if not len(like):
+        return None
+    starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
+    template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
+    # Behind a lost record a place is that of the next message: the mean of two is a time at which nothing is sent.
+    due = template.group_by("src", "dst", "stream", "place").agg(
+        (pl.col("start_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("due"),
+        (pl.col("end_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("over"),
+        pl.len().alias("num"),
+    )
+    # Routed tokens have any size.
+    size = pl.when(pl.col("role").first() == "routed").then(0.0).otherwise(pl.col("bytes").quantile(_SMALLEST))
+    due = due.filter(pl.col("num") * 2 > len(like)).join(
+        steady.group_by("stream").agg(size.alias("least")), on="stream"
+    )
+    least = pl.col("least").min().over("src", "dst", (pl.col("due") / (AT_ONCE * usual_ns)).round())
+    return due.select("src", "dst", "due", "over", least)
+
+
+def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
+    """src dst start_ns bytes: last messages of pairs that are far smaller than what was due when they came."""
+    last = sent.group_by("src", "dst", maintain_order=True).tail(1)
+    # What is always as small, such as a norm at the end of a step, was not cut.
+    cut = last.filter((pl.col("bytes") < _SMALL * pl.col("least")) & (pl.col("seen") < _USUAL_SIZE))
+    cut = cut.select("src", "dst", "start_ns", "bytes")
+    return pl.concat([cut, find_stalled(case, begin_ns, until).drop("end_ns")]).unique(maintain_order=True)
+
+
+def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.DataFrame:
+    """The messages due, and whether their sender still owes them.
+
+    What an endpoint owes is what is due after the last that it sent: a record may be lost, but whoever sent what comes
+    later has sent it, and whoever went on after it would have come has received it.
+    """
+    latest = sent.group_by("src").agg(pl.col("offset").max().alias("sent_at")).sort("sent_at")
+    dues = due.select("src", "due").sort("due")
+    at = latest.join_asof(
+        dues, left_on="sent_at", right_on="due", by="src", strategy="nearest", check_sortedness=False
+    ).select("src", pl.col("due").alias("reached"))
+    margin = AT_ONCE * length_ns
+    known = due.join(at, on="src", how="left").join(
+        at.rename({"src": "dst", "reached": "went_on"}), on="dst", how="left"
+    )
+    owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
+        pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin
+    )
+    return known.select("src", "dst", "due", "over", owed=owed)
