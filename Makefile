@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
+COMPILED := $(VENV)/.compiled
+KERNEL_FILES := $(shell sed -n 's|^ *"\(.*\)",|src/prism/\1|p' src/prism/kernel_sources.py)
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 OUT ?= out
 # Python compiles a file once and keeps it, here where tests start hundreds of processes, whatever the shell says.
@@ -15,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY)  ## build .venv; then .venv/bin/prism is the command
+setup: $(COMPILED)  ## build .venv; then .venv/bin/prism is the command
 
 # torch first, so that nothing else pulls in a build for GPUs that are not here.
 $(DEMO_READY): pyproject.toml constraints.txt scripts/install_torch.sh scripts/install.sh
@@ -33,15 +35,21 @@ $(DEMO_READY): pyproject.toml constraints.txt scripts/install_torch.sh scripts/i
 $(READY): $(DEMO_READY)
 	@echo "setup: the tools of the test suite"
 	@UV_COMPILE_BYTECODE=1 sh scripts/install.sh $(BIN)/python -c constraints.txt -e '.[dev]'
-	@$(BIN)/python scripts/compile_kernels.py tests
 	@# Compiles all test files once; workers that begin together would each do it.
 	@$(BIN)/python -m pytest --collect-only -q >/dev/null || true
+	@touch $@
+
+# Again after a `git pull` that changed a kernel: workers of the suite that need it together would each compile it.
+$(COMPILED): $(READY) $(KERNEL_FILES) scripts/kernels/tour.txt scripts/kernels/tests.txt
+	@echo "setup: compiling once what the test suite would compile on first use"
+	@$(BIN)/python scripts/compile_kernels.py tour
+	@$(BIN)/python scripts/compile_kernels.py tests
 	@touch $@
 
 demo: $(DEMO_READY)  ## the tour, on an embedded example
 	@$(BIN)/prism demo --output $(OUT)/demo
 
-test: $(READY)  ## the whole everyday test suite
+test: $(COMPILED)  ## the whole everyday test suite
 	@# One worker more than cores: many tests wait for other processes.
 	$(BIN)/python -m pytest -n $$(($$(nproc 2>/dev/null || echo 1) + 1)) --dist loadfile -m "not slow and not gpu"
 
