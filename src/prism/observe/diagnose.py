@@ -163,6 +163,11 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
         pairs = _name_pairs(traffic, job, choose_kind(streams))
     if volumes is not None and not layout.stages:
         pairs = pairs.with_columns(pl.col("confidence").clip(upper_bound=volumes.sure))
+    elif not visible.steps:
+        # What repeats is no step, so how often a step sends anything is not sure, nor what that is for.
+        layout = layout.cap(levels.SHARE_HALF)
+        told = pl.when(pl.col("kind") == "storage").then(1.0).otherwise(levels.SHARE_HALF)
+        pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
     return JobDiagnosis(
         id=job.id,
         endpoints=tuple(own["address"]),

@@ -70,6 +70,13 @@ class Layout:
             product *= getattr(self, name).confidence
         return product
 
+    def cap(self, most: float) -> Layout:
+        """The same layout, of which nothing is surer than `most`."""
+        own = {name: getattr(self, name) for name in DEGREES}
+        degrees = {name: replace(degree, confidence=min(degree.confidence, most)) for name, degree in own.items()}
+        groups = tuple(replace(group, confidence=min(group.confidence, most)) for group in self.groups)
+        return replace(self, **degrees, groups=groups, joint=min(self.confidence, most))
+
     def to_json(self) -> dict[str, Any]:
         """The document form; degrees as plain numbers, their confidences beside them."""
         return {
