@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from machine import describe_machine
 from prism.evaluate.evaluation import EvaluateConfig, evaluate
+from prism.evaluate.run.adapters import open_adapter
 from prism.evaluate.run.adapters.adapter import Bench
-from prism.evaluate.run.adapters.opening import open_adapter
 from prism.evaluate.run.checkpoints.folder import inspect_folder
 from prism.evaluate.run.engines.local import LocalEngine
 from prism.evaluate.schedule.trials import Checkpoint, Dataset

@@ -36,8 +36,8 @@ def write_model(folder: Path) -> None:
 
 def compare_answers(model: Path, end: Path) -> None:
     """Log probabilities and generations of a few prompts."""
+    from prism.evaluate.run.models import open_model
     from prism.evaluate.run.models.model import Continuation
-    from prism.evaluate.run.models.opening import open_model
 
     ours, theirs = open_model(model, "cpu"), open_model(end, "cpu")
     asked = [

@@ -17,10 +17,10 @@ from served_model import Served, serve
 from prism.errors import BadConfigError, PrismError
 from prism.evaluate.plan_file import parse_plan
 from prism.evaluate.run.adapters import BUILTIN_DATASETS, Bench, open_adapter
-from prism.evaluate.run.loading.opening import open_source
+from prism.evaluate.run.loading import open_source
+from prism.evaluate.run.models import open_model
 from prism.evaluate.run.models.endpoint import Endpoint, EndpointClient
 from prism.evaluate.run.models.model import Continuation
-from prism.evaluate.run.models.opening import open_model
 from prism.evaluate.schedule.trials import Dataset
 
 pytestmark = needs_transformers

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from prism.errors import BadFileError, PrismError
 from prism.evaluate.run.loading import Shelf, ShelfConfig, SourceFile, identify, open_source
 from prism.evaluate.run.loading.neighbour import Neighbour
-from prism.evaluate.run.loading.processes import ProcessMark
 from prism.evaluate.run.loading.pull import PullConfig, pull
 from prism.evaluate.run.models.tiny import map_safetensors, write_safetensors, write_tiny
+from prism.evaluate.run.processes import is_running, mark_process
 
 
 class CountingSource:
@@ -241,8 +241,8 @@ def test_the_identity_follows_content_not_order(checkpoint: Path) -> None:
 
 
 def test_a_process_mark_is_not_fooled_by_a_reused_number() -> None:
-    own = ProcessMark.of(os.getpid())
-    assert own.alive
-    assert not ProcessMark(pid=own.pid, start_ticks=own.start_ticks - 1).alive
-    assert not ProcessMark.parse("garbage").alive
-    assert not ProcessMark.parse("99999999-5-x").alive
+    own = mark_process(os.getpid())
+    assert own is not None and is_running(own)
+    pid, _, start = own.partition("-")
+    assert not is_running(f"{pid}-{int(start) - 1}")
+    assert not is_running("garbage") and not is_running("99999999-5")

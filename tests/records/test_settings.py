@@ -16,6 +16,7 @@ from prism.records.settings import Checked, build, describe, nearest, number, on
 @dataclass(frozen=True, kw_only=True)
 class Inner(Checked):
     ratio: float = number(0.5, 0.0, 1.0)
+    times: int = number(1, 0, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ def test_a_base_keeps_what_is_not_named_and_sections_keep_theirs() -> None:
         ({"count": 1, "inner": {"ratio": 1.1}}, "f: 'inner.ratio' is 1.1, expected 0 to 1"),
         ({"count": 1, "inner": {"ratio": -0.1}}, "f: 'inner.ratio' is -0.1, expected 0 to 1"),
         ({"count": 1, "inner": {"ratio": 2**60}}, "f: 'inner.ratio' is inf, expected 0 to 1"),
+        ({"count": 1, "inner": {"times": -(10**400)}}, f"f: 'inner.times' is -1{'0' * 78}, expected 0 to inf"),
         ({"count": 1, "inner": 3}, "f: 'inner' is 3, expected keys and values"),
         ([1], "is a list, expected keys and values"),
     ],

@@ -17,16 +17,15 @@ from prism.evaluate.run.checkpoints.convert import make_readable
 from prism.evaluate.run.coordinator import Coordinator
 from prism.evaluate.run.engines import Engine, EngineNode
 from prism.evaluate.run.failures import is_disk_full
-from prism.evaluate.run.fingerprint import make_fingerprint
 from prism.evaluate.run.jobs import WarmUpJob
-from prism.evaluate.run.loading.opening import open_source
+from prism.evaluate.run.loading import open_source
 from prism.evaluate.run.loading.source import identify
 from prism.evaluate.run.models.model import is_tiny
 from prism.evaluate.run.outcomes import Findings, Problem
 from prism.evaluate.run.run_log import RunLog
 from prism.evaluate.run.stations import Layout
 from prism.evaluate.run.store import Store
-from prism.evaluate.run.surveying import Surveyed, survey_datasets
+from prism.evaluate.run.surveying import survey_datasets
 from prism.evaluate.run.watching import Seen
 from prism.evaluate.run.workers import WorkerPool
 from prism.evaluate.schedule.priors import Priors, read_priors, write_priors
@@ -89,8 +88,9 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     layout = choose_layout(plan.hardware, engine.nodes())
     checkpoints = [_measured(_on_device(c, layout), models[c.name]) for c in plan.checkpoints]
     looked = survey_datasets(plan.datasets, engine)
-    book = Fingerprints(models=models, surveyed=looked)
-    scheduler = _make_scheduler(plan, checkpoints, book, config)
+    datasets = {dataset.name: dataset for dataset in looked.datasets}
+    assignments = Assignments(folder=config.folder, models=models, datasets=datasets)
+    scheduler = _make_scheduler(plan, checkpoints, assignments, config)
     worker_pool = WorkerPool(engine, layout, WarmUpJob(modules=choose_imports(plan.checkpoints, plan.datasets)))
     if looked.worker is not None:
         worker_pool.adopt_scorer(looked.worker, looked.node)
@@ -98,7 +98,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
     coordinator = Coordinator(
         scheduler,
         worker_pool,
-        Assignments(config.folder, models, looked.datasets, book.word),
+        assignments,
         RunLog(config.folder, steps, len(looked.datasets), say=config.say, show=config.show),
         config.busy_gpus,
     )
@@ -130,7 +130,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
                 continue
             checkpoints.append(_measured(_on_device(checkpoint, layout), models[checkpoint.name]))
             config.say(f"{checkpoint.name}: found, {checkpoints[-1].bytes / 1e6:,.1f} MB")
-            received.append((checkpoints[-1], book.find_kept(config.folder, checkpoint.name)))
+            received.append((checkpoints[-1], assignments.find_kept(checkpoint.name)))
         return received
 
     try:
@@ -142,45 +142,19 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
 
 
 def _make_scheduler(
-    plan: EvaluationPlan, checkpoints: Sequence[Checkpoint], book: Fingerprints, config: EvaluateConfig
+    plan: EvaluationPlan, checkpoints: Sequence[Checkpoint], assignments: Assignments, config: EvaluateConfig
 ) -> Scheduler:
     """With what is known of run times, and with what an earlier run has left in the folder."""
     path = config.priors or config.folder / "priors.json"
-    kept = [book.find_kept(config.folder, checkpoint.name) for checkpoint in checkpoints]
+    kept = [assignments.find_kept(checkpoint.name) for checkpoint in checkpoints]
     return Scheduler(
         checkpoints,
-        book.surveyed.datasets,
+        tuple(assignments.datasets.values()),
         read_priors(path) if path.exists() else Priors(),
         SchedulerConfig.from_hardware(plan.hardware),
         inferred=[part for one in kept for part in one.inferred],
         scored=[part for one in kept for part in one.scored],
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprints:
-    """The fingerprint of every checkpoint on every dataset."""
-
-    models: Mapping[str, Model]
-    surveyed: Surveyed
-
-    def find_kept(self, folder: Path, checkpoint: str) -> Kept:
-        """What an earlier run has left of a checkpoint and is still valid."""
-        store = Store(folder)
-        words = [(dataset, self.word(checkpoint, dataset.name)) for dataset in self.surveyed.datasets]
-        return Kept(
-            inferred=tuple(
-                part for dataset, word in words for part in store.kept("outputs", checkpoint, dataset, word)
-            ),
-            scored=tuple(part for dataset, word in words for part in store.kept("scores", checkpoint, dataset, word)),
-        )
-
-    def word(self, checkpoint: str, dataset: str) -> str:
-        """What the results of a checkpoint on a dataset follow from."""
-        chosen = self.surveyed.dataset(dataset)
-        return make_fingerprint(
-            self.models[checkpoint].key, chosen.adapter, chosen.task, chosen.identity, chosen.settings
-        )
 
 
 def choose_layout(hardware: Hardware, nodes: Sequence[EngineNode]) -> Layout:
@@ -230,7 +204,7 @@ def find_model(checkpoint: Checkpoint, plan: EvaluationPlan, folder: Path) -> Mo
             make_readable(Path(address), Path(assets) if assets else None, Path(base) if base else None, cache)
         )
     files = open_source(address).files()
-    return Model(name=checkpoint.name, address=address, key=identify(files)[:KEY_LETTERS], files=files)
+    return Model(address=address, key=identify(files)[:KEY_LETTERS], files=files)
 
 
 def _on_device(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:

@@ -37,8 +37,10 @@ class Checked:
                 raise BadConfigError(
                     f"'{spec.name}' is {value!r}{hint}; expected one of {', '.join(bounds['choices'])}"
                 )
-            if "low" in bounds and not (math.isfinite(value) and bounds["low"] <= value <= bounds["high"]):
-                raise BadConfigError(f"'{spec.name}' is {value!r}, expected {bounds['low']:g} to {bounds['high']:g}")
+            if "low" in bounds and (value == math.inf or not bounds["low"] <= value <= bounds["high"]):
+                raise BadConfigError(
+                    f"'{spec.name}' is {describe(value)}, expected {bounds['low']:g} to {bounds['high']:g}"
+                )
 
 
 def read_text(path: Path) -> str:

@@ -1,89 +1,93 @@
-"""Jobs made of what the scheduler asks for: what a process needs to know of the run to do them."""
+"""The checkpoints and datasets of a run: what is kept of them, and duties made of what the scheduler asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from prism.evaluate.run.engines.engine import WorkerSpec
+from prism.evaluate.run.fingerprint import make_fingerprint
 from prism.evaluate.run.jobs import CombineJob, InferJob, PullJob, ReleaseJob, ScoreJob
 from prism.evaluate.run.loading.source import SourceFile
+from prism.evaluate.run.stations import Duty
+from prism.evaluate.run.store import Store
 from prism.evaluate.schedule import actions
-from prism.evaluate.schedule.trials import Dataset, Part
+from prism.evaluate.schedule.trials import Dataset, Kept, Part, Trial
 
-SCORE_TIMEOUT_S = 600.0  # unless a dataset says otherwise
+_SCORE_TIMEOUT_S = 600.0  # unless a dataset says otherwise
+_PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
+_LEAST_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A checkpoint as workers get it: where it lies, which files, and the key of its copies."""
 
-    name: str
     address: str
     key: str
     files: tuple[SourceFile, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignments:
-    """Writes jobs for the checkpoints and datasets of a run."""
+    """What is evaluated in a folder; `models` may get more entries while the run goes on."""
 
-    def __init__(
-        self,
-        folder: Path,
-        models: dict[str, Model],
-        datasets: Sequence[Dataset],
-        fingerprint: Callable[[str, str], str],
-    ) -> None:
-        """`models` may get more entries while the run goes on."""
-        self.folder = folder
-        self.models = models
-        self.fingerprint = fingerprint
-        self._datasets = {dataset.name: dataset for dataset in datasets}
+    folder: Path
+    models: Mapping[str, Model]
+    datasets: Mapping[str, Dataset]
 
-    def pull(self, checkpoint: str, host: str, offered: str | None) -> PullJob:
-        """Bring a checkpoint to a node, from an address that another node offers or else from storage."""
-        model = self.models[checkpoint]
-        return PullJob(
-            key=model.key,
-            addresses=(*([offered] if offered else []), model.address),
-            files=model.files,
-            host=host,
+    def fingerprint(self, checkpoint: str, dataset: str) -> str:
+        """What the results of a checkpoint on a dataset follow from."""
+        chosen = self.datasets[dataset]
+        return make_fingerprint(
+            self.models[checkpoint].key, chosen.adapter, chosen.task, chosen.identity, chosen.settings
         )
 
-    def release(self, checkpoint: str) -> ReleaseJob:
-        """Let a node's copy go."""
-        return ReleaseJob(key=self.models[checkpoint].key)
+    def find_kept(self, checkpoint: str) -> Kept:
+        """What an earlier run has left of a checkpoint and is still valid."""
+        store = Store(self.folder)
+        words = [(dataset, self.fingerprint(checkpoint, name)) for name, dataset in self.datasets.items()]
+        return Kept(
+            inferred=tuple(p for dataset, word in words for p in store.kept("outputs", checkpoint, dataset, word)),
+            scored=tuple(p for dataset, word in words for p in store.kept("scores", checkpoint, dataset, word)),
+        )
 
-    def infer(self, part: Part, *, gpus: Sequence[int], shrink: int) -> InferJob:
-        """Infer a part on a worker with these GPUs, or on its CPU."""
-        return InferJob(
+    def load(self, action: actions.LoadCheckpoint, host: str, offered: str | None) -> Duty:
+        """Bring a checkpoint to a node, from an address that another node offers or else from storage."""
+        model = self.models[action.checkpoint]
+        addresses = (offered, model.address) if offered else (model.address,)
+        job = PullJob(key=model.key, addresses=addresses, files=model.files, host=host)
+        return Duty(kind="load", job=job, node=action.node, checkpoint=action.checkpoint)
+
+    def release(self, action: actions.ReleaseCheckpoint) -> Duty:
+        """Let a node's copy go."""
+        return Duty(kind="release", job=ReleaseJob(key=self.models[action.checkpoint].key), node=action.node)
+
+    def infer(self, part: Part, trial: Trial, worker: WorkerSpec) -> Duty:
+        """Infer a part on a worker's GPUs, or on its CPU."""
+        job = InferJob(
             part=part,
-            dataset=self._datasets[part.dataset],
+            dataset=self.datasets[part.dataset],
             key=self.models[part.checkpoint].key,
             folder=self.folder,
             fingerprint=self.fingerprint(part.checkpoint, part.dataset),
-            device="cuda:0" if gpus else "cpu",
-            shrink=shrink,
+            device="cuda:0" if worker.gpus else "cpu",
+            shrink=trial.shrink,
         )
+        limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * trial.expected_s)
+        return Duty(kind="infer", job=job, part=part, node=worker.node, limit_s=limit_s)
 
-    def score(self, part: Part) -> ScoreJob:
+    def score(self, action: actions.StartScore) -> Duty:
         """Score a part's outputs."""
-        return ScoreJob(
-            part=part,
-            dataset=self._datasets[part.dataset],
-            folder=self.folder,
-            fingerprint=self.fingerprint(part.checkpoint, part.dataset),
-        )
+        part, dataset = action.part, self.datasets[action.part.dataset]
+        fingerprint = self.fingerprint(part.checkpoint, part.dataset)
+        job = ScoreJob(part=part, dataset=dataset, folder=self.folder, fingerprint=fingerprint)
+        limit_s = float(dataset.settings.get("score_timeout_s", _SCORE_TIMEOUT_S))
+        return Duty(kind="score", job=job, part=part, node=action.node, limit_s=limit_s, attempt=action.attempt)
 
-    def score_limit_s(self, dataset: str) -> float:
-        """How long a score may take before it counts as hung."""
-        return float(self._datasets[dataset].settings.get("score_timeout_s", SCORE_TIMEOUT_S))
-
-    def combine(self, action: actions.CombineScores) -> CombineJob:
+    def combine(self, action: actions.CombineScores) -> Duty:
         """Make a dataset's metrics of all its scores."""
-        return CombineJob(
-            dataset=self._datasets[action.dataset],
-            parts=action.parts,
-            folder=self.folder,
-            fingerprint=self.fingerprint(action.checkpoint, action.dataset),
-        )
+        dataset, fingerprint = self.datasets[action.dataset], self.fingerprint(action.checkpoint, action.dataset)
+        job = CombineJob(dataset=dataset, parts=action.parts, folder=self.folder, fingerprint=fingerprint)
+        return Duty(kind="combine", job=job, part=action.parts[0], limit_s=_SCORE_TIMEOUT_S)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.evaluate.run.assignments import SCORE_TIMEOUT_S, Assignments
+from prism.evaluate.run.assignments import Assignments
 from prism.evaluate.run.engines.engine import Outcome
 from prism.evaluate.run.jobs import Combined, Inferred, Pulled
 from prism.evaluate.run.outcomes import Findings, Problem
@@ -22,8 +22,6 @@ from prism.evaluate.schedule.scheduler import Scheduler
 from prism.evaluate.schedule.trials import Checkpoint, Kept, Part, Trial
 
 _TICK_S = 1.0
-_PATIENCE = 20.0  # times the expected seconds, after which an inference counts as hung
-_LEAST_PATIENCE_S = 600.0
 GIVE_BACK = "give-back"  # a file with the number of workers that training wants
 # Checkpoints that came since it was last asked, each with what an earlier run has kept of it; None: no more will come.
 Arrivals = Callable[[], Iterable[tuple[Checkpoint, Kept]] | None]
@@ -145,10 +143,11 @@ class Coordinator:
     def _perform(self, action: actions.Action) -> None:
         match action:
             case actions.LoadCheckpoint():
-                self._load(action)
+                offered = self._offers.get((action.source or "", action.checkpoint))
+                self._worker_pool.tend(self._jobs.load(action, self._worker_pool.address(action.node), offered))
             case actions.ReleaseCheckpoint():
                 self._offers.pop((action.node, action.checkpoint), None)
-                self._worker_pool.tend(action.node, self._jobs.release(action.checkpoint), Duty(kind="release"))
+                self._worker_pool.tend(self._jobs.release(action))
             case actions.StartInference():
                 self.found.num_trials += 1
                 self._runs[action.worker] = _Run(trial=action.trial, waiting=list(action.trial.parts))
@@ -157,7 +156,7 @@ class Coordinator:
                 self._runs.pop(action.worker, None)
                 self._worker_pool.dismiss(action.worker)
             case actions.StartScore():
-                self._score(action)
+                self._worker_pool.score(self._jobs.score(action))
             case actions.CombineScores():
                 self._combine(action)
             case actions.ReportFailure():
@@ -166,25 +165,12 @@ class Coordinator:
             case actions.Finish():
                 self._finished = True
 
-    def _load(self, action: actions.LoadCheckpoint) -> None:
-        offered = self._offers.get((action.source or "", action.checkpoint))
-        job = self._jobs.pull(action.checkpoint, self._worker_pool.address(action.node), offered)
-        self._worker_pool.tend(action.node, job, Duty(kind="load", checkpoint=action.checkpoint, node=action.node))
-
     def _infer_next(self, worker: str) -> None:
         run, spec = self._runs[worker], self._worker_pool.worker(worker)
         if spec is None:
             del self._runs[worker]
             return
-        part = run.waiting.pop(0)
-        job = self._jobs.infer(part, gpus=spec.gpus, shrink=run.trial.shrink)
-        limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * run.trial.expected_s)
-        self._worker_pool.assign(worker, job, Duty(kind="infer", part=part, node=spec.node, limit_s=limit_s))
-
-    def _score(self, action: actions.StartScore) -> None:
-        limit_s = self._jobs.score_limit_s(action.part.dataset)
-        duty = Duty(kind="score", part=action.part, node=action.node, limit_s=limit_s, attempt=action.attempt)
-        self._worker_pool.score(action.node, self._jobs.score(action.part), duty)
+        self._worker_pool.assign(worker, self._jobs.infer(run.waiting.pop(0), run.trial, spec))
 
     def _combine(self, action: actions.CombineScores) -> None:
         key = (action.checkpoint, action.dataset)
@@ -193,10 +179,7 @@ class Coordinator:
             self.found.metrics[key] = kept
             return
         self._combining.add(key)
-        limit_s = SCORE_TIMEOUT_S
-        self._worker_pool.score(
-            None, self._jobs.combine(action), Duty(kind="combine", part=action.parts[0], limit_s=limit_s)
-        )
+        self._worker_pool.score(self._jobs.combine(action))
 
     def _translate(self, duty: Duty, outcome: Outcome) -> list[Event]:
         """An ended job as events; what nobody waits for any more is none."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import InputError
+from prism.evaluate.run.adapters import open_adapter
 from prism.evaluate.run.adapters.adapter import Survey
-from prism.evaluate.run.adapters.opening import open_adapter
-from prism.evaluate.run.loading.opening import open_source
+from prism.evaluate.run.loading import open_source
 from prism.evaluate.run.loading.source import SourceFile
 from prism.evaluate.run.store import Store
 from prism.evaluate.run.workplace import Workplace

@@ -7,7 +7,8 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from prism.evaluate.run.processes import read_stat
 
 _EVERY_S = 2.0
 _TIMEOUT_S = 10.0
@@ -47,12 +48,10 @@ def is_descendant(pid: int, ancestor: int) -> bool:
     for _ in range(64):
         if pid == ancestor:
             return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+        fields = read_stat(pid)
+        if not fields or int(fields[1]) <= 1:
             return False
-        if pid <= 1:
-            return False
+        pid = int(fields[1])
     return False
 
 

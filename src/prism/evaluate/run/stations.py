@@ -32,9 +32,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What a process is busy with."""
+    """A job and where it stands; `kind` is warm, load, release, infer, score or combine."""
 
-    kind: str  # warm, load, release, infer, score, combine
+    kind: str
+    job: Job
     worker: str = ""
     node: str = ""
     checkpoint: str = ""
@@ -54,5 +55,5 @@ class Station:
     score_cpus: int
     loader: str = ""
     scorers: list[str] = field(default_factory=list)
-    load_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
-    score_queue: deque[tuple[Job, Duty]] = field(default_factory=deque)
+    load_queue: deque[Duty] = field(default_factory=deque)
+    score_queue: deque[Duty] = field(default_factory=deque)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prism.errors import BadConfigError, PrismError
+from prism.evaluate.run.adapters import open_adapter
 from prism.evaluate.run.adapters.adapter import Survey
-from prism.evaluate.run.adapters.opening import open_adapter
 from prism.evaluate.run.engines.engine import Engine, Gone, WorkerSpec
 from prism.evaluate.run.jobs import SurveyJob
 from prism.evaluate.schedule.trials import Dataset, Group
@@ -25,10 +25,6 @@ class Surveyed:
     groups: tuple[Group, ...] = ()
     worker: str | None = None
     node: str = ""
-
-    def dataset(self, name: str) -> Dataset:
-        """A dataset by its name."""
-        return next(dataset for dataset in self.datasets if dataset.name == name)
 
 
 def survey_datasets(datasets: Sequence[Dataset], engine: Engine) -> Surveyed:

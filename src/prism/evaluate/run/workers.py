@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from prism.errors import PrismError
@@ -27,15 +27,14 @@ class WorkerPool:
         self._engine = engine
         self._layout = layout
         self._warm_up = warm_up
-        self._held: dict[str, tuple[Job, Duty]] = {}  # first jobs of workers that are warming up
+        self._held: dict[str, Duty] = {}  # the first of workers that are warming up
         self._stations: dict[str, Station] = {}
         self._workers: dict[str, WorkerSpec] = {}
         self._duties: dict[str, Duty] = {}
         self._news: deque[Event] = deque()
         self._replacements: dict[tuple[str, tuple[int, ...]], int] = {}
         self._adopted: dict[str, str] = {}  # scorers by node that were at work before
-        self._orphans: deque[tuple[Job, Duty]] = deque()  # to combine scores, where the node was lost
-        self._combining: dict[str, Job] = {}
+        self._orphans: deque[Duty] = deque()  # to combine scores, where the node was lost
         self._lent: list[WorkerSpec] = []  # whose places training has for now
         self._count = 0
         self._next_check_s = 0.0
@@ -74,33 +73,35 @@ class WorkerPool:
         station = self._stations.get(node)
         return station.node.address if station else ""
 
-    def tend(self, node: str, job: Job, duty: Duty) -> None:
-        """A job for the process that keeps a node's shelf; one after the other."""
-        if (station := self._stations.get(node)) is not None:
-            station.load_queue.append((job, replace(duty, node=node)))
+    def tend(self, duty: Duty) -> None:
+        """For the process that keeps a node's shelf; one after the other."""
+        if (station := self._stations.get(duty.node)) is not None:
+            station.load_queue.append(duty)
             self._feed(station)
 
-    def assign(self, worker: str, job: Job, duty: Duty) -> None:
-        """A job for an inference worker."""
+    def assign(self, worker: str, duty: Duty) -> None:
+        """For an inference worker."""
         if worker in self._duties:  # it is warming up
-            self._held[worker] = (job, duty)
+            self._held[worker] = duty
         else:
-            self._begin(worker, job, duty)
+            self._begin(worker, duty)
 
-    def score(self, node: str | None, job: Job, duty: Duty) -> None:
-        """A job for a CPU of a node, or of the least busy one."""
+    def score(self, duty: Duty) -> None:
+        """For a CPU of its node, or of the least busy one."""
         stations = self._stations.values()
-        station = self._stations.get(node or "") or min(stations, key=lambda s: len(s.score_queue), default=None)
+        station = self._stations.get(duty.node) or min(stations, key=lambda s: len(s.score_queue), default=None)
         if station is None:
-            if duty.kind == "combine":
-                self._orphans.append((job, duty))
-            return  # the scheduler starts the scores of a lost node again
-        station.score_queue.append((job, replace(duty, node=station.node.id)))
-        self._feed(station)
+            self._save([duty])
+        else:
+            station.score_queue.append(replace(duty, node=station.node.id))
+            self._feed(station)
 
     def dismiss(self, worker: str) -> None:
-        """Stop a worker and give its GPUs back."""
-        self._forget(worker)
+        """Stop a process and give its GPUs back."""
+        self._held.pop(worker, None)
+        self._duties.pop(worker, None)
+        self._workers.pop(worker, None)
+        self._engine.stop(worker)
 
     def lend(self, count: int, busy: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """Choose workers whose GPUs go to training: all on `busy` ones, and `count` places in all; idle ones first."""
@@ -127,13 +128,12 @@ class WorkerPool:
                 if not self._went_with_node(report.worker, duty):
                     yield from self._lose(report.worker, duty, f"its process is gone ({report.text})")
             elif isinstance(report, Returned) and duty is not None:
-                self._combining.pop(report.worker, None)
                 if report.worker in self._held:
-                    self._begin(report.worker, *self._held.pop(report.worker))
+                    self._begin(report.worker, self._held.pop(report.worker))
                 yield duty, report.outcome
         yield from self._end_hung()
         for _ in range(len(self._orphans) if self._stations else 0):
-            self.score(None, *self._orphans.popleft())
+            self.score(self._orphans.popleft())
         for station in self._stations.values():
             self._feed(station)
 
@@ -145,9 +145,7 @@ class WorkerPool:
             return False
         self._next_check_s = 0.0
         self._held.pop(worker, None)
-        job = self._combining.pop(worker, None)
-        if job is not None and duty is not None:
-            self._orphans.append((job, duty))
+        self._save([duty] if duty else [])
         return True
 
     def _end_hung(self) -> Iterator[tuple[Duty, Outcome]]:
@@ -162,11 +160,10 @@ class WorkerPool:
         self, worker: str, duty: Duty | None, text: str, failure: Failure = Failure.OTHER
     ) -> Iterator[tuple[Duty, Outcome]]:
         """A process ended with what it did; another takes its place."""
-        job = self._combining.pop(worker, None)
         if worker in self._held:
-            duty = replace(self._held.pop(worker)[1], worker=worker)
-        if job is not None and duty is not None and duty.attempt < _MAX_ATTEMPTS:
-            self._orphans.append((job, replace(duty, attempt=duty.attempt + 1)))
+            duty = replace(self._held.pop(worker), worker=worker)
+        if duty is not None and duty.kind == "combine" and duty.attempt < _MAX_ATTEMPTS:
+            self._save([replace(duty, attempt=duty.attempt + 1)])
         elif duty is not None:
             yield replace(duty, lost=True), Outcome(failure=failure, text=text)
         if (spec := self._workers.pop(worker, None)) is not None:
@@ -206,25 +203,21 @@ class WorkerPool:
 
     def _close_station(self, node: str) -> None:
         station = self._stations.pop(node)
-        self._orphans += [(job, duty) for job, duty in station.score_queue if duty.kind == "combine"]
-        busy = [scorer for scorer in station.scorers if scorer in self._combining]
-        self._orphans += [(self._combining.pop(scorer), self._duties[scorer]) for scorer in busy]
+        self._save([*station.score_queue, *(self._duties[s] for s in station.scorers if s in self._duties)])
         workers = [worker for worker, spec in self._workers.items() if spec.node == node]
         for worker in (*workers, *station.scorers, station.loader):
-            self._forget(worker)
+            self.dismiss(worker)
 
-    def _forget(self, worker: str) -> None:
-        self._held.pop(worker, None)
-        self._duties.pop(worker, None)
-        self._workers.pop(worker, None)
-        self._engine.stop(worker)
+    def _save(self, duties: Iterable[Duty]) -> None:
+        """Keep what a lost node was to combine for another; the scheduler starts its scores again by itself."""
+        self._orphans += [replace(duty, node="") for duty in duties if duty.kind == "combine"]
 
     def _start_worker(self, node: str, gpus: tuple[int, ...]) -> events.WorkerJoined:
         spec = WorkerSpec(id=self._name("worker", node), node=node, gpus=gpus, cpus=0.0 if gpus else 1.0)
         self._engine.start(spec)
         self._workers[spec.id] = spec
         if self._warm_up is not None:
-            self._begin(spec.id, self._warm_up, Duty(kind="warm", node=node))
+            self._begin(spec.id, Duty(kind="warm", job=self._warm_up, node=node))
         return events.WorkerJoined(now_s=0.0, worker=Worker(id=spec.id, node=node, gpus=gpus))
 
     def _feed(self, station: Station) -> None:
@@ -234,7 +227,7 @@ class WorkerPool:
                 station.loader = self._name("loader", station.node.id)
                 self._engine.start(WorkerSpec(id=station.loader, node=station.node.id, cpus=0.0))
             if station.loader not in self._duties:
-                self._begin(station.loader, *station.load_queue.popleft())
+                self._begin(station.loader, station.load_queue.popleft())
         while station.score_queue:
             idle = next((s for s in station.scorers if s not in self._duties), None)
             if idle is None and len(station.scorers) < station.score_cpus:
@@ -243,13 +236,11 @@ class WorkerPool:
                 station.scorers.append(idle)
             if idle is None:
                 break
-            self._begin(idle, *station.score_queue.popleft())
+            self._begin(idle, station.score_queue.popleft())
 
-    def _begin(self, worker: str, job: Job, duty: Duty) -> None:
+    def _begin(self, worker: str, duty: Duty) -> None:
         self._duties[worker] = replace(duty, worker=worker, start_s=time.monotonic(), start_ns=time.time_ns())
-        if duty.kind == "combine":
-            self._combining[worker] = job
-        self._engine.submit(worker, job)
+        self._engine.submit(worker, duty.job)
 
     def _name(self, kind: str, node: str) -> str:
         self._count += 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
-from prism.errors import BadFileError
+from prism.errors import BadConfigError, BadFileError
 from prism.evaluate.files import replace_file
 from prism.evaluate.schedule.learning import BatchTrials, Belief, Effect, Effects, Errors, part_noise
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
+from prism.records.settings import Checked, build, number
 
 SCHEMA = "prism.priors/1"
 
@@ -28,7 +29,6 @@ _SETUP_S = 2.0
 _SCORE_S = 1e-3
 _WRONG = math.log(1.25)  # recorded run times that are this far off are not relied on
 _RECORD_SPREAD, _SCORE_SPREAD, _GUESS_SPREAD = 0.2, 0.5, 1.0  # how far off records and estimates may be at first
-_MOST_HALVINGS = 64
 _LEAST_SPREAD = 0.05  # records are never taken to be better than this
 _NODE_SPREAD = 0.1  # nodes of one kind differ by some percent
 
@@ -48,16 +48,16 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Checked):
     """Run times of one dataset with one model size; None where never seen."""
 
     dataset: str
-    parameters: int
-    infer_s: float | None = None
-    score_s: float | None = None
-    setup_s: float | None = None
-    start_s: float | None = None
-    shrink: int | None = None  # halvings of the batch that were needed to fit into memory
+    parameters: int = number(MISSING, 0, math.inf)
+    infer_s: float | None = number(None, 0, math.inf)
+    score_s: float | None = number(None, 0, math.inf)
+    setup_s: float | None = number(None, 0, math.inf)
+    start_s: float | None = number(None, 0, math.inf)
+    shrink: int | None = number(None, 0, 64)  # halvings of the batch that were needed to fit into memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,25 +304,16 @@ def read_priors(path: Path) -> Priors:
         document = json.loads(path.read_bytes())
         if document["schema"] != SCHEMA:
             raise BadFileError(f"{path}: schema is {document['schema']!r}, expected '{SCHEMA}'")
-        records = [_read_record(entry) for entry in document["records"]]
+        records = [
+            build(Record, entry, str(path), prefix=f"records[{i}].") for i, entry in enumerate(document["records"])
+        ]
         return Priors(records, _read_learned(document.get("learned", {})))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except BadConfigError as error:
+        raise BadFileError(f"{error}; delete the file to start anew") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFileError(f"{path}: not a file of run times ({error!r}); delete it to start anew") from None
-
-
-def _read_record(entry: Any) -> Record:
-    record = Record(**entry)
-    if type(record.dataset) is not str or type(record.parameters) is not int or record.parameters < 0:
-        raise ValueError(f"dataset and parameters of {entry}")
-    for spec in fields(Record)[2:]:
-        value = getattr(record, spec.name)
-        if value is not None and not _is_amount(value):
-            raise ValueError(f"{spec.name} of {record.dataset}: {value!r}")
-    if record.shrink is not None and (type(record.shrink) is not int or record.shrink > _MOST_HALVINGS):
-        raise ValueError(f"shrink of {record.dataset}: {record.shrink!r}")
-    return record
 
 
 def _read_learned(entry: Any) -> Learned:

@@ -1,7 +1,28 @@
 """How samples become outputs and outputs become scores: built-in tasks, lm-evaluation-harness, commands."""
 
+from __future__ import annotations
+
+from prism.errors import BadConfigError
 from prism.evaluate.run.adapters.adapter import Adapter, Bench, SampleError, Survey
-from prism.evaluate.run.adapters.builtin import BUILTIN_DATASETS
-from prism.evaluate.run.adapters.opening import open_adapter
+from prism.evaluate.run.adapters.builtin import BUILTIN_DATASETS, BuiltinAdapter
 
 __all__ = ["BUILTIN_DATASETS", "Adapter", "Bench", "SampleError", "Survey", "open_adapter"]
+
+
+def open_adapter(name: str) -> Adapter:
+    """The adapter of that name."""
+    if name == "builtin":
+        return BuiltinAdapter()
+    if name == "lm-eval":
+        from prism.evaluate.run.adapters.harness import HarnessAdapter
+
+        return HarnessAdapter()
+    if name == "command":
+        from prism.evaluate.run.adapters.command import CommandAdapter
+
+        return CommandAdapter()
+    if name in ("inspect", "opencompass"):
+        from prism.evaluate.run.adapters.bridge import BridgeAdapter
+
+        return BridgeAdapter(name)
+    raise BadConfigError(f"'{name}' is no adapter; expected builtin, lm-eval, command, inspect or opencompass")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import pickle
 import struct
@@ -61,44 +62,33 @@ class _Storage:
     dtype: str
 
 
-class _Window(io.RawIOBase):
+class _Stretch(io.FileIO):
     """A stretch of a file as a file."""
 
     def __init__(self, path: Path, start: int, length: int) -> None:
-        self._handle = path.open("rb")
-        self._start, self._length, self._at = start, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        super().__init__(path)
+        self._start, self._end = start, start + length
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = {0: 0, 1: self._at, 2: self._length}[whence] + offset
-        return self._at
+        at = {0: self._start, 1: super().tell(), 2: self._end}[whence] + offset
+        if at < self._start:
+            raise OSError(errno.EINVAL, "before the start")
+        return super().seek(at) - self._start
 
     def tell(self) -> int:
-        return self._at
+        return super().tell() - self._start
 
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._length - self._at)
-        self._handle.seek(self._start + self._at)
-        data = self._handle.read(left if size is None or size < 0 else min(size, left))
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        self._handle.close()
-        super().close()
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._end - super().tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def read_saved(path: Path, start: int = 0, length: int | None = None) -> Any:
     """What `torch.save` put into a file, or into a stretch of it; tensors as `Tensor`, unknown classes as stand-ins."""
     size = path.stat().st_size - start if length is None else length
-    window = _Window(path, start, size)
     try:
-        with window, zipfile.ZipFile(window) as archive:
+        with _Stretch(path, start, size) as stretch, zipfile.ZipFile(stretch) as archive:
             pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
             folder = pickled.removesuffix("data.pkl")
             starts = {i.filename: i.header_offset for i in archive.infolist() if i.compress_type == zipfile.ZIP_STORED}

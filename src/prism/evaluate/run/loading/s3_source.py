@@ -63,5 +63,5 @@ def _connect() -> Any:
         import boto3
         from botocore.config import Config
     except ImportError:
-        raise MissingExtraError("a checkpoint at s3://", "evaluate") from None
+        raise MissingExtraError("a checkpoint at s3://", "s3") from None
     return boto3.client("s3", config=Config(retries={"max_attempts": 5, "mode": "standard"}, max_pool_connections=16))

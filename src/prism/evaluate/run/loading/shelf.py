@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prism.errors import BadFileError, PrismError
-from prism.evaluate.run.loading.processes import ProcessMark
 from prism.evaluate.run.loading.pull import PullConfig, pull
 from prism.evaluate.run.loading.source import Source, SourceFile
+from prism.evaluate.run.processes import is_running, mark_process
 
 _RESERVE = 0.05  # of the memory file system, left to others
 
@@ -148,8 +148,7 @@ def _locked(root: Path, key: str, *, wait: bool = True) -> Iterator[None]:
 def _write_ticket(root: Path, key: str) -> Path:
     folder = root / f"{key}.leases"
     folder.mkdir(exist_ok=True, mode=0o700)
-    mark = ProcessMark.of(os.getpid())
-    ticket = folder / f"{mark.pid}-{mark.start_ticks}-{uuid.uuid4().hex[:8]}"
+    ticket = folder / f"{mark_process(os.getpid())}-{uuid.uuid4().hex[:8]}"
     ticket.touch()
     return ticket
 
@@ -158,7 +157,7 @@ def _clear_unused(root: Path, key: str) -> bool:
     """Remove a copy that no living process leases; the lock must be held."""
     leases = root / f"{key}.leases"
     for ticket in leases.glob("*"):
-        if not ProcessMark.parse(ticket.name).alive:
+        if not is_running(ticket.name.rpartition("-")[0]):
             ticket.unlink(missing_ok=True)
     if any(leases.glob("*")):
         return False
