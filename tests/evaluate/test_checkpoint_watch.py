@@ -28,7 +28,7 @@ def names(watch: CheckpointWatch) -> list[str]:
 def test_a_checkpoint_is_taken_once_it_has_settled_and_only_once(tmp_path: Path) -> None:
     write_tiny(tmp_path / "step-2", 1)
     watch = CheckpointWatch(folder=tmp_path, settle_s=0.0)
-    assert names(watch) == [] and "changed a moment ago" in watch.waiting["step-2"]
+    assert names(watch) == [] and "changed a moment ago" in watch.states["step-2"].reason
     assert names(watch) == ["step-2"] and names(watch) == []
     write_tiny(tmp_path / "step-10", 1)
     names(watch)
@@ -42,7 +42,7 @@ def test_a_file_that_still_grows_is_waited_for(tmp_path: Path) -> None:
     watch = CheckpointWatch(folder=tmp_path, settle_s=0.0)
     for length in (0, 5, 200, len(whole) - 1):
         weights.write_bytes(whole[:length])
-        assert names(watch) == [] and "step-1" in watch.waiting
+        assert names(watch) == [] and watch.states["step-1"].state != "whole"
     weights.write_bytes(whole)
     assert names(watch) == [] and names(watch) == ["step-1"]
 
@@ -52,7 +52,7 @@ def test_a_shard_of_the_index_that_is_missing_is_waited_for(tmp_path: Path) -> N
     index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (tmp_path / "step-1" / "model.safetensors.index.json").write_text(json.dumps(index))
     watch = CheckpointWatch(folder=tmp_path, settle_s=0.0)
-    assert names(watch) == names(watch) == [] and "model-2.safetensors" in watch.waiting["step-1"]
+    assert names(watch) == names(watch) == [] and "model-2.safetensors" in watch.states["step-1"].reason
 
 
 def test_prisms_own_checkpoints_count_at_once_and_unfinished_names_never(tmp_path: Path) -> None:
@@ -62,14 +62,15 @@ def test_prisms_own_checkpoints_count_at_once_and_unfinished_names_never(tmp_pat
     write_tiny(tmp_path / "tmp-checkpoint", 1)
     watch = CheckpointWatch(folder=tmp_path)
     (found,) = watch.look() or ()
-    assert (found.name, found.step, watch.waiting) == ("step-000000400", 400, {})
+    assert (found.name, found.step) == ("step-000000400", 400)
+    assert {name: seen.state for name, seen in watch.states.items()} == {"step-000000400": "whole"}
 
 
 def test_a_committed_checkpoint_that_lost_bytes_is_not_taken(tmp_path: Path) -> None:
     commit(tmp_path / "step-1")
     (tmp_path / "step-1" / "__0_0.distcp").write_bytes(b"w")
     watch = CheckpointWatch(folder=tmp_path)
-    assert names(watch) == [] and "the checkpoint is damaged" in watch.waiting["step-1"]
+    assert names(watch) == [] and "the checkpoint is damaged" in watch.states["step-1"].reason
 
 
 def test_an_idle_watch_ends(tmp_path: Path) -> None:

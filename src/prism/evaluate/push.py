@@ -9,8 +9,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from prism.errors import BadConfigError, MissingExtraError
 from prism.evaluate.regressions import Regression, Score
@@ -45,20 +45,14 @@ def read_pushes(document: Any, where: str) -> tuple[Push, ...]:
     return tuple(found)
 
 
-class Pusher(Protocol):
-    """Takes what is new; raises OSError where it cannot be sent now."""
-
-    def send(self, scores: Sequence[Score], regressions: Sequence[Regression]) -> None:
-        """Send them."""
-        ...
-
-
 class Outbox:
     """Sends each score and each regression once to each target; what could not be sent is tried with the next."""
 
     def __init__(self, pushes: Sequence[Push], say: Callable[[str], None]) -> None:
         self._say = say
-        self._targets = [(push, open_pusher(push), set[Any](), set[Any]()) for push in pushes]
+        targets: dict[Target, Callable[[Push], Webhook | MlflowServer | WeightsAndBiases]]
+        targets = {"webhook": Webhook, "mlflow": MlflowServer, "wandb": WeightsAndBiases}
+        self._targets = [(push, targets[push.to](push), set[Any](), set[Any]()) for push in pushes]
 
     def send(self, scores: Sequence[Score], regressions: Sequence[Regression]) -> None:
         """Send what is new."""
@@ -76,13 +70,6 @@ class Outbox:
             told.update((r.checkpoint, r.dataset, r.metric) for r in news)
 
 
-def open_pusher(push: Push) -> Pusher:
-    """The adapter of a target."""
-    if push.to == "webhook":
-        return Webhook(push)
-    return MlflowServer(push) if push.to == "mlflow" else WeightsAndBiases(push)
-
-
 class Webhook:
     """One POST of JSON with the new scores and regressions."""
 
@@ -93,10 +80,10 @@ class Webhook:
         """Post them."""
         body = {
             "schema": "prism.evaluation-push/1",
-            "scores": [_plain(score) for score in scores],
-            "regressions": [_plain(regression) for regression in regressions],
+            "scores": [asdict(score) for score in scores],
+            "regressions": [asdict(regression) for regression in regressions],
         }
-        _post(self._push, "", body)
+        _ask(self._push, "", body)
 
 
 class MlflowServer:
@@ -117,17 +104,17 @@ class MlflowServer:
         tags = [{"key": f"regression.{_safe(r.dataset)}.{_safe(r.metric)}", "value": _say(r)} for r in regressions]
         for start in range(0, max(len(metrics), 1), _BATCH):
             body = {"run_id": run, "metrics": metrics[start : start + _BATCH], "tags": tags if start == 0 else []}
-            _post(self._push, "/api/2.0/mlflow/runs/log-batch", body)
+            _ask(self._push, "/api/2.0/mlflow/runs/log-batch", body)
 
     def _start(self) -> str:
         api, name = "/api/2.0/mlflow/experiments", self._push.experiment
         try:
             asked = urllib.parse.urlencode({"experiment_name": name})
-            experiment = _get(self._push, f"{api}/get-by-name?{asked}")["experiment"]["experiment_id"]
+            experiment = _ask(self._push, f"{api}/get-by-name?{asked}")["experiment"]["experiment_id"]
         except urllib.error.HTTPError:  # there is none of that name
-            experiment = _post(self._push, f"{api}/create", {"name": name})["experiment_id"]
+            experiment = _ask(self._push, f"{api}/create", {"name": name})["experiment_id"]
         body = {"experiment_id": experiment, "run_name": self._push.run, "start_time": int(time.time() * 1000)}
-        self._run = str(_post(self._push, "/api/2.0/mlflow/runs/create", body)["run"]["info"]["run_id"])
+        self._run = str(_ask(self._push, "/api/2.0/mlflow/runs/create", body)["run"]["info"]["run_id"])
         return self._run
 
 
@@ -175,19 +162,9 @@ def _say(r: Regression) -> str:
     )
 
 
-def _plain(thing: Score | Regression) -> dict[str, Any]:
-    return {name: getattr(thing, name) for name in thing.__dataclass_fields__}
-
-
-def _post(push: Push, path: str, body: Mapping[str, Any]) -> Any:
-    return _request(push, path, json.dumps(body, allow_nan=False).encode())
-
-
-def _get(push: Push, path: str) -> Any:
-    return _request(push, path, None)
-
-
-def _request(push: Push, path: str, data: bytes | None) -> Any:
+def _ask(push: Push, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """What the target answers to a body that is posted to it, or to a plain question."""
+    data = None if body is None else json.dumps(body, allow_nan=False).encode()
     headers = {"Content-Type": "application/json"}
     if push.key_variable and (key := os.environ.get(push.key_variable)):
         headers["Authorization"] = f"Bearer {key}"

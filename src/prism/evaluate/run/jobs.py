@@ -21,28 +21,17 @@ from prism.evaluate.schedule.trials import Dataset, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What was found of one dataset; `problem` says why it cannot be used."""
-
-    survey: Survey | None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyJob:
     """Count samples and identify data."""
 
     datasets: tuple[Dataset, ...]
 
-    def run(self, place: Workplace) -> list[Looked]:
-        """One answer per dataset."""
-        found = []
-        for dataset in self.datasets:
-            try:
-                found.append(Looked(survey=open_adapter(dataset.adapter).survey(dataset)))
-            except InputError as error:
-                found.append(Looked(survey=None, problem=str(error)))
-        return found
+    def run(self, place: Workplace) -> list[Survey] | str:
+        """One answer per dataset, or why one of them cannot be used."""
+        try:
+            return [open_adapter(dataset.adapter).survey(dataset) for dataset in self.datasets]
+        except InputError as error:
+            return str(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +53,6 @@ class Pulled:
     """A copy on a node's shelf."""
 
     seconds: float
-    num_bytes: int  # that came over the network now
     address: str  # where other nodes can pull it from
 
 
@@ -82,7 +70,7 @@ class PullJob:
         lease = place.shelf.lease(self.key, [open_source(address) for address in self.addresses], self.files)
         place.keep(lease)
         address = place.neighbour(self.host).offer(self.key, self.files)
-        return Pulled(seconds=lease.seconds, num_bytes=lease.pulled_bytes, address=address)
+        return Pulled(seconds=lease.seconds, address=address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

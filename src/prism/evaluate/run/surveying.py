@@ -63,12 +63,10 @@ def _survey_in_worker(datasets: tuple[Dataset, ...], engine: Engine, node: str) 
         raise PrismError(f"the process that looks datasets up is gone ({report.text}); is there enough memory?")
     if report.outcome.failure is not None:
         raise PrismError(f"the datasets could not be looked up: {report.outcome.text}")
-    surveys = []
-    for looked in report.outcome.value:
-        if looked.survey is None:
-            raise BadConfigError(looked.problem)
-        surveys.append(looked.survey)
-    return surveys
+    found: list[Survey] | str = report.outcome.value
+    if isinstance(found, str):
+        raise BadConfigError(found)
+    return found
 
 
 def _count(dataset: Dataset, survey: Survey) -> Dataset:

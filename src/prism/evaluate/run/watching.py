@@ -51,11 +51,6 @@ class CheckpointWatch:
         if not self.folder.is_dir():
             raise BadFileError(f"{self.folder}: no such folder; name the one that training writes checkpoints into")
 
-    @property
-    def waiting(self) -> dict[str, str]:
-        """Why each of those that were not taken was not."""
-        return {name: seen.reason for name, seen in self.states.items() if seen.state != "whole"}
-
     def look(self) -> list[Checkpoint] | None:
         """Checkpoints that have become whole since the last look, by step; None when nothing changed for too long."""
         found = []

@@ -75,5 +75,3 @@ class ReportFailure(Action):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Action):
     """Nothing is left to do; without watching, the run is over."""
-
-    failed: tuple[Part, ...] = ()

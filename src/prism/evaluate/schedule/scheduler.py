@@ -124,8 +124,7 @@ class Scheduler:
         actions += self._ledger.tell()
         if self.over and not self._finished:
             self._finished = True
-            failed = tuple(sorted(part for pool in self._ledger for part in pool.failed))
-            actions += [*self._dispatcher.release(), Finish(failed=failed)]
+            actions += [*self._dispatcher.release(), Finish()]
         return actions
 
     def lower_bound_s(self) -> float:

@@ -63,8 +63,8 @@ class Shelf:
     def lease(self, key: str, sources: Sequence[Source], files: Sequence[SourceFile]) -> Lease:
         """Pull a checkpoint unless it is here, and hold it; waits while another process pulls the same one."""
         start = time.monotonic()
-        found = next((root for root in self.config.roots if (root / key).is_dir()), None)
-        root = found or self._roomiest(files)
+        found = self.holds(key)
+        root = found.parent if found else self._roomiest(files)
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(root, key):
             pulled = 0
@@ -75,12 +75,11 @@ class Shelf:
 
     def hold(self, key: str) -> Lease:
         """Hold a copy that is here; raises BadFileError where it is not."""
-        for root in self.config.roots:
-            if (root / key).is_dir():
-                with _locked(root, key):
-                    if (root / key).is_dir():
-                        ticket = _write_ticket(root, key)
-                        return Lease(key=key, folder=root / key, ticket=ticket, pulled_bytes=0, seconds=0.0)
+        if (folder := self.holds(key)) is not None:
+            with _locked(folder.parent, key):
+                if folder.is_dir():
+                    ticket = _write_ticket(folder.parent, key)
+                    return Lease(key=key, folder=folder, ticket=ticket, pulled_bytes=0, seconds=0.0)
         raise BadFileError(f"checkpoint {key} is no longer in shared memory")
 
     def give_back(self, lease: Lease) -> None:
