@@ -118,7 +118,7 @@ class BuiltinAdapter:
             return [{"text": text} for text in loaded.generate([s.prompt for s in samples], tokens, batch)]
         asked = [Continuation(context=s.prompt, continuation=c) for s in samples for c in s.choices or (s.answer,)]
         found = iter(loaded.likelihoods(asked, batch))
-        return [{"log_probabilities": [next(found).log_probability for _ in s.choices or (s.answer,)]} for s in samples]
+        return [{"log_probabilities": [next(found) for _ in s.choices or (s.answer,)]} for s in samples]
 
     def score(self, dataset: Dataset, bench: Bench, outputs: Sequence[Record], first: int) -> list[Record]:
         """Compare with the right answers."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from prism.errors import BadFileError, MissingExtraError
 from prism.evaluate.run.models.endpoint import ENDPOINT_FILE, EndpointModel
-from prism.evaluate.run.models.model import Continuation, LanguageModel, Likelihood, is_tiny
+from prism.evaluate.run.models.model import Continuation, LanguageModel, is_tiny
 
-__all__ = ["Continuation", "LanguageModel", "Likelihood", "open_model"]
+__all__ = ["Continuation", "LanguageModel", "open_model"]
 
 
 def open_model(folder: Path, device: str) -> LanguageModel:

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from prism.errors import BadConfigError, BadFileError, PrismError
 from prism.evaluate.run.connections import Connections
-from prism.evaluate.run.models.model import Continuation, Likelihood
+from prism.evaluate.run.models.model import Continuation
 from prism.records.settings import Checked, number, one_of
 
 ENDPOINT_FILE = "endpoint.json"
@@ -187,7 +187,7 @@ class EndpointModel:
     def __init__(self, folder: Path) -> None:
         self.client = EndpointClient(read_endpoint(folder))
 
-    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
+    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[float]:
         """From the log probabilities of an echoed text; servers of chats alone do not give them."""
         if self.client.endpoint.api == "chat":
             raise BadConfigError(f"{self.client.endpoint.url}: a chat API gives no likelihoods; use api: completions")
@@ -206,18 +206,13 @@ class EndpointModel:
         return [str(_choice(a)["text"]) for a in self.client.post_all([{"prompt": p, **common} for p in prompts])]
 
 
-def _read_likelihood(one: Continuation, answer: dict[str, Any]) -> Likelihood:
+def _read_likelihood(one: Continuation, answer: dict[str, Any]) -> float:
     """Sum over the tokens that begin inside the continuation; the one that was generated behind it is left out."""
     try:
         found = _choice(answer)["logprobs"]
         start, end = len(one.context), len(one.context) + len(one.continuation)
-        chosen = [
-            (found["token_logprobs"][i], found["top_logprobs"][i])
-            for i, offset in enumerate(found["text_offset"])
-            if start <= offset < end and found["token_logprobs"][i] is not None
-        ]
-        greedy = all(value >= max(top.values()) for value, top in chosen if top)
-        return Likelihood(log_probability=float(sum(value for value, _ in chosen)), greedy=greedy)
+        values = zip(found["text_offset"], found["token_logprobs"], strict=True)
+        return float(sum(value for offset, value in values if start <= offset < end and value is not None))
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise PrismError(
             f"the server gives no log probabilities of its prompt ({error!r}); it must echo them"

@@ -19,19 +19,11 @@ class Continuation:
     continuation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Likelihood:
-    """How a model sees a continuation: log probability of all its tokens, and whether each was the likeliest."""
-
-    log_probability: float
-    greedy: bool
-
-
 class LanguageModel(Protocol):
     """A model on its device."""
 
-    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
-        """How likely each continuation is; the answer does not depend on what else is asked."""
+    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[float]:
+        """The log probability of all tokens of each continuation; it does not depend on what else is asked."""
         ...
 
     def generate(self, prompts: Sequence[str], max_tokens: int, batch: int) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from prism.evaluate.run.models.adapted import Wearer
-from prism.evaluate.run.models.model import Continuation, Likelihood
+from prism.evaluate.run.models.model import Continuation
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -33,15 +33,15 @@ class PretrainedModel:
         self.model = self._wearer.wear(adapter)
 
     @torch.inference_mode()
-    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
+    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[float]:
         """How likely each continuation is; longest first, so that a batch too large fails at once."""
         pairs = [self._encode(one) for one in asked]
         order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]))
-        out: list[Likelihood | None] = [None] * len(pairs)
+        out = [0.0] * len(pairs)
         for chunk in (order[i : i + batch] for i in range(0, len(order), batch)):
             for place, found in zip(chunk, self._score([pairs[i] for i in chunk]), strict=True):
                 out[place] = found
-        return [found for found in out if found is not None]
+        return out
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[str], max_tokens: int, batch: int) -> list[str]:
@@ -72,7 +72,7 @@ class PretrainedModel:
         context, after = self._tokens(one.context) or [0], self._tokens(one.continuation)
         return [*context, *after][-self._max_tokens :], min(len(after), self._max_tokens - 1)
 
-    def _score(self, pairs: Sequence[tuple[list[int], int]]) -> list[Likelihood]:
+    def _score(self, pairs: Sequence[tuple[list[int], int]]) -> list[float]:
         longest = max(len(tokens) for tokens, _ in pairs)
         ids = torch.zeros((len(pairs), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -80,15 +80,13 @@ class PretrainedModel:
             ids[row, : len(tokens)] = torch.tensor(tokens)
             mask[row, : len(tokens)] = 1
         logits = self.model(ids.to(self.device), attention_mask=mask.to(self.device)).logits
-        sums, greedy = [], []
+        sums = []
         for row, (tokens, count) in enumerate(pairs):
             after = ids[row, len(tokens) - count : len(tokens)].to(self.device)
             near = logits[row, len(tokens) - count - 1 : len(tokens) - 1].float()
             sums.append(near.log_softmax(-1).gather(1, after[:, None]).sum())
-            greedy.append((near.argmax(-1) == after).all())
         # One transfer for the whole batch: each would wait for the device.
-        found = zip(torch.stack(sums).tolist(), torch.stack(greedy).tolist(), strict=True)
-        return [Likelihood(log_probability=float(s), greedy=bool(g)) for s, g in found]
+        return [float(found) for found in torch.stack(sums).tolist()]
 
     def _tokens(self, text: str) -> list[int]:
         if self.tokenizer is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prism.evaluate.run.checkpoints.convert import write_tensors
 from prism.evaluate.run.checkpoints.names import Made
-from prism.evaluate.run.models.model import TINY, Continuation, Likelihood
+from prism.evaluate.run.models.model import TINY, Continuation
 
 _VOCABULARY = 256
 _WEIGHTS = "model.safetensors"
@@ -74,7 +74,7 @@ class TinyModel:
         self.config = TinyConfig(**{k: v for k, v in config.items() if k != "model_type"})
         self.weights = map_safetensors(folder / _WEIGHTS)
 
-    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[Likelihood]:
+    def likelihoods(self, asked: Sequence[Continuation], batch: int) -> list[float]:
         """How likely each continuation is."""
         return [self._likelihood(one) for one in asked]
 
@@ -88,17 +88,14 @@ class TinyModel:
             out.append(bytes(tokens[-max_tokens:]).decode("latin-1") if max_tokens else "")
         return out
 
-    def _likelihood(self, one: Continuation) -> Likelihood:
+    def _likelihood(self, one: Continuation) -> float:
         after = list(one.continuation.encode())
         tokens = [0, *one.context.encode(), *after]
         logits = self._logits(tokens[:-1])[-len(after) :]
         after = after[-len(logits) :]  # of a continuation longer than the context, its end
         shifted = logits - logits.max(axis=1, keepdims=True)
         log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        chosen = log_probabilities[np.arange(len(after)), after]
-        return Likelihood(
-            log_probability=float(chosen.sum(dtype=np.float64)), greedy=bool((logits.argmax(axis=1) == after).all())
-        )
+        return float(log_probabilities[np.arange(len(after)), after].sum(dtype=np.float64))
 
     def _logits(self, tokens: Sequence[int]) -> Array:
         w, c = self.weights, self.config
