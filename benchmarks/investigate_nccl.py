@@ -135,7 +135,9 @@ def _wait_for_hang(folder: Path, running: list[subprocess.Popen[bytes]], ranks: 
 
 def _ask_ras(folder: Path, port: int) -> dict[str, object]:
     """RAS's own words in both forms, kept as they are, and what our client makes of them."""
-    from prism.traces.ras import RasSilentError, find_laggards, query_ras
+    from prism.errors import BadFileError
+    from prism.investigate.collector import ask_ras
+    from prism.traces.ras import find_laggards, parse_ras
 
     told: dict[str, object] = {}
     for name, lines in {"text": (), "json": ("SET FORMAT json",)}.items():
@@ -155,10 +157,10 @@ def _ask_ras(folder: Path, port: int) -> dict[str, object]:
         except OSError as error:
             told[name] = str(error)
     try:
-        found = query_ras("localhost", port, deadline_s=20)
+        found = parse_ras(ask_ras(port), f"port {port}")
         told["communicators"] = [[c.name, c.size, [[m.rank, m.launched, m.answers] for m in c.members]] for c in found]
         told["laggards"] = [[m.rank for m in x.members] for x in find_laggards(found)]
-    except RasSilentError as error:
+    except BadFileError as error:
         told["error"] = str(error)
     return told
 

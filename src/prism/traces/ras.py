@@ -1,4 +1,4 @@
-"""NCCL RAS: the client of its socket, its text and JSON answers, and who lags behind in them.
+"""NCCL RAS: its text and JSON answers, and who lags behind in them.
 
 RAS (NCCL 2.24 on, JSON from 2.28.7 on) lists which ranks differ from most. Who is waited for are the ranks that have
 launched the fewest operations, and those that do not answer; they are named here, however many they are.
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prism.errors import BadFileError, PrismError
+from prism.errors import BadFileError
 
-PORT = 28028
-_PROTOCOL = 2
-_MOST_BYTES = 256 << 20
 _BLOCK = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,40})\) ?(.*)$")
 _LAUNCHED = re.compile(r"^\s*(\d{1,7}) ranks? (?:have|has) launched up to operation (\d{1,18})")
 _RANK = re.compile(
@@ -29,10 +24,6 @@ _RANK = re.compile(
 _LOST_COMMA = re.compile(r'("nvml_dev": \d{1,7})(\s{1,100}"status")')
 _MISSING = re.compile(r"^\s*The missing ranks?: ([\d, ]{1,100000})$")
 _GONE = re.compile(r"^\s*Process (\d{1,10}) on node (\S{1,253}) managing GPUs? (\S{1,100})")
-
-
-class RasSilentError(PrismError):
-    """A RAS socket that did not answer in time, or not as RAS does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,53 +55,6 @@ class Laggards:
     size: int | None
     members: tuple[RasMember, ...]
     behind: int | None  # operations behind the first; None: they do not answer
-
-
-def query_ras(host: str = "localhost", port: int = PORT, *, deadline_s: float = 15.0) -> list[RasCommunicator]:
-    """Ask the RAS service of a running job, in JSON where it can; it only reads."""
-    until = time.monotonic() + deadline_s
-    where = f"{host}:{port}"
-    try:
-        with socket.create_connection((host, port), timeout=deadline_s) as link:
-            hello = _ask(link, f"CLIENT PROTOCOL {_PROTOCOL}\n", until, where)
-            if not hello.upper().startswith("SERVER PROTOCOL"):
-                raise RasSilentError(f"{where}: does not speak NCCL's RAS protocol")
-            # A version before 2.28.7 answers with an error and goes on in text.
-            _ask(link, "SET FORMAT json\n", until, where)
-            link.sendall(b"VERBOSE STATUS\n")
-            return parse_ras(_read_all(link, until, where), where)
-    except TimeoutError:
-        raise RasSilentError(f"{where}: the RAS socket hangs; nothing was read from it") from None
-    except OSError as error:
-        raise RasSilentError(f"{where}: no RAS service ({error.strerror or error}); NCCL 2.24 on has one") from None
-
-
-def _ask(link: socket.socket, line: str, until: float, where: str) -> str:
-    link.sendall(line.encode())
-    answer = b""
-    while not answer.endswith(b"\n") and len(answer) < 65536:
-        answer += _receive(link, until, where)
-        if not answer:
-            break
-    return answer.decode("utf-8", "replace").strip()
-
-
-def _receive(link: socket.socket, until: float, where: str) -> bytes:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError(where)
-    link.settimeout(left)
-    return link.recv(1 << 16)
-
-
-def _read_all(link: socket.socket, until: float, where: str) -> str:
-    parts, size = [], 0
-    while piece := _receive(link, until, where):
-        parts.append(piece)
-        size += len(piece)
-        if size > _MOST_BYTES:
-            raise RasSilentError(f"{where}: answers with over 256 MiB")
-    return b"".join(parts).decode("utf-8", "replace")
 
 
 def parse_ras(text: str, where: str) -> list[RasCommunicator]:
@@ -194,9 +138,8 @@ def _parse_text(text: str) -> list[RasCommunicator]:
     return [RasCommunicator(name=n, size=None, members=tuple(m)) for n, m in made.items()]
 
 
-def find_laggards(communicators: Sequence[RasCommunicator], earlier: Sequence[RasCommunicator] = ()) -> list[Laggards]:
-    """Ranks that do not answer, else those that launched least and did not move since an earlier answer."""
-    before = {(c.name, m.rank): m.launched for c in earlier for m in c.members}
+def find_laggards(communicators: Sequence[RasCommunicator]) -> list[Laggards]:
+    """Ranks that do not answer, else those that launched least."""
     found = []
     for told in communicators:
         silent = tuple(m for m in told.members if not m.answers)
@@ -206,8 +149,7 @@ def find_laggards(communicators: Sequence[RasCommunicator], earlier: Sequence[Ra
         elif counted:
             least, most = min(m.launched or 0 for m in counted), max(m.launched or 0 for m in counted)
             last = tuple(m for m in counted if m.launched == least and m.rank >= 0)
-            moved = any(before.get((told.name, m.rank), least) != least for m in last)
-            if last and least < most and not moved:
+            if last and least < most:
                 found.append(Laggards(communicator=told.name, size=told.size, members=last, behind=most - least))
     # A rank that does not answer explains others that are behind.
     return sorted(found, key=lambda x: (x.behind is not None, len(x.members)))
