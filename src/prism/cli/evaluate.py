@@ -164,13 +164,13 @@ def _evaluate(plan: EvaluationPlan, engine: str | None, address: str | None, con
 def _finish(done: Evaluation, output: Path, json: bool) -> None:
     """Write the files, show the leaderboard; 1 where something was given up."""
     from prism.evaluate.leaderboard import make_table
-    from prism.evaluate.results import describe_evaluation, make_board, write_results
+    from prism.evaluate.results import describe_evaluation, write_results
 
-    write_results(done, output)  # once more: failures may have come after the last result
+    board = write_results(done, output)  # once more: failures may have come after the last result
     if json:
-        show_json(describe_evaluation(done))
+        show_json(describe_evaluation(done, board))
     else:
-        head, rows = make_table(make_board(done))
+        head, rows = make_table(board)
         show(table(None, head, rows))
         note(
             f"{done.found.num_trials} trials in {done.makespan_s:.1f} s, at best {done.lower_bound_s:.1f} s; "

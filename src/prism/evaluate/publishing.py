@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prism.evaluate.evaluation import Evaluation
 from prism.evaluate.push import Outbox, Push
-from prism.evaluate.results import make_board, write_results
+from prism.evaluate.results import write_results
 
 
 class Publisher:
@@ -20,8 +20,7 @@ class Publisher:
 
     def publish(self, now: Evaluation) -> None:
         """Write files, sound alarms, send what is new."""
-        write_results(now, self._folder)
-        board = make_board(now)
+        board = write_results(now, self._folder)
         for r in board.regressions:
             if (r.checkpoint, r.dataset, r.metric) not in self._told:
                 self._told.add((r.checkpoint, r.dataset, r.metric))

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+
 # Of all comparisons of a table together: how often a table in which nothing got worse may show a regression.
 FALSE_ALARMS = 0.05
 
@@ -54,8 +56,11 @@ def find_regressions(scores: Iterable[Score], false_alarms: float = FALSE_ALARMS
     found = []
     for line in series.values():
         ordered = sorted(line, key=lambda score: score.step or 0)
+        values = np.array([score.value for score in ordered])
+        errors = np.array([standard_error(score) for score in ordered])
         for i, score in enumerate(ordered[1:], start=1):
-            worst = max((_compare(before, score) for before in ordered[:i]), key=lambda r: r.sigmas)
+            falls = values[:i] - score.value if score.higher_is_better else score.value - values[:i]
+            worst = _compare(ordered[np.argmax(falls / np.hypot(errors[:i], errors[i]))], score)
             if worst.sigmas > limit and worst.before_step < worst.step:
                 found.append(worst)
     return tuple(sorted(found, key=lambda r: (r.step, r.dataset, r.metric)))

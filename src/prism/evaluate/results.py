@@ -28,10 +28,10 @@ def _all_datasets(evaluation: Evaluation) -> list[Dataset]:
     return [*evaluation.datasets, *groups]
 
 
-def describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+def describe_evaluation(evaluation: Evaluation, board: Leaderboard) -> dict[str, Any]:
     """The document of `--json` and `results.json`; what was given up is named."""
     document = make_document(
-        make_board(evaluation),
+        board,
         makespan_s=evaluation.makespan_s,
         lower_bound_s=evaluation.lower_bound_s,
         num_trials=evaluation.found.num_trials,
@@ -75,10 +75,11 @@ def _describe_dataset(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def write_results(evaluation: Evaluation, folder: Path) -> None:
-    """Put the files in place, each whole."""
+def write_results(evaluation: Evaluation, folder: Path) -> Leaderboard:
+    """Put the files in place, each whole; the scores in them."""
     board = make_board(evaluation)
     text = write_csv(board, _all_datasets(evaluation), evaluation.models)
-    replace_file(folder / "results.json", json.dumps(describe_evaluation(evaluation), allow_nan=False) + "\n")
+    replace_file(folder / "results.json", json.dumps(describe_evaluation(evaluation, board), allow_nan=False) + "\n")
     replace_file(folder / "leaderboard.csv", text)
     replace_file(folder / "leaderboard.html", draw_leaderboard(board))
+    return board
