@@ -158,9 +158,9 @@ def test_a_node_without_failed_loads_may_try_once() -> None:
     planner.max_load_attempts = 1
     desk = planner.roster.desks["w0"]
     assert planner.can_run(desk, planner.ledger.checkpoints["m"])
-    assert not planner._is_near(desk, "m")
+    assert not planner.roster.is_near(desk, "m")
     planner.roster.memories["n0"].loaded["m"] = 10
-    assert planner._is_near(desk, "m")
+    assert planner.roster.is_near(desk, "m")
 
 
 @pytest.mark.parametrize(("loading", "allowed"), [(1, True), (2, False)])

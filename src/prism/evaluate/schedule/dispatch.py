@@ -29,7 +29,9 @@ class Dispatcher:
         """Parts that failed, each by itself."""
         for retry in list(self.ledger.retries):
             pool = self.ledger.pool(retry.part)
-            ready = [desk for desk in self._able(retry) if desk.running is None and self._is_loaded(desk, pool.key[0])]
+            ready = [
+                desk for desk in self._able(retry) if desk.running is None and self.roster.is_near(desk, pool.key[0])
+            ]
             if not ready:
                 continue
             self.ledger.retries.remove(retry)
@@ -53,7 +55,7 @@ class Dispatcher:
             trial = None
             while trial is None:
                 self.planner.fill_queue(desk, now_s)
-                if desk.group is None or not desk.queue or not self._is_loaded(desk, desk.group):
+                if desk.group is None or not desk.queue or not self.roster.is_near(desk, desk.group):
                     break
                 pools = self.ledger.pools[desk.group]
                 outlook = self.planner.look_ahead(desk.group, desk.worker.node, now_s)
@@ -84,7 +86,7 @@ class Dispatcher:
         for retry in self.ledger.retries:
             name = retry.part.checkpoint
             able = self._able(retry)
-            if able and not any(name in self.roster.memories[desk.worker.node].loaded for desk in able):
+            if able and not any(self.roster.is_near(desk, name) for desk in able):
                 yield min(able, key=lambda desk: desk.running is not None).worker.node, name
 
     def _able(self, retry: Retry) -> list[Desk]:
@@ -108,6 +110,3 @@ class Dispatcher:
     def _next_id(self) -> str:
         self.num_trials += 1
         return f"t{self.num_trials}"
-
-    def _is_loaded(self, desk: Desk, checkpoint: str) -> bool:
-        return checkpoint in self.roster.memories[desk.worker.node].loaded

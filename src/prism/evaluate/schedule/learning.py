@@ -89,9 +89,7 @@ class Effects:
             return row
         row = self._rows[effect.name] = len(self._rows)
         if row == len(self._mean):
-            mean, covariance = self._mean, self._covariance
-            self._mean, self._covariance = np.zeros(2 * row), np.zeros((2 * row, 2 * row))
-            self._mean[:row], self._covariance[:row, :row] = mean, covariance
+            self._mean, self._covariance = np.pad(self._mean, (0, row)), np.pad(self._covariance, (0, row))
         belief = self._first(effect)
         self._mean[row], self._covariance[row, row] = belief.mean, belief.variance
         return row

@@ -93,7 +93,7 @@ class Planner:
             self._pack(checkpoint, now_s)
             if desk.queue:
                 return
-            self.refused[checkpoint, self._is_near(desk, checkpoint)] = self.version
+            self.refused[checkpoint, self.roster.is_near(desk, checkpoint)] = self.version
         desk.group, desk.queue = own, []
         desk.rested = self.version
 
@@ -133,15 +133,12 @@ class Planner:
             checkpoint
             for name, checkpoint in self.ledger.checkpoints.items()
             if name != desk.group
-            and self.refused.get((name, self._is_near(desk, name))) != self.version
+            and self.refused.get((name, self.roster.is_near(desk, name))) != self.version
             and self.can_run(desk, checkpoint)
             and self.ledger.has_waiting(name)
         ]
         checkpoints.sort(key=lambda c: (-c.priority, -self.ends_s.get(c.name, math.inf)))
         return [checkpoint.name for checkpoint in checkpoints[:_MAX_MOVES]]
-
-    def _is_near(self, desk: Desk, checkpoint: str) -> bool:
-        return checkpoint in self.roster.memories[desk.worker.node].loaded
 
     def _share_workers(self, now_s: float) -> None:
         """Highest priority first; what it cannot use goes to the next one."""

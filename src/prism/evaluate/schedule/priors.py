@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar
 
 from prism.errors import BadConfigError, BadFileError
 from prism.evaluate.files import replace_file
@@ -16,6 +16,7 @@ from prism.evaluate.schedule.trials import Checkpoint, Dataset
 from prism.records.settings import Checked, build, number
 
 SCHEMA = "prism.priors/1"
+Other = TypeVar("Other")
 
 # First guesses, replaced by the first measured part. A forward pass costs two operations per parameter and token
 # (Kaplan et al. 2020); 1e14 of them a second is a third of what an A100 can do at most in 16 bits.
@@ -89,9 +90,9 @@ class _Mean:
         self.total += total
         self.count += count
 
-    @property
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
+    def value_or(self, other: Other) -> float | Other:
+        """The mean, or something else where nothing was seen."""
+        return self.total / self.count if self.count else other
 
 
 class _Seen:
@@ -148,31 +149,30 @@ class Priors:
         """The best guess for a dataset with a model of this size."""
         guess = self._guess(dataset, checkpoint)
         seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
-        known = seen.infer.value is not None
+        known = seen.infer.count > 0
         error = self._effects.predict(self._find_effects(guess, dataset, checkpoint))
         spread = 0.0 if known else math.sqrt(error.variance)
         off = math.sqrt(self._errors[guess.kind].variance)
         return Prior(
-            start_s=_first_known(self._starts.get(checkpoint.parameters, _Mean()).value, guess.prior.start_s),
-            setup_s=_first_known(seen.setup.value, guess.prior.setup_s),
-            infer_s=_first_known(seen.infer.value, guess.prior.infer_s * math.exp(error.mean)),
-            score_s=_first_known(seen.score.value, guess.prior.score_s),
+            start_s=self._starts.get(checkpoint.parameters, _Mean()).value_or(guess.prior.start_s),
+            setup_s=seen.setup.value_or(guess.prior.setup_s),
+            infer_s=seen.infer.value_or(guess.prior.infer_s * math.exp(error.mean)),
+            score_s=seen.score.value_or(guess.prior.score_s),
             measured=known,
             trusted=known or (guess.prior.trusted and off < _WRONG),
             spread=spread,
-            score_spread=math.sqrt(self._score_errors.variance) if seen.score.value is None else 0.0,
+            score_spread=0.0 if seen.score.count else math.sqrt(self._score_errors.variance),
         )
 
     def measured(self, dataset: Dataset, checkpoint: Checkpoint) -> Prior:
         """Only what this run has measured; nothing for the rest."""
         seen = self._seen.get((dataset.name, checkpoint.parameters), _NOTHING_SEEN)
-        start = self._starts.get(checkpoint.parameters, _Mean())
         return Prior(
-            start_s=start.value or 0.0,
-            setup_s=seen.setup.value or 0.0,
-            infer_s=seen.infer.value or 0.0,
-            score_s=seen.score.value or 0.0,
-            measured=seen.infer.value is not None,
+            start_s=self._starts.get(checkpoint.parameters, _Mean()).value_or(0.0),
+            setup_s=seen.setup.value_or(0.0),
+            infer_s=seen.infer.value_or(0.0),
+            score_s=seen.score.value_or(0.0),
+            measured=seen.infer.count > 0,
         )
 
     def pace(self, node: str) -> float:
@@ -222,10 +222,10 @@ class Priors:
             kept[dataset, parameters] = Record(
                 dataset=dataset,
                 parameters=parameters,
-                infer_s=_first_known(seen.infer.value, old.infer_s),
-                score_s=_first_known(seen.score.value, old.score_s),
-                setup_s=_first_known(seen.setup.value, old.setup_s),
-                start_s=_first_known(seen.start.value, old.start_s),
+                infer_s=seen.infer.value_or(old.infer_s),
+                score_s=seen.score.value_or(old.score_s),
+                setup_s=seen.setup.value_or(old.setup_s),
+                start_s=seen.start.value_or(old.start_s),
                 shrink=old.shrink,
             )
         for (dataset, parameters), shrink in self._batches.chosen().items():
@@ -288,14 +288,6 @@ class Priors:
 
 def _node_effect(node: str) -> Effect:
     return Effect(name=f"node:{node}", spread=_NODE_SPREAD)
-
-
-@overload
-def _first_known(new: float | None, old: float) -> float: ...
-@overload
-def _first_known(new: float | None, old: float | None) -> float | None: ...
-def _first_known(new: float | None, old: float | None) -> float | None:
-    return old if new is None else new
 
 
 def read_priors(path: Path) -> Priors:

@@ -70,6 +70,10 @@ class Roster:
         """The workers of a node."""
         return [desk for desk in self.desks.values() if desk.worker.node == node]
 
+    def is_near(self, desk: Desk, checkpoint: str) -> bool:
+        """Whether a checkpoint is in the memory of a worker's node."""
+        return checkpoint in self.memories[desk.worker.node].loaded
+
     def begin(self, desk: Desk, trial: Trial, now_s: float) -> None:
         """A worker takes a trial."""
         desk.running = RunningTrial(trial=trial, left=list(trial.parts), began_s=now_s)
