@@ -86,7 +86,7 @@ def evaluate(plan: EvaluationPlan, open_engine: Callable[[], Engine], config: Ev
 
 def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, config: EvaluateConfig) -> Evaluation:
     layout = choose_layout(plan.hardware, engine.nodes())
-    checkpoints = [_measured(_on_device(c, layout), models[c.name]) for c in plan.checkpoints]
+    checkpoints = [_settle(c, models[c.name], layout) for c in plan.checkpoints]
     looked = survey_datasets(plan.datasets, engine)
     datasets = {dataset.name: dataset for dataset in looked.datasets}
     assignments = Assignments(folder=config.folder, models=models, datasets=datasets)
@@ -128,7 +128,7 @@ def _evaluate(plan: EvaluationPlan, models: dict[str, Model], engine: Engine, co
                 problem = Problem(checkpoint=checkpoint.name, dataset="", phase="convert", text=str(error))
                 coordinator.report(problem)
                 continue
-            checkpoints.append(_measured(_on_device(checkpoint, layout), models[checkpoint.name]))
+            checkpoints.append(_settle(checkpoint, models[checkpoint.name], layout))
             config.say(f"{checkpoint.name}: found, {checkpoints[-1].bytes / 1e6:,.1f} MB")
             received.append((checkpoints[-1], assignments.find_kept(checkpoint.name)))
         return received
@@ -207,13 +207,10 @@ def find_model(checkpoint: Checkpoint, plan: EvaluationPlan, folder: Path) -> Mo
     return Model(address=address, key=identify(files)[:KEY_LETTERS], files=files)
 
 
-def _on_device(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:
-    return checkpoint if layout.use_gpus else dataclasses.replace(checkpoint, gpus=0)
-
-
-def _measured(checkpoint: Checkpoint, model: Model) -> Checkpoint:
-    """Sizes of a checkpoint that lies elsewhere, from its listing; two bytes to a parameter."""
-    size = sum(file.num_bytes for file in model.files)
+def _settle(checkpoint: Checkpoint, model: Model, layout: Layout) -> Checkpoint:
+    """On the devices there are; one that lies elsewhere with sizes from its listing, two bytes to a parameter."""
+    settled = checkpoint if layout.use_gpus else dataclasses.replace(checkpoint, gpus=0)
     if checkpoint.bytes:
-        return checkpoint
-    return dataclasses.replace(checkpoint, bytes=size, parameters=checkpoint.parameters or size // 2)
+        return settled
+    size = sum(file.num_bytes for file in model.files)
+    return dataclasses.replace(settled, bytes=size, parameters=checkpoint.parameters or size // 2)
