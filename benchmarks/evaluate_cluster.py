@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.actions import (
     Action,
-    CancelInference,
     CombineScores,
     LoadCheckpoint,
     StartInference,
@@ -141,8 +140,6 @@ class SimulatedCluster:
                 truth = self.truth[action.part.checkpoint, action.part.dataset]
                 seconds = action.part.samples * truth.score_s
                 self.push(events.ScoreFinished(now_s=self.now_s + seconds, part=action.part, seconds=seconds))
-            case CancelInference():
-                self._workers[action.worker].trial = ""
 
     def next_event(self) -> events.Event | None:
         """What happens next, of what still can."""

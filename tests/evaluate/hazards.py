@@ -63,8 +63,6 @@ class Hazards:
                     assert not new & self.given_up and not new & busy
                     busy |= new
                 self.running[worker] = (trial, list(trial.parts))
-            case actions.CancelInference(trial=trial_id, worker=worker):
-                assert self.running.pop(worker)[0].id == trial_id
             case actions.StartScore(part=part, node=node):
                 assert node in self.nodes and part not in self.scores
                 assert samples_of(part) <= self.inferred and not samples_of(part) & self.scored
@@ -112,6 +110,7 @@ class Hazards:
 
     def preempt(self, worker: str) -> None:
         """Training takes a worker's GPUs."""
+        self.running.pop(worker, None)
         del self.workers[worker]
         self.send(events.Preempted, workers=(worker,))
         assert worker not in self.running

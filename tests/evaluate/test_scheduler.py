@@ -9,7 +9,6 @@ from prism.errors import BadConfigError
 from prism.evaluate.schedule import events
 from prism.evaluate.schedule.actions import (
     Action,
-    CancelInference,
     LoadCheckpoint,
     ReleaseCheckpoint,
     ReportFailure,
@@ -239,11 +238,10 @@ def test_a_part_that_kills_worker_after_worker_is_given_up() -> None:
     assert hazards.given_up
 
 
-def test_preemption_cancels_trials_and_gives_the_gpus_back() -> None:
+def test_what_a_preempted_worker_had_not_written_waits_for_it_to_come_back() -> None:
     scheduler = Scheduler([MODEL], [make_dataset("d", 100)], make_priors(1.0, "d"))
     (started,) = of(StartInference, start(scheduler))
-    answers = scheduler.handle(events.Preempted(now_s=3, workers=(started.worker,)))
-    assert answers == [CancelInference(trial=started.trial.id, worker=started.worker)]
+    assert scheduler.handle(events.Preempted(now_s=3, workers=(started.worker,))) == []
     back = events.WorkerJoined(now_s=9, worker=Worker(id="n0g0", node="n0", gpus=(0,)))
     (again,) = of(StartInference, scheduler.handle(back))
     assert again.trial.parts[0].first == 0

@@ -152,9 +152,6 @@ class Coordinator:
                 self.found.num_trials += 1
                 self._runs[action.worker] = _Run(trial=action.trial, waiting=list(action.trial.parts))
                 self._infer_next(action.worker)
-            case actions.CancelInference():
-                self._runs.pop(action.worker, None)
-                self._worker_pool.dismiss(action.worker)
             case actions.StartScore():
                 self._worker_pool.score(self._jobs.score(action))
             case actions.CombineScores():

@@ -38,14 +38,6 @@ class StartInference(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelInference(Action):
-    """Stop a trial and give its worker's GPUs back; parts it has written stay."""
-
-    trial: str
-    worker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartScore(Action):
     """Score the kept outputs of a part on a node's CPUs."""
 

@@ -60,7 +60,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """Training wants these workers' GPUs back."""
+    """These workers are stopped, because training wants their GPUs back; parts that they have written stay."""
 
     workers: tuple[str, ...]
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prism.errors import BadConfigError
 from prism.evaluate.schedule import events
-from prism.evaluate.schedule.actions import Action, CancelInference, Finish, StartScore
+from prism.evaluate.schedule.actions import Action, Finish, StartScore
 from prism.evaluate.schedule.cutting import CuttingConfig
 from prism.evaluate.schedule.dispatch import Dispatcher
 from prism.evaluate.schedule.ledger import Ledger, Retry
 from prism.evaluate.schedule.planner import Planner
 from prism.evaluate.schedule.pools import Pool
 from prism.evaluate.schedule.priors import Priors, Took
-from prism.evaluate.schedule.roster import Desk, Roster, RunningTrial
+from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.standing import Progress, find_bound_s, measure_progress
 from prism.evaluate.schedule.transfers import TransferPolicy
@@ -112,10 +112,11 @@ class Scheduler:
 
     def handle(self, *happened: events.Event) -> list[Action]:
         """Take what happened at once, change, and say what to do; a plan is made once for all of it."""
-        actions = [action for event in happened for action in self._take(event)]
+        for event in happened:
+            self._take(event)
         now_s = max(event.now_s for event in happened)
         self._drop_unloadable()
-        actions += self._dispatcher.start_retries(now_s)
+        actions = [*self._dispatcher.start_retries(now_s)]
         actions += self._dispatcher.start_trials(now_s)
         actions += self._dispatcher.start_loads(now_s)
         actions += [
@@ -138,7 +139,7 @@ class Scheduler:
 
     # -- what happened
 
-    def _take(self, event: events.Event) -> Iterator[Action]:
+    def _take(self, event: events.Event) -> None:
         match event:
             case events.Tick():
                 self._planner.change()
@@ -158,9 +159,7 @@ class Scheduler:
                 self._scores.lose_node(event.node)
             case events.Preempted():
                 for worker in event.workers:
-                    running = self._lose(worker, blame=False)
-                    if running is not None:
-                        yield CancelInference(trial=running.trial.id, worker=worker)
+                    self._lose(worker, blame=False)
             case events.CheckpointAdded():
                 self._ledger.keep(event.kept)
                 self._add_checkpoint(event.checkpoint)
@@ -182,7 +181,7 @@ class Scheduler:
         self._finished = self._finished and self.over
         self._planner.regroup()
 
-    def _lose(self, worker: str, *, blame: bool = True) -> RunningTrial | None:
+    def _lose(self, worker: str, *, blame: bool = True) -> None:
         """A worker is gone; what it had not written waits again."""
         running = self._roster.remove(worker)
         if not self._roster.usable:
@@ -195,7 +194,6 @@ class Scheduler:
             else:
                 pool.give_back(part)
         self._planner.regroup()
-        return running
 
     def _on_load(self, event: events.CheckpointLoaded | events.LoadFailed) -> None:
         memory = self._roster.memories.get(event.node)
