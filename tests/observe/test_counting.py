@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism.observe.jobs.grouping import recognise_jobs
-from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps, time_rests
+from prism.observe.jobs.step_counts import StreamStarts, choose_period, count_steps, holds_most, time_rests
 from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.period import pack_starts as pack_times
 from prism.observe.traffic.preparation import prepare_traffic
@@ -180,6 +180,38 @@ def test_a_stream_of_torn_messages_that_rests_alike_by_chance_says_nothing_where
     more, fewer = bucket[[0, 1, 4, 6, 7, 11, 12, 18, 19, 27, 30, 38]], bucket[[2, 8, 14, 20, 26, 32, 38]]
     single = [StreamStarts(times=times, klass=klass) for times, klass in ((bucket, 0), (more, 1), (fewer, 1))]
     assert time_rests(single) == 1e8
+
+
+def test_the_time_of_a_layer_holds_few_of_the_sizes_that_a_step_does() -> None:
+    """Tokens of eighty layers in each of four steps of 200 ms, and buckets of two other sizes at their end."""
+    begin = 200 * np.arange(4)
+    sent = [2.0 * np.arange(80), 175 + 2.0 * np.arange(5), 176 + 2.0 * np.arange(5)]
+    single = [
+        StreamStarts(times=(np.add.outer(begin, at).ravel() * 1e6).astype(np.int64), klass=k)
+        for k, at in enumerate(sent)
+    ]
+    assert holds_most(2e8, single) and not holds_most(2e6, single)
+
+
+def test_marks_of_a_burst_leave_what_most_messages_are_between_bursts_and_count_no_steps() -> None:
+    """Two sizes of five buckets each, and tokens of many layers before them, in each of five steps."""
+    begin = 200 * np.arange(5)
+    tokens = (np.add.outer(begin, np.sort(np.random.default_rng(1).uniform(0, 160, 300))).ravel() * 1e6).astype(
+        np.int64
+    )
+    buckets = [(np.add.outer(begin, 170 + 5 * np.arange(5) + k).ravel() * 1e6).astype(np.int64) for k in range(2)]
+    streams = [StreamStarts(times=times, klass=k) for k, times in enumerate([tokens, *buckets]) for _ in range(2)]
+    found = count_steps(streams)
+    assert found is None or found > 1e8
+
+
+def test_micro_batches_are_parts_of_a_step_though_the_job_saves_after_every_few_steps() -> None:
+    """Two micro-batches, of which the second is longer by the optimizer, and a save after every seventh step."""
+    halves = np.tile([1250, 1300] * 6 + [1250, 2300], 8) + np.random.default_rng(1).normal(0, 1, 112)
+    times = [((np.cumsum(halves) + k) * 1e6).astype(np.int64) for k in range(3)]
+    single = [StreamStarts(times=t, klass=k) for k, t in enumerate(times)]
+    packed = pack_times(times, [0, 1, 2], 20_000)
+    assert choose_period(packed, single, single, np.zeros(0, np.int64), 20_000) == pytest.approx(2.55e9, rel=0.01)
 
 
 @pytest.mark.parametrize(("num_torn", "jitter_ns"), [(6, 4e6), (0, 1e7)])

@@ -363,3 +363,41 @@ def test_a_mark_that_strays_to_a_longer_silence_of_the_step_is_before_no_pause()
     ]
     chosen = choose_clock(clocks, start, np.ones(len(start), np.bool_))
     assert chosen is not None and chosen.name == "dp 1"
+
+
+def test_a_mark_that_makes_a_step_short_is_before_no_pause_where_steps_are_slow() -> None:
+    """Steps of 150 instead of 100 ms for a while; the second clock strays in some of these, to their longer silence."""
+    slow = (np.arange(30) > 8) & (np.arange(30) < 22)
+    begin = np.concatenate([[0], np.cumsum(np.where(slow, 150, 100))[:-1]]) * MS
+    later = np.where(slow, 45, 0)[:, None] * (np.arange(6) > 2)
+    start = np.sort((begin[:, None] + (np.array([0, 10, 20, 60, 70, 80]) + later) * MS).ravel())
+    first, second = (begin + (at + later[:, -1]) * MS for at in (81, 61))
+    second[[11, 14, 18]] = begin[[11, 14, 18]] + 21 * MS
+    clocks = [
+        Clock(name=name, marks=marks, jitter=0.01, closing=True, complete=1.0)
+        for name, marks in (("dp 1", first), ("dp 2", second))
+    ]
+    chosen = choose_clock(clocks, start, np.ones(len(start), np.bool_))
+    assert chosen is not None and chosen.name == "dp 1"
+
+
+def test_a_step_with_few_messages_that_is_as_long_as_others_is_no_part_of_one() -> None:
+    first = STEP * np.arange(10)
+    num = np.where(np.arange(10) == 4, 2, 10)  # An exporter merged most.
+    start = np.concatenate([t + 5 * MS * np.arange(n) for t, n in zip(first, num, strict=True)])
+    marks = first + 50 * MS
+    assert mend_marks(marks, start).tolist() == marks.tolist()
+
+
+@pytest.mark.parametrize(("others_ms", "end_ms"), [([53, 59, 66, 72], 74), ([5, 8], 64)])
+def test_others_between_the_largest_gradients_are_gradients_where_all_rest(others_ms: list[int], end_ms: int) -> None:
+    """Three of the largest gradients; others are smaller ones, or parameters that are gathered after the update."""
+    begins = STEP * np.arange(12)
+    sums, others = (begins[:, None] + MS * np.array(at) for at in ([50, 56, 62], others_ms))
+    sent = pl.concat(
+        pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 2 * MS})
+        for v, t in ((0, others), (1, sums))
+    )
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([6e6, 8e6]))
+    steps = find_steps(sent, streams, STEP)
+    assert set((steps["end_ns"][1:-1] % STEP // MS).to_list()) == {end_ms}

@@ -97,7 +97,8 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
     if gain.max() < _LEAST_GAIN:
         return None
     parts = 1 + int(np.argmax(gain >= _NEARLY * gain.max()))
-    differ = float(np.median([np.quantile(np.abs(np.diff(one)), _CLEAR) for one in between]))
+    # Two of the differences between neighbours in a step are those of its longest part.
+    differ = float(np.median([np.quantile(np.abs(np.diff(one)), 1 - 1 / parts) for one in between]))
     shorter = np.quantile([np.median(one) - np.quantile(one, 0.5 / parts) for one in between], _NEARLY)
     if differ > _OPTIMIZER and shorter < np.log(_SIMILAR_LENGTH):
         return None
@@ -119,7 +120,7 @@ def _find_period(
     grouped, rests = usual_spacing(streams), time_rests(single)
     saved = rests is not None and _is_between_pauses(rests, rests, pauses)
     rests = None if saved else rests
-    if rests is not None and grouped is not None and _are_same(rests, grouped):
+    if rests is not None and grouped is not None and _are_same(rests, grouped) and holds_most(rests, single):
         # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
     unclear = rhythm is None or rhythm.clarity < _CLEAR
@@ -201,6 +202,15 @@ def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> fl
     if rests is None or counted is None or not _are_same(counted, rests):
         return None
     return counted
+
+
+def holds_most(period_ns: float, single: list[StreamStarts]) -> bool:
+    """Whether most classes send in each period; a part of a step, such as a layer, leaves others out."""
+    begin, end = (f(stream.times[i] for stream in single) for f, i in ((min, 0), (max, -1)))
+    most: dict[int, int] = {}
+    for stream in single:
+        most[stream.klass] = max(most.get(stream.klass, 0), len(stream.times))
+    return float(np.median(list(most.values()))) * period_ns >= _MOST * (end - begin)
 
 
 def _is_rare(period_ns: float, single: list[StreamStarts]) -> bool:
@@ -324,11 +334,16 @@ def count_steps(streams: list[StreamStarts]) -> float | None:
 
 
 def _cut_evenly(marks: Times, others: list[StreamStarts]) -> float:
-    """The share of intervals that hold as many messages as is usual: of the middle stream of each class, on average."""
+    """The share of intervals that hold as many messages as is usual: of the middle stream of each class, on average.
+
+    None where a few intervals hold most of what a busy stream sends: then marks come in bursts, once in a step.
+    """
     shares: dict[int, list[float]] = {}
     for stream in others:
         sent = np.diff(np.searchsorted(stream.times, marks))
         usual = float(take_median(sent))
+        if sent.sum() >= len(sent) and usual * len(sent) < _MOST * sent.sum():
+            return 0.0
         even = float(np.mean(np.abs(sent - usual) <= _ALIKE * usual)) if usual >= 1 else 0.0
         shares.setdefault(stream.klass, []).append(even)
     return float(np.mean([take_median(np.array(one)) for one in shares.values()])) if shares else 0.0

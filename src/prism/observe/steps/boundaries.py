@@ -19,6 +19,7 @@ from prism.observe.steps.marks import (
     is_reduced,
     strike_by_kind,
 )
+from prism.observe.steps.spacing import list_nearby
 from prism.observe.traffic.medians import scatter, take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
@@ -35,6 +36,7 @@ _QUIET = levels.SHARE_LARGE  # of the longest silence
 _SAME_COUNT = levels.SHARE_SMALL  # of the messages of a step
 _PAUSE = levels.SHARE_SMALL  # of a step
 _CLOSE = levels.SHARE_SMALL  # of a step
+_DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens the steps around it
 _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
 _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
@@ -115,7 +117,10 @@ def list_clocks(
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
     clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
-    return [replace(c, gradients=c.name in last, reduced=is_reduced(c.name)) for c in clocks]
+    # Layers that are gathered all through a step leave no long rest: where there is one, all of kind dp are gradients.
+    rests = any(name == "dp None apart end" for name, _ in found)
+    last = [] if rests and gradients is not None and gradients.mixed else last
+    return [replace(c, gradients=c.name in last, reduced=is_reduced(c.name) and not rests) for c in clocks]
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -174,13 +179,18 @@ def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
 def _count_pauses(clock: Clock, start: Times, gaps: Times) -> int:
     """After how many marks, but not after those beside them, silence is longer than usual, and than any in a step.
 
-    A mark that strays is followed by another silence of the step.
+    A pause lengthens the two steps around its mark by as much. A mark that strays is followed by another silence of its
+    step and makes one of the two short.
     """
     at = np.searchsorted(start, clock.marks, side="left")
     inside = at < len(start)
     lead = start[at[inside]] - clock.marks[inside]
     longest = np.maximum.reduceat(gaps, at[inside]) if inside.any() else lead
-    late = (lead > take_median(lead) + _PAUSE * clock.spacing_ns) & (lead > take_median(longest))
+    excess, pause = lead - take_median(lead), (_PAUSE + clock.jitter) * clock.spacing_ns
+    length = np.diff(clock.marks)
+    longer = np.pad(length - np.median(list_nearby(length), axis=1), 1)
+    least, both = (f(longer[:-1], longer[1:])[inside] for f in (np.minimum, np.add))
+    late = (excess > pause) & (lead > take_median(longest)) & (least > -pause) & (both > _DELAYED * excess)
     beside = np.concatenate([[False], late[:-1]]) | np.concatenate([late[1:], [False]])
     return int(np.sum(late & ~beside))
 
@@ -219,7 +229,7 @@ def mend_marks(marks: Times, start: Times) -> Times:
     usual = float(take_median(np.diff(at)))
     if usual < 2:
         return marks
-    kept = _list_whole(at, usual)
+    kept = _list_whole(at, usual, marks, float(take_median(np.diff(marks))))
     marks, at = marks[kept], at[kept]
     added = [at[:0]]
     for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
@@ -243,15 +253,19 @@ def _space_out(marks: Times, start: Times) -> Times:
 
 
 @numba.njit(cache=True, nogil=True)
-def _list_whole(at: Times, usual: float) -> Times:
-    """Which marks to keep so that none cuts a step in two; `at` are the first messages after them."""
+def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
+    """Which marks to keep so that none cuts a step in two; `at` are the first messages after them.
+
+    What has few messages but is as long as a step is one: an exporter may have merged or lost some.
+    """
     kept = np.zeros(len(at), np.int64)
     num, last = 1, 0
     for i in range(1, len(at)):
         sent = at[i] - at[last]
         onward = float(at[i + 1] - at[last]) if i + 1 < len(at) else np.inf
         # Whichever of two marks comes nearer to a whole step is the right one.
-        if sent < (1 - 2 * _SAME_COUNT) * usual and abs(onward - usual) < abs(sent - usual):
+        whole = sent >= (1 - 2 * _SAME_COUNT) * usual or abs(marks[i] - marks[last] - spacing) < _SAME_COUNT * spacing
+        if not whole and abs(onward - usual) < abs(sent - usual):
             continue
         kept[num] = last = i
         num += 1

@@ -14,6 +14,7 @@ from prism.observe.parallelism.stages import find_forward_ways
 from prism.observe.steps.boundaries import Spans, choose_clock, list_clocks
 from prism.observe.steps.gradient_overlap import count_before, study_gradients
 from prism.observe.steps.marks import count_periods
+from prism.observe.steps.spacing import NEARBY, list_nearby
 from prism.observe.traffic.period import Times
 
 STEPS = pl.Schema({"index": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
@@ -22,7 +23,6 @@ _EVERY_STEP, _ONCE = 0.9, 2.5  # share of the steps that send a number, and how 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = levels.SHARE_NEGLIGIBLE  # of a step: silence longer than usual by this much is a pause
 _UNUSUAL = levels.MIN_STATISTICS  # times the usual deviation
-_NEARBY = levels.MIN_STATISTICS  # steps that tell what is usual
 _LIKE = levels.MIN_EVENTS  # steps that tell when messages come
 _SPREAD = levels.SHARE_SMALL  # of a pause: how much longer it may be for one rank than for another
 _OUTAGE = levels.SHARE_HALF  # of a step: silence in the middle of a step that is longer than usual by this much
@@ -202,7 +202,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
-    nearby = _list_nearby(leads)
+    nearby = list_nearby(leads)
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
     unsteady = np.maximum(unsteady, np.median(unsteady))  # A few that are alike by chance do not make others unusual.
@@ -212,7 +212,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     saves = sent.begins_saving(boundaries[inside], until) & (written >= _SAVING * (leads - lead))
     late = (leads - lead > _PAUSE * period_ns) & (leads - lead > _UNUSUAL * unsteady)
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
-    lengthens = np.where(saves, *(_lengthens(leads - lead, boundaries, width)[inside] for width in (_NEARBY, 1)))
+    lengthens = np.where(saves, *(_lengthens(leads - lead, boundaries, width)[inside] for width in (NEARBY, 1)))
     chosen = np.flatnonzero(late & lengthens & (saves | alone))
     paused, length = inside[chosen], (leads - lead)[chosen]
     closed, opened = boundaries.copy(), boundaries.copy()
@@ -237,13 +237,6 @@ def _lengthens(excess: NDArray[np.float64], boundaries: Times, nearby: int) -> N
         most = excess[: len(length)]
         found[: len(most)] = (length - beside)[: len(most)] >= _DELAYED * most
     return found
-
-
-def _list_nearby(values: Times) -> Times:
-    """For each value those around it, in a row."""
-    width = min(_NEARBY, len(values))
-    first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
-    return np.asarray(values[first[:, None] + np.arange(width)])
 
 
 def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:

@@ -17,6 +17,7 @@ _ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
 _AS_MUCH = (
     levels.SHARE_HALF - levels.SIZE_DIFFERENCE
 )  # of the bytes of gradients: those of parameters in half precision
+CLEAR_GAP = 0.25  # of a period
 BURSTS_APART = levels.ONE_PER_MILLE  # of a period: silence that sets bursts apart
 
 
@@ -31,6 +32,7 @@ class Gradients:
     size: int  # class of the largest messages
     gathered: bool  # whether others carry as much as parameters do; a last bucket of gradients is smaller, too
     early: bool
+    mixed: bool = False  # whether others come between two gradients of a step
 
 
 def study_gradients(
@@ -51,10 +53,14 @@ def study_gradients(
     load = streams["bytes"].to_numpy()[row[own]]
     by_bucket = fresh.sum() >= _BUCKETS * num_steps and gradients.sum() >= _SEVERAL * num_steps
     by_bucket = by_bucket and fresh[gradients].mean() >= _ALONE
+    before = np.cumsum(gradients) - 1
+    apart = np.diff(start[own][gradients], append=2**62) > CLEAR_GAP * period_ns  # of each and the next one
+    inside = ~gradients & (before >= 0) & ~apart[before]
     return Gradients(
         size=int(size[largest]),
         gathered=bool(load[~gradients].sum() >= _AS_MUCH * load[gradients].sum()),
         early=bool(fresh.sum() >= _LAYERS * num_steps or by_bucket),
+        mixed=bool(load[inside].sum() > levels.SHARE_SMALL * load[~gradients].sum()),
     )
 
 

@@ -6,14 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.steps.gradient_overlap import BURSTS_APART, size_up
+from prism.observe.steps.gradient_overlap import BURSTS_APART, CLEAR_GAP, size_up
 from prism.observe.steps.spacing import keep_apart
 from prism.observe.traffic.change_points import find_changes
 from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
 
-_CLEAR_GAP = 0.25  # of a period
 _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = levels.SAMPLED_GROUPS
 _EVERY_STEP = levels.SHARE_LARGE  # of the steps
@@ -79,7 +78,7 @@ def group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, T
     if len(gaps) < 2:
         return []
     found = []
-    limits = [("apart", _CLEAR_GAP * period_ns)]
+    limits = [("apart", CLEAR_GAP * period_ns)]
     if expected < len(gaps):
         limits.append(("longest", float(np.partition(gaps, len(gaps) - expected)[len(gaps) - expected])))
     for name, limit in limits:
