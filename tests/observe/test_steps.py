@@ -401,3 +401,18 @@ def test_others_between_the_largest_gradients_are_gradients_where_all_rest(other
     streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([6e6, 8e6]))
     steps = find_steps(sent, streams, STEP)
     assert set((steps["end_ns"][1:-1] % STEP // MS).to_list()) == {end_ms}
+
+
+def test_a_step_begins_with_the_layer_that_waits_for_the_update_where_each_micro_batch_gathers_all() -> None:
+    """Two micro-batches: a large layer, then small ones after compute; the update takes 5 ms between two steps."""
+    rng = np.random.default_rng(1)
+    begins = STEP * np.arange(20) + rng.normal(0, 3e5, 20).astype(np.int64)
+    large = begins[:, None] + MS * np.array([0, 47])
+    small = begins[:, None] + MS * np.array([9, 18, 27, 36, 44, 56, 65, 74, 83, 92])
+    sent = pl.concat(
+        pl.DataFrame({"stream": np.full(t.size, v, np.uint32), "start_ns": t.ravel(), "end_ns": t.ravel() + 3 * MS})
+        for v, t in ((0, small), (1, large))
+    )
+    streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 2e6]))
+    found = find_steps(sent, streams, STEP)["start_ns"].to_numpy()
+    assert np.isin(found[1:], begins).all()

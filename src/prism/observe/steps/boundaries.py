@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.steps.gradient_overlap import Gradients
+from prism.observe.steps.gradient_overlap import Gradients, size_up
 from prism.observe.steps.marks import (
     after_changes,
     after_synchronisation,
@@ -42,6 +42,7 @@ _NEAR = levels.ONE_PERCENT  # of the messages of a step
 _EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _TORN = levels.SHARE_LARGE  # of the messages in like steps, at least, where counts tell clocks apart
+_UPDATE = levels.ONE_PERCENT  # of a step: silence that shows where the weights are updated
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
 
 
@@ -64,6 +65,7 @@ class Clock:
     complete: float  # share of all messages that lie in intervals with as many messages as is usual
     gradients: bool = False  # whether it is struck by the last gradients, where these leave early
     reduced: bool = False  # whether it is struck by the last gradients, where parameters of their size are gathered
+    update: float = 0.0  # of a step: silence before it beyond that before other messages of that size, where none rests
 
     @property
     def is_erratic(self) -> bool:
@@ -120,7 +122,26 @@ def list_clocks(
     # Layers that are gathered all through a step leave no long rest: where there is one, all of kind dp are gradients.
     rests = any(name == "dp None apart end" for name, _ in found)
     last = [] if rests and gradients is not None and gradients.mixed else last
-    return [replace(c, gradients=c.name in last, reduced=is_reduced(c.name) and not rests) for c in clocks]
+    clocks = [replace(c, gradients=c.name in last, reduced=is_reduced(c.name) and not rests) for c in clocks]
+    if rests or micro.any() or not any(c.gradients or c.reduced for c in clocks):
+        return clocks
+    klass = size_up(streams["bytes"].to_numpy())[row]
+    times = {c.name: _time_update(c, start, silence, klass) for c in clocks if c.name.endswith("start")}
+    return [replace(c, update=times.get(c.name, 0.0)) for c in clocks]
+
+
+def _time_update(clock: Clock, start: Times, silence: Times, klass: Times) -> float:
+    """How much longer silence usually is before a mark than before other messages of that size in a step.
+
+    Layers that are gathered or reduced wait for compute alike; the first ones of a step wait for the update besides.
+    """
+    at = np.searchsorted(start, clock.marks, side="left")
+    if len(at) < 2 or at[-1] >= len(start):
+        return 0.0
+    like = np.where(klass == np.bincount(klass[at]).argmax(), silence, 0)
+    like[at] = 0
+    others = np.maximum.reduceat(like, at)[:-1]
+    return float(take_median(silence[at[:-1]] - others)) / clock.spacing_ns
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
@@ -139,6 +160,10 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     steadiest = min(c.jitter for c in full)
     steady = [c for c in full if c.jitter <= _AS_STEADY[0] * steadiest + _AS_STEADY[1]]
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
+    update = max(c.update for c in closing)
+    if update > _UPDATE:
+        # What layers wait for elsewhere is compute: the one call that waits for the update is the first of a step.
+        return min((c for c in closing if c.update >= _QUIET * update), key=lambda c: c.jitter)
     last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
     if last:
         return min(last, key=lambda c: c.jitter)
