@@ -206,7 +206,7 @@ def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> fl
 
 def holds_most(period_ns: float, single: list[StreamStarts]) -> bool:
     """Whether most classes send in each period; a part of a step, such as a layer, leaves others out."""
-    begin, end = (f(stream.times[i] for stream in single) for f, i in ((min, 0), (max, -1)))
+    begin, end = (int(f(stream.times[i] for stream in single)) for f, i in ((min, 0), (max, -1)))
     most: dict[int, int] = {}
     for stream in single:
         most[stream.klass] = max(most.get(stream.klass, 0), len(stream.times))
