@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from prism.characterize import Characterization, CharacterizeOptions, characterize, compare, write_report
+from prism.characterize.comparison import measure
 from prism.characterize.first_page import (
     HEADS,
     action_rows,
@@ -159,3 +160,18 @@ def test_a_trace_of_days_has_no_week_to_compare_with_and_one_without_times_no_we
     bare = characterize(path)
     assert bare.weeks is None and bare.overview.bought_gpu_hours is None
     assert [row[0] for row in use_rows(bare)] == ["used by jobs", "  jobs that completed"]
+
+
+def test_submissions_and_lengths_do_not_say_how_many_gpus_were_in_use_nor_how_jobs_ended(tmp_path: Path) -> None:
+    rows = [f"{day},2024-01-{day:02d} 00:00:00,3600,8,vc{day % 7}" for day in range(1, 29)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["job,submit_time,duration,gpus,cluster", *rows]) + "\n")
+    report = characterize(path, CharacterizeOptions(gpus=64))
+    assert report.study.summary.gpu_hours == 28 * 8
+    assert report.study.capacity is None, "not 0 % of 64 GPUs allocated"
+    assert report.weeks is None, "not 0 GPU-hours a week"
+    assert [name for name, value in measure(report.study).items() if value is None and "queue" not in name] == [
+        f"{state}{of}" for state in ("completed", "cancelled", "failed") for of in ("_pct", "_gpu_time_pct")
+    ]
+    assert not [line for line in compare([report]).differences if "completed" in line or "failed" in line]
+    assert any("7 clusters" in note and "and 2 more" in note for note in report.notes)

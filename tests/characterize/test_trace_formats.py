@@ -137,7 +137,7 @@ def test_a_table_with_lengths_instead_of_times_is_studied_without_them(write_tra
     assert report.study.summary.duration_s.max == 86_400
     assert report.study.summary.queue_s.max == 60
     assert report.study.capacity is None
-    assert noted(report, "Without times no capacity")
+    assert noted(report, "The trace does not say when jobs started and ended: no capacity")
 
 
 def test_parquet_gives_the_same_report_as_csv(two_hundred_jobs: Path, tmp_path: Path) -> None:

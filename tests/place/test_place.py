@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from dataclasses import replace
@@ -410,3 +411,43 @@ def test_guests_leave_free_what_a_cluster_keeps_for_its_own_users() -> None:
         kept = [clusters[0], replace(clusters[1], keep_gpus=keep)]
         found = simulate(jobs, [1_000.0] * 4, kept, POLICIES["prism"])
         assert found.queue_s[3] == pytest.approx(owner_waits)
+
+
+def test_rows_that_share_an_id_are_jobs_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    rows = ["1,0,3600,8,east", "2,600,3600,8,east", "2,1200,7200,8,east", "1,7200,3600,8,east"]
+    path.write_text("\n".join(["job,submit,seconds,gpus,cluster", *rows]) + "\n")
+    jobs, seconds = read_jobs(path)
+    found = simulate(jobs, seconds, [Cluster(name="east", gpus=8)], POLICIES["static"])
+    # One after the other: from 0, 3,600, 7,200 and 14,400 s on.
+    assert found.queue_s == (0.0, 3_000.0, 6_000.0, 7_200.0)
+
+
+def test_jobs_of_clusters_that_were_not_given_are_told_and_policies_say_how_many_they_ran(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    rows = [f"{i},{i},100,4,{'a' if i < 3 else f'vc{i}'}" for i in range(12)]
+    path.write_text("\n".join(["job,submit,seconds,gpus,cluster", *rows]) + "\n")
+    (tmp_path / "clusters.yaml").write_text("a: 4\n")
+    done = CliRunner().invoke(
+        app,
+        ["place", "simulate", str(path), "--clusters", str(tmp_path / "clusters.yaml"), "--policy", "static"]
+        + ["--policy", "pooled"],
+        env={"COLUMNS": "200"},
+    )
+    assert "9 jobs belong to clusters that --clusters does not name: vc10, vc11, vc3, vc4, vc5, vc6 and 3 more" in (
+        done.output
+    )
+    assert "static: 9 of 12 jobs fit nowhere" in done.output and "cannot be compared" in done.output
+    assert [
+        line.split()[:2] for line in done.output.splitlines() if line.strip().startswith(("static ", "pooled "))
+    ] == [
+        ["static", "3"],
+        ["pooled", "12"],
+    ]
+
+
+def test_a_compressed_table_belongs_to_the_cluster_that_it_is_called_after(tmp_path: Path) -> None:
+    path = tmp_path / "seren.csv.gz"
+    path.write_bytes(gzip.compress(b"submit,seconds,gpus\n0,10,1\n"))
+    said: list[str] = []
+    assert [job.home for job in read_jobs(path, clusters=["seren"], say=said.append)[0]] == ["seren"] and not said

@@ -29,9 +29,14 @@ class Capacity:
 
 
 def follow_allocation(tally: Tally) -> pl.DataFrame:
-    """Mean GPUs busy and waited for in every quarter hour of the trace: bin, busy_gpus, waiting_gpus."""
+    """Mean GPUs busy and waited for in every quarter hour of the trace: bin, busy_gpus, waiting_gpus.
+
+    Empty where the trace cannot say it: no times, or jobs that ran and none that says when.
+    """
     empty = pl.DataFrame(schema={"bin": pl.Int64, "busy_gpus": pl.Float64, "waiting_gpus": pl.Float64})
     if tally.bins.is_empty():
+        return empty
+    if not tally.bins["busy_in"].sum() and tally.cells["gpu_time_s"].sum() > 0:
         return empty
     first, last = tally.bins.select(pl.col("bin").min(), pl.col("bin").max().alias("last")).row(0)
     if last - first > MAX_BINS:

@@ -23,6 +23,7 @@ from prism.characterize.trace import OpenOptions, Trace
 from prism.characterize.utilisation import Utilisation, read_utilisation
 from prism.characterize.weekly import Weeks, follow_weeks
 from prism.errors import BadConfigError
+from prism.records.compression import name_without_endings
 
 _ADVISED_SIZES = (8, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LEAST_FAILURES = 3  # fewer do not make a rate
@@ -115,7 +116,7 @@ def characterize(
     reading = read_trace(path, opening, taking, advance)
     trace, tally, intake = reading.trace, reading.tally, reading.intake
     clock = _choose_clock(intake, options.time_zone)
-    name = options.cluster or path.stem
+    name = options.cluster or name_without_endings(path)
     gpus = options.gpus if options.gpus is not None else CLUSTER_GPUS.get((options.cluster or "").lower())
     found = study(tally, StudyOptions(gpus=gpus, gpus_per_node=options.gpus_per_node, clock=clock))
     notes = write_notes(reading, taking, found, clock)

@@ -74,8 +74,9 @@ def measure(found: Study) -> dict[str, float | None]:
         .to_dicts()
     }
     small, large = found.sizes.filter(pl.col("gpus") <= 1), found.sizes.filter(pl.col("gpus") > 8)
+    none = (0.0, 0.0) if final else (None, None)  # a table without states says nothing of how jobs ended
     outcome = {
-        f"{name}{suffix}": final.get(name, (0.0, 0.0))[index]
+        f"{name}{suffix}": final.get(name, none)[index]
         for name in ("completed", "cancelled", "failed")
         for index, suffix in enumerate(("_pct", "_gpu_time_pct"))
     }

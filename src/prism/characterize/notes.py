@@ -136,8 +136,8 @@ def _on_jobs(trace: Trace, intake: Intake, study: Study) -> Iterator[str]:
     if intake.other_clusters:
         yield f"{intake.other_clusters:,} rows of other clusters were left out."
     elif len(intake.clusters) > 1:
-        named = ", ".join(name for name, _ in intake.clusters.most_common(5))
-        yield f"The trace holds {len(intake.clusters)} clusters ({named}) studied as one; pass --cluster to study one."
+        named = _list(intake.clusters, 5)
+        yield f"The trace holds {len(intake.clusters)} clusters, studied as one: {named}; pass --cluster to study one."
 
 
 def _on_words(intake: Intake) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _on_columns(trace: Trace) -> Iterator[str]:
 def _on_capacity(study: Study) -> Iterator[str]:
     capacity = study.capacity
     if capacity is None:
-        yield "Without times no capacity, arrivals or failures over time can be given."
+        yield "The trace does not say when jobs started and ended: no capacity, weeks or failures over time can be given."
     elif not capacity.gpus_known:
         yield "The cluster's size is taken as the most GPUs ever in use at once; pass --gpus to give it."
     elif capacity.over_capacity_pct > 1:

@@ -63,10 +63,13 @@ def run_simulate(
         return
     for name, told in found.items():
         if told["left_out"]:
-            note(f"{name}: {told['left_out']:,} jobs fit nowhere and were left out")
+            note(f"{name}: {told['left_out']:,} of {len(trace):,} jobs fit nowhere and were left out")
+    if len({told["jobs"] for told in found.values()}) > 1:
+        note("waits of policies that ran different numbers of jobs cannot be compared; see the column 'jobs run'")
     rows = [
         [
             name,
+            f"{told['jobs']:,}",
             f"{told['mean_queue_s']:,.0f}",
             f"{told['p50_queue_s']:,.0f}",
             f"{told['p99_queue_s']:,.0f}",
@@ -78,6 +81,7 @@ def run_simulate(
     ]
     columns = [
         "policy",
+        ">jobs run",
         ">mean wait s",
         ">median s",
         ">p99 s",

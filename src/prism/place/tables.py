@@ -16,6 +16,7 @@ from prism.characterize.trace import OpenOptions
 from prism.errors import BadFileError, BadRowError
 from prism.place.clusters import Cluster, Job
 from prism.records import files
+from prism.records.compression import name_without_endings
 
 # Beside the names that `prism characterize` knows: a job's own cluster may have several columns, of which one is right.
 _HOMES = ("home", "cluster", "virtual_cluster", "vc", "partition", "queue_name")
@@ -114,6 +115,11 @@ def read_jobs(
     opening = OpenOptions(names=_JOB_NAMES, choices=choices or {})
     tables = [_read_job_table(path, opening, clusters, say, prefix=len(paths) > 1) for path in paths]
     table = pl.concat(tables, how="vertical").sort("submit_s", maintain_order=True)
+    # Requeued jobs keep their id, and clusters that share a table number their jobs alike: each row is a job of its own.
+    nth = pl.int_range(1, pl.len() + 1).over("id")
+    table = table.with_columns(
+        pl.when(pl.col("id").is_duplicated()).then(pl.format("{}#{}", "id", nth)).otherwise("id").alias("id")
+    )
     return [Job(**row) for row in table.drop("seconds").to_dicts()], table["seconds"].to_list()
 
 
@@ -123,10 +129,11 @@ def _read_job_table(
     found, notes = characterize.read_jobs(path, opening, IntakeOptions())
     for line in notes:
         say(f"{path}: {line}")
+    own_name = name_without_endings(path)
     homes = [name for name in _HOMES if name in found.columns]
     if clusters:  # of the columns that may name a job's own cluster, the first that names one of these
         homes = [name for name in homes if found[name].is_in(list(clusters)).any()]
-        if not homes and path.stem not in clusters:
+        if not homes and own_name not in clusters:
             say(
                 f"{path}: no column names one of {', '.join(sorted(clusters)[:6])}, and the file is not called after "
                 "one; its jobs have no cluster of their own"
@@ -135,12 +142,12 @@ def _read_job_table(
     counts = {name: pl.col(name).cast(pl.Int64, strict=False) for name in _COUNTS if name in found.columns}
     ids = pl.col("job") if found["job"].null_count() == 0 else pl.int_range(pl.len()).cast(pl.String)
     jobs = found.select(
-        (pl.lit(f"{path.stem}:") + ids if prefix else ids).alias("id"),  # two clusters number their jobs alike
+        (pl.lit(f"{own_name}:") + ids if prefix else ids).alias("id"),  # two clusters number their jobs alike
         (pl.col("submit_ns") / 1e9).alias("submit_s"),
         pl.col("gpus").ceil().cast(pl.Int64, strict=False),
         *(
             (pl.col(column).cast(pl.String) if column in found.columns else pl.lit(None, pl.String))
-            .fill_null(path.stem if name == "home" else "")
+            .fill_null(own_name if name == "home" else "")
             .alias(name)
             for name, column in texts.items()
         ),
@@ -149,6 +156,11 @@ def _read_job_table(
         pl.col("duration_s").alias("seconds"),
     )
     used = jobs.filter(pl.col("seconds").is_finite() & (pl.col("gpus") > 0) & pl.col("submit_s").is_not_null())
+    away = used.filter(~pl.col("home").is_in(list(clusters))) if clusters and homes else used.clear()
+    if not away.is_empty():
+        names = away["home"].unique().sort().to_list()
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        say(f"{path}: {away.height:,} jobs belong to clusters that --clusters does not name: {shown}; add them")
     if used.height < jobs.height:
         missing = jobs.height - used.height
         say(f"{path}: {missing:,} of {jobs.height:,} jobs have no run time, GPUs or submission time and are left out")

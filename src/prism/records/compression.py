@@ -39,6 +39,11 @@ def is_compressed(head: bytes) -> bool:
     return any(head.startswith(magic) for magic in _OPENERS)
 
 
+def name_without_endings(path: Path) -> str:
+    """A file's name without its ending and that of its compression: seren for seren.csv.gz."""
+    return Path(path.stem).stem if path.suffix.lower() in ENDINGS else path.stem
+
+
 def unpack(path: Path, most_bytes: int | None = None) -> bytes:
     """The content of a compressed file, or its first `most_bytes`."""
     with path.open("rb") as handle:
