@@ -129,6 +129,16 @@ def test_the_command_prints_one_document_and_prometheus_text(run: Run):
     assert "lost work" in CliRunner().invoke(app, ["goodput", str(run.folder)]).stdout
 
 
+def test_a_run_whose_steps_are_only_in_its_log_is_not_called_a_run_without_training(tmp_path: Path):
+    run = Run(tmp_path / "run")
+    run.launch()
+    run.now += 60
+    run.finish()
+    for words in ([], ["--json"]):
+        told = CliRunner().invoke(app, ["goodput", str(run.folder), *words])
+        assert "100% of the time is of jobs that report no steps" in told.stderr and "report" not in told.stdout[:9]
+
+
 def test_a_folder_that_is_no_run_is_told_in_a_line(tmp_path: Path):
     with pytest.raises(BadFileError, match="name the folder of a supervised run"):
         read_goodput([tmp_path])

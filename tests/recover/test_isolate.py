@@ -439,6 +439,12 @@ def test_hosts_that_cannot_be_reached_at_all_are_told_in_a_line():
         isolate_hosts(["a", "b", "c"], lambda host: ["sh", "-c", "echo no route >&2; exit 1"])
 
 
+def test_names_that_only_ssh_knows_accuse_nobody():
+    config = ProbeConfig(num_bytes=1_000, timeout_s=60.0)
+    with pytest.raises(BadConfigError, match="do not know each other by these names.*addresses that they can connect"):
+        isolate_hosts(["alias-1.invalid", "alias-2.invalid", "alias-3.invalid"], lambda host: ["env"], config)
+
+
 def test_the_command_exits_with_3_when_it_suspects_someone(tmp_path: Path):
     from typer.testing import CliRunner
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from prism.cli.options import JsonFlag, examples
-from prism.cli.terminal import show, show_json, table
+from prism.cli.terminal import note, show, show_json, table
 
 EPILOG = examples(
     "prism goodput prism-run",
@@ -34,6 +34,11 @@ def goodput(
     tables = {"by_run": ("run", "kind"), "by_week": ("week", "kind"), "by_cause": ("kind", "cause")}
     totals = {name: total_hours(spans, *keys).to_dicts() for name, keys in tables.items()}
     kinds = {row["kind"]: row for row in total_hours(spans, "kind").to_dicts()}
+    if "not reported" in kinds:
+        note(
+            f"{kinds['not reported']['share']:.0%} of the time is of jobs that report no steps, so how much of it was training is "
+            "not known: logs carry no times. Steps are reported with --checkpoint auto or a TrainingLoop"
+        )
     if json:
         whole = sum(row["gpu_hours"] for row in kinds.values())
         share = kinds["training"]["share"] if "training" in kinds else 0.0

@@ -48,7 +48,7 @@ def isolate(
         lambda host: [word.format(host=host) for word in words],
         ProbeConfig(backend=backend, num_bytes=int(megabytes * 1e6), timeout_s=timeout, python=python),
         with_risks(search, named, read_risks(risk)) if risk is not None else search,
-        on_round=lambda number, tests: note(f"round {number}: {len(tests)} tests"),
+        on_round=lambda number, tests: note(f"round {number}: {len(tests)} test{'s' if len(tests) > 1 else ''}"),
         on_proof=lambda text: note(f"compared with a control: {text}"),
     )
     if json:

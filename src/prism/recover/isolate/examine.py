@@ -10,7 +10,7 @@ import numpy as np
 from prism.errors import BadConfigError
 from prism.recover.isolate.agents import Agents, ProbeConfig
 from prism.recover.isolate.few import PairSearch
-from prism.recover.isolate.grading import FEW_HOSTS
+from prism.recover.isolate.grading import FAILED, FEW_HOSTS
 from prism.recover.isolate.proof import Proof, ProofConfig, Trial, prove_slow
 from prism.recover.isolate.report import BadLink, IsolationReport
 from prism.recover.isolate.search import Round, Search, SearchConfig
@@ -57,10 +57,15 @@ def examine_with(
 ) -> IsolationReport:
     """Search with probes that are there already."""
     state = start_search(len(hosts), search)
+    connected = False
     while (tests := state.next_round()) is not None:
         if on_round is not None:
             on_round(state.num_rounds + 1, tests)
-        state.add(tests, agents.run(tests))
+        outcomes = agents.run(tests)
+        connected = connected or bool((outcomes != FAILED).any())
+        if not connected:
+            _check_names(agents, hosts)
+        state.add(tests, outcomes)
     report = state.report(hosts)
     report = try_slow_ones(report, hosts, state, agents, on_proof)
     counters = agents.changed_counters()
@@ -73,6 +78,15 @@ def examine_with(
         if host not in report.trusted or host in counters:
             notes[host] = "; ".join(filter(None, (notes.get(host), text)))
     return replace(report, evidence=notes)
+
+
+def _check_names(agents: Agents, hosts: Sequence[str]) -> None:
+    """Refuse names that mean nothing on the hosts themselves, such as aliases of ssh: that is no fault of a host."""
+    if all("gaierror" in agents.errors.get(host, "") for host in hosts):
+        raise BadConfigError(
+            f"the hosts do not know each other by these names ({agents.errors[hosts[0]]} on {hosts[0]}); give names or "
+            "addresses that they can connect to"
+        )
 
 
 def try_slow_ones(
