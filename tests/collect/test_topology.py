@@ -72,7 +72,7 @@ def test_files_that_say_nothing_are_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no NIC address found"):
         read_topology_sources([save(tmp_path / "x.json", {"results": []})])
     (tmp_path / "y.json").write_text("{")
-    with pytest.raises(InputError, match="y.json: not JSON"):
+    with pytest.raises(InputError, match="y.json: not JSON.*flow records, pass --auto"):
         read_topology_sources([tmp_path / "y.json"])
 
 

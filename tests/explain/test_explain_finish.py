@@ -1,7 +1,9 @@
 """A run that did not fail is called so; one that died without a word is not."""
 
 import pytest
+from typer.testing import CliRunner
 
+from prism.cli.main import app
 from prism.explain import diagnose, read_job, read_text
 from prism.records.verdict import NO_FAILURE
 
@@ -29,6 +31,18 @@ def test_a_run_that_says_that_it_is_done_did_not_fail(end):
     verdict = verdict_of(STEPS + end + "\n")
     assert (verdict.reason, verdict.action, verdict.hosts) == ("none", "none", ())
     assert verdict.evidence[0].text.strip().endswith(end[-10:])
+
+
+def test_an_empty_log_is_told_to_be_empty():
+    verdict = verdict_of("")
+    assert (verdict.reason, verdict.evidence) == ("Unknown", ()) and "The log is empty" in verdict.mitigation
+    assert "empty" not in verdict_of("hello\n").mitigation
+
+
+def test_the_lines_that_an_unknown_end_cites_are_shown(tmp_path):
+    (tmp_path / "a.log").write_text("starting\nstep 1 loss 2.9\nstep 2 loss 2.8\n")
+    told = CliRunner().invoke(app, ["explain", str(tmp_path / "a.log")]).output
+    assert "Unknown" in told and "        3  step 2 loss 2.8" in told
 
 
 def test_a_run_that_took_its_last_step_did_not_fail():

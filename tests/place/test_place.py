@@ -428,12 +428,8 @@ def test_jobs_of_clusters_that_were_not_given_are_told_and_policies_say_how_many
     rows = [f"{i},{i},100,4,{'a' if i < 3 else f'vc{i}'}" for i in range(12)]
     path.write_text("\n".join(["job,submit,seconds,gpus,cluster", *rows]) + "\n")
     (tmp_path / "clusters.yaml").write_text("a: 4\n")
-    done = CliRunner().invoke(
-        app,
-        ["place", "simulate", str(path), "--clusters", str(tmp_path / "clusters.yaml"), "--policy", "static"]
-        + ["--policy", "pooled"],
-        env={"COLUMNS": "200"},
-    )
+    words = ["place", "simulate", str(path), "--clusters", str(tmp_path / "clusters.yaml")]
+    done = CliRunner().invoke(app, [*words, "--policy", "static", "--policy", "pooled"], env={"COLUMNS": "200"})
     assert "9 jobs belong to clusters that --clusters does not name: vc10, vc11, vc3, vc4, vc5, vc6 and 3 more" in (
         done.output
     )

@@ -54,6 +54,11 @@ def test_labels_count_the_groups_of_each_slot():
     assert labels.filter(pl.col("slot") == "dp")["label"].to_list() == [f"dp-{i}" for i in range(8)]
 
 
+def test_the_folder_around_a_graph_that_emulate_wrote_will_do(tmp_path: Path):
+    save_graph(build_mesh(MESH), tmp_path / "graph")
+    assert load_graph(tmp_path).ops.equals(load_graph(tmp_path / "graph").ops)
+
+
 def test_a_folder_that_is_no_graph_is_told_so(tmp_path: Path):
     with pytest.raises(InputError, match="not a graph"):
         load_graph(tmp_path)

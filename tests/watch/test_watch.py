@@ -221,6 +221,7 @@ def test_a_file_that_still_grows_is_left_alone(tmp_path):
         ("ipfix://203.0.113.77:4739", "cannot listen there"),
         ("pcap:/no/such/file", "neither a file nor a network interface"),
         ("/no/such/folder", "no such folder"),
+        (__file__, "a file, not a source that grows.*prism diagnose"),
     ],
 )
 def test_a_source_that_cannot_be_opened_is_one_clear_line(words, said):

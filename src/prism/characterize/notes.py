@@ -164,7 +164,7 @@ def _on_columns(trace: Trace) -> Iterator[str]:
 def _on_capacity(study: Study) -> Iterator[str]:
     capacity = study.capacity
     if capacity is None:
-        yield "The trace does not say when jobs started and ended: no capacity, weeks or failures over time can be given."
+        yield "The trace does not say when jobs started and ended: no capacity or failures over time can be given."
     elif not capacity.gpus_known:
         yield "The cluster's size is taken as the most GPUs ever in use at once; pass --gpus to give it."
     elif capacity.over_capacity_pct > 1:

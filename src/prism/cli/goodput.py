@@ -36,8 +36,8 @@ def goodput(
     kinds = {row["kind"]: row for row in total_hours(spans, "kind").to_dicts()}
     if "not reported" in kinds:
         note(
-            f"{kinds['not reported']['share']:.0%} of the time is of jobs that report no steps, so how much of it was training is "
-            "not known: logs carry no times. Steps are reported with --checkpoint auto or a TrainingLoop"
+            f"{kinds['not reported']['share']:.0%} of the time is of jobs that report no steps, so how much of it was "
+            "training is not known: logs carry no times. Steps are reported with --checkpoint auto or a TrainingLoop"
         )
     if json:
         whole = sum(row["gpu_hours"] for row in kinds.values())

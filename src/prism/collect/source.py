@@ -81,6 +81,11 @@ def open_source(words: str, config: SourceConfig | None = None) -> Source:
     from prism.collect.folder import FolderSource
 
     folder = Path(words)
+    if folder.is_file():
+        raise BadConfigError(
+            f"{words}: a file, not a source that grows; give its folder, pcap:{words} where it holds packets, or read "
+            "it once with prism diagnose"
+        )
     if not folder.is_dir():
         raise BadConfigError(
             f"{words}: no such folder; give one, or ipfix://HOST:PORT, netflow://HOST:PORT, sflow://HOST:PORT, "

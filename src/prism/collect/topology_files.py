@@ -25,7 +25,8 @@ def read_topology_sources(paths: Iterable[Path]) -> pl.DataFrame:
             document = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise BadFileError(
-                f"{path}: not JSON ({error}); dump it again, as `lldpctl -f json0 > HOST.lldp.json`"
+                f"{path}: not JSON ({error}); dump it again, as `lldpctl -f json0 > HOST.lldp.json`; "
+                "where it holds flow records, pass --auto"
             ) from None
         try:
             gathered.take(path, document)

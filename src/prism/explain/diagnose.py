@@ -210,5 +210,5 @@ def _unknown(job: JobLog, kept: list[LogLine], neighbours: list[Neighbour], book
         action=decide(advice.action, reason, job),
         confidence=round(RETRIEVAL_CONFIDENCE * best.similarity, 2) if best is not None else 0.0,
         evidence=tuple(as_evidence(ln, with_file=several) for ln in last),
-        mitigation=advice.mitigation,
+        mitigation=advice.mitigation if last else "The log is empty: look for what the job printed elsewhere.",
     )

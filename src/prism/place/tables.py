@@ -115,7 +115,7 @@ def read_jobs(
     opening = OpenOptions(names=_JOB_NAMES, choices=choices or {})
     tables = [_read_job_table(path, opening, clusters, say, prefix=len(paths) > 1) for path in paths]
     table = pl.concat(tables, how="vertical").sort("submit_s", maintain_order=True)
-    # Requeued jobs keep their id, and clusters that share a table number their jobs alike: each row is a job of its own.
+    # Requeued jobs keep their id, and clusters of one table number their jobs alike: each row is a job of its own.
     nth = pl.int_range(1, pl.len() + 1).over("id")
     table = table.with_columns(
         pl.when(pl.col("id").is_duplicated()).then(pl.format("{}#{}", "id", nth)).otherwise("id").alias("id")

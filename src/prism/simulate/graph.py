@@ -56,7 +56,9 @@ def save_graph(graph: Graph, folder: Path) -> None:
 
 
 def load_graph(folder: Path) -> Graph:
-    """Read what `save_graph` wrote."""
+    """Read what `save_graph` wrote, also from the folder that `prism emulate --output` wrote around it."""
+    if not (folder / "graph.json").is_file() and (folder / "graph" / "graph.json").is_file():
+        folder = folder / "graph"
     about = folder / "graph.json"
     if not about.is_file():
         raise BadFileError(f"{folder}: not a graph; expected a folder with graph.json and {', '.join(_TABLES)}.parquet")
