@@ -81,3 +81,10 @@ def test_the_command_takes_files_and_folders_and_prints_the_contract(tmp_path: P
     document = json.loads(done.stdout)
     assert done.exit_code == 0 and document["parts"][0]["rank"] == 2
     assert sum(p["ms"] for p in document["parts"]) == pytest.approx(document["difference_ms"])
+
+
+def test_a_timeline_beside_itself_is_not_called_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    make_timeline().write_parquet(path)
+    told = CliRunner().invoke(app, ["compare", str(path), str(path)]).output
+    assert "no difference" in told and "shorter" not in told

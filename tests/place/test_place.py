@@ -447,3 +447,8 @@ def test_a_compressed_table_belongs_to_the_cluster_that_it_is_called_after(tmp_p
     path.write_bytes(gzip.compress(b"submit,seconds,gpus\n0,10,1\n"))
     said: list[str] = []
     assert [job.home for job in read_jobs(path, clusters=["seren"], say=said.append)[0]] == ["seren"] and not said
+
+
+def test_a_folder_in_place_of_a_table_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder; give the file itself"):
+        read_clusters(tmp_path)

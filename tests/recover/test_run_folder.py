@@ -19,7 +19,7 @@ from prism.recover.supervise.actions import KINDS, Cordon, Explain, Kill, Launch
 from prism.recover.supervise.clock import ClockMark, RunClock
 from prism.recover.supervise.config import SuperviseConfig, read_config
 from prism.recover.supervise.hosts import HostPolicy
-from prism.recover.supervise.journal import STATE_FILE, Journal, RunBusyError, Snapshot, describe
+from prism.recover.supervise.journal import STATE_FILE, Journal, RunBusyError, Snapshot, describe, read_snapshot
 from prism.recover.supervise.losses import LossPolicy, LossWatch
 from prism.recover.supervise.state import JobState
 from prism.recover.supervise.watch import Watch, find_frozen_host, parse_report
@@ -90,6 +90,11 @@ def test_a_state_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: str
     with pytest.raises(BadFileError):
         journal.load(SuperviseConfig())
     journal.close()
+
+
+def test_a_file_is_no_run(tmp_path: Path):
+    (tmp_path / "run.txt").write_text("x")
+    assert read_snapshot(tmp_path / "run.txt", SuperviseConfig()) is None
 
 
 def test_a_run_folder_that_cannot_be_made_is_told_in_a_line():

@@ -36,10 +36,8 @@ def run_compare(
         show_json(found.to_json())
         return
     sign = "longer" if found.difference_ms > 0 else "shorter"
-    show(
-        f"[bold]{found.expected_ms:.2f} ms a step, then {found.observed_ms:.2f}: "
-        f"{abs(found.difference_ms):.2f} ms {sign}[/bold]"
-    )
+    change = f"{abs(found.difference_ms):.2f} ms {sign}" if found.difference_ms else "no difference"
+    show(f"[bold]{found.expected_ms:.2f} ms a step, then {found.observed_ms:.2f}: {change}[/bold]")
     if found.is_noise:
         show(f"within the noise of {found.noise_ms:.2f} ms: nothing can be said to differ")
     rows = [

@@ -77,7 +77,8 @@ def _capture(config: CaptureConfig, survey: Survey, boot: Boot, folder: Path) ->
     classes = classify(survey.captures, launch.world_size, launch.gpus_per_node)
     check = config.check_symmetry and not config.quick
     ranks = choose_ranks(classes, check=check, company=0 if on_gpu else _company(config))
-    config.note(f"{len(classes.kinds())} kinds of ranks; capturing ranks {_list(ranks)}")
+    kinds = len(classes.kinds())
+    config.note(f"{kinds} kind{'s' if kinds > 1 else ''} of ranks; capturing ranks {_list(ranks)}")
     plan = replace(
         base_plan(config),
         live_ranks=tuple(ranks),

@@ -109,6 +109,8 @@ def recognise(path: Path) -> Format:
             head = handle.read(_SNIFF_BYTES)
             handle.seek(max(0, size - 8))
             tail = handle.read(8)
+    except IsADirectoryError:
+        raise BadFileError(f"{path}: is a folder; give the file itself") from None
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
     if size == 0:

@@ -183,7 +183,11 @@ def _show(error: BaseException) -> None:
     frames = error.__traceback__
     while frames is not None and _is_launcher(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    traceback.print_exception(type(error), error, frames or error.__traceback__)
+    told = traceback.TracebackException(type(error), error, frames or error.__traceback__)
+    if isinstance(error, ExchangeError | UnsupportedError):  # where the program called is enough: Prism is not at fault
+        own = [frame for frame in told.stack if not _is_launcher(frame.filename)]
+        told.stack = traceback.StackSummary.from_list(own)
+    sys.stderr.write("".join(told.format()))
 
 
 def _is_launcher(name: str) -> bool:

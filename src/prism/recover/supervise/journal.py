@@ -129,7 +129,7 @@ def read_snapshot(run_dir: Path, config: SuperviseConfig) -> Snapshot | None:
     path = run_dir / STATE_FILE
     try:
         document = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise BadFileError(f"{path}: not readable as supervisor state ({error}); name another run folder") from None
