@@ -163,6 +163,35 @@ def test_the_only_hop_that_nobody_began_has_two_ends(
     assert stopped._find_ends_of_hop(case, stand(*owed, stuck=stuck), 1, MARGIN) == found
 
 
+def test_two_hosts_that_owe_each_other_as_much_at_one_moment_are_both_named() -> None:
+    found = name_first_to_stop(CASE, stand((0, 1, 100), (1, 0, 100), (2, 3, 200)))
+    assert found.culprit.id == "10.0.0.1,10.0.1.1" and found.score == 0.95
+
+
+def test_lost_records_do_not_tell_which_of_two_hosts_stopped() -> None:
+    owed = ((0, 1, 100), (1, 0, 100))
+    lossy = name_first_to_stop(CASE, stand(*owed, behind={0: 9, 1: 4, 2: 6, 3: 7}))
+    assert lossy.culprit.id == "10.0.0.1,10.0.1.1"
+    assert name_first_to_stop(CASE, stand(*owed, behind={0: 40, 1: 4, 2: 6, 3: 7})).culprit.id == "h0"
+
+
+def test_who_was_free_to_send_may_have_stopped_before_it_took_what_was_due_earlier() -> None:
+    """Host 1 waits for nobody and does not send; what the stage before was to send to it is missing earlier."""
+    missing, free = stand((0, 1, 100), (1, 2, 108)), pl.DataFrame({"src": [0, 1], "first": [100.0 * MS, 108.0 * MS]})
+    stages = replace(CASE, stages=StageMap(stage={0: 0, 1: 1, 2: 1, 3: 0}, chains=((0, 1), (3, 2)), confidence=1.0))
+    odds = stopped._weigh_hosts(stages, missing, free, MARGIN)
+    assert odds["h0"] == odds["h1"] == 0.5
+    assert stopped._weigh_hosts(CASE, missing, free, MARGIN)["h0"] > 0.9
+
+
+def test_a_message_between_stages_that_got_stuck_shows_that_others_would_have() -> None:
+    rows = [(e, BEGIN + i * 1000 * MS, BEGIN + (i * 1000 + 10) * MS, i) for i in range(6) for e in range(HOSTS)]
+    case = make_case([1.0] * 6, make_messages(rows, "pp"))
+    hop = next(iter(case.streams.filter(pl.col("kind") == "pp").select("src", "dst").iter_rows()))
+    assert stopped._wait_for_receivers(case, stand((1, 2, 100), stuck=(hop,)))
+    assert not stopped._wait_for_receivers(case, stand((1, 2, 100)))
+
+
 def test_one_lost_record_is_not_who_stopped() -> None:
     lost = stand((0, 1, 50), *((2, 3, 100 + 10 * i) for i in range(6)))
     assert stopped._find_free(CASE, lost)["src"].to_list() == [2]
@@ -172,14 +201,16 @@ def test_one_lost_record_is_not_who_stopped() -> None:
 
 def test_what_was_due_after_the_last_that_was_sent_is_owed_unless_its_receiver_went_on() -> None:
     rows = [(0, 1, 100.0, 110.0), (0, 1, 200.0, 210.0), (1, 2, 300.0, 310.0)]
-    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row")
+    due = pl.DataFrame(rows, schema=["src", "dst", "due", "over"], orient="row").with_columns(kind=pl.lit("dp"))
 
-    def owed(*sent: tuple[int, float]) -> list[bool]:
-        came = pl.DataFrame(sent, schema=["src", "offset"], orient="row")
-        return standstill._mark_owed(due, came, 1000)["owed"].to_list()
+    def owed(*sent: tuple[int, float], kind: str = "dp") -> list[bool]:
+        came = pl.DataFrame(sent, schema=["src", "offset"], orient="row").with_columns(kind=pl.lit(kind))
+        passed_on = pl.DataFrame({"src": [0, 1], "offset": [300.0, 300.0], "kind": ["pp", "pp"]})
+        return standstill._mark_owed(due, pl.concat([came, passed_on]), 1000)["owed"].to_list()
 
     assert owed((0, 100.0)) == [False, True, True]
     assert owed((0, 100.0), (1, 300.0)) == [False, False, False]
+    assert owed((0, 100.0), kind="pp") == [True, True, True]  # What is passed on later shows nothing of gradients.
 
 
 def test_a_message_is_due_when_it_was_sent_and_not_between_two_messages() -> None:

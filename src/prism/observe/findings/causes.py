@@ -54,7 +54,7 @@ def find_late(case: Case) -> list[Proposal]:
         # Where whole stages are late alike, their parts are: another one in each step.
         turns = _find_turns(case, _take_turns(case, began, replicas, longer), longer)
         uneven = [f for f in turns if f.finding.kind == "load_imbalance"]
-    always = score(case, candidates, [t for t in tables if not t.of_past], host, None)
+    always = score(case, candidates, [t for t in tables if not t.of_past], host, None).take_middle_step()
     return _choose(case, always, Window(0, case.steps.height - 1, 0.0, 1.0), None) or uneven
 
 

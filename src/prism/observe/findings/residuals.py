@@ -245,21 +245,30 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
 
 
 def _compare_work(case: Case, step_s: float) -> Iterator[Residuals]:
-    """By endpoint, the work on the micro-batches that nothing holds up, against quick steps and against replicas."""
+    """By endpoint, the work on the micro-batches that nothing holds up, against quick steps and against replicas.
+
+    What always was so shows against replicas alone: who has none is not later than itself.
+    """
     table = tabulate_work(case)
-    late = []
+    since, like = [], []
     for values in table.phases.values():
-        usual = np.broadcast_to(quantile_rows(values, _QUICK, axis=1)[:, None], values.shape).copy()
+        past = np.broadcast_to(quantile_rows(values, _QUICK, axis=1)[:, None], values.shape)
+        others = np.full(values.shape, np.nan)
         for stage in range(table.num_stages):
             rows = np.flatnonzero(table.stage == stage)
             if len(np.unique(table.host[rows])) > 1:
-                usual[rows] = np.fmin(usual[rows], quantile_rows(values[rows], _QUICK, axis=0))
-        late.append(values / np.where(usual >= _CLOSE * step_s, usual, np.nan) - 1)  # less is a delay of the network
-    if late:
-        phases = np.stack(late)
+                others[rows] = quantile_rows(values[rows], _QUICK, axis=0)
+        for late, usual in ((since, np.fmin(past, others)), (like, others)):
+            late.append(
+                values / np.where(usual >= _CLOSE * step_s, usual, np.nan) - 1
+            )  # less is a delay of the network
+    ends = table.endpoints, np.full(len(table.endpoints), -1)
+    for late, of_past in ((since, True), (like, False)):
+        phases = np.stack(late) if late else np.empty((0, 0, 0))
         known = (~np.isnan(phases)).sum(axis=0)
         mean = np.where(known > 0, np.nansum(phases, axis=0) / np.maximum(known, 1), np.nan)
-        yield _centre(Residuals(table.endpoints, np.full(len(table.endpoints), -1), mean, 0.0, per_work=True), 10.0)
+        if known.any():
+            yield _centre(Residuals(*ends, mean, 0.0, per_work=True, of_past=of_past, of_like=not of_past), 10.0)
 
 
 def _centre(table: Residuals, unit_s: float) -> Residuals:

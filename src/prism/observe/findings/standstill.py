@@ -68,7 +68,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     sent = case.messages.filter((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") <= until))
     seen = pl.Series("seen", np.bincount(case.messages["stream"].to_numpy())[sent["stream"].to_numpy()])
     sent = sent.with_columns(seen).select(
-        "src", "dst", "start_ns", "bytes", "seen", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64)
+        "src", "dst", "kind", "start_ns", "bytes", "seen", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64)
     )
     sent = sent.sort("offset").join_asof(
         due.select("src", "dst", "due", "least"), left_on="offset", right_on="due", by=["src", "dst"],
@@ -100,7 +100,7 @@ def _count_behind(case: Case, start_ns: int, until: int) -> dict[int, int]:
 
 
 def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
-    """src dst due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
+    """src dst kind due over least: what whole steps up to `last` sent, when, and how small such a message ever is."""
     steady = case.messages.filter(pl.col("role") != "rare")
     counts = np.bincount(steady.filter(pl.col("step") >= 0)["step"].to_numpy(), minlength=case.steps.height)
     usual = float(np.median(counts))
@@ -110,7 +110,7 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
     starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
     template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
     # Behind a lost record a place is that of the next message: the mean of two is a time at which nothing is sent.
-    due = template.group_by("src", "dst", "stream", "place").agg(
+    due = template.group_by("src", "dst", "kind", "stream", "place").agg(
         (pl.col("start_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("due"),
         (pl.col("end_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("over"),
         pl.len().alias("num"),
@@ -121,7 +121,7 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
         steady.group_by("stream").agg(size.alias("least")), on="stream"
     )
     least = pl.col("least").min().over("src", "dst", (pl.col("due") / (AT_ONCE * usual_ns)).round())
-    return due.select("src", "dst", "due", "over", least)
+    return due.select("src", "dst", "kind", "due", "over", least)
 
 
 def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl.DataFrame:
@@ -136,17 +136,18 @@ def _find_stuck(case: Case, sent: pl.DataFrame, begin_ns: int, until: int) -> pl
 def _mark_owed(due: pl.DataFrame, sent: pl.DataFrame, length_ns: int) -> pl.DataFrame:
     """The messages due, and whether their sender still owes them.
 
-    What an endpoint owes is what is due after the last that it sent: a record may be lost, but whoever sent what comes
-    later has sent it, and whoever went on after it would have come has received it.
+    What an endpoint owes is what is due after the last of its kind that it sent: a record may be lost, but whoever sent
+    what comes later has sent it, and whoever went on after it would have come has received it. Kinds do not wait for
+    each other: stages pass activations on while the gradients of others stand still.
     """
-    latest = sent.group_by("src").agg(pl.col("offset").max().alias("sent_at")).sort("sent_at")
-    dues = due.select("src", "due").sort("due")
+    latest = sent.group_by("src", "kind").agg(pl.col("offset").max().alias("sent_at")).sort("sent_at")
+    dues = due.select("src", "kind", "due").sort("due")
     at = latest.join_asof(
-        dues, left_on="sent_at", right_on="due", by="src", strategy="nearest", check_sortedness=False
-    ).select("src", pl.col("due").alias("reached"))
+        dues, left_on="sent_at", right_on="due", by=["src", "kind"], strategy="nearest", check_sortedness=False
+    ).select("src", "kind", pl.col("due").alias("reached"))
     margin = AT_ONCE * length_ns
-    known = due.join(at, on="src", how="left").join(
-        at.rename({"src": "dst", "reached": "went_on"}), on="dst", how="left"
+    known = due.join(at, on=["src", "kind"], how="left").join(
+        at.rename({"src": "dst", "reached": "went_on"}), on=["dst", "kind"], how="left"
     )
     owed = (pl.col("due") > pl.col("reached").fill_null(-1.0) + margin) & (
         pl.col("went_on").fill_null(-1.0) <= pl.col("over") + margin

@@ -53,12 +53,11 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
-    ends: list[list[int]] = []
-    if num_stuck:
-        ends = _find_ends_of_hop(case, stands, head, AT_ONCE * usual_ns)
-    elif not _wait_for_receivers(case):
-        head = _who_did_not_take(stands, head, AT_ONCE * usual_ns)
+    ends = _find_ends_of_hop(case, stands, head, AT_ONCE * usual_ns) if num_stuck else []
+    if not ends and not _wait_for_receivers(case, stands):
+        head = head if num_stuck else _who_did_not_take(stands, head, AT_ONCE * usual_ns)
         ends = _find_both_ends(case, stands, head, AT_ONCE * usual_ns)
+    ends = ends or _find_two_alike(case, stands, odds, case.hosts[head], sure)
     if ends:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
@@ -84,22 +83,38 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
 def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: float) -> dict[str, float]:
     """The probability by host that it stopped first: the earlier its first missing message was due, the likelier.
 
-    Each message that is missing at that moment and that a host has to do with counts as one nat, as in all scores.
+    Each message that is missing at that moment and that a host has to do with counts as one nat, as in all scores. One
+    that was free to send and did not may have stopped before it took what another stage was to send to it.
     """
     moment = float(free["first"].min())  # type: ignore[arg-type]
     missing = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment + margin_ns))
     touched = [{case.hosts[int(s)], case.hosts[int(d)]} for s, d in missing.select("src", "dst").iter_rows()]
-    first: dict[str, float] = {}
-    for endpoint, due in free.select("src", "first").iter_rows():
-        host = case.hosts[int(endpoint)]
-        first[host] = min(first.get(host, float("inf")), due)
+    owed = stands.due.filter("owed").join(free.select("src"), on="src", how="semi")
+    first = {case.hosts[int(e)]: float("inf") for e in free["src"]}
+    for src, dst, due in owed.select("src", "dst", "due").iter_rows():
+        takes = case.stages.stage.get(src) != case.stages.stage.get(dst)
+        for host in {case.hosts[src], case.hosts[dst if takes else src]} & first.keys():
+            first[host] = min(first[host], due)
     nats = {h: sum(h in t for t in touched) - (due - moment) / margin_ns for h, due in first.items()}
-    for endpoint, num in stands.behind.items():
-        if case.hosts[endpoint] in nats:
-            nats[case.hosts[endpoint]] += num
+    for host, num in _count_behind(case, stands, set(nats)).items():
+        nats[host] += num
     most = max(nats.values())
     odds = {host: math.exp(value - most) for host, value in nats.items()}
     return {host: value / sum(odds.values()) for host, value in odds.items()}
+
+
+def _count_behind(case: Case, stands: Standstill, suspected: set[str]) -> dict[str, float]:
+    """By host how many messages fewer it sent than others of its collectives, beyond what lost records make so.
+
+    Hosts that are not suspected show how many these are; else the one that misses fewest.
+    """
+    num = dict.fromkeys(case.own_by_host, 0)
+    for endpoint, less in stands.behind.items():
+        num[case.hosts[endpoint]] += less
+    others = [less for host, less in num.items() if host not in suspected]
+    usual = max(others) if others else min(num.values())
+    chance = usual + levels.SIGMAS_UNLIKELY * math.sqrt(usual)
+    return {host: max(num[host] - chance, 0.0) for host in suspected}
 
 
 def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float) -> int:
@@ -111,8 +126,9 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
     first = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment))
     ends = [case.hosts[int(e)] for side in ("src", "dst") for e in first[side]]
     weights = [_SENDER] * first.height + [1.0] * first.height
-    ends += [case.hosts[e] for e in stands.behind]
-    weights += [float(num) for num in stands.behind.values()]
+    behind = _count_behind(case, stands, {case.hosts[int(e)] for e in free["src"]})
+    ends += list(behind)
+    weights += list(behind.values())
     votes: dict[str, float] = {}
     for host, weight in zip(ends, weights, strict=True):
         votes[host] = votes.get(host, 0.0) + weight
@@ -123,11 +139,29 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
     return rows[0][-1]
 
 
-def _wait_for_receivers(case: Case) -> bool:
+def _find_two_alike(case: Case, stands: Standstill, odds: dict[str, float], host: str, sure: float) -> list[list[int]]:
+    """The endpoints of two hosts that owe each other messages, of which surely one stopped and neither surely did.
+
+    `odds` are those of all hosts but `host`.
+    """
+    second = max(odds, key=lambda h: odds[h], default=host)
+    owed = stands.due.filter("owed").select("src", "dst").unique()
+    between = any({case.hosts[s], case.hosts[d]} == {host, second} for s, d in owed.iter_rows())
+    alike = sure < levels.SHARE_LARGE and sure + odds.get(second, 0.0) >= levels.SHARE_NEARLY_ALL
+    if not (between and alike and len(case.own_by_host) > _TWO):
+        return []
+    return [sorted(case.own_by_host[h]) for h in (host, second)]
+
+
+def _wait_for_receivers(case: Case, stands: Standstill) -> bool:
     """Whether transfers between stages begin before their receiver is ready: at some places of a step they last longer.
 
-    Then a message that was never begun is missing because its sender stopped, and not its receiver.
+    Then a message that was never begun is missing because its sender stopped, and not its receiver. One that got stuck
+    shows the same.
     """
+    between_stages = case.streams.filter(pl.col("kind") == "pp").select("src", "dst")
+    if not stands.stuck.join(between_stages, on=["src", "dst"], how="semi").is_empty():
+        return True
     sent = case.messages.filter((pl.col("kind") == "pp") & (pl.col("role") != "rare") & (pl.col("step") >= 0))
     took = sent.group_by("stream", "place").agg((pl.col("end_ns") - pl.col("start_ns")).median().alias("took"))
     waits = took.group_by("stream").agg(pl.col("took").max() >= levels.RATIO_FAR * pl.col("took").min())["took"]
