@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from made_jobs import Fault, MadeJob, write_job
 
 from prism.observe.diagnose import open_case, study_jobs
+from prism.observe.findings import residuals
 from prism.observe.findings.case import Calls, Case
 from prism.observe.findings.residuals import (
     Residuals,
     _compare_ring_waits,
     _compare_starts,
+    _compare_work,
     _end_exchanges,
     _measure_gaps,
     list_residuals,
@@ -104,6 +107,23 @@ def test_who_is_late_to_an_exchange_is_seen_though_the_sum_after_it_begins_in_ti
         for t in tables
     ]
     assert late == [set(), {(0, 1)}]  # of the ring, and of the exchanges
+
+
+def test_a_stage_on_one_host_has_nobody_to_be_later_than_and_is_compared_with_its_past(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stage 1 is on one host, and lost records shorten its work in three of ten steps; replicas of stage 0 differ."""
+    work = np.array([[0.1] * 10, [0.2] * 10, [0.02] * 3 + [0.1] * 7])
+    table = SimpleNamespace(
+        endpoints=np.arange(3), stage=np.array([0, 0, 1]), host=np.array(["a", "b", "c"]), phases={"forward": work},
+        num_stages=2,
+    )  # fmt: skip
+    monkeypatch.setattr(residuals, "tabulate_work", lambda case: table)
+    case: Any = SimpleNamespace()
+    past, like = _compare_work(case, 1.0)
+    assert past.of_past and like.of_like
+    assert np.isnan(like.late_s[2]).all() and (like.late_s[1] > 0.9).all()
+    assert (past.late_s[2, 3:] > 0.9).all()
 
 
 MS = 1_000_000

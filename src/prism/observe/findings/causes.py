@@ -27,6 +27,7 @@ from prism.records.findings import Alternative, Culprit, FindingKind
 _AS_LATE = levels.SHARE_MINOR  # of what the latest rank of a host gains: the others are late with it
 _TIED = 0.9  # of what the best gains: one that gains as much is not told apart
 _AHEAD = levels.SHARE_HALF  # margin that a cause must have
+_CLEARLY_AHEAD = levels.SHARE_LARGE  # the same where nothing but work that always was longer tells of it
 _LATE = levels.ONE_PERCENT  # of a step, or of the work: what is less is nobody's trouble
 _ALWAYS_LATE = levels.SHARE_SMALL  # the same where it always was so: ranks differ by design and by chance
 _BETWEEN = 0.2  # of how late the last one is: others that are so late have uneven work, too
@@ -74,7 +75,7 @@ def _choose(
     best = scores.find_best(
         window,
         _ALWAYS_LATE if longer is None else _LATE,
-        lambda c: longer is None or (_explains(c, longer) and _is_steady(c)),
+        lambda c: _is_awaited(scores, c) if longer is None else _explains(c, longer) and _is_steady(c),
     )
     if longer is not None:
         turns = _take_turns(case, scores, replicas, longer)
@@ -96,7 +97,14 @@ def _choose(
             return []
         others = [c for c in rivals if _apart(case, c, rival)]
         return _tell_two(case, best, rival, best.lead(others[0] if others else None))
-    return [_tell(case, best, causes, rivals, margin)] if margin >= _AHEAD else []
+    # Where no steps are longer and no wait shows, ranks that differ by design are ahead of each other, too.
+    least = _AHEAD if longer is not None or best.of_wait > 0 else _CLEARLY_AHEAD
+    return [_tell(case, best, causes, rivals, margin)] if margin >= least else []
+
+
+def _is_awaited(scores: Scores, cause: Cause) -> bool:
+    """Whether others wait for a cause, where that shows: ranks begin at other times by design, and clocks differ."""
+    return cause.of_wait > 0 or not any(table.of_hosts for table in scores.tables)
 
 
 def _is_steady(cause: Cause) -> bool:

@@ -250,7 +250,8 @@ def _compare_work(case: Case, step_s: float) -> Iterator[Residuals]:
     What always was so shows against replicas alone: who has none is not later than itself.
     """
     table = tabulate_work(case)
-    since, like = [], []
+    since: list[Floats] = []
+    like: list[Floats] = []
     for values in table.phases.values():
         past = np.broadcast_to(quantile_rows(values, _QUICK, axis=1)[:, None], values.shape)
         others = np.full(values.shape, np.nan)

@@ -71,9 +71,11 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
         "src", "dst", "kind", "start_ns", "bytes", "seen", offset=(pl.col("start_ns") - start_ns).cast(pl.Float64)
     )
     sent = sent.sort("offset").join_asof(
-        due.select("src", "dst", "due", "least"), left_on="offset", right_on="due", by=["src", "dst"],
+        due.select("src", "dst", "due", "least", due_kind="kind"), left_on="offset", right_on="due", by=["src", "dst"],
         strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
     )  # fmt: skip
+    # What was cut short has a size of its own, and is of the kind that was due when it came.
+    sent = sent.with_columns(kind=pl.coalesce("due_kind", "kind"))
     stuck = _find_stuck(case, sent, start_ns + length_ns, until)
     if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
         return None
