@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prism.observe.findings import causes
+from prism.observe.findings import causes, telling
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import Candidate, Cause, Scores
 from prism.observe.findings.waits import are_of_larger_group
@@ -21,7 +21,7 @@ STEPS = 12
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Four hosts of one rank each; a finding is the members and the steps of its cause."""
-    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: _say(cause))
+    monkeypatch.setattr(causes, "tell_late", lambda case, cause, causes, rivals, margin: _say(cause))
     names = [f"node-{i}" for i in range(4)]
     own = {name: {i} for i, name in enumerate(names)}
     return SimpleNamespace(hosts=names, own_by_host=own, stages=SimpleNamespace(stage={}, chains=[]))
@@ -107,7 +107,7 @@ def test_who_is_late_while_other_steps_are_slow_explains_nothing(case: Any) -> N
 
 
 def test_two_that_gain_alike_are_named_together(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
+    monkeypatch.setattr(causes, "tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
     assert causes._choose(case, _gains(1, 2, first=4, last=8), None, _longer(4, 8)) == [[1, 2]]
 
 
@@ -126,7 +126,7 @@ def test_a_stage_that_hardly_works_longer_does_not_hide_the_rank_that_does(case:
 def test_a_stage_has_one_amount_of_work_more_and_uneven_work_has_many(
     case: Any, monkeypatch: pytest.MonkeyPatch, amounts: tuple[float, ...], told: str
 ) -> None:
-    monkeypatch.setattr(causes, "_tell", lambda case, cause, causes, rivals, margin: "stage")
+    monkeypatch.setattr(causes, "tell_late", lambda case, cause, causes, rivals, margin: "stage")
     monkeypatch.setattr(causes, "_find_turns", lambda case, scores, longer: ["turns"])
     scores = _gains(2, 3, first=4, last=8)
     share = scores.share.copy()
@@ -144,7 +144,7 @@ def test_ranks_that_nothing_tells_of_are_not_cleared() -> None:
 
     def mates(*gains: float) -> list[int]:
         own = [Cause(frozenset([i]), window, g, 0.0, 0.1, seen=not np.isnan(g)) for i, g in enumerate(gains)]
-        return causes._with_mates(case, own[0], own)
+        return telling.with_mates(case, own[0], own)
 
     assert mates(90.0, 90.0, np.nan, np.nan) == [0, 1, 2, 3]
     assert mates(90.0, -3.0, np.nan, np.nan) == [0]
@@ -160,7 +160,7 @@ def test_one_step_that_is_far_out_does_not_hide_who_is_late_in_the_slow_ones(cas
 
 def test_the_hops_between_two_tell_neither_from_the_other(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both gain by the hop between them, so that either may be late; hops with others are no excuse."""
-    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
+    monkeypatch.setattr(causes, "tell_two", lambda case, one, other, margin: [sorted(one.members | other.members)])
     scores = _gains(2, 3, first=4, last=8)
     scores.gain[2, 4:9] += 20.0
     late = np.zeros((1, STEPS))
@@ -173,11 +173,11 @@ def test_the_hops_between_two_tell_neither_from_the_other(case: Any, monkeypatch
 def test_two_whose_own_work_is_long_are_not_told_as_the_two_ends_of_a_hop() -> None:
     case: Any = SimpleNamespace(hosts=["node-0", "node-1", "node-2"], own_by_host={f"node-{i}": {i} for i in range(3)})
     one, other = (Cause(frozenset([i]), causes.Window(0, 4, 0.3, 1.0), 90.0, 0.0, 0.0) for i in range(2))
-    assert causes._tell_two(case, one, other, 1.0) == []
+    assert telling.tell_two(case, one, other, 1.0) == []
 
 
 def test_who_gains_nothing_is_no_second_of_two(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "_tell_two", lambda case, one, other, margin: ["two"])
+    monkeypatch.setattr(causes, "tell_two", lambda case, one, other, margin: ["two"])
     scores = _gains(2, first=4, last=8)
     scores.gain[:, 4:9] = np.where(scores.gain[:, 4:9] > 0, 1.5, -0.5)
     assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]

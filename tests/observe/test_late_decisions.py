@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from test_finding_decisions import make_case
 
-from prism.observe.findings import causes
+from prism.observe.findings import causes, telling
 from prism.observe.findings.case import Case
 from prism.observe.findings.residuals import Residuals
 from prism.observe.findings.scoring import (
@@ -67,6 +67,15 @@ def test_steps_are_longer_by_what_they_have_beyond_the_quick_ones() -> None:
 def test_a_step_is_slow_beyond_chance_and_more_than_one_must_be(lengths: list[float], slow: int | None) -> None:
     longer = causes._find_longer(place(lengths=lengths))
     assert (None if longer is None else int((longer > 0).sum())) == slow
+
+
+@pytest.mark.parametrize(("num", "slow"), [(3, 0), (6, 3)])
+def test_steps_in_which_a_job_now_and_then_saves_are_longer_by_design(num: int, slow: int) -> None:
+    case = place(lengths=[1.0, 1.0, 1.5] * 3 + [1.0])
+    begin = [int(case.steps["start_ns"][i]) + 10_000_000 for i in (2, 5, 8, 0, 3, 6)[:num]]
+    saves = pl.DataFrame({"start_ns": begin, "end_ns": [at + 10_000_000 for at in begin]})
+    longer = causes._find_longer(replace(case, saves=saves))
+    assert (0 if longer is None else int((longer > 0).sum())) == slow
 
 
 @pytest.mark.parametrize(
@@ -129,9 +138,11 @@ def test_two_causes_are_apart_where_they_share_no_host() -> None:
 
 def test_a_stage_is_whole_with_all_its_members_where_there_are_several() -> None:
     case = place(stages=TWO_STAGES)
-    assert [causes._find_whole_stage(case, m) for m in ([0, 1], [2, 3], [0], [0, 1, 2])] == [0, 1, None, None]
+    assert [telling.list_stages(case, m) for m in ([0, 1], [2, 3], [0], [0, 1, 2])] == [[0], [1], [], []]
     alone = replace(TWO_STAGES, stage=dict.fromkeys(range(4), 0))
-    assert causes._find_whole_stage(place(stages=alone), [0, 1, 2, 3]) is None
+    assert telling.list_stages(place(stages=alone), [0, 1, 2, 3]) == []
+    deeper = replace(case, layout=replace(case.layout, pp=replace(case.layout.pp, value=4)))
+    assert telling.list_stages(deeper, [2, 3]) == [2, 3]
 
 
 # -- what is told
@@ -139,41 +150,41 @@ def test_a_stage_is_whole_with_all_its_members_where_there_are_several() -> None
 
 def test_what_a_late_host_costs_without_stages_is_what_others_wait_for_it_but_half_a_step_at_most() -> None:
     case, always = place(), Window(0, STEPS - 1, 0.0, 1.0)
-    assert causes._price(case, blame(0, window=always, late_s=0.25)).lost_s == pytest.approx(0.25 * STEPS)
-    assert causes._price(case, blame(0, window=always, late_s=0.9)).lost_s == pytest.approx(0.5 * STEPS)
+    assert telling.price(case, blame(0, window=always, late_s=0.25)).lost_s == pytest.approx(0.25 * STEPS)
+    assert telling.price(case, blame(0, window=always, late_s=0.9)).lost_s == pytest.approx(0.5 * STEPS)
 
 
 def test_what_a_late_host_costs_is_a_share_of_its_own_steps() -> None:
     always = Window(0, STEPS - 1, 0.0, 1.0)
-    found = causes._price(place(lengths=[2.0] * STEPS), blame(0, window=always, late_s=0.5))
+    found = telling.price(place(lengths=[2.0] * STEPS), blame(0, window=always, late_s=0.5))
     assert found.lost_s == pytest.approx(0.5 * STEPS)
 
 
 def test_with_stages_the_job_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(causes, "tabulate_work", lambda case: "work")
-    monkeypatch.setattr(causes, "price_slow_work", lambda *args, **more: asked.append((*args[1:], more)))
-    causes._price(place(stages=TWO_STAGES), blame(3, 1))
+    monkeypatch.setattr(telling, "tabulate_work", lambda case: "work")
+    monkeypatch.setattr(telling, "price_slow_work", lambda *args, **more: asked.append((*args[1:], more)))
+    telling.price(place(stages=TWO_STAGES), blame(3, 1))
     assert asked == [("work", [1, 3], WINDOW, {"by_design": False})]
     alone = replace(TWO_STAGES, stage=dict.fromkeys(range(4), 0))
-    causes._price(place(stages=alone), blame(3, 1))
+    telling.price(place(stages=alone), blame(3, 1))
     assert len(asked) == 1
 
 
 def test_lateness_is_told_in_milliseconds_or_as_more_work() -> None:
-    assert causes._say_late(place(), blame(0, late_s=0.05)) == "comes 50.0 ms late to the calls of a step"
-    assert causes._say_late(place(), blame(0, late_s=0.0)) == "works 20.0 % longer than usual"
+    assert telling.say_late(place(), blame(0, late_s=0.05)) == "comes 50.0 ms late to the calls of a step"
+    assert telling.say_late(place(), blame(0, late_s=0.0)) == "works 20.0 % longer than usual"
 
 
 @pytest.mark.parametrize(("gain", "late"), [(30.0, [0, 1]), (29.0, [0])])
 def test_ranks_of_a_host_that_gain_a_third_as_much_are_late_with_it(gain: float, late: list[int]) -> None:
     listed = [blame(0), blame(1, gain=gain), blame(2, gain=500.0), blame(0, 1, gain=900.0)]
-    assert causes._with_mates(place(PAIRS), blame(0), listed) == late
+    assert telling.with_mates(place(PAIRS), blame(0), listed) == late
 
 
 def test_a_host_of_which_one_rank_is_seen_is_late_as_a_whole() -> None:
     unseen = replace(blame(1, gain=-3.0), seen=False)
-    assert causes._with_mates(place(PAIRS), blame(0), [blame(0), unseen]) == [0, 1]
+    assert telling.with_mates(place(PAIRS), blame(0), [blame(0), unseen]) == [0, 1]
 
 
 def test_waits_of_a_pipeline_are_passed_on_to_its_replicas() -> None:
@@ -209,7 +220,7 @@ def test_in_a_pipeline_only_own_work_shows_that_hosts_take_turns(of_wait: float,
 
 def test_a_host_none_of_whose_ranks_gains_is_named_by_its_members() -> None:
     listed = [blame(0, gain=-1.0), blame(1, gain=-2.0)]
-    assert causes._with_mates(place(PAIRS), blame(0, 1), listed) == [0, 1]
+    assert telling.with_mates(place(PAIRS), blame(0, 1), listed) == [0, 1]
 
 
 def test_seconds_are_hosts_that_gain_nearly_as_much_each_once() -> None:
@@ -217,7 +228,7 @@ def test_seconds_are_hosts_that_gain_nearly_as_much_each_once() -> None:
     listed = [blame(0), blame(1, gain=30.0), blame(2, gain=29.0), blame(3, gain=60.0)]
     rivals = [blame(3, gain=60.0), blame(1, gain=30.0), blame(1, gain=90.0), blame(2, gain=29.0),
               blame(2, gain=80.0, stage=1), blame(1, 2, gain=80.0)]  # fmt: skip
-    found = causes._list_seconds(case, blame(0), listed, rivals)
+    found = telling.list_seconds(case, blame(0), listed, rivals)
     assert [(s.kind, s.culprit.id, s.score) for s in found] == [
         ("slow_compute", "h3", round(60 / 160, 3)),
         ("slow_compute", "h1", round(30 / 130, 3)),
@@ -226,37 +237,51 @@ def test_seconds_are_hosts_that_gain_nearly_as_much_each_once() -> None:
 
 def test_one_that_is_late_is_told_with_what_it_costs_and_a_stage_by_its_number() -> None:
     case = place(lengths=SLOW)
-    told = causes._tell(case, blame(1), [blame(1)], [], 0.8)
+    told = telling.tell_late(case, blame(1), [blame(1)], [], 0.8)
     assert (told.finding.kind, told.finding.culprit.id, told.finding.score) == ("slow_compute", "h1", 0.8)
     assert told.finding.evidence.startswith("comes 100.0 ms late to the calls of a step in 6 of 10 steps, and all")
     assert "80 % of what it explains nobody else does" in told.finding.evidence
     assert told.finding.lost_gpu_seconds == pytest.approx(6 * 0.2 * 4, rel=0.01)
     assert (told.gain, told.seconds) == (100.0, ())
-    stage = causes._tell(case, blame(1, stage=1), [blame(1)], [], 0.8).finding
+    stage = telling.tell_late(case, blame(1, stage=1), [blame(1)], [], 0.8).finding
     assert (stage.kind, stage.culprit.type, stage.culprit.id) == ("stage_imbalance", "stage", "1")
     assert stage.evidence.startswith("stage 1 works 20.0 % longer in 6 of 10 steps; 80 %")
 
 
 def test_a_late_host_that_is_a_whole_stage_lists_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "_price", lambda case, cause: causes.Cost(1.0, "solved"))
+    monkeypatch.setattr(telling, "price", lambda case, cause: telling.Cost(1.0, "solved"))
     case = place(PAIRS, stages=TWO_STAGES)
-    told = causes._tell(case, blame(2, 3), [blame(2), blame(3)], [], 0.8)
+    told = telling.tell_late(case, blame(2, 3), [blame(2), blame(3)], [], 0.8)
     assert [(s.kind, s.culprit.id, s.score) for s in told.seconds] == [("stage_imbalance", "1", 0.5)]
-    part = causes._tell(case, blame(2), [blame(2), blame(3, gain=0.0)], [], 0.8)
+    part = telling.tell_late(case, blame(2), [blame(2), blame(3, gain=0.0)], [], 0.8)
     assert part.seconds == ()
 
 
+def test_a_host_of_two_stages_of_which_some_ranks_are_seen_is_as_likely_as_that_one_of_them_is_heavy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telling, "price", lambda case, cause: telling.Cost(1.0, "solved"))
+    case = place(PAIRS, stages=TWO_STAGES)
+    deeper = replace(case, layout=replace(case.layout, pp=replace(case.layout.pp, value=4)))
+    unseen = replace(blame(3), seen=False)
+    for ranks, sure in (([blame(2), blame(3)], 0.8), ([blame(2), unseen], 0.5)):
+        told = telling.tell_late(deeper, blame(2, 3), ranks, [], 0.8)
+        assert told.finding.score == sure
+        assert [(s.culprit.id, s.score) for s in told.seconds] == [("2", 0.25), ("3", 0.25)]
+    assert telling.tell_late(case, blame(2, 3), [blame(2), unseen], [], 0.8).finding.score == 0.8
+
+
 def test_two_hosts_that_gain_alike_are_one_group() -> None:
-    (told,) = causes._tell_two(place(), blame(1), blame(2), 0.5)
+    (told,) = telling.tell_two(place(), blame(1), blame(2), 0.5)
     found = told.finding
     assert (found.kind, found.culprit.type, found.culprit.id) == ("slow_compute", "group", "10.0.1.1,10.0.2.1")
     assert found.evidence.startswith("all others wait for h1 or h2, 100.0 ms of a step in all its calls")
     assert (found.score, told.gain) == (0.5, 100.0)
     assert found.end_ns - found.start_ns == 6 * 10**9
-    assert causes._tell_two(place(), blame(1), blame(2), 0.49) == []
-    assert causes._tell_two(place(), blame(0, 1), blame(2), 0.9) == []  # of three hosts
-    assert causes._tell_two(place(PAIRS), blame(0), blame(2), 0.9) == []  # there are no others to wait
-    assert len(causes._tell_two(place(("h0", "h1", "h2", "h2")), blame(0), blame(1), 0.9)) == 1
+    assert telling.tell_two(place(), blame(1), blame(2), 0.49) == []
+    assert telling.tell_two(place(), blame(0, 1), blame(2), 0.9) == []  # of three hosts
+    assert telling.tell_two(place(PAIRS), blame(0), blame(2), 0.9) == []  # there are no others to wait
+    assert len(telling.tell_two(place(("h0", "h1", "h2", "h2")), blame(0), blame(1), 0.9)) == 1
 
 
 @pytest.mark.parametrize(("late_s", "told"), [(0.021, 1), (0.019, 0)])

@@ -85,7 +85,8 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
         job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns,
         transfers_visible=job.visible.inside,
     )  # fmt: skip
-    return replace(case, waits_visible=job.visible.waits and not traffic.sample_bytes)
+    saves = list_saves(traffic, job.observed)
+    return replace(case, saves=saves, waits_visible=job.visible.waits and not traffic.sample_bytes)
 
 
 def study_job(

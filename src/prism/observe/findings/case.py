@@ -73,6 +73,7 @@ class Case:
     endpoints: pl.DataFrame
     streams: pl.DataFrame
     observed_until_ns: int  # the last moment of the whole observation, over all jobs
+    saves: pl.DataFrame | None = None  # start_ns end_ns of what it writes to storage
     transfers_visible: bool = True  # whether single transfers can be timed
     waits_visible: bool = False  # where they cannot: whether silences between them can
 
@@ -104,6 +105,16 @@ class Case:
         usual = float(np.median(silent))
         step = float(np.median(end - start)) / 1e9
         return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
+
+    @cached_property
+    def saving(self) -> NDArray[np.bool_]:
+        """By step whether the job writes to storage in it, where it does so now and then."""
+        if self.saves is None:
+            return np.zeros(self.steps.height, np.bool_)
+        begin, end = (self.saves[c].sort().to_numpy() for c in ("start_ns", "end_ns"))
+        start, until = self.steps["start_ns"].to_numpy(), self._until_ns
+        under_way = np.searchsorted(begin, until) > np.searchsorted(end, start, side="right")
+        return np.asarray(under_way & (2 * under_way.sum() <= len(under_way)), np.bool_)
 
     @cached_property
     def resolution_ns(self) -> int:

@@ -8,25 +8,22 @@ ahead of the best one elsewhere is its margin. Where another one is the best in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from prism.observe import levels
 from prism.observe.findings.case import Case, Floats, culprit, is_pipeline
-from prism.observe.findings.cost import Cost, price_slow_work, settle
+from prism.observe.findings.cost import settle
 from prism.observe.findings.residuals import list_residuals, number_hosts
 from prism.observe.findings.scoring import PER_STEP, Candidate, Cause, Scores, score, sum_steps
-from prism.observe.findings.verdicts import CLOSE_SECOND, Proposal
+from prism.observe.findings.telling import AHEAD, hosts_of, tell_late, tell_two
+from prism.observe.findings.verdicts import Proposal
 from prism.observe.findings.waits import are_of_larger_group
 from prism.observe.findings.windows import Window, spread_of
-from prism.observe.findings.work_table import tabulate_work
-from prism.records.findings import Alternative, Culprit, FindingKind
+from prism.records.findings import Culprit, FindingKind
 
-_AS_LATE = levels.SHARE_MINOR  # of what the latest rank of a host gains: the others are late with it
 _TIED = 0.9  # of what the best gains: one that gains as much is not told apart
-_AHEAD = levels.SHARE_HALF  # margin that a cause must have
 _CLEARLY_AHEAD = levels.SHARE_LARGE  # the same where nothing but work that always was longer tells of it
 _LATE = levels.ONE_PERCENT  # of a step, or of the work: what is less is nobody's trouble
 _ALWAYS_LATE = levels.SHARE_SMALL  # the same where it always was so: ranks differ by design and by chance
@@ -60,11 +57,15 @@ def find_late(case: Case) -> list[Proposal]:
 
 
 def _find_longer(case: Case) -> Floats | None:
-    """What slow steps are longer by, 0 for the others; None where none is, or nearly all are."""
+    """What slow steps are longer by, 0 for the others; None where none is, or nearly all are.
+
+    Steps in which the job saves are longer by design.
+    """
     usual = float(np.quantile(case.length_s, levels.SHARE_MINOR, method="lower"))
     noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
     longer = case.length_s - usual
     longer = np.where(longer > max(levels.SHARE_NEGLIGIBLE * usual, levels.SIGMAS_UNLIKELY * noise), longer, 0.0)
+    longer[case.saving] = 0.0
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
 
 
@@ -93,13 +94,13 @@ def _choose(
     if longer is not None and (is_either or not is_pipeline(case)) and _waits_hardly(best, longer):
         return []
     if rival is not None and is_either:
-        if longer is None and not are_of_larger_group(case, _hosts(case, best.members | rival.members)):
+        if longer is None and not are_of_larger_group(case, hosts_of(case, best.members | rival.members)):
             return []
         others = [c for c in rivals if _apart(case, c, rival)]
-        return _tell_two(case, best, rival, best.lead(others[0] if others else None))
+        return tell_two(case, best, rival, best.lead(others[0] if others else None))
     # Where no steps are longer and no wait shows, ranks that differ by design are ahead of each other, too.
-    least = _AHEAD if longer is not None or best.of_wait > 0 else _CLEARLY_AHEAD
-    return [_tell(case, best, causes, rivals, margin)] if margin >= least else []
+    least = AHEAD if longer is not None or best.of_wait > 0 else _CLEARLY_AHEAD
+    return [tell_late(case, best, causes, rivals, margin)] if margin >= least else []
 
 
 def _is_awaited(scores: Scores, cause: Cause) -> bool:
@@ -122,7 +123,7 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
     own, others_own = best.gain - best.of_wait, rival.gain - rival.of_wait
     apart = own - others_own if rival.of_wait >= _TIED * best.of_wait else best.gain - rival.gain
     close = apart < PER_STEP * best.window.length
-    return close or (longer is not None and best.lead(rival) < _AHEAD and scores.score_between(best, rival) > 0)
+    return close or (longer is not None and best.lead(rival) < AHEAD and scores.score_between(best, rival) > 0)
 
 
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
@@ -166,7 +167,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
     if is_pipeline(case) and _sum_own_work(turns, inside) > 0:
         # Whoever waits for a replica is in it, so its own work is all that it gains.
-        is_host = len(_hosts(case, turns.candidates[0].members)) == 1
+        is_host = len(hosts_of(case, turns.candidates[0].members)) == 1
         is_ahead = _gains_as_much(own[at, inside], works) or (is_ahead and is_host)
     return is_ahead and _is_alike(scores, best)
 
@@ -230,7 +231,7 @@ def _list_candidates(case: Case) -> list[Candidate]:
     for endpoint, stage in case.stages.stage.items():
         stages.setdefault(stage, set()).add(endpoint)
     whole = [
-        Candidate(frozenset(own), s) for s, own in stages.items() if len(stages) > 1 and len(_hosts(case, own)) > 1
+        Candidate(frozenset(own), s) for s, own in stages.items() if len(stages) > 1 and len(hosts_of(case, own)) > 1
     ]
     return [*(Candidate(members) for members in (*ranks, *hosts)), *whole]
 
@@ -240,17 +241,13 @@ def _list_replicas(case: Case) -> list[Candidate]:
     chains = [frozenset(chain) for chain in case.stages.chains if len(chain) > 1]
     by_hosts: dict[frozenset[str], set[int]] = {}
     for chain in chains:
-        by_hosts.setdefault(frozenset(_hosts(case, chain)), set()).update(chain)
+        by_hosts.setdefault(frozenset(hosts_of(case, chain)), set()).update(chain)
     wider = [frozenset(members) for members in by_hosts.values() if len(by_hosts) > 1]
     return [Candidate(members) for members in dict.fromkeys((*chains, *wider))]
 
 
-def _hosts(case: Case, members: Sequence[int] | set[int] | frozenset[int]) -> set[str]:
-    return {case.hosts[e] for e in members}
-
-
 def _apart(case: Case, one: Cause, other: Cause) -> bool:
-    return not _hosts(case, one.members) & _hosts(case, other.members)
+    return not hosts_of(case, one.members) & hosts_of(case, other.members)
 
 
 def _find_uneven(hosts: Scores) -> Cause | None:
@@ -279,90 +276,6 @@ def _find_stretch(gain: Floats) -> Window:
     return Window(first, last, 0.0, float((gain[first : last + 1] > 0).mean()))
 
 
-def _price(case: Case, cause: Cause) -> Cost:
-    """What a cause costs: the job solved again where it has stages, else how late the others wait for it."""
-    if is_pipeline(case):
-        table = tabulate_work(case)
-        return price_slow_work(case, table, sorted(cause.members), cause.window, by_design=False)
-    late = min(cause.late_s / float(np.median(case.length_s)), levels.SHARE_HALF)
-    return settle(case, replace(cause.window, mean=late / (1 - late)), None)
-
-
-def _tell(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause], margin: float) -> Proposal:
-    cost = _price(case, cause)
-    first, last = cause.window.first, cause.window.last
-    steps = f"in {cause.window.length} of {case.steps.height} steps"
-    sure = f"{100 * margin:.0f} % of what it explains nobody else does"
-    if cause.stage is not None:
-        evidence = f"stage {cause.stage} works {100 * cause.window.mean:.1f} % longer {steps}; {sure}; {cost.words}"
-        who = culprit("stage", str(cause.stage))
-        told = case.finding("stage_imbalance", who, first, last, lost_s=cost.lost_s, score=margin, evidence=evidence)
-        return Proposal(finding=told, gain=cause.gain)
-    evidence = f"{_say_late(case, cause)} {steps}, and all others wait for it; {sure}; {cost.words}"
-    members = _with_mates(case, cause, causes)
-    who = case.name_worker(members)
-    told = case.finding("slow_compute", who, first, last, lost_s=cost.lost_s, score=margin, evidence=evidence)
-    seconds = _list_seconds(case, cause, causes, rivals)
-    stage = _find_whole_stage(case, members)
-    if stage is not None:  # Records do not show whether its hosts are slow or it got more work.
-        seconds += (Alternative(kind="stage_imbalance", culprit=culprit("stage", str(stage)), score=0.5),)
-    return Proposal(finding=told, gain=cause.gain, seconds=seconds)
-
-
-def _find_whole_stage(case: Case, members: list[int]) -> int | None:
-    """The stage that members are the whole of, where a job has several."""
-    stage = case.stage_of[members[0]]
-    whole = {e for e, s in case.stages.stage.items() if s == stage} == set(members)
-    return int(stage) if whole and is_pipeline(case) else None
-
-
-def _list_seconds(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause]) -> tuple[Alternative, ...]:
-    """Ranks and hosts on other hosts that gain nearly as much, each host once."""
-    found: dict[str, Alternative] = {}
-    for rival in rivals:
-        names = _hosts(case, rival.members)
-        if rival.gain < CLOSE_SECOND * cause.gain or rival.stage is not None or len(names) > 1:
-            continue
-        share = round(rival.gain / (rival.gain + cause.gain), 3)
-        who = case.name_worker(_with_mates(case, rival, causes))
-        found.setdefault(names.pop(), Alternative(kind="slow_compute", culprit=who, score=share))
-    return tuple(found.values())
-
-
-def _say_late(case: Case, cause: Cause) -> str:
-    if cause.late_s <= 0:
-        return f"works {100 * cause.window.mean:.1f} % longer than usual"
-    return f"comes {1000 * cause.late_s:.1f} ms late to the calls of a step"
-
-
-def _with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
-    """The ranks of a cause's host that are late at all; where all are of which anything is seen, the whole host."""
-    own = case.own_by_host[case.hosts[next(iter(cause.members))]]
-    gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
-    most = max(gains.values(), default=0.0)
-    late = [e for e, gain in gains.items() if gain >= _AS_LATE * most]
-    return sorted(cause.members if most <= 0 else own if len(late) == len(gains) else late)
-
-
-def _tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:
-    """Two hosts that gain as much, of which one is late: their hop is late, where the work of each is its own."""
-    names = sorted(_hosts(case, one.members | other.members))
-    if one.late_s <= 0 or margin < _AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
-        return []
-    cost = _price(case, one)
-    members = [e for name in names for e in sorted(case.own_by_host[name])]
-    evidence = (
-        f"all others wait for {' or '.join(names)}, {1000 * one.late_s:.1f} ms of a step in all its calls; the hop "
-        f"between the two comes last, and records do not show which of them is late; {cost.words}"
-    )
-    who = culprit("group", ",".join(case.address(e) for e in members))
-    window = one.window
-    told = case.finding(
-        "slow_compute", who, window.first, window.last, lost_s=cost.lost_s, score=margin, evidence=evidence
-    )
-    return [Proposal(finding=told, gain=one.gain)]
-
-
 def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
     """The job, where another host or replica is the last one in each step of a part of the observation."""
     window = uneven.window
@@ -384,7 +297,7 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
     # Each step in which another one is last speaks against the best of them, by no more than a step with a cause costs.
     best = gain[gain.sum(axis=1).argmax()]
     sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
-    if sure < _AHEAD:
+    if sure < AHEAD:
         return []
     if varies:  # Before the first slow step and after the last one someone is late in steps that are not longer, too.
         window = _find_stretch((turns.gain + turns.elsewhere).max(axis=0) - float(np.log(len(turns.candidates))))
@@ -404,7 +317,7 @@ def _is_work_uneven(case: Case, turns: Scores, inside: slice) -> bool:
         return bool(np.median(gain) > PER_STEP + np.log(len(turns.candidates)))
     by_hosts: dict[frozenset[str], list[int]] = {}
     for i, one in enumerate(turns.candidates):
-        by_hosts.setdefault(frozenset(_hosts(case, one.members)), []).append(i)
+        by_hosts.setdefault(frozenset(hosts_of(case, one.members)), []).append(i)
     if len(by_hosts) < levels.MIN_SAMPLES:
         return False
     late = np.sort([turns.share[own, inside].max(axis=0) for own in by_hosts.values()], axis=0)

@@ -89,11 +89,14 @@ def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: 
     moment = float(free["first"].min())  # type: ignore[arg-type]
     missing = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment + margin_ns))
     touched = [{case.hosts[int(s)], case.hosts[int(d)]} for s, d in missing.select("src", "dst").iter_rows()]
+    first: dict[str, float] = {}
+    for endpoint, due in free.select("src", "first").iter_rows():
+        host = case.hosts[int(endpoint)]
+        first[host] = min(first.get(host, float("inf")), due)
     owed = stands.due.filter("owed").join(free.select("src"), on="src", how="semi")
-    first = {case.hosts[int(e)]: float("inf") for e in free["src"]}
     for src, dst, due in owed.select("src", "dst", "due").iter_rows():
-        takes = case.stages.stage.get(src) != case.stages.stage.get(dst)
-        for host in {case.hosts[src], case.hosts[dst if takes else src]} & first.keys():
+        host = case.hosts[dst]
+        if host in first and case.stages.stage.get(src) != case.stages.stage.get(dst):
             first[host] = min(first[host], due)
     nats = {h: sum(h in t for t in touched) - (due - moment) / margin_ns for h, due in first.items()}
     for host, num in _count_behind(case, stands, set(nats)).items():
@@ -108,7 +111,7 @@ def _count_behind(case: Case, stands: Standstill, suspected: set[str]) -> dict[s
 
     Hosts that are not suspected show how many these are; else the one that misses fewest.
     """
-    num = dict.fromkeys(case.own_by_host, 0)
+    num = dict.fromkeys([*suspected, *(case.hosts[e] for e in stands.behind)], 0)
     for endpoint, less in stands.behind.items():
         num[case.hosts[endpoint]] += less
     others = [less for host, less in num.items() if host not in suspected]
@@ -140,14 +143,15 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
 
 
 def _find_two_alike(case: Case, stands: Standstill, odds: dict[str, float], host: str, sure: float) -> list[list[int]]:
-    """The endpoints of two hosts that owe each other messages, of which surely one stopped and neither surely did.
+    """The endpoints of two hosts that owe each other messages, of which surely one stopped and either as likely.
 
     `odds` are those of all hosts but `host`.
     """
     second = max(odds, key=lambda h: odds[h], default=host)
     owed = stands.due.filter("owed").select("src", "dst").unique()
     between = any({case.hosts[s], case.hosts[d]} == {host, second} for s, d in owed.iter_rows())
-    alike = sure < levels.SHARE_LARGE and sure + odds.get(second, 0.0) >= levels.SHARE_NEARLY_ALL
+    chance = odds.get(second, 0.0)
+    alike = chance >= levels.SHARE_LARGE * sure and sure + chance >= levels.SHARE_NEARLY_ALL
     if not (between and alike and len(case.own_by_host) > _TWO):
         return []
     return [sorted(case.own_by_host[h]) for h in (host, second)]
