@@ -523,14 +523,6 @@ def test_who_is_late_beyond_chance_in_four_steps_of_ten_was_not_always_late(monk
         assert find(monkeypatch, place(), replace(ring(late), scale_s=0.05)) == told
 
 
-@pytest.mark.parametrize(("second", "told"), [(0.03, 1), (0.12, 0)])
-def test_where_only_work_tells_who_always_was_late_it_is_clearly_ahead(
-    monkeypatch: pytest.MonkeyPatch, second: float, told: int
-) -> None:
-    late = late_in(2, slice(None), 0.3) + late_in(1, slice(None), second)
-    assert len(find(monkeypatch, place(), ring(late, per_work=True))) == told
-
-
 def test_where_another_is_late_in_each_step_the_load_is_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
     late = np.zeros((4, STEPS))
     for step in range(4, STEPS):

@@ -163,16 +163,11 @@ def test_the_only_hop_that_nobody_began_has_two_ends(
     assert stopped._find_ends_of_hop(case, stand(*owed, stuck=stuck), 1, MARGIN) == found
 
 
-def test_two_hosts_that_owe_each_other_as_much_at_one_moment_are_both_named() -> None:
-    found = name_first_to_stop(CASE, stand((0, 1, 100), (1, 0, 100), (2, 3, 200)))
-    assert found.culprit.id == "10.0.0.1,10.0.1.1" and found.score == 0.95
-
-
 def test_lost_records_do_not_tell_which_of_two_hosts_stopped() -> None:
     owed = ((0, 1, 100), (1, 0, 100))
-    lossy = name_first_to_stop(CASE, stand(*owed, behind={0: 9, 1: 4, 2: 6, 3: 7}))
-    assert lossy.culprit.id == "10.0.0.1,10.0.1.1"
-    assert name_first_to_stop(CASE, stand(*owed, behind={0: 40, 1: 4, 2: 6, 3: 7})).culprit.id == "h0"
+    assert name_first_to_stop(CASE, stand(*owed, behind={0: 9, 1: 4, 2: 6, 3: 7})).score < 0.6
+    sure = name_first_to_stop(CASE, stand(*owed, behind={0: 40, 1: 4, 2: 6, 3: 7}))
+    assert sure.culprit.id == "h0" and sure.score > 0.9
 
 
 def test_who_was_free_to_send_may_have_stopped_before_it_took_what_was_due_earlier() -> None:

@@ -24,7 +24,6 @@ from prism.observe.findings.windows import Window, spread_of
 from prism.records.findings import Culprit, FindingKind
 
 _TIED = 0.9  # of what the best gains: one that gains as much is not told apart
-_CLEARLY_AHEAD = levels.SHARE_LARGE  # the same where nothing but work that always was longer tells of it
 _LATE = levels.ONE_PERCENT  # of a step, or of the work: what is less is nobody's trouble
 _ALWAYS_LATE = levels.SHARE_SMALL  # the same where it always was so: ranks differ by design and by chance
 _BETWEEN = 0.2  # of how late the last one is: others that are so late have uneven work, too
@@ -94,13 +93,12 @@ def _choose(
     if longer is not None and (is_either or not is_pipeline(case)) and _waits_hardly(best, longer):
         return []
     if rival is not None and is_either:
-        if longer is None and not are_of_larger_group(case, hosts_of(case, best.members | rival.members)):
-            return []
+        hosts = hosts_of(case, best.members | rival.members)
+        if longer is None and (is_pipeline(case) or not are_of_larger_group(case, hosts)):
+            return []  # One of them is the last by design.
         others = [c for c in rivals if _apart(case, c, rival)]
         return tell_two(case, best, rival, best.lead(others[0] if others else None))
-    # Where no steps are longer and no wait shows, ranks that differ by design are ahead of each other, too.
-    least = AHEAD if longer is not None or best.of_wait > 0 else _CLEARLY_AHEAD
-    return [tell_late(case, best, causes, rivals, margin)] if margin >= least else []
+    return [tell_late(case, best, causes, rivals, margin)] if margin >= AHEAD else []
 
 
 def _is_awaited(scores: Scores, cause: Cause) -> bool:

@@ -57,7 +57,6 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     if not ends and not _wait_for_receivers(case, stands):
         head = head if num_stuck else _who_did_not_take(stands, head, AT_ONCE * usual_ns)
         ends = _find_both_ends(case, stands, head, AT_ONCE * usual_ns)
-    ends = ends or _find_two_alike(case, stands, odds, case.hosts[head], sure)
     if ends:
         named = " and ".join(_name_stopped(case, end).id for end in ends)
         why = f"the first message that never came is between {named}; records do not show which of them stopped"
@@ -140,21 +139,6 @@ def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float
         for e, due in free.select("src", "first").iter_rows()
     )
     return rows[0][-1]
-
-
-def _find_two_alike(case: Case, stands: Standstill, odds: dict[str, float], host: str, sure: float) -> list[list[int]]:
-    """The endpoints of two hosts that owe each other messages, of which surely one stopped and either as likely.
-
-    `odds` are those of all hosts but `host`.
-    """
-    second = max(odds, key=lambda h: odds[h], default=host)
-    owed = stands.due.filter("owed").select("src", "dst").unique()
-    between = any({case.hosts[s], case.hosts[d]} == {host, second} for s, d in owed.iter_rows())
-    chance = odds.get(second, 0.0)
-    alike = chance >= levels.SHARE_LARGE * sure and sure + chance >= levels.SHARE_NEARLY_ALL
-    if not (between and alike and len(case.own_by_host) > _TWO):
-        return []
-    return [sorted(case.own_by_host[h]) for h in (host, second)]
 
 
 def _wait_for_receivers(case: Case, stands: Standstill) -> bool:
