@@ -126,7 +126,8 @@ def list_clocks(
     if rests or micro.any() or not any(c.gradients or c.reduced for c in clocks):
         return clocks
     klass = size_up(streams["bytes"].to_numpy())[row]
-    times = {c.name: _time_update(c, start, silence, klass) for c in clocks if c.name.endswith("start")}
+    first = [c for c in clocks if c.name.endswith("start") and gradients and c.name.startswith(f"dp {gradients.size} ")]
+    times = {c.name: _time_update(c, start, silence, klass) for c in first}
     return [replace(c, update=times.get(c.name, 0.0)) for c in clocks]
 
 
