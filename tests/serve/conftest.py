@@ -16,6 +16,7 @@ from served_folder import make_folder
 from starlette.testclient import TestClient
 
 from prism.serve.web.app import AppConfig, create_app
+from prism.serve.web.guard import GuardConfig
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +27,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def client(served: Path) -> Iterator[TestClient]:
-    """The application without a socket."""
-    with TestClient(create_app(AppConfig(folder=served)), base_url="http://127.0.0.1") as session:
+    """The application without a socket; on a busy machine its answers may take long."""
+    app = create_app(AppConfig(folder=served, guard=GuardConfig(most_seconds=600.0)))
+    with TestClient(app, base_url="http://127.0.0.1") as session:
         yield session
 
 
