@@ -58,7 +58,7 @@ class PlainStage:
     variables: dict[str, str] = field(default_factory=dict)
     hosts: int = 1  # on a cluster
     place: Place = field(default_factory=PLACE.get)
-    timeout_s: float = 300.0
+    timeout_s: float = 600.0
     supervisor: subprocess.Popen[bytes] | None = None
 
     @property

@@ -54,7 +54,7 @@ class Stage:
     job: Job
     settings: dict[str, Any] = field(default_factory=dict)
     launcher: str = "local"
-    timeout_s: float = 240.0
+    timeout_s: float = 600.0  # a busy machine takes long
     supervisor: subprocess.Popen[bytes] | None = None
     hurt_at_s: float = 0.0
     hurt_at_step: int = -1
