@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
 
-from prism.observe.jobs.grouping import _is_handed_back, recognise_jobs
+from prism.observe.jobs.grouping import _is_handed_back, _starts_of, recognise_jobs
 from prism.observe.traffic.preparation import prepare_traffic
 
 MB = 1e6
@@ -74,3 +77,19 @@ def test_steps_of_many_micro_batches_are_as_long_as_it_takes_until_the_next_grad
     )
     (job,) = recognise_jobs(prepare_traffic(flows.sort("start_ns"), None))
     assert job.period_ns == pytest.approx(6.3e8, rel=0.02)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_messages_that_began_to_wait_begin_when_they_would_have_if_they_did_not(always: bool) -> None:
+    """Bursts of three messages of 4 ms every 200 ms; the first of each waits for 80 ms, always or since the sixth."""
+    step = np.arange(12)
+    waits = 80 * (always | (step > 5))
+    start = (200 * step[:, None] + np.stack([0 * step, 4 + waits, 8 + waits], axis=1)).ravel()
+    end = (200 * step[:, None] + np.stack([4 + waits, 8 + waits, 12 + waits], axis=1)).ravel()
+    traffic: Any = SimpleNamespace(
+        messages=pl.DataFrame({"start_ns": start, "end_ns": end}), rows_of_stream=lambda stream: np.arange(len(start))
+    )
+    inside = _starts_of(traffic, 0).reshape(12, 3) - 200 * step[:, None]
+    assert (inside[:, 0] == (0 if always else waits)).all() and (
+        inside[:, 1:] == start.reshape(12, 3)[:, 1:] - 200 * step[:, None]
+    ).all()

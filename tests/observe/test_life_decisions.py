@@ -104,13 +104,31 @@ def make_step_template(layers_of_last: int, *, usual: int = LAYERS, differing: f
 )
 def test_ranks_disagree_by_more_than_lost_records_explain(sent: list[int], differing: float, disagree: bool) -> None:
     template = replace(make_step_template(3, differing=differing), alike=np.zeros(len(sent), np.int64))
-    assert life._ranks_disagree(template, np.array(sent), replace(CONFIG, disagreeing=0.09)) is disagree
+    assert life._ranks_disagree(template, np.array(sent), 0, replace(CONFIG, disagreeing=0.09)) is disagree
 
 
 def test_ranks_are_compared_with_those_that_do_the_same() -> None:
     template = replace(make_step_template(3), alike=np.repeat([0, 1], 20))
-    assert not life._ranks_disagree(template, np.repeat([3, 1], 20), CONFIG)
-    assert life._ranks_disagree(template, np.r_[np.repeat([3, 1], 20)[:-6], [2] * 6], CONFIG)
+    assert not life._ranks_disagree(template, np.repeat([3, 1], 20), 0, CONFIG)
+    assert life._ranks_disagree(template, np.r_[np.repeat([3, 1], 20)[:-6], [2] * 6], 0, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("sent", "disagree"),
+    [
+        ((8, 2), True),  # 8 of 32 streams between stages; of all 128 they are 6 of 100
+        ((7, 6), False),  # as when any step has sent as much
+    ],
+)
+def test_few_stages_that_disagree_are_seen_in_a_job_of_many_gradients(sent: tuple[int, int], disagree: bool) -> None:
+    """32 streams pass eight messages on in each step, one after the other, then 96 sum gradients."""
+    rows = np.tile(np.r_[np.tile(np.arange(32), 8), np.arange(32, 128)], 4)
+    begin = len(rows) // 4 * np.arange(4)
+    template = replace(
+        make_step_template(3), start=np.arange(len(rows)), row=rows, begin=begin, until=begin + len(rows) // 4,
+        usual=np.repeat([8, 1], [32, 96]), alike=np.repeat([0, 1], [32, 96]),
+    )  # fmt: skip
+    assert life._ranks_disagree(template, np.repeat([*sent, 0], [24, 8, 96]), 3, CONFIG) is disagree
 
 
 def test_a_job_may_end_where_usual_steps_rest_half_as_long_as_ever() -> None:

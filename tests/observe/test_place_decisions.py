@@ -517,6 +517,21 @@ def test_pairs_of_many_messages_without_a_pace_wait_for_one_that_has_it(monkeypa
         assert scene is not None and sorted(scene.slow) == counted
 
 
+@pytest.mark.parametrize(("units", "once", "found"), [
+    ([0, 0, 1, 1], (0, 1), []),  # all hops of a ring
+    ([0, 0, 1, 1], (0,), [0, 1]),  # more messages of its other hop are slow
+    ([0, 0, 0, 1], (0, 1), [0, 1]),  # a third hop of the ring is quick
+])  # fmt: skip
+def test_where_one_message_in_a_step_is_slow_of_all_hops_of_a_collective_they_wait_for_a_rank(
+    units: list[int], once: tuple[int, ...], found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_is_felt", lambda case, pair: True)
+    transfers = make_transfers(units=units, against_like=np.ones((HOSTS, STEPS)))
+    slow = [replace(slow_pair(row), unpaced=True, once=row in once) for row in range(2)]
+    scene = network.find_scene(make_case([1.0] * STEPS), transfers, slow, None)
+    assert ([] if scene is None else sorted(scene.slow)) == found
+
+
 @pytest.mark.parametrize(("others", "found"), [(0.0, [0, 1]), (0.5, [])])
 def test_a_pair_of_stages_that_is_always_slow_is_told_where_others_do_not_differ(
     others: float, found: list[int]

@@ -171,9 +171,23 @@ def test_what_comes_to_one_rank_of_a_host_holds_up_all_that_share_its_tensors() 
     )  # fmt: skip
     tensors, blocks = SimpleNamespace(value=1), SimpleNamespace(value=None)
     case: Any = SimpleNamespace(
-        calls=calls, hosts=list("aabb"), steps=SimpleNamespace(height=1), stages=SimpleNamespace(chains=()), gpus=4,
-        own_by_host={"a": {0, 1}, "b": {2, 3}}, layout=SimpleNamespace(tp=tensors, cp=blocks),
+        calls=calls, hosts=list("aabb"), steps=pl.DataFrame({"start_ns": [0]}), stages=SimpleNamespace(chains=()),
+        own_by_host={"a": {0, 1}, "b": {2, 3}}, layout=SimpleNamespace(tp=tensors, cp=blocks), gpus=4,
+        pause_s=np.zeros(1),
     )  # fmt: skip
     assert [gap[2] for gap in _measure_gaps(case)] == [90, 90]
     tensors.value = 2
     assert [gap[2] for gap in _measure_gaps(case)] == [10, 10]
+
+
+def test_a_pause_between_two_steps_is_no_lateness() -> None:
+    """The ring saves for 5 s after the 15th step: nobody comes later to the 16th than to others."""
+    flows, topology = write_job(RING)
+    saved = int(open_only_case(RING).steps["start_ns"][15])
+    later = pl.when(pl.col("start_ns") >= saved).then(5_000_000_000).otherwise(0)
+    traffic = prepare_traffic(flows.with_columns(pl.col("start_ns", "end_ns") + later), topology)
+    (found,) = study_jobs(traffic, recognise_jobs(traffic))
+    case = open_case(traffic, found, int(traffic.messages["end_ns"].to_numpy().max()))
+    sent, _ = _measure_gaps(case)
+    longest = [float(np.nanmax(sent[case.calls.step == step])) for step in (15, 16)]
+    assert case.pause_s.max() > 4 and longest[0] < 1.5 * longest[1]

@@ -201,6 +201,26 @@ def test_a_pause_longer_than_a_step_belongs_to_none_unless_the_step_waits_for_st
     assert waited == [400.0 if i % 5 == 4 and i < 5 * often else 100.0 for i in range(20)]
 
 
+@pytest.mark.parametrize(("written_ms", "last"), [(200, 400.0), (5, 100.0)])
+def test_a_pause_after_which_the_job_saves_as_long_is_one_in_which_it_copied_its_weights(
+    written_ms: int, last: float
+) -> None:
+    """A few numbers that are written after an evaluation are no save."""
+    begins = pause_once(300)
+    saves = pl.DataFrame({"start_ns": [begins[6] + 5 * MS], "end_ns": [begins[6] + (5 + written_ms) * MS]})
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
+    assert found == [100.0] * 5 + [last] + [100.0] * 6
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_pause_of_a_fiftieth_of_a_step_is_told_by_what_is_saved_in_it(saved: bool) -> None:
+    begins = STEP * np.arange(12) + 2 * MS * (np.arange(12) // 3)
+    paused = begins[3::3]
+    saves = pl.DataFrame({"start_ns": paused - MS, "end_ns": paused + 50 * MS}) if saved else None
+    found = lengths_ms(find_steps(send_gradients(begins), STREAMS, STEP, saves))
+    assert found[2::3][:3] == ([102.0] * 3 if saved else [100.0] * 3)
+
+
 def test_what_is_left_after_the_last_boundary_is_what_the_last_step_lacks() -> None:
     # In the last step one bucket comes late, after a silence as long as that between steps.
     sent = send_gradients(STEP * np.arange(20))

@@ -306,6 +306,27 @@ def test_a_job_that_began_no_other_step_does_not_stand_still() -> None:
     assert find_standstill(begun, 14, until + 60 * MS) is not None
 
 
+def test_the_step_that_breaks_off_may_be_longer_than_others() -> None:
+    case = make_ring(15, left_out=drop_from(3, 14, but=(0, 1, 3)), until_s=60)
+    for waited_ms, owes in ((450, True), (1300, True), (1600, False)):  # a usual step lasts 1200 ms
+        found = find_standstill(case, 13, int(case.steps["start_ns"][14]) + waited_ms * MS)
+        assert (found is not None and 2 in found.due.filter("owed")["src"]) is owes
+
+
+def test_a_message_of_a_usual_size_is_of_its_own_kind_whatever_is_due_at_the_same_time() -> None:
+    """Hosts pass messages on at 100 and 900 ms of a step and exchange gradients 0.1 ms later; the sixth step stops."""
+    rows = [(h, i, at) for i in range(6) for h in range(2) for at in ((100, 900) if i < 5 else (100,))]
+    # The last gradients come 0.1 ms early, when the last message between stages is due.
+    late = [(h, i, 900.1 if i < 4 else 900.0) for i in range(5) for h in range(2)]
+    sent = [
+        make_messages([(h, t := BEGIN + round((i * 1000 + at) * MS), t + MS, i) for h, i, at in own], kind)
+        for own, kind in ((rows, "pp"), (late, "dp"))
+    ]
+    case = make_case([1.0] * 6, pl.concat([sent[0], sent[1].with_columns(pl.col("stream") + HOSTS)]))
+    found = find_standstill(case, 4, BEGIN + 5200 * MS)
+    assert found is not None and found.due.filter("owed")["due"].min() == pytest.approx(1900 * MS)
+
+
 # -- what a silence tells
 
 

@@ -73,19 +73,20 @@ def test_hops_of_short_collectives_and_steps_of_one_hop_alone_do_not_count() -> 
 def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
     slow = {0: make_slow(0)}
     lead = np.zeros((RING, STEPS))
-    assert compare_paces(make_ring(lead, [4.0, 4.1, 4.2]), slow) == ({0}, set(), {0})
-    assert compare_paces(make_ring(lead, [2.0, 6.0, 12.0]), slow) == (set(), {0}, {0})
-    assert compare_paces(make_ring(lead, [4.0, 4.1]), slow) == (set(), set(), set())  # six messages are few
-    assert compare_paces(make_ring(lead, [4.0] * 3 + [1.0] * 4), slow) == (set(), set(), {0})  # most are quick
+    assert compare_paces(make_ring(lead, [4.0, 4.1, 4.2]), slow) == ({0}, set(), {0}, set())
+    assert compare_paces(make_ring(lead, [2.0, 6.0, 12.0]), slow) == (set(), {0}, {0}, set())
+    assert compare_paces(make_ring(lead, [4.0, 4.1]), slow) == (set(), set(), set(), set())  # six messages are few
+    assert compare_paces(make_ring(lead, [4.0] * 3 + [1.0] * 4), slow) == (set(), set(), {0}, set())  # most are quick
+    assert compare_paces(make_ring(lead, [40.0] + [1.0] * 6), slow) == (set(), set(), {0}, {0})  # one waits
 
 
 def test_hops_of_one_collective_have_one_pace_or_none() -> None:
     ring = make_ring(np.zeros((RING, STEPS)), [2.0, 6.0, 12.0])
     steady = pl.when(pl.col("pair") == 0).then(pl.col("pace").clip(upper_bound=2.0)).otherwise("pace")
     ring = replace(ring, paces=ring.paces.with_columns(steady.alias("pace")))
-    assert compare_paces(ring, {0: make_slow(0), 1: make_slow(1)}) == (set(), {0, 1}, {0, 1})
+    assert compare_paces(ring, {0: make_slow(0), 1: make_slow(1)}) == (set(), {0, 1}, {0, 1}, set())
     alone = replace(ring, rows=ring.rows.with_columns(unit=pl.col("pair").cast(pl.Int64)))
-    assert compare_paces(alone, {0: make_slow(0), 1: make_slow(1)}) == ({0}, {1}, {0, 1})
+    assert compare_paces(alone, {0: make_slow(0), 1: make_slow(1)}) == ({0}, {1}, {0, 1}, set())
 
 
 def _touch(src: int, dst: int, *switches: str) -> set[Suspect]:

@@ -41,6 +41,19 @@ def test_the_first_stage_works_from_when_anything_last_ended_there_wherever_step
     assert found[0] == found[1] == [round(79.8 * MS)]
 
 
+def test_a_pause_before_a_step_is_no_work_of_its_first_stage() -> None:
+    """Five steps of 100 ms; before the fourth the job saves for 200 ms."""
+    stages = StageMap(stage={0: 0, 1: 1}, chains=((0, 1),), confidence=1.0)
+    begin = np.array([0, 100, 200, 500, 600]) * MS
+    sent = [
+        write_pipeline(1.0).with_columns(pl.col("start_ns", "end_ns") + at, step=pl.lit(i, pl.Int32))
+        for i, at in enumerate(begin.tolist())
+    ]
+    steps = pl.DataFrame({"index": range(5), "start_ns": begin, "end_ns": np.append(begin[1:], 700 * MS)})
+    work = measure_work(pl.concat(sent), stages, np.arange(8), steps).filter(pl.col("phase") == "forward")
+    assert work.filter(pl.col("step") > 0)["work_ns"].to_list() == [round(79.8 * MS)] * 4
+
+
 def test_ranks_that_pass_blocks_of_a_sequence_come_to_collectives_together() -> None:
     rows = [(h, (h + 1) % 4, kind, (30 + h) * MS, 40 * MS) for h in range(4) for kind in ("cp", "dp")]
     frame = pl.DataFrame(rows, schema=["src", "dst", "kind", "start_ns", "end_ns"], orient="row").with_columns(

@@ -15,7 +15,7 @@ from prism.observe.findings.collectives import number_sizes, place_calls
 from prism.observe.jobs.grouping import ObservedJob
 from prism.observe.parallelism.stages import StageMap
 from prism.observe.steps.life import LifeConfig, StepTemplate, make_template
-from prism.observe.steps.work import measure_work
+from prism.observe.steps.work import find_pauses, measure_work
 from prism.observe.traffic.numbering import number_places
 from prism.records.findings import Culprit, CulpritType, Finding, FindingKind
 from prism.records.layout import Layout
@@ -102,9 +102,7 @@ class Case:
         end, start = self._until_ns, self.steps["start_ns"].to_numpy()
         last = np.where(last < 0, start, np.minimum(last, end))
         silent: Floats = (end - last) / 1e9
-        usual = float(np.median(silent))
-        step = float(np.median(end - start)) / 1e9
-        return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
+        return find_pauses(silent, float(np.median(end - start)) / 1e9)
 
     @cached_property
     def saving(self) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,9 +44,21 @@ def find_scene(
     felt = [p for p in slow if p.sound and not p.early and _is_felt(case, p)]
     if transfers is None or not felt:
         return None
-    # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it.
-    paced = any(p.even for p in felt)
-    return set_scene(case, transfers, slow, [p for p in felt if not (paced and p.unpaced)], routes)
+    # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it, and
+    # where one message in a step is slow of all hops of a collective they wait for a rank.
+    paced, waiting = any(p.even for p in felt), _find_waiting(transfers, slow)
+    felt = [p for p in felt if not (paced and p.unpaced) and (p.pair, p.kind) not in waiting]
+    return set_scene(case, transfers, slow, felt, routes) if felt else None
+
+
+def _find_waiting(transfers: Transfers, slow: list[SlowPair]) -> set[tuple[int, str]]:
+    """Pairs and kinds of collectives of nearly all hops of which one message in a step is slow."""
+    once = {(p.pair, p.kind) for p in slow if p.once}
+    units: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for pair, kind, unit in transfers.rows.select("pair", "kind", "unit").iter_rows():
+        units[unit].add((pair, kind))
+    waiting = [rows for rows in units.values() if len(rows & once) >= max(levels.SHARE_LARGE * len(rows), 2)]
+    return set().union(*waiting)
 
 
 def find_network(scene: Scene, others: Sequence[Scene] = ()) -> list[Proposal]:

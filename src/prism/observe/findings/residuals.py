@@ -86,7 +86,7 @@ def _compare_waits(
 
 
 def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
-    """By message of the calls the time since anything ended at its sender, and at its receiver."""
+    """By message of the calls the time since anything ended at its sender, and at its receiver, without pauses."""
     calls = case.calls
     src, dst, start = calls.src[calls.row], calls.dst[calls.row], calls.start
     ends = _end_exchanges(case)
@@ -95,6 +95,10 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
     done = np.concatenate([line[side] + end for side, end in zip((src, dst), ends, strict=True)])
     done.sort(kind="stable")  # Those of one connection are in order, which this way of sorting makes use of.
     sent, taken = (_look_back(done, line[side] + int(start.min()), line[side] + start) for side in (src, dst))
+    # The first messages of a step come after the pause that follows the one before.
+    inside = start - case.steps["start_ns"].to_numpy()[calls.step]
+    paused = np.append(0.0, case.pause_s[:-1] * 1e9)[calls.step]
+    sent, taken = (np.where(gap > inside, np.maximum(gap - paused, inside), gap) for gap in (sent, taken))
     return sent, taken
 
 

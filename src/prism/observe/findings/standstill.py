@@ -17,6 +17,7 @@ _USUAL_SIZE = levels.MIN_COMPARED  # messages of a pair of one size
 _SMALLEST = 0.05  # quantile: sampled sizes differ by chance
 _TEMPLATES = levels.MIN_SAMPLES  # steps that tell when each message is due
 _LATE = levels.SHARE_SMALL  # of a step: how far from when it is due a message may come
+_LONGER = levels.SHARE_MINOR  # of a step: by how much one that breaks off is longer, where some go on for longer
 _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the one before
 
 
@@ -56,7 +57,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     """
     starts = case.steps["start_ns"].to_numpy()
     usual = round(float(np.median(case.length_s)) * 1e9)
-    while last + 1 < len(starts) and starts[last + 1] <= until and until > starts[last] + 2 * usual:
+    while last + 1 < len(starts) and starts[last + 1] <= until and until > starts[last] + (2 + _LONGER) * usual:
         last += 1
     start_ns = int(starts[last])
     followed = last + 1 < len(starts) and starts[last + 1] <= until
@@ -75,7 +76,8 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
         strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
     )  # fmt: skip
     # What was cut short has a size of its own, and is of the kind that was due when it came.
-    sent = sent.with_columns(kind=pl.coalesce("due_kind", "kind"))
+    odd = pl.col("seen") < _USUAL_SIZE
+    sent = sent.with_columns(kind=pl.when(odd).then(pl.coalesce("due_kind", "kind")).otherwise("kind"))
     stuck = _find_stuck(case, sent, start_ns + length_ns, until)
     if stuck.is_empty() and sent.filter(pl.col("due") >= length_ns)["src"].n_unique() < _FEW:
         return None

@@ -56,6 +56,7 @@ class SlowPair:
     early: bool  # done before others of its collectives, which hold it up
     even: bool  # many messages, most of those sent meanwhile, take one time a byte
     unpaced: bool = False  # of many messages sent meanwhile not most take one time a byte
+    once: bool = False  # of these one in a step takes most of what is more: it waits
     slow_steps: tuple[int, ...]
 
 
@@ -152,11 +153,12 @@ def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
         for r, p in best.items()
     }
     last = find_last(transfers, {r: list(p.slow_steps) for r, p in best.items()})
-    even, uneven, many = compare_paces(transfers, best)
+    even, uneven, many, once = compare_paces(transfers, best)
     return [
-        replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even, unpaced=r in many - even)
+        replace(p, sound=sound[r] and r not in uneven, early=r not in last, even=r in even, unpaced=r in many - even,
+                once=r in once - even)
         for r, p in best.items()
-    ]
+    ]  # fmt: skip
 
 
 def _find_differing(transfers: Transfers, excess: Floats) -> set[str]:
@@ -166,14 +168,15 @@ def _find_differing(transfers: Transfers, excess: Floats) -> set[str]:
     return {k for k in set(kinds) & set(BY_DESIGN) if np.mean(usual[kinds == k] <= _SLOWER) < levels.SHARE_LARGE}
 
 
-def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], set[int], set[int]]:
-    """Slow rows whose slow messages are many and of one pace, hops whose are not, and rows that send many.
+def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], ...]:
+    """Slow rows whose slow messages are many and of one pace, hops whose are not, rows that send many, and those of
+    them of which one message takes most of what is more in a slow step.
 
     A late rank has no pace.
     Hops of a collective share one fate: where half of the slow ones have no pace, none has.
     """
     if not best:
-        return set(), set(), set()
+        return set(), set(), set(), set()
     steps = pl.DataFrame(
         [(row, p.pair, p.kind, list(p.slow_steps)) for row, p in best.items()],
         {"row": pl.Int64, "pair": transfers.paces["pair"].dtype, "kind": pl.String, "step": pl.List(pl.Int32)},
@@ -190,6 +193,10 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     many = set(paces.filter(pl.col("sent") >= _FEW)["row"].to_list())
     found = paces.filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
     found = found.group_by("row", "sent").agg(spread.alias("spread"), pl.len().alias("num"))
+    more = (pace - pl.col("usual")).clip(lower_bound=0)
+    largest = paces.filter(slow).group_by("row", "step").agg(more.max() / more.sum())
+    largest = largest.group_by("row").agg(pl.col("pace").median()).filter(pl.col("pace") >= levels.SHARE_LARGE)
+    once = many & set(largest["row"].to_list())
     found = found.join(own, on="row", how="left").filter(pl.col("num") >= _FEW)
     limit = (_OWN_SPREAD * pl.col("own").fill_null(1.0)).clip(_ONE_PACE, _ANY_PACE)
     even = set(found.filter((pl.col("spread") <= limit) & (2 * pl.col("num") > pl.col("sent")))["row"].to_list())
@@ -198,7 +205,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     hops = [row for row, p in best.items() if p.kind not in POINT_TO_POINT]
     slow_hops, uneven_hops = (Counter(unit[row] for row in rows) for rows in (hops, uneven.intersection(hops)))
     uneven = {row for row in hops if 2 * uneven_hops[unit[row]] >= slow_hops[unit[row]]}
-    return even - uneven, uneven, many
+    return even - uneven, uneven, many, once
 
 
 def _at_one_time(pair: SlowPair, other: SlowPair | None) -> bool:

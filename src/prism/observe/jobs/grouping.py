@@ -14,6 +14,7 @@ from prism.observe import levels
 from prism.observe.jobs.same_job import are_same_job
 from prism.observe.jobs.small_messages import time_small_messages
 from prism.observe.jobs.step_counts import StreamStarts, choose_period, time_rests_of
+from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.period import Times, pack_starts
 from prism.observe.traffic.storage import find_hubs
 from prism.observe.traffic.table import Traffic
@@ -312,8 +313,18 @@ def _choose_some(values: Ints, most: int) -> Ints:
 
 
 def _starts_of(traffic: Traffic, stream: int) -> Times:
-    starts: Times = traffic.messages["start_ns"].to_numpy()[traffic.rows_of_stream(stream)]
-    return starts
+    """When the messages of a stream begin; where they began or ceased to wait, when they would have without that.
+
+    A rank that gets slow keeps the first calls of all others waiting; what always waits is part of how a step goes.
+    """
+    own = traffic.rows_of_stream(stream)
+    start, end = (traffic.messages[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
+    took, quarter = end - start, (start[-1] - start[0]) // 4
+    early, late = took[start <= start[0] + quarter].max(), took[start >= start[-1] - quarter].max()
+    waits = took > levels.RATIO_FAR * min(early, late)
+    if waits.sum() < levels.MIN_SAMPLES:
+        return start
+    return np.sort(np.where(waits, end - int(take_median(took)), start))
 
 
 def _small_streams(traffic: Traffic, small: pl.DataFrame) -> list[StreamStarts]:

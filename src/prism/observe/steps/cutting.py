@@ -126,6 +126,11 @@ class Sent:
         last = end - (_SPREAD * (end - begin)).astype(np.int64)
         return (self.share_saving(begin, end) >= _SAVING) & (self.share_saving(last, end) >= _SAVING)
 
+    def saves_at_once(self, begin: Times, length: Times) -> NDArray[np.bool_]:
+        """Whether the job begins to write to storage after a pause of a length, for about as long: it made a copy."""
+        soon = begin + (_SPREAD * length).astype(np.int64)
+        return self.begins_saving(begin, soon) & (self.share_saving(soon, begin + length) >= _SAVING)
+
 
 def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
     """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
@@ -198,7 +203,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
     whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
     is saved. One that is longer than a step belongs to none, since the job did something else, unless it ends when all
-    is saved: then the step waits for storage.
+    is saved: then the step waits for storage; or the job begins to save when it ends: then it has copied its weights.
     """
     inside = np.flatnonzero(at < len(sent.start))
     leads = (sent.start[at[inside]] - boundaries[inside]).clip(0)
@@ -210,7 +215,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     written = sent.share_saving(boundaries[inside], until) * (until - boundaries[inside])
     # Logs and other files take less long to write.
     saves = sent.begins_saving(boundaries[inside], until) & (written >= _SAVING * (leads - lead))
-    late = (leads - lead > _PAUSE * period_ns) & (leads - lead > _UNUSUAL * unsteady)
+    late = (saves | (leads - lead > _PAUSE * period_ns)) & (leads - lead > _UNUSUAL * unsteady)
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
     lengthens = np.where(saves, *(_lengthens(leads - lead, boundaries, width)[inside] for width in (NEARBY, 1)))
     chosen = np.flatnonzero(late & lengthens & (saves | alone))
@@ -218,6 +223,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     closed, opened = boundaries.copy(), boundaries.copy()
     opened[paused] += length.astype(np.int64)
     gone = (length > _GONE * period_ns) & ~sent.waits_for_storage(boundaries[paused], opened[paused])
+    gone &= ~sent.saves_at_once(opened[paused], length.astype(np.int64))
     spread = np.minimum(_spread_of_pauses(boundaries, at, sent, typical, paused), _SPREAD * length)
     closed[paused] = np.where(gone, boundaries[paused], opened[paused] + spread.astype(np.int64))
     return closed, opened

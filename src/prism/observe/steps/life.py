@@ -146,7 +146,7 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
         return True
     if template.wanders or _sent_whole_steps(template, at_ns):
         return True
-    if _ranks_disagree(template, sent, config):
+    if _ranks_disagree(template, sent, step, config):
         return False
     # A record that lasts for a good part of a step may hide the silence that the step ends with, and where every few
     # steps are longer what is cut may be a part of a step.
@@ -188,15 +188,40 @@ def breaks_off(template: StepTemplate, at_ns: int) -> bool:
     return abs(sent - round(sent / total) * total) > template.slack
 
 
-def _ranks_disagree(template: StepTemplate, sent: Ints, config: LifeConfig) -> bool:
-    """Whether streams that do the same have sent unequally much, by more than lost records explain."""
-    middle = np.zeros(int(template.alike.max()) + 1)
-    for number in range(len(middle)):
-        middle[number] = np.median(sent[template.alike == number])
-    share = float(np.mean(sent != middle[template.alike]))
-    chance = template.differing
-    limit = chance + config.deviations * np.sqrt(max(chance * (1 - chance), 1 / len(sent)) / len(sent))
-    return bool(share > max(limit, config.disagreeing))
+def _ranks_disagree(template: StepTemplate, sent: Ints, step: int, config: LifeConfig) -> bool:
+    """Whether streams that do the same have sent unequally much, by more than lost records explain.
+
+    Few stages pass messages on in a job that sums gradients many times: of those that do the same some have then sent
+    what they never did when the job had sent as much in all.
+    """
+    kinds = [np.flatnonzero(template.alike == number) for number in range(int(template.alike.max()) + 1)]
+    middle = np.zeros(len(sent))
+    for own in kinds:
+        middle[own] = np.median(sent[own])
+    if _is_unlikely(sent != middle, template.differing, config):
+        return True
+    usual = _count_at(template, int(sent.sum()), step, config)
+    if not len(usual):
+        return False
+    never = (sent != middle) & ((sent < usual.min(axis=0)) | (sent > usual.max(axis=0)))
+    return any(_is_unlikely(never[own], template.differing, config) for own in kinds)
+
+
+def _is_unlikely(differs: NDArray[np.bool_], chance: float, config: LifeConfig) -> bool:
+    """Whether more streams differ than by chance."""
+    num = len(differs)
+    limit = chance + config.deviations * np.sqrt(max(chance * (1 - chance), 1 / num) / num)
+    return bool(np.mean(differs) > max(limit, config.disagreeing))
+
+
+def _count_at(template: StepTemplate, place: int, step: int, config: LifeConfig) -> Ints:
+    """By step before one and by stream the messages that were sent when the step had sent as many in all."""
+    found = []
+    for i in range(max(0, step - config.templates), step):
+        first, last = np.searchsorted(template.start, [template.begin[i], template.until[i]])
+        if last - first > place:
+            found.append(np.bincount(template.row[first : first + place], minlength=len(template.usual)))
+    return np.array(found)
 
 
 def _may_end_at(template: StepTemplate, place: int, step: int, config: LifeConfig) -> bool:

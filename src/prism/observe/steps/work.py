@@ -98,6 +98,7 @@ def _work_in_pipeline(
     turned = _turn(answered[0].ravel(), cell, place[asked], start[asked], end[asked]).reshape(shape)
     begin = np.where((stage == first)[:, None], sent[0], np.nan)
     begin -= _find_ready(begin, np.concatenate([src, dst]), end, steps["start_ns"].to_numpy() - origin)
+    begin -= np.where(begin > (paused := _find_paused(steps, end + origin)), paused, 0.0)
     # Where nothing passes the other stages, the step is cut elsewhere and what leaves the first stage is not its first.
     begin[:, ~((passed > 0) | (turned > 0)).any(axis=0)] = np.nan
     # Where a step seems to start with its first message, a usual forward is added; a backward is twice a forward.
@@ -116,6 +117,21 @@ def _work_in_pipeline(
         seen = pl.DataFrame({"endpoint": ranks[at], "step": when, "work_ns": table[at, when].astype(np.int64)})
         parts.append(seen.with_columns(phase=pl.lit(phase)))
     return pl.concat(parts)
+
+
+def find_pauses(silent: Floats, step: float) -> Floats:
+    """What silences around steps are longer by than is usual: a checkpoint, an evaluation; nan is not known."""
+    known = silent[~np.isnan(silent)]
+    usual = float(np.median(known)) if len(known) else 0.0
+    return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
+
+
+def _find_paused(steps: pl.DataFrame, end: Ints) -> Floats:
+    """By step how long the job paused before it; `end` is when messages end."""
+    cut, until = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+    over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
+    silent = np.where(over == -_NEVER, np.nan, (cut - over).clip(0))
+    return find_pauses(silent, float(np.median(until - cut)))
 
 
 def _find_ready(begin: Floats, rank: Ints, end: Ints, cut: Ints) -> Floats:

@@ -27,7 +27,8 @@ def judge(task: Task, limit: Limit) -> tuple[str, str]:
 
     The program only answers calls with plain values, and the test runs in a process that the program cannot reach:
     nothing but right answers passes. Where a test needs the program's own objects both run as one; then it is run
-    again with an end that must fail: a program that passes that as well has not run to its end but forged it.
+    again with an end that must fail: a program that passes that as well has not run to its end but forged it, and one
+    that does not come to its end in time has not shown that it did not.
     """
     program, test = (task["program"], task["test"]) if task["test"] else _split(task["program"])
     if test:
@@ -36,9 +37,12 @@ def judge(task: Task, limit: Limit) -> tuple[str, str]:
             return ending, text
     whole = dict(task, program=f"{program}\n{test}" if test else program)
     ending, text = _run_alone(whole, "", limit)
-    if ending == "passed" and _run_alone(whole, "raise AssertionError('the end')", limit)[0] == "passed":
+    if ending != "passed":
+        return ending, text
+    again, why = _run_alone(whole, "raise AssertionError('the end')", limit)
+    if again == "passed":
         return "failed", "it claims to have passed a test that always fails"
-    return ending, text
+    return ("passed", "") if again == "failed" else (again, why)
 
 
 def _split(source: str) -> tuple[str, str]:
