@@ -93,3 +93,13 @@ def test_messages_that_began_to_wait_begin_when_they_would_have_if_they_did_not(
     assert (inside[:, 0] == (0 if always else waits)).all() and (
         inside[:, 1:] == start.reshape(12, 3)[:, 1:] - 200 * step[:, None]
     ).all()
+
+
+def test_messages_of_a_link_that_gets_slow_do_not_wait() -> None:
+    """All messages take 4 ms, and 40 ms since the sixth burst."""
+    start = (200 * np.arange(12)[:, None] + np.array([0, 50, 100])).ravel()
+    end = start + np.repeat([4, 40], 18)
+    traffic: Any = SimpleNamespace(
+        messages=pl.DataFrame({"start_ns": start, "end_ns": end}), rows_of_stream=lambda stream: np.arange(len(start))
+    )
+    assert _starts_of(traffic, 0).tolist() == start.tolist()

@@ -315,14 +315,15 @@ def _choose_some(values: Ints, most: int) -> Ints:
 def _starts_of(traffic: Traffic, stream: int) -> Times:
     """When the messages of a stream begin; where they began or ceased to wait, when they would have without that.
 
-    A rank that gets slow keeps the first calls of all others waiting; what always waits is part of how a step goes.
+    A rank that gets slow keeps the first calls of all others waiting; what always waits is part of how a step goes, and
+    where most messages take longer a link is slow.
     """
     own = traffic.rows_of_stream(stream)
     start, end = (traffic.messages[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
     took, quarter = end - start, (start[-1] - start[0]) // 4
-    early, late = took[start <= start[0] + quarter].max(), took[start >= start[-1] - quarter].max()
-    waits = took > levels.RATIO_FAR * min(early, late)
-    if waits.sum() < levels.MIN_SAMPLES:
+    first, last = start <= start[0] + quarter, start >= start[-1] - quarter
+    waits = took > levels.RATIO_FAR * min(took[first].max(), took[last].max())
+    if waits.sum() < levels.MIN_SAMPLES or waits[first].mean() + waits[last].mean() > levels.SHARE_HALF:
         return start
     return np.sort(np.where(waits, end - int(take_median(took)), start))
 
