@@ -78,6 +78,8 @@ def test_a_slow_link_has_one_pace_and_a_late_rank_has_none() -> None:
     assert compare_paces(make_ring(lead, [4.0, 4.1]), slow) == (set(), set(), set(), set())  # six messages are few
     assert compare_paces(make_ring(lead, [4.0] * 3 + [1.0] * 4), slow) == (set(), set(), {0}, set())  # most are quick
     assert compare_paces(make_ring(lead, [40.0] + [1.0] * 6), slow) == (set(), set(), {0}, {0})  # one waits
+    even = make_ring(lead, [1.0] * 7)  # no message takes longer
+    assert compare_paces(even, slow) == (set(), set(), {0}, set())
 
 
 def test_hops_of_one_collective_have_one_pace_or_none() -> None:

@@ -44,15 +44,15 @@ def find_scene(
     felt = [p for p in slow if p.sound and not p.early and _is_felt(case, p)]
     if transfers is None or not felt:
         return None
-    # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it, and
-    # where one message in a step is slow of all hops of a collective they wait for a rank.
+    # A slow link slows most messages that pass it to one pace. Pairs of many messages that have none wait for it. Where
+    # every hop of a collective has one slow message in a step, the hops wait for a rank.
     paced, waiting = any(p.even for p in felt), _find_waiting(transfers, slow)
     felt = [p for p in felt if not (paced and p.unpaced) and (p.pair, p.kind) not in waiting]
     return set_scene(case, transfers, slow, felt, routes) if felt else None
 
 
 def _find_waiting(transfers: Transfers, slow: list[SlowPair]) -> set[tuple[int, str]]:
-    """Pairs and kinds of collectives of nearly all hops of which one message in a step is slow."""
+    """The hops, as pair and kind, of collectives nearly all hops of which have one slow message in a step."""
     once = {(p.pair, p.kind) for p in slow if p.once}
     units: dict[int, set[tuple[int, str]]] = defaultdict(set)
     for pair, kind, unit in transfers.rows.select("pair", "kind", "unit").iter_rows():

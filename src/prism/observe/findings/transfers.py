@@ -56,7 +56,7 @@ class SlowPair:
     early: bool  # done before others of its collectives, which hold it up
     even: bool  # many messages, most of those sent meanwhile, take one time a byte
     unpaced: bool = False  # of many messages sent meanwhile not most take one time a byte
-    once: bool = False  # of these one in a step takes most of what is more: it waits
+    once: bool = False  # of these one in a step takes most of the excess time: it waits
     slow_steps: tuple[int, ...]
 
 
@@ -169,11 +169,10 @@ def _find_differing(transfers: Transfers, excess: Floats) -> set[str]:
 
 
 def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[int], ...]:
-    """Slow rows whose slow messages are many and of one pace, hops whose are not, rows that send many, and those of
-    them of which one message takes most of what is more in a slow step.
+    """Slow rows whose slow messages are many and of one pace, hops whose are not, rows that send many, some of these.
 
-    A late rank has no pace.
-    Hops of a collective share one fate: where half of the slow ones have no pace, none has.
+    The last are rows of which one message takes most of the excess time of a slow step. A late rank has no pace. Hops
+    of a collective share one fate: where half of the slow ones have no pace, none has.
     """
     if not best:
         return set(), set(), set(), set()
@@ -194,7 +193,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     found = paces.filter(slow & (pace > _SLOW_PACE * pl.col("usual")))
     found = found.group_by("row", "sent").agg(spread.alias("spread"), pl.len().alias("num"))
     more = (pace - pl.col("usual")).clip(lower_bound=0)
-    largest = paces.filter(slow).group_by("row", "step").agg(more.max() / more.sum())
+    largest = paces.filter(slow).group_by("row", "step").agg((more.max() / more.sum()).fill_nan(0.0))
     largest = largest.group_by("row").agg(pl.col("pace").median()).filter(pl.col("pace") >= levels.SHARE_LARGE)
     once = many & set(largest["row"].to_list())
     found = found.join(own, on="row", how="left").filter(pl.col("num") >= _FEW)

@@ -219,7 +219,7 @@ def _count_at(template: StepTemplate, place: int, step: int, config: LifeConfig)
     found = []
     for i in range(max(0, step - config.templates), step):
         first, last = np.searchsorted(template.start, [template.begin[i], template.until[i]])
-        if last - first > place:
+        if 0 < place < last - first:  # A whole step that lacks a few messages has no such place.
             found.append(np.bincount(template.row[first : first + place], minlength=len(template.usual)))
     return np.array(found)
 

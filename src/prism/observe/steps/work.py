@@ -97,8 +97,11 @@ def _work_in_pipeline(
     cell = dst[asked] * shape[1] + step[asked]
     turned = _turn(answered[0].ravel(), cell, place[asked], start[asked], end[asked]).reshape(shape)
     begin = np.where((stage == first)[:, None], sent[0], np.nan)
-    begin -= _find_ready(begin, np.concatenate([src, dst]), end, steps["start_ns"].to_numpy() - origin)
-    begin -= np.where(begin > (paused := _find_paused(steps, end + origin)), paused, 0.0)
+    cut = steps["start_ns"].to_numpy() - origin
+    over = _find_over(end, cut)
+    begin -= _find_ready(begin, np.concatenate([src, dst]), end, over)
+    paused = find_pauses((cut - over).clip(0), float(np.median(steps["end_ns"].to_numpy() - origin - cut)))
+    begin -= np.where(begin > paused, paused, 0.0)
     # Where nothing passes the other stages, the step is cut elsewhere and what leaves the first stage is not its first.
     begin[:, ~((passed > 0) | (turned > 0)).any(axis=0)] = np.nan
     # Where a step seems to start with its first message, a usual forward is added; a backward is twice a forward.
@@ -126,22 +129,19 @@ def find_pauses(silent: Floats, step: float) -> Floats:
     return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
 
 
-def _find_paused(steps: pl.DataFrame, end: Ints) -> Floats:
-    """By step how long the job paused before it; `end` is when messages end."""
-    cut, until = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+def _find_over(end: Ints, cut: Ints) -> Floats:
+    """When the last message of the job before each step ended; nan for none."""
     over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
-    silent = np.where(over == -_NEVER, np.nan, (cut - over).clip(0))
-    return find_pauses(silent, float(np.median(until - cut)))
+    return np.where(over == -_NEVER, np.nan, over)
 
 
-def _find_ready(begin: Floats, rank: Ints, end: Ints, cut: Ints) -> Floats:
+def _find_ready(begin: Floats, rank: Ints, end: Ints, over: Floats) -> Floats:
     """When anything last ended at ranks before they begin a step, or in the job before the step; nan for never.
 
     `begin` is by rank and step, `rank` are the senders of messages and then their receivers. A step may be cut anywhere
     in a silence or before the last thing ends, and hosts hide much of what ends at a rank.
     """
-    over = np.maximum.accumulate(bound_groups(np.searchsorted(cut, end), len(cut) + 1, end)[1][:-1])
-    ready = np.tile(np.where(over == -_NEVER, np.nan, over), (len(begin), 1))
+    ready = np.tile(over, (len(begin), 1))
     row, at = np.nonzero(~np.isnan(begin))
     own = np.flatnonzero(np.bincount(row, minlength=len(begin))[rank])
     if len(row):
