@@ -25,7 +25,7 @@ KERNEL_SOURCES = (
     "observe/parallelism/connections.py",
     "observe/parallelism/message_streams.py",
     "observe/parallelism/stages.py",
-    "observe/steps/boundaries.py",
+    "observe/steps/mending.py",
     "observe/steps/spacing.py",
     "observe/timeline/spans.py",
     "observe/traffic/change_points.py",

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from prism.observe.diagnose import choose_step_streams
 from prism.observe.jobs.grouping import are_remnants
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
-from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks, mend_marks
+from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks
 from prism.observe.steps.cutting import cut_steps
 from prism.observe.steps.marks import end_bursts
+from prism.observe.steps.mending import mend_marks
 from prism.observe.timeline.drawing import begin_together
 from prism.observe.traffic.period import pack_starts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -19,27 +18,23 @@ from prism.observe.steps.marks import (
     is_reduced,
     strike_by_kind,
 )
+from prism.observe.steps.mending import EXACT, ONE_MARK, SAME_COUNT, leave_parts_out, mend_by_count
 from prism.observe.steps.spacing import list_nearby
-from prism.observe.traffic.medians import scatter, take_median
+from prism.observe.traffic.medians import take_median
 from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.period import Times
 
 Floats = NDArray[np.float64]
 
-_MISSING = levels.SHARE_SMALL  # of a step's messages that may be lost at either end of what was observed
 _AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.THREE_PER_MILLE
 _ERRATIC = levels.SHARE_MINOR  # of a step: a clock that jitters more is one only if most of its steps send as much
-_ONE_MARK = levels.SHARE_MINOR  # of a step: marks that are closer are one
 _QUIET = levels.SHARE_LARGE  # of the longest silence
-_SAME_COUNT = levels.SHARE_SMALL  # of the messages of a step
 _PAUSE = levels.SHARE_SMALL  # of a step
 _CLOSE = levels.SHARE_SMALL  # of a step
 _DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens the steps around it
 _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
-_NEAR = levels.ONE_PERCENT  # of the messages of a step
-_EXACT = levels.SHARE_MAJORITY  # share of the steps that send exactly as many messages
 _NEARLY = 0.93  # of the best clock's share of like steps that another one needs
 _TORN = levels.SHARE_LARGE  # of the messages in like steps, at least, where counts tell clocks apart
 _UPDATE = levels.ONE_PERCENT  # of a step: silence that shows where the weights are updated
@@ -70,7 +65,7 @@ class Clock:
     @property
     def is_erratic(self) -> bool:
         """Whether its marks are at odds with both time and messages: they tell no steps."""
-        return self.jitter > _ERRATIC and self.complete < _EXACT
+        return self.jitter > _ERRATIC and self.complete < EXACT
 
     @property
     def spacing_ns(self) -> float:
@@ -113,12 +108,12 @@ def list_clocks(
         last = [f"dp {gradients.size} {name} end" for name in ("apart", "longest")]
         of_dp = (streams["kind"].to_numpy() == "dp")[row]
         found = [(n, end_bursts(m, start[of_dp], end[of_dp], period_ns) if n in last else m) for n, m in found]
-    trimmed = [(name, _without_parts(_mend_by_count(marks, start, period_ns), start)) for name, marks in found]
+    trimmed = [(name, leave_parts_out(mend_by_count(marks, start, period_ns), start)) for name, marks in found]
     silence = np.concatenate([[0], start[1:] - np.maximum.accumulate(end)[:-1]]).clip(0)
     judged = [_judge(name, marks, period_ns, start, silence) for name, marks in trimmed if len(marks) >= 2]
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
-    clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= _ONE_MARK] or clocks
+    clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= ONE_MARK] or clocks
     # Layers that are gathered all through a step leave no long rest: where there is one, all of kind dp are gradients.
     rests = any(name == "dp None apart end" for name, _ in found)
     last = [] if rests and gradients is not None and gradients.mixed else last
@@ -234,140 +229,6 @@ def _silence_after(clock: Clock, start: Times) -> float:
     return float(take_median(start[at[inside]] - clock.marks[inside])) if inside.any() else 0.0
 
 
-def _mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
-    """The marks, mended; or as they are where these are a period apart and no two steps have as many messages.
-
-    Transfers that are torn or merged make steps of many numbers of messages.
-    """
-    mended = mend_marks(marks, start)
-    off = [abs(float(take_median(np.diff(some))) / period_ns - 1) if len(some) > 1 else 0.0 for some in (mended, marks)]
-    sent = np.diff(np.searchsorted(start, marks))
-    usual = float(take_median(sent))
-    alike = np.mean(np.abs(sent - usual) <= _SAME_COUNT * usual) if len(sent) else 1.0
-    return marks if off[1] <= _ONE_MARK and (off[0] > _ONE_MARK or alike < levels.SHARE_HALF) else mended
-
-
-def mend_marks(marks: Times, start: Times) -> Times:
-    """Marks without those that cut a step in two, and with missing ones: every step sends as many messages."""
-    if len(marks) < 4:
-        return marks
-    at = np.searchsorted(start, marks)
-    usual = float(take_median(np.diff(at)))
-    if usual < 2:
-        return marks
-    kept = _list_whole(at, usual, marks, float(take_median(np.diff(marks))))
-    marks, at = marks[kept], at[kept]
-    added = [at[:0]]
-    for i in np.flatnonzero(np.diff(at) > (2 - 2 * _SAME_COUNT) * usual).tolist():
-        missing = round((at[i + 1] - at[i]) / usual) - 1
-        added.append(at[i] + np.arange(1, missing + 1) * (at[i + 1] - at[i]) // (missing + 1))
-    marks = np.sort(np.concatenate([marks, _mark_before(np.concatenate(added), marks, at, start)]))
-    return _space_out(_settle(marks, start), start)
-
-
-def _space_out(marks: Times, start: Times) -> Times:
-    """Marks without those at one moment, and with one in the middle of what is as long as two steps.
-
-    Only where it sends as much as two: records that an exporter cuts move marks by a whole step.
-    """
-    usual = float(take_median(np.diff(marks))) if len(marks) > 2 else 0.0
-    marks = marks[np.concatenate([[True], np.diff(marks) > _ONE_MARK * usual])]
-    length, sent = np.diff(marks), np.diff(np.searchsorted(start, marks))
-    double = (np.abs(length - 2 * usual) < _ONE_MARK * usual) & (sent > 1.5 * float(take_median(sent)))
-    middle = marks[:-1][double] + length[double] // 2
-    return np.sort(np.concatenate([marks, middle]))
-
-
-@numba.njit(cache=True, nogil=True)
-def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
-    """Which marks to keep so that none cuts a step in two; `at` are the first messages after them.
-
-    What has few messages but is as long as a step is one: an exporter may have merged or lost some.
-    """
-    kept = np.zeros(len(at), np.int64)
-    num, last = 1, 0
-    for i in range(1, len(at)):
-        sent = at[i] - at[last]
-        onward = float(at[i + 1] - at[last]) if i + 1 < len(at) else np.inf
-        # Whichever of two marks comes nearer to a whole step is the right one.
-        whole = sent >= (1 - 2 * _SAME_COUNT) * usual or abs(marks[i] - marks[last] - spacing) < _SAME_COUNT * spacing
-        if not whole and abs(onward - usual) < abs(sent - usual):
-            continue
-        kept[num] = last = i
-        num += 1
-    return kept[:num]
-
-
-def _settle(marks: Times, start: Times) -> Times:
-    """The marks; one that strays, where the others are the same number of messages apart, moves to where it is due."""
-    at = np.searchsorted(start, marks)
-    sent = np.diff(at)
-    usual = int(take_median(sent))
-    if usual < 2 or np.mean(sent == usual) < _EXACT:
-        return marks
-    near = np.abs(sent - usual)[np.abs(sent - usual) <= _NEAR * usual]
-    slack = int(near.max())
-    due = _find_due(at, usual, slack, start)
-    moved = due != at
-    if due[-1] + usual + slack < len(start):
-        due, moved = np.append(due, _widest(start, due[-1] + usual, slack)), np.append(moved, True)
-    wanted, moved = due[moved], moved[: len(marks)]
-    return np.sort(np.concatenate([marks[~moved], _mark_before(wanted, marks[~moved], at[~moved], start)]))
-
-
-@numba.njit(cache=True, nogil=True)
-def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
-    """The first messages after marks, but where one strays that which is a usual step after the one before."""
-    due = at.copy()
-    for i in range(len(at) - 1):
-        wanted = due[i] + usual
-        if abs(at[i + 1] - wanted) <= _NEAR * usual:
-            continue
-        # Several marks in a row may stray; the next one that does not is a whole number of steps away.
-        whole = i + 2 >= len(at)
-        for k in range(i + 2, len(at)):
-            if abs(at[k] - due[i] - (k - i) * usual) <= slack:
-                whole = True
-                break
-        # What is left over at the very end is no step.
-        if wanted < len(start) and (whole or (i + 3 == len(at) and at[i + 2] - wanted < usual)):
-            due[i + 1] = _widest(start, wanted, slack)
-    return due
-
-
-@numba.njit(cache=True, nogil=True)
-def _widest(start: Times, wanted: int, slack: int) -> int:
-    """Of the messages that may be the wanted one the one that comes after the longest time."""
-    first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
-    return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
-
-
-def _mark_before(wanted: Times, marks: Times, at: Times, start: Times) -> Times:
-    """Marks before the messages `wanted`: as long after the message before it as others are, or before their own.
-
-    Whichever is steadier: the end of a transfer keeps its distance from where it started, however long silence lasts.
-    """
-    known = (at > 0) & (at < len(start))
-    if not known.any():
-        return start[wanted]
-    after = marks[known] - start[at[known] - 1]
-    before = start[at[known]] - marks[known]
-    if scatter(after) < scatter(before):
-        return np.asarray(start[wanted - 1] + int(take_median(after)))
-    return np.asarray(start[wanted] - int(take_median(before)))
-
-
-def _without_parts(marks: Times, start: Times) -> Times:
-    """The marks without a first or last one that leaves only a part of a step between it and its neighbour."""
-    sent = np.diff(np.searchsorted(start, marks))
-    if len(sent) < 3:
-        return marks
-    whole = sent >= min((1 - _MISSING) * float(take_median(sent)), float(sent[1:-1].min()))
-    first = 0 if whole[0] else 1
-    last = len(marks) if whole[-1] else len(marks) - 1
-    return marks[first:last]
-
-
 def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Times) -> Clock | None:
     """How steadily marks follow each other, pauses aside; `silence` is what lies before each message."""
     spans = np.diff(marks).astype(np.float64)
@@ -388,7 +249,7 @@ def _share_like(sent: Times) -> float:
     What was observed begins and ends in the middle of a step, so less than one at either end says nothing.
     """
     usual = take_median(sent[1:-1])
-    like = np.abs(sent - usual) <= _SAME_COUNT * usual
+    like = np.abs(sent - usual) <= SAME_COUNT * usual
     inside = like | (sent > usual)
     inside[1:-1] = True
     return float(sent[like].sum() / max(sent[inside].sum(), 1))
