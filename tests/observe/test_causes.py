@@ -71,6 +71,28 @@ def test_one_pause_of_a_whole_stage_does_not_hide_the_rank_that_is_late_for_long
     assert causes._choose(case, scores, None, _longer(4, 8)) == [([2], 4, 8)]
 
 
+def test_a_few_odd_steps_of_a_stage_do_not_hide_the_rank_that_is_late_in_all(case: Any) -> None:
+    scores = _gains(2, first=1, last=10)
+    stage = np.full(STEPS, -3.0)
+    stage[1:11], stage[[2, 5, 8]] = 1.0, 900.0
+    gain, share = np.vstack([scores.gain, stage]), np.vstack([scores.share, np.where(stage > 0, 0.5, 0.0)])
+    candidates = [*scores.candidates, Candidate(frozenset([0, 1]), stage=0)]
+    scores = Scores(candidates, gain, 0 * gain, share, share, 0 * gain)
+    assert causes._choose(case, scores, None, _longer(1, 10)) == [([2], 1, 10)]
+
+
+@pytest.mark.parametrize(("num", "amounts", "uneven"), [(4, 0.5, False), (10, 0.5, True), (10, 0.01, False)])
+def test_many_long_steps_of_many_lengths_are_uneven_load_and_others_may_be_pauses(
+    case: Any, num: int, amounts: float, uneven: bool
+) -> None:
+    """Of two hosts another one is late each time."""
+    gain = np.where(np.indices((2, STEPS)).sum(axis=0) % 2, 50.0, -3.0)
+    share = np.where(gain > 0, np.random.default_rng(5).uniform(1 - amounts, 1 + amounts, gain.shape), 0.0)
+    hosts = [Candidate(frozenset([rank])) for rank in range(2)]
+    turns = Scores(hosts, gain, 0 * gain, share, share, 0 * gain, slow=np.ones(STEPS, np.bool_))
+    assert causes._is_work_uneven(case, turns, slice(0, num)) is uneven
+
+
 def test_one_that_is_late_in_quick_steps_too_is_not_behind_turns(case: Any) -> None:
     """Steps that are not longer count for turns, so they count for the one that they are compared with."""
     scores = _gains(2, first=4, last=8)

@@ -109,6 +109,17 @@ def test_who_is_late_to_an_exchange_is_seen_though_the_sum_after_it_begins_in_ti
     assert late == [set(), {(0, 1)}]  # of the ring, and of the exchanges
 
 
+def test_a_ring_that_follows_at_once_and_is_never_late_does_not_clear_who_is_late_to_shards() -> None:
+    """Two hosts gather shards from each other, as two more do; replicas add up right after them, whoever is slow."""
+    shards, replicas = [(0, 1), (1, 0), (2, 3), (3, 2)], [(0, 2), (2, 0), (1, 3), (3, 1)]
+    gap = np.array([[10.0] * 10] * 4 + [[0.0] * 10] * 4)
+    gap[1, 7:] = 110.0
+    tables = [t for t in compare_gaps(gap, shards + replicas, [0] * 8, list("abcd")) if t.of_past]
+    assert [{(int(s), int(r)) for s, r in zip(t.sender, t.receiver, strict=True)} for t in tables] == [set(shards)]
+    nobody = compare_gaps(np.zeros((8, 10)), shards + replicas, [0] * 8, list("abcd"))
+    assert not any(table.of_past for table in nobody)
+
+
 def test_a_stage_on_one_host_has_nobody_to_be_later_than_and_is_compared_with_its_past(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

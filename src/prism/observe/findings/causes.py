@@ -306,13 +306,17 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
 def _is_work_uneven(case: Case, turns: Scores, inside: slice) -> bool:
     """Whether all have work of their own in a step, and not one more than ever.
 
-    Then someone is late in steps that are not longer, too. Where there are none between the longer ones, others than
-    the last one are late on their own account: the hop that comes last has two ends, so it is the third host.
+    Then someone is late in steps that are not longer, too. Where there are none between many longer ones, the last one
+    is late by another amount each time, and pauses take about as long each. Of a few, others than the last one are late
+    on their own account: the hop that comes last has two ends, so it is the third host.
     """
     quick = np.zeros(0, np.bool_) if turns.slow is None else ~turns.slow[inside]
     if quick.any():
         gain = turns.elsewhere[:, inside].max(axis=0)[quick]
         return bool(np.median(gain) > PER_STEP + np.log(len(turns.candidates)))
+    most = turns.share[:, inside].max(axis=0)
+    if len(most) >= levels.MIN_STATISTICS and spread_of(most) > _BETWEEN * float(np.median(most)):
+        return True
     by_hosts: dict[frozenset[str], list[int]] = {}
     for i, one in enumerate(turns.candidates):
         by_hosts.setdefault(frozenset(hosts_of(case, one.members)), []).append(i)

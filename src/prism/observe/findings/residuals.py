@@ -181,24 +181,33 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     senders = np.unique(alike * ends + calls.src) // ends
     enough = (np.bincount(senders, minlength=len(found)) >= levels.MIN_SAMPLES)[alike[calls.row]]
     against_like = gap - np.where(enough, np.minimum(past, usual), past)
-    yield _by_hop(case, calls, against_like, step_s, of_like=True)
+    yield from _by_hop(case, calls, against_like, step_s)
     for kind in np.flatnonzero(
         np.bincount(calls.kind[calls.row])
     ):  # Who is late to calls of one kind leaves them with all the others.
         own = calls.kind[calls.row] == kind
-        yield _by_hop(case, calls.take(own), (gap - past)[own], step_s, of_past=True)
+        yield from _by_hop(case, calls.take(own), (gap - past)[own], step_s, past[own])
 
 
 def _by_hop(
-    case: Case, calls: Calls, late_ns: Floats, step_s: float, *, of_past: bool = False, of_like: bool = False
-) -> Residuals:
-    """What all messages of a hop are late by in each step."""
+    case: Case, calls: Calls, late_ns: Floats, step_s: float, past_ns: Floats | None = None
+) -> Iterator[Residuals]:
+    """What all messages of a hop are late by in each step, against like ones or against the past that is given.
+
+    Hops that never had work before them and are never late, as those between replicas that follow the ones between
+    shards at once, tell nothing of who works longer now.
+    """
     ends = len(case.hosts)
     hop, hops = number_keys(calls.src * ends + calls.dst)
-    table = _add_up(late_ns / 1e9, hop[calls.row], calls.step, (len(hops), case.steps.height))
-    seen = ~np.isnan(table).all(axis=1)
-    found = Residuals(hops[seen] // ends, hops[seen] % ends, table[seen], 0.0, of_past=of_past, of_like=of_like)
-    return _centre(found, step_s)
+    shape = len(hops), case.steps.height
+    table = _add_up(late_ns / 1e9, hop[calls.row], calls.step, shape)
+    seen = ~np.isnan(table)
+    if past_ns is not None:
+        seen &= np.fmax(table, _add_up(past_ns / 1e9, hop[calls.row], calls.step, shape)) >= _CLOSE * step_s
+    rows, of_past = seen.any(axis=1), past_ns is not None
+    if rows.any():
+        sender, receiver = hops[rows] // ends, hops[rows] % ends
+        yield _centre(Residuals(sender, receiver, table[rows], 0.0, of_past=of_past, of_like=not of_past), step_s)
 
 
 def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Floats:

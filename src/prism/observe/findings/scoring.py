@@ -168,8 +168,14 @@ def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
 
 
 def sum_steps(gain: Floats) -> float:
-    """The sum over steps, of which the highest counts as the next one: one long pause says nothing of other steps."""
-    return float(gain.sum() - gain.max() + np.sort(gain)[-2]) if len(gain) > 1 else float(gain.sum())
+    """The sum over steps, of which the highest counts as the next one, and none far more than the middle one.
+
+    One long pause, or a few odd steps among many that gain hardly anything, say nothing of the others.
+    """
+    if len(gain) < levels.MIN_TWO:
+        return float(gain.sum())
+    most = levels.RATIO_FAR * float(np.median(gain[gain > 0])) if (gain > 0).any() else 0.0
+    return float(np.minimum(gain, max(min(np.sort(gain)[-2], most), 0.0)).sum())
 
 
 def _shown(table: Residuals) -> NDArray[np.bool_]:
