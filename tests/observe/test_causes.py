@@ -81,6 +81,16 @@ def test_a_few_odd_steps_of_a_stage_do_not_hide_the_rank_that_is_late_in_all(cas
     assert causes._choose(case, scores, None, _longer(1, 10)) == [([2], 1, 10)]
 
 
+def test_ranks_of_one_host_that_are_late_in_turns_are_no_uneven_load(case: Any) -> None:
+    """Two hosts of two ranks: of one host now this rank is the latest and now that one."""
+    case.hosts, case.own_by_host = ["a", "a", "b", "b"], {"a": {0, 1}, "b": {2, 3}}
+    scores = _gains(2, 3, first=2, last=9)
+    gain = scores.gain.copy()
+    gain[2, 2:10:2], gain[3, 3:10:2] = 400.0, 400.0
+    ((members, first, last),) = causes._choose(case, replace(scores, gain=gain), None, _longer(2, 9))
+    assert set(members) <= {2, 3} and (first, last) == (2, 9)
+
+
 @pytest.mark.parametrize(("num", "amounts", "uneven"), [(4, 0.5, False), (10, 0.5, True), (10, 0.01, False)])
 def test_many_long_steps_of_many_lengths_are_uneven_load_and_others_may_be_pauses(
     case: Any, num: int, amounts: float, uneven: bool

@@ -160,6 +160,9 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     steps = np.arange(scores.gain.shape[1])
     during = (steps >= best.window.first) & (steps <= best.window.last)
     each = (turns.gain + turns.elsewhere)[:, inside]
+    last = {host for i in each.argmax(axis=0) for host in hosts_of(case, turns.candidates[i].members)}
+    if last == hosts_of(case, best.members):
+        return True  # It is another rank each time, and all are of one host.
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
