@@ -81,6 +81,31 @@ def test_a_few_odd_steps_of_a_stage_do_not_hide_the_rank_that_is_late_in_all(cas
     assert causes._choose(case, scores, None, _longer(1, 10)) == [([2], 1, 10)]
 
 
+_LATER = [1.0] * 7 + [1.2, 1.3, 1.3, 1.3]
+
+
+@pytest.mark.parametrize(
+    ("length", "saving", "longer"),
+    [
+        (_LATER, [], [7, 8, 9, 10]),
+        (_LATER, [8], [7, 9, 10]),
+        (_LATER, [7, 8], [9, 10]),
+        (_LATER, [3, 4, 7, 8], [7, 8, 9, 10]),
+        (
+            [1.0, 1.0, 1.3, 1.0, 1.0, 1.0, 1.3, 1.0, 1.4, 1.4],
+            [1, 2, 5, 6],
+            [8, 9],
+        ),  # the second step of a save is longer
+    ],
+)
+def test_a_step_that_saves_is_slow_by_what_it_takes_longer_than_others_at_the_same_place_of_a_save(
+    length: list[float], saving: list[int], longer: list[int]
+) -> None:
+    marked = np.isin(np.arange(len(length)), saving)
+    found = causes._find_longer(SimpleNamespace(length_s=np.array(length), saving=marked))  # type: ignore[arg-type]
+    assert found is not None and np.flatnonzero(found).tolist() == longer
+
+
 def test_ranks_of_one_host_that_are_late_in_turns_are_no_uneven_load(case: Any) -> None:
     """Two hosts of two ranks: of one host now this rank is the latest and now that one."""
     case.hosts, case.own_by_host = ["a", "a", "b", "b"], {"a": {0, 1}, "b": {2, 3}}

@@ -58,13 +58,16 @@ def find_late(case: Case) -> list[Proposal]:
 def _find_longer(case: Case) -> Floats | None:
     """What slow steps are longer by, 0 for the others; None where none is, or nearly all are.
 
-    Steps in which the job saves are longer by design.
+    Steps in which the job saves are longer by design, by what the quickest one of the same place in a save is.
     """
     usual = float(np.quantile(case.length_s, levels.SHARE_MINOR, method="lower"))
     noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
     longer = case.length_s - usual
+    place = np.arange(len(longer)) - np.maximum.accumulate(np.where(case.saving, -1, np.arange(len(longer))))
+    for at in np.unique(place[case.saving]):
+        own = case.saving & (place == at)
+        longer[own] -= longer[own].min()
     longer = np.where(longer > max(levels.SHARE_NEGLIGIBLE * usual, levels.SIGMAS_UNLIKELY * noise), longer, 0.0)
-    longer[case.saving] = 0.0
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
 
 
@@ -161,7 +164,7 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     during = (steps >= best.window.first) & (steps <= best.window.last)
     each = (turns.gain + turns.elsewhere)[:, inside]
     last = {host for i in each.argmax(axis=0) for host in hosts_of(case, turns.candidates[i].members)}
-    if last == hosts_of(case, best.members):
+    if last == hosts_of(case, best.members) and not is_pipeline(case):
         return True  # It is another rank each time, and all are of one host.
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
