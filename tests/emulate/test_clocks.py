@@ -40,7 +40,7 @@ def test_waiting_for_a_core_does_not_count_even_beside_a_sleep(
 ) -> None:
     """350 ms by the wall, 150 of them on a core."""
     before = _Standing(0, 0, None if after.delay_ns is None else 0, helpers={7: 9 * MS})
-    readings, walls, busy = iter([before, after]), iter([0, 350 * MS]), iter([0, 150 * MS])
+    readings, walls, busy = iter([before, after]), iter([0, 0, 350 * MS, 350 * MS]), iter([0, 0, 150 * MS, 150 * MS])
     monkeypatch.setattr(clocks, "_read_standing", lambda: next(readings))
     monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: next(walls))
     monkeypatch.setattr(clocks.time, "thread_time_ns", lambda: next(busy))
@@ -50,6 +50,23 @@ def test_waiting_for_a_core_does_not_count_even_beside_a_sleep(
     counted = clock.elapsed_ns(first, second)
     monkeypatch.undo()
     assert counted == counted_ms * MS
+
+
+def test_a_core_that_is_lost_while_a_mark_is_taken_costs_the_sleep_before_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sleep of 50 ms; the thread waited 30 ms for a core before the first mark and 20 ms in the middle of each."""
+    readings = iter([_Standing(0, 1, (30 + 20) * MS), _Standing(1, 2, (30 + 20 + 20) * MS)])
+    walls = iter([0, 20 * MS, 70 * MS, 90 * MS])
+    monkeypatch.setattr(clocks, "_read_standing", lambda: next(readings))
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: next(walls))
+    monkeypatch.setattr(clocks.time, "thread_time_ns", lambda: 0)
+    monkeypatch.setattr(clocks.torch, "get_num_threads", lambda: 1)
+    clock = ThreadClock()
+    first, second = clock.mark(), clock.mark()
+    counted = clock.elapsed_ns(first, second)
+    monkeypatch.undo()
+    assert counted == 50 * MS
 
 
 def test_another_thread_is_a_stream_of_its_own_whose_idling_does_not_count() -> None:

@@ -38,7 +38,7 @@ def run_real(script: Path, num: int, *arguments: str) -> None:
 
 def run_alone(script: Path, world: int, *arguments: str, **changes: Any) -> dict[int, Capture]:
     """One live rank of a large world."""
-    config = LaunchConfig(script=(str(script), *arguments), world_size=world, timeout_s=changes.pop("timeout_s", 100))
+    config = LaunchConfig(script=(str(script), *arguments), world_size=world, timeout_s=changes.pop("timeout_s", 900))
     plan = RunPlan(rank=0, world_size=world, gpus_per_node=8, output="", live_ranks=(0,), track_memory=False, warmup=1)
     return run_ranks(config, replace(plan, **{"iterations": 5, **changes}), [0]).captures
 
@@ -106,6 +106,11 @@ def test_a_script_that_fails_is_shown_before_our_one_line(
 def test_a_script_that_hangs_is_given_up() -> None:
     with pytest.raises(ScriptError, match="rank 0 did not finish in 12 s"):
         run_alone(SCRIPTS / "trouble.py", 4, "hang", timeout_s=12)
+
+
+def test_time_may_be_up_before_a_rank_has_printed_anything() -> None:
+    with pytest.raises(ScriptError, match="rank 0 did not finish in 1e-09 s"):
+        run_alone(SCRIPTS / "trouble.py", 4, "hang", timeout_s=1e-9)
 
 
 @pytest.mark.slow

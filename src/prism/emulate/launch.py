@@ -144,8 +144,9 @@ class Launcher:
         return note.read_text() if note.exists() else ""
 
     def log_of(self, rank: int) -> str:
-        """What a rank printed."""
-        return self._live[rank].log.read_text(errors="replace")
+        """What a rank printed; nothing where it has not begun."""
+        log = self._live[rank].log
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def _start(self, rank: int) -> None:
         plan = replace(

@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,7 +80,7 @@ class ThreadClock:
         self._wall: list[int] = []
         self._busy: list[int] = []
         self._standing: list[_Standing] = []
-        self._known = _read_standing()
+        self._known: _Standing
         self._threads = {threading.get_ident(): 0}
         self._streams: list[int] = []
         self._lock = threading.Lock()
@@ -89,8 +89,12 @@ class ThreadClock:
         """Read the thread's clocks."""
         with self._lock:
             wall, busy = time.perf_counter_ns(), time.thread_time_ns()
-            if self._wall and (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
-                self._known = _read_standing()
+            if not self._wall or (wall - self._wall[-1]) - (busy - self._busy[-1]) > _LONG_GAP_NS:
+                known = _read_standing()
+                # The thread may have lost its core while that was read, which belongs to what follows the mark.
+                lost_ns = (time.perf_counter_ns() - wall) - (time.thread_time_ns() - busy)
+                delay_ns = None if known.delay_ns is None else known.delay_ns - max(lost_ns, 0)
+                self._known = replace(known, delay_ns=delay_ns)
             self._wall.append(wall)
             self._busy.append(busy)
             self._standing.append(self._known)
