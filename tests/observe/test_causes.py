@@ -106,6 +106,12 @@ def test_a_step_that_saves_is_slow_by_what_it_takes_longer_than_others_at_the_sa
     assert found is not None and np.flatnonzero(found).tolist() == longer
 
 
+def test_saves_that_take_longer_by_one_amount_or_another_make_no_step_slow() -> None:
+    length, saving = np.ones(40), np.arange(40) % 5 == 4
+    length[saving] = 1 + np.array([0.09, 0.06, 0.055, 0.1, 0.06, 0.08, 0.065, 0.05])
+    assert causes._find_longer(SimpleNamespace(length_s=length, saving=saving)) is None  # type: ignore[arg-type]
+
+
 def test_ranks_of_one_host_that_are_late_in_turns_are_no_uneven_load(case: Any) -> None:
     """Two hosts of two ranks: of one host now this rank is the latest and now that one."""
     case.hosts, case.own_by_host = ["a", "a", "b", "b"], {"a": {0, 1}, "b": {2, 3}}

@@ -58,17 +58,22 @@ def find_late(case: Case) -> list[Proposal]:
 def _find_longer(case: Case) -> Floats | None:
     """What slow steps are longer by, 0 for the others; None where none is, or nearly all are.
 
-    Steps in which the job saves are longer by design, by what the quickest one of the same place in a save is.
+    Steps in which the job saves are longer by design: they are compared with those at the same place in a save.
     """
-    usual = float(np.quantile(case.length_s, levels.SHARE_MINOR, method="lower"))
-    noise = spread_of(case.length_s[case.length_s <= np.median(case.length_s)])
-    longer = case.length_s - usual
-    place = np.arange(len(longer)) - np.maximum.accumulate(np.where(case.saving, -1, np.arange(len(longer))))
+    longer, steps = _exceed(case.length_s, levels.SHARE_MINOR), np.arange(len(case.length_s))
+    place = steps - np.maximum.accumulate(np.where(case.saving, -1, steps))
     for at in np.unique(place[case.saving]):
         own = case.saving & (place == at)
-        longer[own] -= longer[own].min()
-    longer = np.where(longer > max(levels.SHARE_NEGLIGIBLE * usual, levels.SIGMAS_UNLIKELY * noise), longer, 0.0)
+        longer[own] = np.minimum(longer[own], _exceed(case.length_s[own], levels.SHARE_HALF))
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
+
+
+def _exceed(length_s: Floats, quick: float) -> Floats:
+    """What steps are longer by than a share of quick ones, 0 where that is little or scatters as much."""
+    usual = float(np.quantile(length_s, quick, method="lower"))
+    noise = spread_of(length_s[length_s <= np.median(length_s)])
+    longer = length_s - usual
+    return np.where(longer > max(levels.SHARE_NEGLIGIBLE * usual, levels.SIGMAS_UNLIKELY * noise), longer, 0.0)
 
 
 def _choose(
