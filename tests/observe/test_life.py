@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from prism.observe.diagnose import _agree_with
 from prism.observe.steps.life import (
     Life,
     LifeConfig,
@@ -20,6 +24,16 @@ from prism.observe.steps.life import (
 )
 
 MS, S = 10**6, 10**9
+
+
+@dataclass
+class JobDouble:
+    """A job with no more than its state."""
+
+    id: str
+    life: Life
+
+
 RANKS, LAYERS, STEPS = 4, 6, 20
 BEGIN = 5 * S
 LAST = BEGIN + (STEPS - 1) * S + 850 * MS  # the last layer of the last step ends
@@ -108,6 +122,29 @@ def test_whole_steps_since_the_first_message_are_an_end_wherever_steps_are_cut(s
     assert judge(messages, 30, steps=steps, begin_ns=since_ns).state == "ended"
     broken = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3, rest_ms=400)
     assert judge(broken, 30, steps=steps, begin_ns=since_ns).state == "stopped"
+
+
+def test_records_that_hold_what_is_left_of_a_step_end_it_and_half_of_it_does_not() -> None:
+    """In the last step a timeout merged three layers of two ranks of four, which nothing else tells from a stop."""
+    kept = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3 or rank > 1, rest_ms=400)
+    kept = kept.with_columns(pair="stream", bytes=pl.lit(1_000_000, pl.Int64))
+    begin = BEGIN + (STEPS - 1) * S + (450 + 400) * MS
+    watched = Watched(begin_ns=0, until_ns=BEGIN + 60 * S)
+    for layers, state in ((3, "ended"), (2, "stopped")):
+        merged = [(RANKS + r, begin, begin + 400 * MS, r, layers * 1_000_000) for r in range(2)]
+        messages = pl.concat([kept, pl.DataFrame(merged, schema=kept.schema, orient="row")])
+        streams = make_streams(messages, (1_000_000,) * 6)
+        assert judge_life(messages, streams, make_steps(950, num=STEPS - 1), watched).state == state
+
+
+@pytest.mark.parametrize(
+    ("kind", "job", "state"),
+    [("hang", "job-1", "stopped"), ("hang", "job-2", "ended"), ("slow_step", "job-1", "ended")],
+)
+def test_a_job_of_which_a_hang_is_told_has_not_ended(kind: str, job: str, state: str) -> None:
+    told: Any = JobDouble("job-1", Life(state="ended", started_ns=1, ended_ns=2))
+    findings: Any = [SimpleNamespace(kind=kind, job=job)]
+    assert _agree_with(findings, told).life.state == state
 
 
 def test_messages_of_one_pair_are_counted_together_whichever_stream_they_are_in() -> None:

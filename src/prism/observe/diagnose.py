@@ -30,6 +30,7 @@ from prism.observe.traffic.clock_offsets import align_clocks
 from prism.observe.traffic.preparation import prepare_traffic
 from prism.observe.traffic.table import Traffic
 from prism.observe.traffic.threads import describe_error, do_beside, do_each, try_each
+from prism.records.findings import Finding
 from prism.records.layout import Layout
 
 
@@ -63,6 +64,7 @@ def diagnose(
     studied = [job for job in examined if job.studied]
     cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
     findings = find_all(cases, routes.result(), notes)
+    jobs = tuple(_agree_with(findings, job) for job in jobs)
     jobs, findings = join_phases(traffic, jobs, findings)
     notes += [line for job in jobs for note in job.notes if (line := f"{job.id}: {note}") not in notes]
     return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
@@ -72,10 +74,17 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     """A job with its state; one that was not studied counts as running."""
     if not job.studied:
         return replace(job, life=Life(started_ns=job.observed.first_ns))
-    own = traffic.messages.select("stream", "start_ns", "end_ns")[traffic.rows_of(job.observed.pairs)]
+    own = traffic.messages.select("stream", "start_ns", "end_ns", "pair", "bytes")[traffic.rows_of(job.observed.pairs)]
     saved = find_last_save(list_saves(traffic, job.observed), job.observed, until_ns)
     watched = Watched(begin_ns=since_ns, until_ns=until_ns, saved_ns=saved)
     return replace(job, life=judge_life(own, job.streams, job.steps, watched))
+
+
+def _agree_with(findings: Sequence[Finding], job: JobDiagnosis) -> JobDiagnosis:
+    """A job that seemed to have ended has stopped where a rank is found that the others wait for."""
+    if job.life.state != "ended" or not any(f.kind == "hang" and f.job == job.id for f in findings):
+        return job
+    return replace(job, life=replace(job.life, state="stopped"))
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:

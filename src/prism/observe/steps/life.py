@@ -67,6 +67,7 @@ class StepTemplate:
     slack: float  # messages by which whole steps differ
     begin: Ints  # of steps
     until: Ints
+    load: pl.DataFrame | None = None  # start_ns pair bytes of all messages, those that come seldom too
 
     def count_since(self, begin_ns: int, until_ns: int) -> Ints:
         """Messages of each stream that start in a stretch of time."""
@@ -113,6 +114,7 @@ def make_template(
         slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
         begin=begin,
         until=until,
+        load=messages.select("start_ns", "pair", "bytes") if {"pair", "bytes"} <= set(messages.columns) else None,
     )
 
 
@@ -170,7 +172,28 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     sent = np.bincount(template.pair, template.count_since(since, at_ns))[usual > 0]
     usual = usual[usual > 0]
     steps = round(float(np.median(sent / usual)))
-    return steps > 0 and float(np.mean(sent == steps * usual)) >= levels.SHARE_NEARLY_ALL
+    same = steps > 0 and float(np.mean(sent == steps * usual)) >= levels.SHARE_NEARLY_ALL
+    return same or _sent_whole_loads(template, since, at_ns)
+
+
+def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
+    """The same of bytes: an idle timeout may merge messages into records of any size."""
+    if template.load is None:
+        return False
+    start, pair, size = (template.load[c].to_numpy() for c in ("start_ns", "pair", "bytes"))
+    pair = np.unique(pair, return_inverse=True)[1].ravel()
+    bounds = np.append(template.begin, template.until[-1])
+    step = np.searchsorted(bounds, start, side="right") - 1
+    inside = (step >= 0) & (step < len(template.begin))
+    shape = len(template.begin), int(pair.max()) + 1
+    by_step = np.bincount(step[inside] * shape[1] + pair[inside], size[inside], shape[0] * shape[1]).reshape(shape)
+    usual = np.median(by_step, axis=0)
+    own = (start >= since_ns) & (start <= at_ns)
+    sent = np.bincount(pair[own], size[own], shape[1])[usual > 0]
+    usual = usual[usual > 0]
+    steps = round(float(np.median(sent / usual))) if len(usual) else 0
+    whole = np.abs(sent - steps * usual) <= levels.THREE_PER_MILLE * usual
+    return steps > 0 and float(np.mean(whole)) >= levels.SHARE_NEARLY_ALL
 
 
 def breaks_off(template: StepTemplate, at_ns: int) -> bool:
