@@ -169,6 +169,19 @@ def test_an_order_that_was_sent_just_before_the_trainer_died_is_not_lost(monkeyp
         assert writer_process.Trainer(there, 7).next_delivery() == 2
 
 
+def test_orders_of_a_trainer_that_died_before_it_read_an_answer_are_not_lost(monkeypatch):
+    """The kernel then resets the connection, and still holds what the trainer had sent."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(writer_process, "open_delivery", lambda descriptors: len(descriptors))
+    trainer = writer_process.Trainer(there, os.getppid())
+    with there:
+        with here:
+            for _ in range(2):
+                socket.send_fds(here, [b"order"], [os.memfd_create("order"), os.memfd_create("staged")])
+            trainer.tell(kind="part", number=1)
+        assert [trainer.next_delivery() for _ in range(3)] == [2, 2, None]
+
+
 def test_a_warning_to_every_process_ends_in_a_committed_save(start):
     """As Slurm sends it: also to loader workers and the writer, here during the very first write."""
     program = start(LOADER, steps=3)

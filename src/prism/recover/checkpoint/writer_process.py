@@ -69,7 +69,10 @@ class Trainer:
             gone = self.gone
             ready, _, _ = select.select([self._connection], [], [], 0.0 if gone else _POLL_S)
             if ready:
-                _, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 2)
+                try:
+                    _, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 2)
+                except ConnectionResetError:
+                    continue  # It died with answers unread, which the kernel says once; its orders are still there.
                 return open_delivery(descriptors) if len(descriptors) == 2 else None
             if gone:
                 return None
