@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # Each worker of the suite has a core to itself. Read by OpenMP when it is first loaded, which is later than this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("prism", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("prism", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("prism")
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from prism.errors import InputError
 
 SACCT = Path(__file__).parent / "data" / "sacct"
 QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 SWF = b"; Version: 2.2\n; UnixStartTime: 1600000000\n1 0 10 3600 8 -1 -1 8 3600 -1 1 3 1 1 1 1 -1 -1\n2 9 1 60 8 -1 -1 8 60 -1 0 3 1 1 1 1 -1 -1\n"

@@ -70,7 +70,7 @@ def assert_same(one: Study, other: Study) -> None:
             assert left == right
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs=job_frames(), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_splitting_a_trace_and_merging_the_parts_gives_the_same_report(jobs: pl.DataFrame, cuts: list[int]) -> None:
     bounds = [0, *sorted(min(c, jobs.height) for c in cuts), jobs.height]
@@ -80,7 +80,7 @@ def test_splitting_a_trace_and_merging_the_parts_gives_the_same_report(jobs: pl.
     assert_same(whole, merged)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(jobs=job_frames(), cut=st.integers(0, 60))
 def test_splitting_and_merging_agree_when_lengths_are_rounded(jobs: pl.DataFrame, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_splitting_and_merging_agree_when_lengths_are_rounded(jobs: pl.DataFrame
             assert rounded.max == pytest.approx(float(exact_ms.max()), rel=1.1e-3, abs=1e-3)  # type: ignore[arg-type]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(jobs=job_frames(), factor=st.integers(2, 50))
 def test_scaling_all_durations_scales_the_percentiles(jobs: pl.DataFrame, factor: int) -> None:
     longer = jobs.with_columns(pl.col("duration_s", "gpu_time_s") * factor)
@@ -104,7 +104,7 @@ def test_scaling_all_durations_scales_the_percentiles(jobs: pl.DataFrame, factor
         assert after[name].to_list() == pytest.approx((before[name] * factor).to_list(), rel=1e-9, abs=1e-3 * factor)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(jobs=job_frames(), weeks=st.integers(-50, 50), seed=st.integers(0, 1000))
 def test_shifting_by_weeks_and_shuffling_change_nothing_but_the_dates(
     jobs: pl.DataFrame, weeks: int, seed: int
@@ -119,7 +119,7 @@ def test_shifting_by_weeks_and_shuffling_change_nothing_but_the_dates(
     assert_same(undated[0], undated[1])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(values=st.lists(st.integers(0, 10_000), min_size=1, max_size=200))
 def test_percentiles_of_counts_are_numpys_percentiles(values: list[int]) -> None:
     distinct, counts = np.unique(np.array(values, dtype=float), return_counts=True)
@@ -130,7 +130,7 @@ def test_percentiles_of_counts_are_numpys_percentiles(values: list[int]) -> None
     assert describe(counted).mean == pytest.approx(np.mean(values))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(jobs=job_frames())
 def test_shares_add_up_and_busy_gpu_time_is_all_gpu_time(jobs: pl.DataFrame) -> None:
     found = study(tally_jobs(jobs), StudyOptions())

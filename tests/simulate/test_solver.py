@@ -16,7 +16,7 @@ UNFOLDED = SolveConfig(fold=False, note_ops=True)
 FOLDED = SolveConfig(note_ops=True)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(meshes, st.dictionaries(st.integers(0, 80), st.sampled_from([0.25, 0.5, 2.0]), max_size=3))
 def test_agrees_with_a_plain_solver_op_by_op(mesh: Mesh, speeds: dict[int, float]):
     graph = build_mesh(mesh)
@@ -43,7 +43,7 @@ slowdowns = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(meshes, slowdowns, st.integers(0, 10**6), st.sampled_from([-1, 10**5, 10**7]))
 def test_folded_times_equal_unfolded_times_exactly(mesh: Mesh, slow: list[Slowdown], pick: int, eager: int):
     graph = build_mesh(mesh)

@@ -60,7 +60,7 @@ def test_the_critical_path_runs_through_whoever_came_last():
     assert shares["share"].to_list() == pytest.approx([107 / 162, 50 / 162, 5 / 162])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(meshes, st.booleans(), st.sampled_from([-1, 10**5, 10**7]), st.integers(0, 80))
 def test_the_critical_path_has_no_gap_and_ends_with_the_run(mesh: Mesh, folded: bool, eager: int, slow: int):
     graph = build_mesh(mesh)
@@ -74,7 +74,7 @@ def test_the_critical_path_has_no_gap_and_ends_with_the_run(mesh: Mesh, folded: 
     assert share_path(path, "rank")["ns"].sum() == solution.total_ns
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(meshes)
 def test_shortening_an_op_off_the_path_never_shortens_the_run(mesh: Mesh):
     graph = build_mesh(mesh)
@@ -101,7 +101,7 @@ def test_usage_splits_a_rank_s_time_as_by_hand():
     }  # fmt: skip
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(meshes)
 def test_usage_adds_up_and_does_not_depend_on_folding(mesh: Mesh):
     graph = build_mesh(mesh)
@@ -131,7 +131,7 @@ def test_spans_show_the_wait_apart_from_the_transfer():
     ]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(meshes)
 def test_spans_of_a_lane_never_overlap_and_hold_the_shape(mesh: Mesh):
     graph = build_mesh(mesh)
