@@ -91,25 +91,24 @@ _LATER = [1.0] * 7 + [1.2, 1.3, 1.3, 1.3]
         (_LATER, [8], [7, 9, 10]),
         (_LATER, [7, 8], [9, 10]),
         (_LATER, [3, 4, 7, 8], [7, 8, 9, 10]),
-        (
-            [1.0, 1.0, 1.3, 1.0, 1.0, 1.0, 1.3, 1.0, 1.4, 1.4],
-            [1, 2, 5, 6],
-            [8, 9],
-        ),  # the second step of a save is longer
+        # The second step of each save is longer.
+        ([1.0, 1.0, 1.3, 1.0, 1.0, 1.0, 1.3, 1.0, 1.4, 1.4], [1, 2, 5, 6], [8, 9]),
     ],
 )
 def test_a_step_that_saves_is_slow_by_what_it_takes_longer_than_others_at_the_same_place_of_a_save(
     length: list[float], saving: list[int], longer: list[int]
 ) -> None:
     marked = np.isin(np.arange(len(length)), saving)
-    found = causes._find_longer(SimpleNamespace(length_s=np.array(length), saving=marked))  # type: ignore[arg-type]
+    case: Any = SimpleNamespace(length_s=np.array(length), saving=marked)
+    found = causes._find_longer(case)
     assert found is not None and np.flatnonzero(found).tolist() == longer
 
 
 def test_saves_that_take_longer_by_one_amount_or_another_make_no_step_slow() -> None:
     length, saving = np.ones(40), np.arange(40) % 5 == 4
     length[saving] = 1 + np.array([0.09, 0.06, 0.055, 0.1, 0.06, 0.08, 0.065, 0.05])
-    assert causes._find_longer(SimpleNamespace(length_s=length, saving=saving)) is None  # type: ignore[arg-type]
+    case: Any = SimpleNamespace(length_s=length, saving=saving)
+    assert causes._find_longer(case) is None
 
 
 def test_ranks_of_one_host_that_are_late_in_turns_are_no_uneven_load(case: Any) -> None:

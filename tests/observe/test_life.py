@@ -24,6 +24,10 @@ from prism.observe.steps.life import (
 )
 
 MS, S = 10**6, 10**9
+RANKS, LAYERS, STEPS = 4, 6, 20
+BEGIN = 5 * S
+LAST = BEGIN + (STEPS - 1) * S + 850 * MS  # the last layer of the last step ends
+Sends = Callable[[int, int, int], bool]  # whether a rank sends a layer in a step
 
 
 @dataclass
@@ -34,12 +38,6 @@ class JobDouble:
     life: Life
 
 
-RANKS, LAYERS, STEPS = 4, 6, 20
-BEGIN = 5 * S
-LAST = BEGIN + (STEPS - 1) * S + 850 * MS  # the last layer of the last step ends
-Sends = Callable[[int, int, int], bool]  # whether a rank sends a layer in a step
-
-
 def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int = 0, pause_s: int = 0) -> pl.DataFrame:
     """A layer every 150 ms that lasts 100 ms; `rest_ms` comes after the second layer, `pause_s` after the tenth step."""
     rows = []
@@ -48,7 +46,8 @@ def make_messages(sends: Sends = lambda rank, step, layer: True, *, rest_ms: int
             start = BEGIN + step * S + layer * 150 * MS + (rest_ms * MS if layer > 1 else 0)
             start += pause_s * S if step >= 10 else 0
             rows += [(r, start, start + 100 * MS) for r in range(RANKS) if sends(r, step, layer)]
-    return pl.DataFrame(rows, schema={"stream": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+    found = pl.DataFrame(rows, schema={"stream": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+    return found.with_columns(pair="stream", bytes=pl.lit(1_000_000, pl.Int64))
 
 
 def make_streams(messages: pl.DataFrame, sizes: tuple[int, ...] = (1_000_000,) * RANKS) -> pl.DataFrame:
@@ -127,7 +126,6 @@ def test_whole_steps_since_the_first_message_are_an_end_wherever_steps_are_cut(s
 def test_records_that_hold_what_is_left_of_a_step_end_it_and_half_of_it_does_not() -> None:
     """In the last step a timeout merged three layers of two ranks of four, which nothing else tells from a stop."""
     kept = make_messages(lambda rank, step, layer: step < STEPS - 1 or layer < 3 or rank > 1, rest_ms=400)
-    kept = kept.with_columns(pair="stream", bytes=pl.lit(1_000_000, pl.Int64))
     begin = BEGIN + (STEPS - 1) * S + (450 + 400) * MS
     watched = Watched(begin_ns=0, until_ns=BEGIN + 60 * S)
     for layers, state in ((3, "ended"), (2, "stopped")):

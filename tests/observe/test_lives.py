@@ -110,8 +110,10 @@ def make_steps(sent: list[int]) -> StepTemplate:
     """Four ranks that send one message after the other; steps of one second, of which each sends so many."""
     start = [s * SECOND + i * 40_000_000 for s, num in enumerate(sent) for i in range(num)]
     begin = np.arange(len(sent)) * SECOND
+    row = np.array([i % 4 for n in sent for i in range(n)])
     return StepTemplate(
-        start=np.array(start), end=np.array(start) + 30_000_000, row=np.array([i % 4 for n in sent for i in range(n)]),
+        start=np.array(start), end=np.array(start) + 30_000_000, row=row,
+        load=pl.DataFrame({"start_ns": start, "pair": row, "bytes": np.full(len(row), 1_000_000)}),
         alike=np.zeros(4, np.int64), usual=np.full(4, 5), longest_ns=3e7, pair=np.arange(4), differing=0.0,
         wanders=False, slack=2.0, begin=begin,
         until=np.r_[begin[1:], int(start[-1]) + 30_000_000],

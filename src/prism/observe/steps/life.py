@@ -7,7 +7,7 @@ breaks off where steps never rest. Where neither shows, a silent job counts as e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -67,7 +67,7 @@ class StepTemplate:
     slack: float  # messages by which whole steps differ
     begin: Ints  # of steps
     until: Ints
-    load: pl.DataFrame | None = None  # start_ns pair bytes of all messages, those that come seldom too
+    load: pl.DataFrame  # start_ns pair bytes of all messages, those that come seldom too
 
     def count_since(self, begin_ns: int, until_ns: int) -> Ints:
         """Messages of each stream that start in a stretch of time."""
@@ -114,7 +114,7 @@ def make_template(
         slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
         begin=begin,
         until=until,
-        load=messages.select("start_ns", "pair", "bytes") if {"pair", "bytes"} <= set(messages.columns) else None,
+        load=messages.select("start_ns", "pair", "bytes"),
     )
 
 
@@ -168,31 +168,29 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
     silent = start[1:] - np.maximum.accumulate(template.end[: len(start)])[:-1]
     long = np.flatnonzero(silent > np.median(template.until - template.begin))
     since = int(template.start[long[-1] + 1 if len(long) else 0])
-    usual = np.bincount(template.pair, template.usual)
-    sent = np.bincount(template.pair, template.count_since(since, at_ns))[usual > 0]
-    usual = usual[usual > 0]
-    steps = round(float(np.median(sent / usual)))
-    same = steps > 0 and float(np.mean(sent == steps * usual)) >= levels.SHARE_NEARLY_ALL
-    return same or _sent_whole_loads(template, since, at_ns)
+    usual = np.bincount(template.pair, template.usual).astype(np.float64)
+    sent = np.bincount(template.pair, template.count_since(since, at_ns))
+    return _are_whole(sent, usual, 0.0) or _sent_whole_loads(template, since, at_ns)
 
 
 def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
     """The same of bytes: an idle timeout may merge messages into records of any size."""
-    if template.load is None:
-        return False
     start, pair, size = (template.load[c].to_numpy() for c in ("start_ns", "pair", "bytes"))
     pair = np.unique(pair, return_inverse=True)[1].ravel()
-    bounds = np.append(template.begin, template.until[-1])
-    step = np.searchsorted(bounds, start, side="right") - 1
-    inside = (step >= 0) & (step < len(template.begin))
-    shape = len(template.begin), int(pair.max()) + 1
-    by_step = np.bincount(step[inside] * shape[1] + pair[inside], size[inside], shape[0] * shape[1]).reshape(shape)
-    usual = np.median(by_step, axis=0)
+    num_pairs, num_steps = int(pair.max()) + 1, len(template.begin)
+    step = np.searchsorted(np.append(template.begin, template.until[-1]), start, side="right") - 1
+    inside = (step >= 0) & (step < num_steps)
+    by_step = np.bincount(step[inside] * num_pairs + pair[inside], size[inside], num_steps * num_pairs)
+    usual = np.median(by_step.reshape(num_steps, num_pairs), axis=0)
     own = (start >= since_ns) & (start <= at_ns)
-    sent = np.bincount(pair[own], size[own], shape[1])[usual > 0]
-    usual = usual[usual > 0]
+    return _are_whole(np.bincount(pair[own], size[own], num_pairs), usual, levels.THREE_PER_MILLE)
+
+
+def _are_whole(sent: NDArray[Any], usual: Floats, slack: float) -> bool:
+    """Whether nearly every pair sent the same whole number of usual steps, but for a share of one."""
+    sent, usual = sent[usual > 0], usual[usual > 0]
     steps = round(float(np.median(sent / usual))) if len(usual) else 0
-    whole = np.abs(sent - steps * usual) <= levels.THREE_PER_MILLE * usual
+    whole = np.abs(sent - steps * usual) <= slack * usual
     return steps > 0 and float(np.mean(whole)) >= levels.SHARE_NEARLY_ALL
 
 
