@@ -11,7 +11,7 @@ from prism.observe.diagnose import choose_step_streams
 from prism.observe.jobs.grouping import are_remnants
 from prism.observe.jobs.step_counts import StreamStarts, choose_period
 from prism.observe.steps.boundaries import Clock, Spans, choose_clock, list_clocks
-from prism.observe.steps.cutting import cut_steps
+from prism.observe.steps.cutting import _open_steps, cut_steps
 from prism.observe.steps.marks import end_bursts
 from prism.observe.steps.mending import mend_marks
 from prism.observe.timeline.drawing import begin_together
@@ -437,3 +437,17 @@ def test_a_step_begins_with_the_layer_that_waits_for_the_update_where_each_micro
     streams = STREAMS.with_columns(src=pl.lit(0), dst=pl.lit(1), bytes=pl.Series([1e6, 2e6]))
     found = find_steps(sent, streams, STEP)["start_ns"].to_numpy()
     assert np.isin(found[1:], begins).all()
+
+
+def test_only_what_is_known_to_go_back_does_not_open_a_step() -> None:
+    # Hosts 0 and 1 send forward faster than back; of 2 and 3 nothing tells which way is which.
+    ends = [(0, 1), (1, 0), (2, 3), (3, 2)]
+    begin, apart = (np.array([0, 50, 0, 55]), np.array([10, 25, 25, 25]))
+    at = (begin[:, None] + apart[:, None] * np.arange(4)).ravel()
+    row = np.repeat(np.arange(4), 4)
+    order = np.argsort(at, kind="stable")
+    src, dst = zip(*ends, strict=True)
+    streams = pl.DataFrame({"role": ["pp"] * 4, "src_host": src, "dst_host": dst})
+    opening = _open_steps(pl.DataFrame({"start_ns": at[order] * MS, "row": row[order]}), streams)
+    assert [bool(opening[row[order] == r].all()) for r in range(4)] == [True, False, True, True]
+    assert not opening[row[order] == 1].any()

@@ -111,3 +111,17 @@ def test_numbers_of_sampled_packets_add_up_by_chance_and_are_not_joined() -> Non
 def test_tensors_of_one_and_two_layers_are_no_parts_of_one_of_four() -> None:
     rows = [(0, 10.0, 12.0, 790_700), (0, 40.0, 44.0, 395_900), (0, 88.0, 92.0, 396_500), (1, 88.0, 92.0, 1_583_000)]
     assert not len(join_up(rows)[0].part)
+
+
+def test_torn_hops_of_a_tree_end_a_level_apart_from_others() -> None:
+    # Every other one ends 1.4 ms before any whole hop; the same two parts the other way round never end with one.
+    near = [(0, 10.0, 11.0, 8 * MS), (0, 40.0, 42.0, 24 * MS), (1, 38.0, 42.0, 32 * MS)]
+    apart = [(0, 100.0, 101.0, 8 * MS), (0, 130.0, 132.0, 24 * MS), (1, 129.4, 133.4, 32 * MS)]
+    assert join_up(near + apart)[2] == [32 * MS] * 80
+
+
+def test_what_goes_with_a_whole_message_only_in_part_and_either_way_is_left_alone() -> None:
+    near = [(0, 10.0, 11.0, 8 * MS), (0, 40.0, 42.0, 24 * MS), (1, 38.0, 42.0, 32 * MS)]
+    turned = [(0, 70.0, 71.0, 8 * MS), (1, 69.0, 71.0, 32 * MS)]
+    apart = [(0, 130.0, 132.0, 24 * MS)]
+    assert not len(join_up(near + turned + apart)[0].part)

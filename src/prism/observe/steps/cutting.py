@@ -85,17 +85,15 @@ def _join_saves(saves: pl.DataFrame | None) -> Times:
 
 
 def _open_steps(sent: pl.DataFrame, streams: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which messages may be the first of a step: those of a forward pass, where these are known, else all."""
+    """Which messages may be the first of a step: all but those of a backward pass, where these are known."""
     pipe = streams["role"].to_numpy() == "pp"
     src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
     row = sent["row"].to_numpy()
     own = pl.DataFrame({"stream": row, "start_ns": sent["start_ns"], "src": src[row], "dst": dst[row]})
     hosts = np.arange(int(max(src.max(), dst.max())) + 1)
     forward = find_forward_ways(own.filter(pl.Series(pipe[row])), hosts)
-    if not forward:
-        return np.ones(len(row), np.bool_)
-    onward = np.array([(int(a), int(b)) in forward for a, b in zip(src, dst, strict=True)])
-    return np.asarray((onward | ~pipe)[row])
+    backward = np.array([(int(b), int(a)) in forward for a, b in zip(src, dst, strict=True)])
+    return np.asarray(~(backward & pipe)[row])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class TornConfig:
     together_ns: int = levels.MILLISECOND_NS  # by which hops of one collective may end apart
     beside: float = levels.SHARE_SMALL  # of a slow hop: by which those that wait for it may begin or end apart
     agreeing: float = levels.SHARE_MAJORITY  # share of such runs of records that end with a whole hop
+    some: float = levels.SHARE_MINOR  # share that is enough where the same parts in the other order hardly ever do
+    seldom: float = levels.RATIO_FAR  # times more seldom
     most_parts: int = 64  # of one transfer: pieces of a ring over so many ranks
 
 
@@ -63,12 +65,27 @@ def find_torn(connection: Ints, start: Ints, end: Ints, size: Ints, config: Torn
     columns = (start, end, size, number)
     limits = config.together_ns, config.beside, config.most_parts
     tried, met, _ = _try_runs(order, begin, columns, sizes, hops, bounds, limits, np.zeros(0, np.bool_))
-    # Runs of one whole, of the same first and last size and of two, three or more parts are alike: torn, or none is.
-    agreed = (met >= levels.MIN_SAMPLES) & (met >= config.agreeing * tried)
+    agreed = _agree(tried, met, len(sizes), config)
     runs = np.zeros((4, 0), np.int64)
     if agreed.any():
         _, _, runs = _try_runs(order, begin, columns, sizes, hops, bounds, limits, agreed)
     return _list_parts(order, *runs)
+
+
+def _agree(tried: Ints, met: Ints, num_sizes: int, config: TornConfig) -> NDArray[np.bool_]:
+    """Which kinds of runs are torn transfers, by how many were tried and how many of them go with a whole hop.
+
+    Runs of one whole, of the same first and last size and of two, three or more parts are alike: torn, or none is.
+    Hops of a tree end a level apart, so that fewer go with another one; what is larger first shows how many by chance.
+    """
+    shape = (num_sizes, num_sizes + 1, num_sizes + 1, levels.MIN_SAMPLES)
+    turned_tried, turned_met = (num.reshape(shape).swapaxes(1, 2).ravel() for num in (tried, met))
+    seldom = met * turned_tried > config.seldom * turned_met * tried
+    # Sizes are numbered from one, the smallest first; zero are others.
+    _, first, last, more = np.indices(shape)
+    seldom &= ((0 < first) & (first < last) & (more == 0)).ravel()
+    enough = np.where(seldom, config.some, config.agreeing)
+    return np.asarray((met >= levels.MIN_SAMPLES) & (met >= enough * tried))
 
 
 def _count_packets(sizes: Ints) -> bool:
