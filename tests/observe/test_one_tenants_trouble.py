@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from plain_jobs import Made, PlainJob, make_jobs
 
 from prism.observe import build_timeline, diagnose
 from prism.observe.parallelism.connections import Connection, begin_as_one, measure_bond
+from prism.observe.phases import join_phases
 from prism.observe.report.outputs import write_outputs
 
 CHAIN = sys.modules["prism.observe.diagnose"]
@@ -45,6 +47,17 @@ def test_a_job_that_cannot_be_studied_leaves_the_others(
     assert any(note.startswith("job-1: could not be studied further (IndexError") for note in found.notes)
     write_outputs(found, build_timeline(found), tmp_path, two_tenants.topology)
     assert (tmp_path / "report.html").stat().st_size > 0
+
+
+def test_phases_of_a_job_of_which_none_can_be_studied_are_one_job(
+    two_tenants: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_for(monkeypatch, CHAIN, "find_message_streams", lambda *_: "job-1")
+    parts = diagnose(two_tenants.flows, two_tenants.topology).jobs
+    first, later = (int(part.observed.nodes[0]) for part in parts)
+    traffic: Any = SimpleNamespace(continued=np.array([later]), endpoints=SimpleNamespace(height=later - first))
+    (job,), _ = join_phases(traffic, parts, [])
+    assert job.endpoints == (*parts[0].endpoints, *parts[1].endpoints) and not job.studied
 
 
 @pytest.mark.parametrize("stage", ["measure_transfers", "find_scene", "find_hang"])

@@ -133,11 +133,11 @@ class Hook(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         type(self).refuse -= 1
+        if type(self).refuse < 0:
+            self.taken.append(body)  # before the answer, after which the sender is done
         self.send_response(503 if type(self).refuse >= 0 else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
-        if type(self).refuse < 0:
-            self.taken.append(body)
 
     def log_message(self, *args):
         pass
@@ -148,7 +148,7 @@ def test_alerts_are_posted_tried_again_and_never_hold_the_watch_up():
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     alerts = WebhookAlerts(f"http://127.0.0.1:{server.server_port}/hook", pauses_s=(0.01, 0.01, 0.01))
     alerts.send({"kind": "hang"})
-    alerts.close()
+    alerts.close(wait_s=600)
     assert Hook.taken == [{"kind": "hang"}] and alerts.outcomes["sent"] == 1
     server.shutdown()
     server.server_close()

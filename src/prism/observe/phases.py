@@ -57,7 +57,7 @@ def _join(parts: list[JobDiagnosis]) -> JobDiagnosis:
         hosts=tuple(dict.fromkeys(h for part in parts for h in part.hosts)),
         pairs=pl.concat([part.pairs for part in parts]).unique(["src", "dst"], keep="last", maintain_order=True),
         steps=steps.select(pl.col(c).cast(t) for c, t in first.steps.schema.items()),
-        streams=pl.concat([part.streams for part in parts if part.studied]),
+        streams=pl.concat([part.streams for part in parts if part.studied] or [longest.streams]),
         observed=replace(observed, id=first.id),
         life=replace(last.life, started_ns=first.life.started_ns),
         notes=(f"it went on with other hosts: from {counts} endpoints", *longest.notes),
