@@ -83,7 +83,7 @@ def _agree(tried: Ints, met: Ints, num_sizes: int, config: TornConfig) -> NDArra
     seldom = met * turned_tried > config.seldom * turned_met * tried
     # Sizes are numbered from one, the smallest first; zero are others.
     _, first, last, more = np.indices(shape)
-    seldom &= ((0 < first) & (first < last) & (more == 0)).ravel()
+    seldom &= ((first > 0) & (first < last) & (more == 0)).ravel()
     enough = np.where(seldom, config.some, config.agreeing)
     return np.asarray((met >= levels.MIN_SAMPLES) & (met >= enough * tried))
 
