@@ -100,7 +100,7 @@ def test_a_short_pause_belongs_to_the_step_before_it_and_a_long_one_to_none(paus
 
 
 def test_without_steps_a_layout_is_no_surer_than_a_guess() -> None:
-    [job] = diagnose(make_jobs(PlainJob(dp=1, pp=4, steps=12, gpus_per_host=1, jitter=1.2)).flows).jobs
+    [job] = diagnose(make_jobs(PlainJob(dp=1, pp=4, steps=12, gpus_per_host=1, jitter=4.0)).flows).jobs
     assert job.steps.is_empty()
     assert job.layout.pp.value == 4
     assert 0 < job.layout.confidence <= 0.5

@@ -24,7 +24,6 @@ _SHORT = levels.SHARE_MINOR  # of the gaps between messages of one connection ar
 _AS_OFTEN = levels.SHARE_LARGE  # of the messages of the busiest connection between two hosts
 _AT_ONCE = levels.SHARE_SMALL  # of the time between messages: what is exchanged in one call ends closer to each other
 _MORE_TURNS, _FEW_TURNS = 4, 2  # times more turns one way than the other, and a few that losses may make
-_CUT_OFF = levels.SHARE_NEGLIGIBLE  # of a step by which it may be cut too early or too late
 _TWICE = (
     levels.RATIO_LONGER,
     levels.RATIO_FAR,
@@ -54,23 +53,21 @@ def find_stages(
     """
     if sent.is_empty():
         return NO_STAGES
-    edges = _first_sent_surely(sent, boundaries, host)
+    edges = _first_sent(sent, boundaries)
     quick = find_forward_ways(sent, host)
     quick |= {way for way in find_exchanging_ways(sent, host) if way[::-1] not in quick}
     between: dict[tuple[int, int], float] = {}
     for (s, d), at in edges.items():
         ends = (int(host[s]), int(host[d]))
         between[ends] = min(at, between.get(ends, np.inf))
-    both_ways = _ways_by_connection(edges, host)
     forward: dict[int, set[int]] = {}
     backward: dict[int, set[int]] = {}
     unclear = 0
     for s, d in edges:
         way, turned = (int(host[s]), int(host[d])), (int(host[d]), int(host[s]))
-        connections = way in both_ways
-        ahead, back = (edges[s, d], edges[d, s]) if connections else (between[way], between.get(turned, np.inf))
+        ahead, back = between[way], between.get(turned, np.inf)
         onward = ahead < back or (ahead == back and s < d)
-        if not connections and (turned in quick or way in quick):
+        if turned in quick or way in quick:
             onward = way in quick
         unclear += abs(back - ahead) < 0.01 * abs(ahead)
         a, b = (s, d) if onward else (d, s)
@@ -120,22 +117,6 @@ def _turn_one_way(
         backward.pop(e, None)
     for a, b in pairwise(path):
         forward[a], backward[b] = {b}, {a}
-
-
-def _ways_by_connection(edges: dict[tuple[int, int], float], host: Ints) -> set[tuple[int, int]]:
-    """Pairs of hosts between which some endpoints send forward one way and others the other way.
-
-    Where hosts hold several stages and stages several pieces of the model, the last host leads back to the first.
-    """
-    votes: dict[tuple[int, int], set[bool]] = {}
-    alone: set[tuple[int, int]] = set()
-    for (s, d), at in edges.items():
-        way = (int(host[s]), int(host[d]))
-        if (d, s) in edges:
-            votes.setdefault(way, set()).add(at < edges[d, s])
-        else:
-            alone |= {way, way[::-1]}
-    return {way for way, told in votes.items() if len(told) == 2} - alone
 
 
 def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
@@ -212,25 +193,6 @@ def _count_turns(there: Ints, back: Ints) -> tuple[int, int]:
     lone = ~(np.concatenate([met, [False]]) | np.concatenate([[False], met]))
     both = lone[1:] & lone[:-1]
     return int((both & is_back[1:] & ~is_back[:-1]).sum()), int((both & ~is_back[1:] & is_back[:-1]).sum())
-
-
-def _first_sent_surely(sent: pl.DataFrame, boundaries: Times, host: Ints) -> dict[tuple[int, int], float]:
-    """How long after the start of a step the first message of each directed pair usually leaves.
-
-    Steps may be cut a little early, and the last message of some ranks then counts as the first of the next step; cut
-    elsewhere, all ranks of a host agree on which way is forward.
-    """
-    usual = float(np.median(np.diff(boundaries))) if len(boundaries) > 1 else 0.0
-    found: dict[tuple[int, int], float] = {}
-    fewest = np.inf
-    for shift in (0.0, _CUT_OFF, -_CUT_OFF):
-        edges = _first_sent(sent, boundaries + int(shift * usual))
-        unclear = len(_ways_by_connection(edges, host))
-        if unclear < fewest:
-            found, fewest = edges, unclear
-        if not unclear:
-            break
-    return found
 
 
 def _first_sent(sent: pl.DataFrame, boundaries: Times) -> dict[tuple[int, int], float]:
