@@ -366,11 +366,12 @@ def test_what_pmacct_prints_is_read(tmp_path: Path) -> None:
         "aggregate: src_host, dst_host, src_port, dst_port, proto, timestamp_start, timestamp_end",
         f"print_output_file[c]: {tmp_path / 'out.csv'}", f"print_output_file[j]: {tmp_path / 'out.json'}",
     ]  # fmt: skip
+    names = ("out.csv", "out.json")
     for wait_s in WAITS_S:
-        with replaying(tmp_path, capture, wait_s, *config):
-            if comes_true(lambda: min(count_lines(tmp_path / name) for name in ("out.csv", "out.json")) > 4, wait_s):
+        with replaying(tmp_path, capture, wait_s, *config) as daemon:
+            if comes_true(lambda: min(count_lines(tmp_path / name) for name in names) > 4, daemon, wait_s):
                 break
-    table, lines = (load_inputs(tmp_path / name).flows.sort("start_ns", "src") for name in ("out.csv", "out.json"))
+    table, lines = (load_inputs(tmp_path / name).flows.sort("start_ns", "src") for name in names)
     assert table.height == lines.height > 3
     assert table.select("start_ns", "src", "dst", "bytes").equals(lines.select("start_ns", "src", "dst", "bytes"))
     assert {"10.0.0.1", "2001:db8::1"} <= set(table["src"]) and table["start_ns"].min() == T

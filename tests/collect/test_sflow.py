@@ -188,8 +188,8 @@ def test_a_real_agent_is_understood_live(tmp_path: Path) -> None:
         config = [
             "plugins: sfprobe", "sampling_rate: 1", f"sfprobe_receiver: 127.0.0.1:{source.address[1]}", "sfprobe_agentip: 10.9.9.9",
         ]  # fmt: skip
-        with replaying(tmp_path, capture, wait_s, *config):
-            whole = comes_true(partial(has_arrived, source, frames, 55), wait_s)
+        with replaying(tmp_path, capture, wait_s, *config) as daemon:
+            whole = comes_true(partial(has_arrived, source, frames, 55), daemon, wait_s)
         source.close()
         if whole:
             break
