@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from plain_jobs import Made, PlainJob, make_jobs
 
@@ -97,6 +98,15 @@ def test_a_short_pause_belongs_to_the_step_before_it_and_a_long_one_to_none(paus
     job = PlainJob(dp=4, pp=2, tp=2, gpus_per_host=2, steps=30, pause_every=7, pause_s=pause_s)
     result = read_back(make_jobs(job))
     assert_right(result, 0.01)
+
+
+def test_a_pipeline_whose_stages_take_now_this_now_that_long_is_cut_into_its_steps() -> None:
+    made = make_jobs(PlainJob(dp=1, pp=4, steps=12, gpus_per_host=1, jitter=1.2))
+    [job], [truth] = diagnose(made.flows).jobs, made.truth["jobs"]
+    begin = np.array([step["start_ns"] for step in truth["steps"]])
+    usual = float(np.median(np.diff(begin)))
+    assert job.steps.height == len(begin)
+    assert np.abs(job.steps["start_ns"].to_numpy() - begin).max() < 0.3 * usual
 
 
 def test_without_steps_a_layout_is_no_surer_than_a_guess() -> None:

@@ -81,7 +81,7 @@ def _agree(tried: Ints, met: Ints, num_sizes: int, config: TornConfig) -> NDArra
     shape = (num_sizes, num_sizes + 1, num_sizes + 1, levels.MIN_SAMPLES)
     turned_tried, turned_met = (num.reshape(shape).swapaxes(1, 2).ravel() for num in (tried, met))
     seldom = met * turned_tried > config.seldom * turned_met * tried
-    # Sizes are numbered from one, the smallest first; zero are others.
+    # Frequent sizes are numbered from one, the smallest first; zero stands for all others.
     _, first, last, more = np.indices(shape)
     seldom &= ((first > 0) & (first < last) & (more == 0)).ravel()
     enough = np.where(seldom, config.some, config.agreeing)
