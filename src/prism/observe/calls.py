@@ -1,4 +1,4 @@
-"""CALLS of a diagnosis: what every member of every collective and message sent, and when."""
+"""CALLS of a diagnosis: which message every member of every collective sent, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From flows to findings: the one place that chains the stages."""
+"""From flows to findings: the only module that chains the stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a diagnosis says: of each job, and of the cluster."""
+"""The result of a diagnosis, for each job and for the cluster."""
 
 from __future__ import annotations
 

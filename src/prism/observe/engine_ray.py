@@ -1,6 +1,6 @@
-"""Jobs studied on a Ray cluster: each job's flows go to one worker, the result is the same as on one machine.
+"""Run the per-job analysis on a Ray cluster: one worker per job, with the same result as on one machine.
 
-Findings compare tenants with each other, so they are drawn where the command runs.
+Findings compare tenants with each other, so they are computed where the command runs.
 """
 
 from __future__ import annotations

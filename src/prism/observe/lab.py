@@ -1,4 +1,4 @@
-"""The lab's real traffic put through the whole of observe, and compared with what was true."""
+"""Diagnose the real traffic of the lab and compare the result with the truth."""
 
 from __future__ import annotations
 

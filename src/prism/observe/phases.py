@@ -1,4 +1,4 @@
-"""Phases: a job that goes on with fewer or more hosts is studied in parts, which are one job in the diagnosis."""
+"""Phases: a job that continues with fewer or more hosts is analysed in parts, which are one job in the diagnosis."""
 
 from __future__ import annotations
 

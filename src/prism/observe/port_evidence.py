@@ -1,4 +1,4 @@
-"""Counters of switch ports beside findings: what the switches that carry a culprit's flows say themselves."""
+"""Switch port counters as evidence in findings: what the switches that carry a culprit's flows report themselves."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What stands of a diagnosis whose transfers were rebuilt from packet samples; the rest is given as unknown.
+"""The reliable parts of a diagnosis whose transfers were rebuilt from packet samples; the rest is reported as unknown.
 
-A message of n samples has a size known to one part in the root of n, and begins and ends up to a gap between samples
-later and earlier than it seems. Totals over the whole capture are far better known: that of a pair with 10,000 samples
-to 1 %. So who trains together stands always, and stages of a pipeline where totals show them. Tensor, context and data
-parallelism send the same totals over the same pairs: only who begins and ends at one moment tells them apart, so they
-are given where almost every message shows many samples and these lie closer together than ranks of different groups.
+The size of a message with n samples has a relative error of 1 / sqrt(n), and its start and end are off by up to a gap
+between samples. Totals over the whole capture are far more accurate: 1 % for a pair with 10,000 samples. So which
+endpoints train together is always reported, and the stages of a pipeline if totals show them. Tensor, context and data
+parallelism send the same totals over the same pairs; only simultaneous starts and ends distinguish them. So they are
+reported if almost every message has many samples and these are closer together than ranks of different groups.
 """
 
 from __future__ import annotations

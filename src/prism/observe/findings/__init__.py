@@ -1,1 +1,1 @@
-"""What is slow and who is to blame: one file per kind of evidence."""
+"""Which component is slow and what causes it: one file per kind of evidence."""

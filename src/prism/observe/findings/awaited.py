@@ -1,9 +1,9 @@
-"""Awaited hosts: whom rings wait for, where an exporter's idle timeout cuts or merges the records of their hops.
+"""Awaited hosts: which host rings wait for, if an exporter's idle timeout splits or merges the records of their hops.
 
-Until its last member comes, every hop of a ring sends a first part and waits. Each rank that has come adds its own
-piece to what it passes on, so every host sends more than it takes in. Two do not: the host of the missing rank, which
+Until its last member arrives, every hop of a ring sends a first part and waits. Each rank that has arrived adds its own
+piece to what it passes on, so every host sends more than it receives. Two do not: the host of the missing rank, which
 passes on the least, and the one before it, which waits once the buffers ahead are full. The rest follows when the rank
-comes: the silence before is how late it is.
+arrives: the silence before is how late it is.
 """
 
 from __future__ import annotations

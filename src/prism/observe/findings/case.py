@@ -1,4 +1,4 @@
-"""The case file of one job: everything the findings are drawn from."""
+"""Everything known about one job that findings are derived from."""
 
 from __future__ import annotations
 

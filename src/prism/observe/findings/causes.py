@@ -1,9 +1,9 @@
-"""Who is late: every rank, host and stage is scored by how well the job with it late reproduces the calls.
+"""Late ranks: every rank, host and stage is scored by how well the assumption that it is late predicts the calls.
 
 Under a cause the calls of its members are late by one amount in a step, and all others are not. Residuals scatter
-about that with a Laplace distribution, whose scale the job itself shows. What a cause gains is how much likelier it
-makes the residuals than no cause; a step must gain more than a cause costs. The best cause wins, and how far it is
-ahead of the best one elsewhere is its margin. Where another one is the best in each step, the load is uneven.
+about that with a Laplace distribution, whose scale is estimated from the job. The gain of a cause is how much more
+likely it makes the residuals than no cause; a step must gain more than a cause costs. The best cause wins; its lead
+over the best one on another host is its margin. If a different one is the best in each step, the load is uneven.
 """
 
 from __future__ import annotations

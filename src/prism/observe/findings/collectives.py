@@ -1,4 +1,4 @@
-"""Collectives: which streams carry the same one, and which of their messages are one call."""
+"""Collectives: which streams carry the same collective, and which of their messages belong to one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contention: transfers of one job that are slow while another job sends over the same link, and not otherwise."""
+"""Contention: transfers of one job that are slow only while another job sends over the same link."""
 
 from __future__ import annotations
 

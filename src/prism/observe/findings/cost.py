@@ -1,7 +1,7 @@
-"""What a culprit costs: the job solved again with it and without it.
+"""The cost of a culprit: the job is solved with it and without it.
 
-The job is written down as an execution graph from what was observed: stages, replicas, micro-batches, the work of each
-rank, how long transfers take. `prism.simulate` then says how long a step is, and how long it would be.
+The job is modelled as an execution graph from what was observed: stages, replicas, micro-batches, the work of each
+rank, how long transfers take. `prism.simulate` computes how long a step is, and how long it would be.
 """
 
 from __future__ import annotations

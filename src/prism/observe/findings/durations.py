@@ -1,4 +1,4 @@
-"""Durations: what the messages of each stream took in each step once waiting is left out, and which are alike."""
+"""Durations: how long the messages of each stream took in each step without waiting, and which are comparable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hot experts: a rank that is sent far more tokens than the others, in every step, and computes longer for it."""
+"""Hot experts: a rank that receives far more tokens than the others in every step, and computes longer."""
 
 from __future__ import annotations
 

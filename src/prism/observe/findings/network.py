@@ -1,4 +1,4 @@
-"""What is slow on the network: a pair, a NIC's link, a link between switches, a switch."""
+"""Slow network components: a pair, a NIC's link, a link between switches, a switch."""
 
 from __future__ import annotations
 

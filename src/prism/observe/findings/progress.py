@@ -1,4 +1,4 @@
-"""How the job gets on: steps out of the ordinary, pauses that grow, a drift."""
+"""Progress of a job: unusually long steps, pauses that grow, a drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All findings of a cluster, worst first, each thing said once."""
+"""All findings of a cluster, worst first, each reported once."""
 
 from __future__ import annotations
 

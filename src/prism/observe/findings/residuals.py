@@ -1,9 +1,9 @@
-"""Residuals: what members of calls were late by, beyond what the model of the job says.
+"""Residuals: by how much members of calls were later than the model of the job predicts.
 
-A member starts when all it needs has come and its work is done. So the time since anything last ended at either end of
-a message is work, and a member that only waited shows none of it: whoever it waited for ended nothing there. Work is
-usual where the same place of quick steps, or of like members in the same step, takes as long. Nothing depends on the
-algorithm: hops of rings and trees, shards, experts and pipelines are all members of calls.
+A member starts when everything it needs has arrived and its work is done. So the time since anything last ended at
+either end of a message is work, and a member that only waited shows none. Work is usual if the same position in quick
+steps, or similar members in the same step, take as long. Nothing depends on the algorithm: hops of rings and trees,
+shards, experts and pipelines are all members of calls.
 """
 
 from __future__ import annotations

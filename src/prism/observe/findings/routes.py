@@ -1,4 +1,4 @@
-"""Routes: which links and switches the messages of each pair pass, as far as flows and topology tell."""
+"""Routes: which links and switches the messages of each pair pass, as far as flows and topology show."""
 
 from __future__ import annotations
 

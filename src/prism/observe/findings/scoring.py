@@ -1,8 +1,8 @@
-"""The one scorer: by how much a cause makes the calls of a job likelier than no cause does.
+"""The only scorer: how much more likely a cause makes the calls of a job than no cause does.
 
-Under a cause the rows that it touches are late by one amount in a step, and all others are not. Residuals scatter about
-that with a Laplace distribution, whose scale the job itself shows. What a cause gains in a step is how much likelier it
-makes the residuals, in nats, less what a step with a cause costs.
+Under a cause the rows that it affects are late by one amount in a step, and all others are not. Residuals scatter about
+that with a Laplace distribution, whose scale is estimated from the job. The gain of a cause in a step is how much more
+likely it makes the residuals, in nats, less the cost of a step with a cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Silences: a job that stops in the middle of a step, who stopped first, and whether it came back."""
+"""Silences: a job that stops in the middle of a step, which rank stopped first, and whether the job resumed."""
 
 from __future__ import annotations
 

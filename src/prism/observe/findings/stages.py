@@ -1,4 +1,4 @@
-"""Heavy stages: those that have more work than the other stages from the beginning."""
+"""Heavy stages: stages that have more work than the others from the beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standstills: the messages of a broken step that are due and never came, and the transfers that got stuck."""
+"""Standstills: messages of an interrupted step that were due and never sent, and transfers that are stuck."""
 
 from __future__ import annotations
 

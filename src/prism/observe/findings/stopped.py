@@ -1,8 +1,8 @@
-"""Who stopped first: the messages of a broken step that never came, and who was free to send the first of them.
+"""Which rank stopped first: messages of an interrupted step that were never sent, and who could have sent the first.
 
-A rank sends once all it needs has come. Whoever stands still in a transfer that it began waits for others, and whoever
-has not been sent what it is usually sent before its next message waits too. The one that stopped has all it needs, and
-does not send.
+A rank sends once everything it needs has arrived. A rank that is stuck in a transfer that it began waits for others,
+and so does a rank that has not received what it usually receives before its next message. The rank that stopped has
+everything it needs and does not send.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Suspects: what every transfer touches, and which of it accounts best for what is slow.
+"""Suspects: which components every transfer touches, and which of them best explains what is slow.
 
-Every suspect is weighed by what it touches: a slow one makes all of it slow, of every tenant. Hops of a collective
-share one fate, for a ring is as slow as its slowest hop, and then only those that end last point at it.
+A suspect is scored by the transfers that it touches, because a slow component slows all of them, for every tenant. Hops
+of a collective are slow together, as a ring is as slow as its slowest hop; only those that end last point at the cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Telling: what is said of ranks, hosts and stages that are late, how sure it is, and what it costs."""
+"""Findings about late ranks, hosts and stages: their wording, confidence and cost."""
 
 from __future__ import annotations
 

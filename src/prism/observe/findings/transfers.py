@@ -1,4 +1,4 @@
-"""Transfers: how long the messages of each pair take in each step, against their like and against their own past."""
+"""Transfers: how long the messages of each pair take in each step, compared with similar pairs and with the past."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Verdicts: all causes that were proposed of one job are one list, and the best of each time is told.
+"""Verdicts: all proposed causes of one job form one list, and the best one for each time is reported.
 
-Every proposal comes with what it gains: the nats by which it makes the calls of the job likelier than no cause does. Of
-proposals of the same time the one that gains most is told, and those that gain nearly as much are listed with it.
+Every proposal has a gain: the nats by which it makes the calls of the job more likely than no cause does. Of proposals
+for the same time, the one that gains most is reported, and those that gain nearly as much are listed with it.
 
-A cause that begins or ends within the observation also says which steps are longer. With no cause steps scatter about
-one length. How far the two are apart, in standard errors, is how sure it is that there is a cause at all. What lasts
-all the time is judged by its calls alone: there are no steps to compare with.
+A cause that begins or ends within the observation also predicts which steps are longer. Without a cause, steps scatter
+about one length. The distance between the two, in standard errors, gives the probability that there is a cause at all.
+A cause that lasts all the time is judged by its calls alone: there are no steps to compare with.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Waits: what each host costs the collectives of a job, had it come with the others.
+"""Waits: how much time each host costs the collectives of a job by arriving later than the others.
 
-A collective goes on when its last member has come. The hops that do not touch a host show when the others had: what is
-between them and the last hop is what the host alone costs. Nothing depends on the algorithm (ring, tree, all-to-all),
-nor on whether a hop begins with its sender or once both of its ends are ready. A host where something else had just
-ended was held up by that: it costs no more than the time for which nothing ended there.
+A collective proceeds when its last member has arrived. The hops that do not touch a host show when the others arrived:
+the time between them and the last hop is the cost of this host alone. Nothing depends on the algorithm (ring, tree,
+all-to-all), nor on whether a hop begins with its sender or once both of its ends are ready. A host where another
+transfer had just ended was held up by that: it costs no more than the time for which nothing ended there.
 
-Where exporters cut the records of hops that wait, they show what was sent before. Where every rank that has come adds
-its own piece to what it passes on, what reaches the host of the one that is missing stays there. It alone takes in more
-than it sends; or, where the buffers before it are full, it takes in most beyond what it sends and alone sends nothing.
+If exporters split the records of hops that wait, the first records show what was sent before. If every rank that has
+arrived adds its own piece to what it passes on, the bytes that reach the host of the missing rank stay there. Only this
+host receives more than it sends; or, if the buffers before it are full, it has the largest excess and sends nothing.
 """
 
 from __future__ import annotations

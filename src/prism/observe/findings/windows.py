@@ -1,4 +1,4 @@
-"""When a disturbance begins and ends: the stretch of steps in which a measure stays above normal."""
+"""The window of a disturbance: the steps in which a measure stays above normal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of every rank by step, as tables to compare."""
+"""Work of every rank by step, as tables for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: which endpoints train together, told apart from storage and from other tenants on the same hosts."""
+"""Jobs: which endpoints train together, separated from storage and from other tenants on the same hosts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Lives: jobs that follow each other on the same hosts are different jobs.
+"""Successive jobs: jobs that run one after the other on the same hosts are different jobs.
 
-All pairs of a job fall silent when it ends. What the same endpoints send afterwards is another job where its messages
-have other sizes, or come at another rate over new connections; otherwise the job only paused or was started again.
-Queue pairs and sockets end with the process that opened them: what goes on over them is one job, however slow it gets.
+All pairs of a job fall silent when it ends. What the same endpoints send afterwards is a new job if its messages
+have different sizes, or a different rate over new connections; otherwise the job only paused or was restarted.
+Queue pairs and sockets end with their process: traffic that continues over them is one job, however slow it becomes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether two sets of pairs work for one job: what one does, the other does at a fixed distance in time."""
+"""Whether two sets of pairs belong to one job: their messages keep a fixed offset in time."""
 
 from __future__ import annotations
 

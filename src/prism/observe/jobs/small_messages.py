@@ -1,8 +1,8 @@
 """Small messages as step marks: a norm or a loss is summed once in every optimizer step, in a message of a few bytes.
 
 Layers of one size make traffic that repeats far more often than steps do, and tenants that share a link make steps of
-many lengths. Either way all that is sent between two such messages is the same from step to step. Other small messages
-go by a timer of their own, such as the heartbeats of a rendezvous: they come at any moment of a step and mark nothing.
+many lengths. In both cases the traffic between two such messages is the same from step to step. Other small messages
+follow their own timer, such as the heartbeats of a rendezvous: they occur at any time in a step and mark nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long a step is, by counting: from step to step every stream sends as many messages, however long it takes.
+"""The length of a step by counting: every stream sends equally many messages per step, however long the step takes.
 
-Where steps grow longer or differ wildly no period repeats, but the counts do.
+If steps grow longer or vary widely, no period repeats, but the counts do.
 """
 
 from __future__ import annotations

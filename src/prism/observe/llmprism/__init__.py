@@ -1,7 +1,7 @@
-"""LLMPrism's published method, rebuilt as a baseline: four phases, one file each.
+"""LLMPrism's published method, reimplemented as a baseline: four phases, one file each.
 
-The paper (Jiang et al., "LLMPrism: Black-box Performance Diagnosis for Production LLM Training Platforms", DSN 2025)
-is closed source, so this is a reading of what is public about it, with its open choices made in its favour.
+The method (Jiang et al., "LLMPrism: Black-box Performance Diagnosis for Production LLM Training Platforms", DSN 2025)
+is closed source, so this is our interpretation of what is public, with open choices made in its favour.
 `docs/observe-method.md` lists what is known and what was chosen.
 """
 

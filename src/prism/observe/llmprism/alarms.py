@@ -1,4 +1,4 @@
-"""Phase 4: steps, groups and switches that stand out by k standard deviations."""
+"""Phase 4: steps, groups and switches that deviate by k standard deviations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: what each connection of a collective sends, and how the connections of one host keep time.
+"""Connections: what each connection of a collective sends, and how the connections of one host are synchronized.
 
 All connections of one collective end at the same moment, whichever rank is late; other connections end at other times.
 A transfer begins when its sender arrives, so ranks that wait for each other in every layer begin together.

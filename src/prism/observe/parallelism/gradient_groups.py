@@ -1,4 +1,4 @@
-"""GradientGroups: connections that act as one, because they carry one collective, or one micro-batch of one replica."""
+"""Gradient groups: connections that act together because they carry one collective, or one micro-batch of a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden stages: where a pipeline goes on inside a host, unseen, from the ranks it enters to the ranks it leaves by."""
+"""Hidden stages: parts of a pipeline inside a host that are not visible, between the ranks it enters and leaves by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was learned of a job before: what its streams are for and how it is laid out hold for as long as it runs."""
+"""What was learned about a job before: the purpose of its streams and its layout hold for as long as it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout: degrees and groups, from stages, from which ranks act as one, and from how many there are."""
+"""Layout: degrees and groups, from stages, from which ranks act together, and from the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Layout model: every layout that a job's ranks allow, ranked by how well it predicts the counts that were measured.
+"""Layout model: every layout that the number of ranks allows, ranked by how well it predicts the measured counts.
 
-A layout predicts counts: stages that a pipeline passes, ranks that send to the next stage, groups that sum gradients on
-a host, ranks that begin as one. A measured count is the predicted one with a reliability, or another one that is the
-less likely the further off it is. Layouts whose product is not the number of ranks are never candidates.
+A layout predicts counts: stages of a pipeline, ranks that send to the next stage, groups that sum gradients on a host,
+ranks that begin together. A measured count equals the predicted one with a given reliability; other values are less
+likely the further off they are. Layouts whose product is not the number of ranks are never candidates.
 """
 
 from __future__ import annotations

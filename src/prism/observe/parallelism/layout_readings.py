@@ -1,4 +1,4 @@
-"""What was counted of a job, as readings that layouts predict."""
+"""Measured counts of a job, as readings that layouts predict."""
 
 from __future__ import annotations
 

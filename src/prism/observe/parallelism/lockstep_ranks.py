@@ -1,4 +1,4 @@
-"""Lockstep ranks: ranks of a host whose messages to the next stage leave at one moment, as they share a sequence."""
+"""Lockstep ranks: ranks of a host that send to the next stage at the same moment because they share a sequence."""
 
 from __future__ import annotations
 

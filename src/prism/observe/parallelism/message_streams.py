@@ -1,4 +1,4 @@
-"""Streams: what one pair sends over one connection in messages of one size, and how it does so in every step."""
+"""Streams: what one pair sends over one connection in messages of one size, and its pattern in every step."""
 
 from __future__ import annotations
 

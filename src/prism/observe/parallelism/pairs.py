@@ -1,4 +1,4 @@
-"""Pairs: what the traffic between two endpoints is for, from its sizes, its times and who else takes part."""
+"""Pairs: the purpose of the traffic between two endpoints, from its sizes, its times and the other participants."""
 
 from __future__ import annotations
 

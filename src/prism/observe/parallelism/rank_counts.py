@@ -1,4 +1,4 @@
-"""How many ranks a job has: one per NIC, unless something shows that several share one."""
+"""The number of ranks of a job: one per NIC, unless there is evidence that several share one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences: ranks of a host that share one, and so begin to send their gradients together."""
+"""Shared sequences: ranks of a host that share a sequence begin to send their gradients together."""
 
 from __future__ import annotations
 

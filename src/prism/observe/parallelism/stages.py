@@ -1,4 +1,4 @@
-"""Stages: the order of endpoints in a pipeline, from who is first to send in every step."""
+"""Stages: the order of endpoints in a pipeline, from which endpoint sends first in every step."""
 
 from __future__ import annotations
 

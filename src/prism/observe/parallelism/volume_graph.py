@@ -1,4 +1,4 @@
-"""Layers of a job's traffic: who talks to whom by connections that carry about as much in all."""
+"""Layers of a job's traffic: the graph of connections that carry about the same total volume."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Volumes: how a job is laid out where single messages do not show, from how much each connection carries in all.
+"""Volumes: the layout of a job whose single messages are not visible, from the total volume of each connection.
 
-A ring through all hosts sums gradients of one model, so that there are no stages; what hosts beside each other in it
-exchange besides is context or tokens. Stages of a pipeline send each other as much as they get back, in paths from the
-first stage to the last. Rings of gradients go one way, or both ways between two replicas, and join paths at the same
-place. Ties of embeddings join the two ends of a path. Where volumes allow another reading, nothing is said.
+A ring through all hosts sums gradients of one model, so there are no stages; what neighbours in it exchange in addition
+is context or tokens. Stages of a pipeline send each other equal volumes in both directions, in paths from the first
+stage to the last. Rings of gradients go one way, or both ways between two replicas, and connect the same position of
+several paths. Tied embeddings connect the two ends of a path. If volumes are ambiguous, no layout is reported.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A diagnosis as people read it: words, pictures, one page, and the output folder."""
+"""A diagnosis for people: words, pictures, one page, and the output folder."""

@@ -1,4 +1,4 @@
-"""LINKS: how much passes over every NIC's cable, over time, and for whom."""
+"""LINKS: how much traffic passes over every NIC's link, over time, and for which job."""
 
 from __future__ import annotations
 

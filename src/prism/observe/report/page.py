@@ -1,4 +1,4 @@
-"""report.html: one page that stands alone, with pictures, for whoever has to act on a diagnosis."""
+"""report.html: one self-contained page with pictures, for the person who acts on a diagnosis."""
 
 from __future__ import annotations
 

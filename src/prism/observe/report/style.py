@@ -1,4 +1,4 @@
-"""The look of report.html, on light and on dark screens."""
+"""The style of report.html, for light and dark screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A diagnosis in words: what terminal and page both say."""
+"""A diagnosis in words, for the terminal and the page."""
 
 from __future__ import annotations
 

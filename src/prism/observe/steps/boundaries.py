@@ -1,4 +1,4 @@
-"""Clocks: moments that every step passes, from what a job sends; the steadiest one that ends a step is kept."""
+"""Step clocks: moments that occur in every step, from what a job sends; the steadiest one that ends a step is kept."""
 
 from __future__ import annotations
 

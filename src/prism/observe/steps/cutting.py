@@ -1,4 +1,4 @@
-"""Steps: where each one begins and ends, from the steadiest clock of a job."""
+"""Steps: where each one begins and ends, according to the steadiest clock of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients: whether they leave while the backward pass still runs."""
+"""Gradient overlap: whether gradients are sent while the backward pass still runs."""
 
 from __future__ import annotations
 

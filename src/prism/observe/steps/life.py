@@ -1,7 +1,7 @@
-"""Life of a job: whether it runs, ended with a whole step, stopped in the middle of one, or pauses.
+"""State of a job: whether it runs, ended with a whole step, stopped in the middle of one, or pauses.
 
 A job that ends has sent whole steps only. A job that stops has ranks that disagree about how far the step went, or
-breaks off where steps never rest. Where neither shows, a silent job counts as ended: that accuses nobody.
+breaks off where steps never pause. If neither is visible, a silent job counts as ended, which blames nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Marks: moments at which what a job sends shows that a step ends or begins, once per period."""
+"""Marks: moments at which the traffic of a job shows that a step ends or begins, once per period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mending: marks that are missing, stray or cut a step in two; every step sends as many messages."""
+"""Repair of boundaries that are missing, misplaced or cut a step in two: every step sends equally many messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spacing: which of many moments to keep, so that each step has one, and what is usual around them."""
+"""Spacing: which of many moments to keep, so that each step has one, and the usual distances around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the records of a job can show; what they cannot is said, and nothing is drawn from it."""
+"""What the records of a job can show; what they cannot show is reported, and no finding is based on it."""
 
 from __future__ import annotations
 

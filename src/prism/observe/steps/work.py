@@ -1,10 +1,10 @@
-"""Work: how long each rank computes, read where nothing else can hold it up.
+"""Work: how long each rank computes, measured where nothing else can hold it up.
 
 In steady state a slow rank and its neighbours look alike, because a send waits for its receiver. But the first
 micro-batch of a step finds every rank idle on its way there and on its way back, and so does the last one on its way
-back: what passes between a message in and the message out is then compute alone. Ranks that only take part in
-collectives are read by how late they come. Ranks that pass blocks of a sequence around a ring come together, whoever of
-them is late: which one it is shows in how long blocks wait (`findings/residuals.py`).
+back: the time between the incoming and the outgoing message is then compute alone. Ranks that only take part in
+collectives are measured by how late they arrive. Ranks that pass blocks of a sequence around a ring arrive together,
+whichever of them is late; how long blocks wait shows which one it is (`findings/residuals.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spans out of messages: what overlaps or touches is one, and what lies between."""
+"""Spans from messages: those that overlap or touch are one span; the gaps between them are spans too."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Flow records made ready for analysis: messages, their sizes, periods and clocks."""
+"""Flow records prepared for analysis: messages, their sizes, periods and clocks."""

@@ -1,6 +1,6 @@
-"""Offsets between the clocks of exporters, read from what happens at one moment and is stamped by several of them.
+"""Offsets between the clocks of exporters, from simultaneous events that several of them time-stamp.
 
-The ranks of a worker send over all rails of their host at once, and an exchange goes both ways at once. Where such
+The ranks of a worker send over all rails of their host at once, and an exchange goes both ways at once. If such
 messages are stamped by different exporters, the difference is that of their clocks, the same for all messages.
 """
 

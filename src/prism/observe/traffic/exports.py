@@ -1,4 +1,4 @@
-"""How the exporter cut its records: what they can show is judged before anything is read from them."""
+"""How the exporter split its records: what they can show is determined before they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians and quantiles in compiled passes: numpy's take longer to call than a few hundred values take to order."""
+"""Medians and quantiles in compiled passes: calling numpy takes longer than ordering a few hundred values."""
 
 from __future__ import annotations
 

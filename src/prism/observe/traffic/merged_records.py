@@ -1,7 +1,7 @@
-"""Merged records: messages that follow each other sooner than an exporter's idle timeout are one record.
+"""Merged records: an exporter merges messages that follow each other sooner than its idle timeout.
 
-Where the same connection also carries single messages, a record of a whole number of them that lasts far longer than
-their transfers holds silences. All of these are shorter than any silence between records of the connection.
+If the same connection also carries single messages, a record of a whole number of them that lasts far longer than
+their transfers contains silences. All of these are shorter than any silence between records of the connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rhythm of messages: after how long everything that a set of endpoints sends is sent again.
+"""The period of messages: the time after which everything that a set of endpoints sends is sent again.
 
-Each stream of like messages is asked, for every period that might be, how often a message is followed by another one
-exactly a period later, beyond chance. A part of a step repeats some of the streams, a step all of them.
+For each stream of similar messages and every possible period, this counts how often a message is followed by another
+one exactly a period later, beyond chance. A part of a step repeats some of the streams, a step all of them.
 """
 
 from __future__ import annotations

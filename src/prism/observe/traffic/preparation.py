@@ -1,4 +1,4 @@
-"""Preparation: flows become traffic, with oddities counted, torn transfers joined and sizes in classes."""
+"""Preparation: flows become traffic; anomalies are counted, torn transfers joined and sizes put into classes."""
 
 from __future__ import annotations
 

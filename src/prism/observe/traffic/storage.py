@@ -1,4 +1,4 @@
-"""Storage: endpoints that serve others rather than train with them."""
+"""Storage: endpoints that serve others instead of training with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of threads: jobs are independent, and compiled passes let go of the interpreter while they run."""
+"""A thread pool: jobs are independent, and compiled passes release the interpreter lock while they run."""
 
 from __future__ import annotations
 

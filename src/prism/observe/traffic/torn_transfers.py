@@ -1,11 +1,11 @@
-"""Torn transfers: a hop of a collective that waits is cut by an exporter's idle timeout.
+"""Torn transfers: an exporter's idle timeout splits a hop of a collective that waits.
 
-Where a rank is late, the sender fills the buffers of its transport and waits; the rest follows once the late rank has
-arrived, or first some of it where another rank arrives before. The records add up to the size of the hops that did not
+If a rank is late, the sender fills the buffers of its transport and waits; the rest follows once the late rank has
+arrived, or some of it earlier if another rank arrives before. The records add up to the size of the hops that did not
 wait, and the last one ends with a hop that began after the first.
 
-Where one hop is slow, the others wait for every piece that it passes on. Their records add up to its size, and last
-from when it begins until it ends. Either tells the parts of one transfer from several messages.
+If one hop is slow, the others wait for every piece that it passes on. Their records add up to its size, and last
+from when it begins until it ends. Either distinguishes the parts of one transfer from several messages.
 """
 
 from __future__ import annotations
