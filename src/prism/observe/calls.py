@@ -11,7 +11,7 @@ from prism.records.calls import CALLS
 
 
 def list_calls(diagnosis: Diagnosis) -> pl.DataFrame:
-    """CALLS of every job that was studied; torn records are joined and merged ones split before."""
+    """CALLS of every job that was analysed; torn records are joined and merged ones split before."""
     parts = do_each(lambda job: _calls_of(diagnosis, job), [job for job in diagnosis.jobs if job.studied])
     return pl.concat(parts) if parts else CALLS.empty()
 

@@ -35,7 +35,7 @@ from prism.records.layout import Layout
 
 
 def study_jobs(traffic: Traffic, jobs: Sequence[ObservedJob], gpus_per_host: int | None = None) -> list[JobDiagnosis]:
-    """Study every job here; `gpus_per_host` helps where several ranks share a NIC."""
+    """Analyse every job in this process; `gpus_per_host` helps if several ranks share a NIC."""
     return do_each(lambda job: study_job(traffic, job, gpus_per_host), jobs)
 
 
@@ -49,8 +49,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose every job in FLOWS.
 
-    `study` may spread the jobs over machines and `estimate_period` may know how long steps are already. Findings are
-    drawn only of jobs for which `needs_findings` is true.
+    `study` may distribute the jobs over machines, and `estimate_period` may already know the step length. Findings are
+    computed only for jobs for which `needs_findings` is true.
     """
     flows, clocks = align_clocks(flows, topology)
     traffic = part_successive_jobs(prepare_traffic(flows, topology))
@@ -71,7 +71,7 @@ def diagnose(
 
 
 def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int) -> JobDiagnosis:
-    """A job with its state; one that was not studied counts as running."""
+    """A job with its state; one that was not analysed counts as running."""
     if not job.studied:
         return replace(job, life=Life(started_ns=job.observed.first_ns))
     own = traffic.messages.select("stream", "start_ns", "end_ns", "pair", "bytes")[traffic.rows_of(job.observed.pairs)]
@@ -81,14 +81,14 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
 
 
 def _agree_with(findings: Sequence[Finding], job: JobDiagnosis) -> JobDiagnosis:
-    """A job that seemed to have ended has stopped where a rank is found that the others wait for."""
+    """A job that seemed to have ended has stopped if a rank is found that the others wait for."""
     if job.life.state != "ended" or not any(f.kind == "hang" and f.job == job.id for f in findings):
         return job
     return replace(job, life=replace(job.life, state="stopped"))
 
 
 def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
-    """All that findings are drawn from."""
+    """Everything that findings are derived from."""
     own = traffic.messages[traffic.rows_of(job.observed.pairs)]
     case = make_case(
         job.observed, job.layout, job.stages, job.steps, job.streams, own, traffic.endpoints, until_ns,
@@ -101,9 +101,9 @@ def open_case(traffic: Traffic, job: JobDiagnosis, until_ns: int) -> Case:
 def study_job(
     traffic: Traffic, job: ObservedJob, gpus_per_host: int | None = None, *, known: Known | None = None
 ) -> JobDiagnosis:
-    """Label the pairs of one job, find its steps and its layout; what is `known` of it and still holds is kept.
+    """Label the pairs of one job, find its steps and its layout; what is `known` and still holds is reused.
 
-    An error of our own costs this job alone: it is then listed with its endpoints, and its notes say why.
+    An error inside Prism affects only this job: it is then listed with its endpoints, and its notes say why.
     """
     try:
         return _study(traffic, job, gpus_per_host, known)
@@ -112,7 +112,7 @@ def study_job(
 
 
 def list_unstudied(traffic: Traffic, job: ObservedJob, *notes: str) -> JobDiagnosis:
-    """A job of which only the endpoints are known; `notes` say why."""
+    """A job with only its endpoints; `notes` say why."""
     kinds = pl.DataFrame({"pair": job.pairs.astype(np.uint32)}).with_columns(
         kind=pl.lit("unknown"), confidence=pl.lit(0.0)
     )
@@ -149,13 +149,13 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     pairs = known.name_pairs(traffic, job) if known is not None else None
     visible = judge_visibility(traffic, streams, steps)
     if job.period_ns is None:
-        visible = replace(visible, layout=False)  # How often a step sends anything is not known.
+        visible = replace(visible, layout=False)  # How many messages a step sends is unknown.
     steps = steps if visible.steps else steps.clear()
     coarse = not visible.inside and (visible.steps or not visible.layout)
     unclear = coarse or layout.confidence < levels.SHARE_HALF
     volumes = lay_out_volumes(traffic, job) if unclear else None
     if volumes is not None and visible.inside and (volumes.pp == 1 or volumes.pp != layout.pp.value):
-        volumes = None  # Where single messages show, volumes only tell how many replicas a pipeline has.
+        volumes = None  # If single messages are visible, volumes only give the number of replicas of a pipeline.
     if volumes is not None:
         ranks = count_unseen_ranks(traffic, job, volumes.senders, gpus_per_host)
         if not visible.layout or volumes.pp != layout.pp.value:
@@ -174,7 +174,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
     if volumes is not None and not layout.stages:
         pairs = pairs.with_columns(pl.col("confidence").clip(upper_bound=volumes.sure))
     elif not visible.steps:
-        # What repeats is no step, so how often a step sends anything is not sure, nor what that is for.
+        # The period is not a step, so neither messages per step nor their purpose are certain.
         layout = layout.cap(levels.SHARE_HALF)
         told = pl.when(pl.col("kind") == "storage").then(1.0).otherwise(levels.SHARE_HALF)
         pairs = pairs.with_columns(pl.min_horizontal("confidence", told).alias("confidence"))
@@ -197,7 +197,7 @@ def _study(traffic: Traffic, job: ObservedJob, gpus_per_host: int | None, known:
 def _find_steps(
     traffic: Traffic, job: ObservedJob, messages: pl.DataFrame, streams: pl.DataFrame, known: Known | None
 ) -> tuple[pl.DataFrame, str | None]:
-    """The steps of a job and the clock they go by: the one that is known, while it strikes as steadily as ever."""
+    """The steps of a job and their clock: the known one, as long as it is as steady as before."""
     if job.period_ns is None:
         return pl.DataFrame(schema=STEPS), None
     saves = list_saves(traffic, job)
@@ -210,9 +210,9 @@ def _find_steps(
 
 
 def choose_step_streams(streams: pl.DataFrame, remnants: pl.Series) -> pl.DataFrame:
-    """The streams that may tell where steps begin: not remnants, nor those whose records an active timeout cut.
+    """The streams that may mark step boundaries: not remnants, nor those whose records an active timeout split.
 
-    Small messages of every step, such as norms, count where nothing else is left.
+    Small messages of every step, such as norms, are used if nothing else is left.
     """
     streams = streams.with_columns(role=pl.when(remnants).then(pl.lit("rare")).otherwise("role"))
     if not streams["cut"].any():
@@ -235,7 +235,7 @@ def list_saves(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
 
 
 def find_last_save(saves: pl.DataFrame, job: ObservedJob, until_ns: int) -> int:
-    """When a silent job last wrote to storage; 0 where it writes no faster than before, as to those who watch hosts."""
+    """When a silent job last wrote to storage; 0 if it writes no faster than before, as monitoring does."""
     after = pl.col("start_ns") >= job.last_ns
     since, before = (int(saves.filter(when)["bytes"].sum()) for when in (after, ~after))
     silent_ns, ran_ns = until_ns - job.last_ns, job.last_ns - job.first_ns

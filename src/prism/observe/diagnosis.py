@@ -33,7 +33,7 @@ class JobDiagnosis:
     clock: str | None = None  # that its steps go by
     life: Life = field(default_factory=Life)
     visible: Visibility = field(default_factory=Visibility)
-    notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be studied
+    notes: tuple[str, ...] = ()  # what the records cannot show of it, and why it could not be analysed
 
     @property
     def studied(self) -> bool:

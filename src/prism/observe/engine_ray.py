@@ -63,7 +63,7 @@ def part_of(traffic: Traffic, job: ObservedJob) -> Traffic:
 
 @contextmanager
 def _connect(address: str | None) -> Iterator[Any]:
-    """Ray, joined or started; one that was started here, or joined here, is left again."""
+    """Ray, joined or started; on exit this process leaves or stops it again."""
     import ray
 
     if ray.is_initialized():
@@ -85,7 +85,7 @@ def _connect(address: str | None) -> Iterator[Any]:
 
 
 def _start(ray: Any, settings: dict[str, Any], where: str, tries: int = 2) -> None:
-    """Join or start Ray; it gives a node of its own 30 s, which on a busy machine is too short for a first start."""
+    """Join or start Ray; its own limit of 30 s for a local node is too short for a first start on a busy machine."""
     try:
         ray.init(**settings)
     except Exception as error:
@@ -98,7 +98,7 @@ def _start(ray: Any, settings: dict[str, Any], where: str, tries: int = 2) -> No
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nobody listens at once: Ray itself would try for many minutes."""
+    """Refuse an unreachable address at once: Ray itself would try for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # A name that Ray knows, such as "auto".

@@ -26,7 +26,7 @@ _STEP_TOLERANCE = levels.SHARE_NEGLIGIBLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that should have come out, and what did."""
+    """One expected result, and the actual one."""
 
     phase: str
     what: str

@@ -15,7 +15,7 @@ SHARE_MINOR = 0.3  # 0.24 moves 1 of 17, 0.36 moves nothing
 SHARE_SMALL = 0.1  # 0.08 to 0.12 move nothing
 SHARE_QUICK = 0.25  # of steps, and of like members: so many are surely not late; 0.2 moves 1 of 17, 0.3 moves 1 of 17
 SHARE_NEGLIGIBLE = 0.03  # 0.024 to 0.036 move nothing
-WORTH_TELLING = 0.005  # of the time of a job's GPUs: what costs less is not told; 0.004 to 0.006 move nothing
+WORTH_TELLING = 0.005  # of the time of a job's GPUs: what costs less is not reported; 0.004 to 0.006 move nothing
 ONE_PERCENT = 0.01  # 0.008 to 0.012 move nothing
 THREE_PER_MILLE = 0.003  # 0.0024 to 0.0036 move nothing
 TWO_PER_MILLE = 0.002  # of a step: what is less says nothing; 0.0016 to 0.0024 move nothing
@@ -40,7 +40,7 @@ MIN_COMPARED = 4  # so many that are alike make a comparison; 3 to 5 move nothin
 MIN_EVENTS = 5  # 4 moves 1 of 17, 6 moves nothing
 MIN_STATISTICS = 8  # 6 to 10 move nothing
 
-# How many are looked at, where looking at all takes too long.
+# How many are examined, where looking at all takes too long.
 SAMPLED_GROUPS = 12  # 10 to 14 move nothing
 SAMPLED_STREAMS = 24  # 19 to 29 move nothing
 SAMPLED_SIZES = 96  # 77 to 115 move nothing

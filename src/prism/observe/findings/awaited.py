@@ -21,7 +21,7 @@ from prism.observe.findings.windows import Window
 from prism.observe.traffic.numbering import group_by_number
 from prism.records.findings import Finding
 
-_FIRST = levels.SHARE_HALF  # of what follows: a first part is less
+_FIRST = levels.SHARE_HALF  # of what follows: a first part is smaller
 _SAME_HOST = levels.SHARE_LARGE  # of the waits that are for one host
 _IN_STEPS = levels.SHARE_HALF  # of the steps that must have such a wait
 _LATE = levels.SHARE_SMALL  # of the work before: ranks differ by less by design and by chance
@@ -34,12 +34,12 @@ class Bursts:
     begin_ns: Ints
     end_ns: Ints
     sent: Floats  # by burst and host, bytes
-    kept: Floats  # the same: what it takes in beyond what it sends
+    kept: Floats  # the same: what it receives beyond what it sends
     before: NDArray[np.bool_]  # by host and host: whether the second sends to the first
 
 
 def find_awaited(case: Case) -> list[Finding]:
-    """The host for which collectives wait in most steps, by a good part of the work before them."""
+    """The host for which collectives wait in most steps, by a large part of the work before them."""
     names = list(case.own_by_host)
     number = {name: i for i, name in enumerate(names)}
     if case.steps.height < levels.MIN_EVENTS or len(names) < levels.MIN_COMPARED:
@@ -74,7 +74,7 @@ def _tell(case: Case, host: str, wait_s: Floats, num_waits: int) -> Finding:
 
 
 def _find_missing(bursts: Bursts) -> tuple[Ints, Ints]:
-    """The bursts, not the first or last, that are first parts of rings, and the host that each of them waits for."""
+    """Bursts, except the first and last, that are first parts of rings, and the host that each of them waits for."""
     whom = bursts.kept.argmax(axis=1)
     gives = (bursts.kept < 0) | bursts.before[whom]
     gives[np.arange(len(whom)), whom] = True
@@ -118,7 +118,7 @@ def _list_bursts(case: Case, host: Ints, num_hosts: int) -> Bursts | None:
 def _find_idle_timeout(unit: Ints, count: int, start: Ints, end: Ints) -> int | None:
     """The shortest silence between two records of one connection: an exporter merges what follows sooner.
 
-    None where it is shorter than any exporter waits: then each transfer has a record of its own.
+    None if it is shorter than any exporter's timeout: then each transfer has its own record.
     """
     order, begin = group_by_number(unit, count)
     silence = start[order][1:] - end[order][:-1]

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """Messages in steps of streams that are known and not rare; `row` is that of their stream among those of the case.
+    """Messages in steps, of streams that are known and not rare; `row` is the row of their stream within the case.
 
     `src`, `dst`, `kind` (a number) and `like` (a number that sizes which are nearly equal share) are by stream.
     """
@@ -58,7 +58,7 @@ class Calls:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One job as observed: its messages with their kind and step, where its endpoints sit, how it is laid out.
+    """One job as observed: its messages with their kind and step, the location of its endpoints, its layout.
 
     The step of a message is -1 where it is in none; `place` counts the messages of one stream in a step, `num` is how
     many these are.
@@ -85,7 +85,7 @@ class Case:
 
     @cached_property
     def _until_ns(self) -> Ints:
-        """When the next step begins: a pause that is longer than a step is part of none."""
+        """When the next step begins; a pause longer than a step belongs to no step."""
         end, start = self.steps["end_ns"].to_numpy(), self.steps["start_ns"].to_numpy()
         until: Ints = np.maximum(end, np.append(start[1:], end[-1:]))
         return until
@@ -106,7 +106,7 @@ class Case:
 
     @cached_property
     def saving(self) -> NDArray[np.bool_]:
-        """By step whether the job writes to storage in it, where it does so now and then."""
+        """By step, whether the job writes to storage in it, if it does so occasionally."""
         if self.saves is None:
             return np.zeros(self.steps.height, np.bool_)
         begin, end = (self.saves[c].sort().to_numpy() for c in ("start_ns", "end_ns"))
@@ -130,12 +130,12 @@ class Case:
 
     @property
     def wanders(self) -> bool:
-        """Whether boundaries of steps wander, so that who comes late to a step, or how long it is, cannot be told."""
+        """Whether step boundaries are uncertain, so that neither lateness nor step lengths are reliable."""
         return self.template is not None and self.template.wanders
 
     @cached_property
     def calls(self) -> Calls:
-        """Messages of streams that are sent in steps, as arrays that all measures share."""
+        """Messages of streams that are sent in steps, as arrays shared by all measurements."""
         return _list_calls(self)
 
     @property
@@ -184,11 +184,11 @@ class Case:
         return self.hosts[endpoint]
 
     def name_worker(self, members: list[int]) -> Culprit:
-        """A culprit of one or more endpoints: the host where they are most of what the job has there."""
+        """The culprit for one or more endpoints: their host, if they are most of the job's endpoints there."""
         hosts = {self.hosts[e] for e in members}
         if len(hosts) == 1:
             host = hosts.pop()
-            own = self.own_by_host.get(host, set()) - set(self.stages.through)  # who leaves is seen through who enters
+            own = self.own_by_host.get(host, set()) - set(self.stages.through)  # represented by who enters
             if len(members) >= 0.75 * len(own) and host != self.addresses[members[0]]:
                 return Culprit(type="host", id=host)
         return Culprit(type="endpoint", id=",".join(self.addresses[e] for e in sorted(members)))

@@ -23,14 +23,14 @@ from prism.observe.findings.waits import are_of_larger_group
 from prism.observe.findings.windows import Window, spread_of
 from prism.records.findings import Culprit, FindingKind
 
-_TIED = 0.9  # of what the best gains: one that gains as much is not told apart
-_LATE = levels.ONE_PERCENT  # of a step, or of the work: what is less is nobody's trouble
-_ALWAYS_LATE = levels.SHARE_SMALL  # the same where it always was so: ranks differ by design and by chance
-_BETWEEN = 0.2  # of how late the last one is: others that are so late have uneven work, too
+_TIED = 0.9  # of the best gain: one that gains this much is indistinguishable
+_LATE = levels.ONE_PERCENT  # of a step, or of the work: smaller delays are ignored
+_ALWAYS_LATE = levels.SHARE_SMALL  # the same for a lasting delay: ranks differ by design and by chance
+_BETWEEN = 0.2  # of the delay of the last one: others this late have uneven work too
 
 
 def find_late(case: Case) -> list[Proposal]:
-    """The rank, host or stage that is late, two that cannot be told apart, or the job where it is another each time."""
+    """The rank, host or stage that is late, two that are indistinguishable, or the job if it changes each time."""
     if case.steps.height < levels.MIN_SAMPLES or case.messages.is_empty():
         return []
     host = number_hosts(case)
@@ -48,7 +48,7 @@ def find_late(case: Case) -> list[Proposal]:
         found = _choose(case, began, None, longer, replicas)
         if found:
             return found
-        # Where whole stages are late alike, their parts are: another one in each step.
+        # If whole stages seem late, it is their parts: a different one in each step.
         turns = _find_turns(case, _take_turns(case, began, replicas, longer), longer)
         uneven = [f for f in turns if f.finding.kind == "load_imbalance"]
     always = score(case, candidates, [t for t in tables if not t.of_past], host, None).take_middle_step()
@@ -56,7 +56,7 @@ def find_late(case: Case) -> list[Proposal]:
 
 
 def _find_longer(case: Case) -> Floats | None:
-    """What slow steps are longer by, 0 for the others; None where none is, or nearly all are.
+    """The excess length of slow steps, 0 for the others; None if none is slow, or nearly all are.
 
     Steps in which the job saves are longer by design: they are compared with those at the same place in a save.
     """
@@ -69,7 +69,7 @@ def _find_longer(case: Case) -> Floats | None:
 
 
 def _exceed(length_s: Floats, quick: float) -> Floats:
-    """What steps are longer by than a share of quick ones, 0 where that is little or scatters as much."""
+    """The excess of steps over a quantile of their lengths, 0 where it is small or within the scatter."""
     usual = float(np.quantile(length_s, quick, method="lower"))
     noise = spread_of(length_s[length_s <= np.median(length_s)])
     longer = length_s - usual
@@ -103,29 +103,29 @@ def _choose(
     if rival is not None and is_either:
         hosts = hosts_of(case, best.members | rival.members)
         if longer is None and (is_pipeline(case) or not are_of_larger_group(case, hosts)):
-            return []  # One of them is the last by design.
+            return []  # One of them is last by design.
         others = [c for c in rivals if _apart(case, c, rival)]
         return tell_two(case, best, rival, best.lead(others[0] if others else None))
     return [tell_late(case, best, causes, rivals, margin)] if margin >= AHEAD else []
 
 
 def _is_awaited(scores: Scores, cause: Cause) -> bool:
-    """Whether others wait for a cause, where that shows: ranks begin at other times by design, and clocks differ."""
+    """Whether others wait for a cause, if that is visible: start times differ by design, and clocks differ."""
     return cause.of_wait > 0 or not any(table.of_hosts for table in scores.tables)
 
 
 def _is_steady(cause: Cause) -> bool:
-    """Whether a stage is late in most steps of its time: more work comes with every step, uneven load now and then."""
+    """Whether a stage is late in most steps of its window: extra work recurs in every step, uneven load does not."""
     return cause.stage is None or cause.window.share >= levels.SHARE_HALF
 
 
 def _waits_hardly(cause: Cause, longer: Floats) -> bool:
-    """Whether what all wait for a cause is hardly anything of what steps are longer by."""
+    """Whether the wait for a cause is only a small part of the excess length of slow steps."""
     return cause.late_s < levels.SHARE_SMALL * float(np.median(longer[longer > 0]))
 
 
 def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | None) -> bool:
-    """Whether two gain alike, or the hops between them, which are late if either of the two is, are most of it."""
+    """Whether two gain alike, or most gain comes from the hops between them, which are late if either of the two is."""
     own, others_own = best.gain - best.of_wait, rival.gain - rival.of_wait
     apart = own - others_own if rival.of_wait >= _TIED * best.of_wait else best.gain - rival.gain
     close = apart < PER_STEP * best.window.length
@@ -133,7 +133,7 @@ def _may_be_either(scores: Scores, best: Cause, rival: Cause, longer: Floats | N
 
 
 def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
-    """A rival without what it waits longer than the best one: a pipeline passes waits on, to its replicas, too."""
+    """A rival without its excess wait over the best one: a pipeline passes waits on, also to its replicas."""
     longer = max(rival.of_wait - best.of_wait, 0.0)
     if not case.stages.chains:
         return rival
@@ -141,7 +141,7 @@ def _leave_passed_on(case: Case, rival: Cause, best: Cause) -> Cause:
 
 
 def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
-    """How sure it is that one host is late in all slow steps, where each time another might be."""
+    """The probability that one host is late in all slow steps, rather than a different one each time by chance."""
     if longer is None:
         return 1.0
     slow = int((longer[cause.window.first : cause.window.last + 1] > 0).sum())
@@ -149,17 +149,17 @@ def _beat_chance(case: Case, cause: Cause, longer: Floats | None) -> float:
 
 
 def _find_turns(case: Case, turns: Scores, longer: Floats) -> list[Proposal]:
-    """The job, where another host or replica is late each time and that explains its slow steps."""
+    """The job, if a different host or replica is late each time and this explains its slow steps."""
     uneven = _find_uneven(turns)
-    # In a pipeline all wait alike, so only what each does itself tells that it is another one each time.
+    # In a pipeline all wait alike, so only each one's own work shows that it is a different one each time.
     told = not is_pipeline(case) or _sum_own_work(turns, slice(None)) > 0
     return _tell_uneven(case, uneven, turns) if told and uneven is not None and _explains(uneven, longer) else []
 
 
 def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, turns: Scores) -> bool:
-    """Whether one cause gains about as much as another host in each of the same steps, and is late by one amount.
+    """Whether one cause gains about as much as a different host in each of the same steps, and is late by one amount.
 
-    A pipeline passes a wait on, so another of its hosts may come last: what each does itself tells whether it is one.
+    A pipeline passes waits on, so another of its hosts may arrive last: only own work shows whether it is one host.
     """
     if best is None:
         return False
@@ -170,31 +170,31 @@ def _is_ahead(case: Case, scores: Scores, best: Cause | None, uneven: Cause, tur
     each = (turns.gain + turns.elsewhere)[:, inside]
     last = {host for i in each.argmax(axis=0) for host in hosts_of(case, turns.candidates[i].members)}
     if last == hosts_of(case, best.members) and not is_pipeline(case):
-        return True  # It is another rank each time, and all are of one host.
+        return True  # It is a different rank each time, but always on one host.
     alone = np.where(during, scores.gain[at], 0.0)[inside]
     is_ahead = any(_gains_as_much(one, each) for one in (alone, (scores.gain + scores.elsewhere)[at, inside]))
     own, works = scores.gain - scores.of_wait, (turns.gain - turns.of_wait)[:, inside]
     if is_pipeline(case) and _sum_own_work(turns, inside) > 0:
-        # Whoever waits for a replica is in it, so its own work is all that it gains.
+        # The ranks that wait for a replica are part of it, so it gains only by its own work.
         is_host = len(hosts_of(case, turns.candidates[0].members)) == 1
         is_ahead = _gains_as_much(own[at, inside], works) or (is_ahead and is_host)
     return is_ahead and _is_alike(scores, best)
 
 
 def _gains_as_much(one: Floats, each: Floats) -> bool:
-    """Whether one gains about as much by step as the best of each step does, whose choice costs."""
+    """Whether one gains about as much as the best of each step, less the cost of choosing it."""
     most = each.max(axis=0) - float(np.log(len(each)))
     return sum_steps(one) >= _TIED * sum_steps(most)
 
 
 def _sum_own_work(turns: Scores, inside: slice) -> float:
-    """What the best of them in each step gains by its own work; which of them it is costs its choice."""
+    """The gain of the best one in each step by its own work, less the cost of choosing it."""
     most = (turns.gain - turns.of_wait)[:, inside].max(axis=0) - float(np.log(len(turns.candidates)))
     return float(np.maximum(most, 0.0).sum())
 
 
 def _is_alike(scores: Scores, cause: Cause) -> bool:
-    """Whether a stage that is late has one amount of work more: with uneven work it waits as long as it happens."""
+    """Whether a late stage has a constant amount of extra work: with uneven work the delay varies."""
     if cause.stage is None:
         return True
     rows = [i for i, c in enumerate(scores.candidates) if len(c.members) == 1 and c.members <= cause.members]
@@ -203,9 +203,9 @@ def _is_alike(scores: Scores, cause: Cause) -> bool:
 
 
 def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Floats) -> Scores:
-    """Those of which another one is late each time: hosts, ranks or replicas, whichever tell most by their own work.
+    """The units that take turns being late: hosts, ranks or replicas, whichever gain most by their own work.
 
-    Those that explain the slow steps come first. All stages of a replica work on the same data, so uneven load makes
+    Units that explain the slow steps are preferred. All stages of a replica work on the same data, so uneven load makes
     all of them late.
     """
     hosts = {frozenset(members) for members in case.own_by_host.values()}
@@ -220,11 +220,11 @@ def _take_turns(case: Case, scores: Scores, replicas: Scores | None, longer: Flo
 def _explains(cause: Cause, longer: Floats) -> bool:
     """Whether the slow steps of a cause's window are most of all slow steps.
 
-    Two steps alone explain slow steps only where these are the last ones and all of them, but for the one in which it
-    began: two that are over, such as the start of a program, name nobody.
+    Two steps alone explain slow steps only if these are the last ones and all of them, except the one in which it
+    began: two earlier ones, such as the start of a program, name nobody.
     """
     if cause.stage is not None and cause.gain <= cause.of_wait:
-        return False  # All of a stage wait alike for one of them: only its work tells that it is the whole stage.
+        return False  # All ranks of a stage wait for one of them: only work shows that it is the whole stage.
     inside = longer[cause.window.first : cause.window.last + 1]
     left = int((longer > 0).sum() - (inside > 0).sum())
     if cause.window.length < levels.MIN_SAMPLES and (left > 1 or cause.window.last < len(longer) - 1):
@@ -260,9 +260,9 @@ def _apart(case: Case, one: Cause, other: Cause) -> bool:
 
 
 def _find_uneven(hosts: Scores) -> Cause | None:
-    """In each step the host, rank or replica that gains most; which of them it is costs its choice.
+    """In each step the host, rank or replica that gains most, less the cost of choosing it.
 
-    From the first slow step to the last one all steps count: with uneven load someone is late in a quick one, too.
+    From the first slow step to the last one all steps count: with uneven load some rank is late in quick ones too.
     """
     if len(hosts.candidates) < levels.MIN_TWO:
         return None
@@ -275,7 +275,7 @@ def _find_uneven(hosts: Scores) -> Cause | None:
 
 
 def _find_stretch(gain: Floats) -> Window:
-    """The stretch of steps that gains most, its best step left out: one step that is far out shows no turns."""
+    """The run of steps that gains most without its best step: one outlier does not show that ranks take turns."""
     most, first, last = -np.inf, 0, 0
     for begin in np.flatnonzero(gain > 0).tolist() or [int(gain.argmax())]:
         part = gain[begin:]
@@ -286,7 +286,7 @@ def _find_stretch(gain: Floats) -> Window:
 
 
 def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
-    """The job, where another host or replica is the last one in each step of a part of the observation."""
+    """The job, if a different host or replica is last in each step of a part of the observation."""
     window = uneven.window
     if window.mean < _LATE or window.length < levels.MIN_SAMPLES:
         return []
@@ -296,30 +296,30 @@ def _tell_uneven(case: Case, uneven: Cause, turns: Scores) -> list[Proposal]:
     kind: FindingKind = "load_imbalance" if varies else "slow_step"
     cost = settle(case, window, None)
     if cost.lost_s < levels.SHARE_NEGLIGIBLE * float(case.length_s[inside].sum()):
-        return []  # In any job someone comes last, another one in each step.
+        return []  # In any job some rank arrives last, a different one in each step.
     last = len(np.unique(gain.argmax(axis=0)))
     what = "the others differ too" if varies else "all others come as ever"
     unit = turns.candidates[0].members
     units = "hosts" if unit in case.own_by_host.values() else "ranks" if len(unit) == 1 else "replicas"
     evidence = f"the last to come changes: {last} different {units} in {window.length} steps; {what}; {cost.words}"
     who: Culprit = culprit("job", case.job.id)
-    # Each step in which another one is last speaks against the best of them, by no more than a step with a cause costs.
+    # A step in which another one is last is evidence against the best one, by at most the cost of a step with a cause.
     best = gain[gain.sum(axis=1).argmax()]
     sure = 1 - float(np.exp(-np.minimum(gain.max(axis=0) - best, PER_STEP).sum()))
     if sure < AHEAD:
         return []
-    if varies:  # Before the first slow step and after the last one someone is late in steps that are not longer, too.
+    if varies:  # Some rank is also late in normal steps before the first slow one and after the last.
         window = _find_stretch((turns.gain + turns.elsewhere).max(axis=0) - float(np.log(len(turns.candidates))))
     told = case.finding(kind, who, window.first, window.last, lost_s=cost.lost_s, score=sure, evidence=evidence)
     return [Proposal(finding=told, gain=uneven.gain)]
 
 
 def _is_work_uneven(case: Case, turns: Scores, inside: slice) -> bool:
-    """Whether all have work of their own in a step, and not one more than ever.
+    """Whether the work of all varies from step to step, rather than one having more than before.
 
-    Then someone is late in steps that are not longer, too. Where there are none between many longer ones, the last one
-    is late by another amount each time, and pauses take about as long each. Of a few, others than the last one are late
-    on their own account: the hop that comes last has two ends, so it is the third host.
+    Then some rank is also late in normal steps. If there are none between many longer ones, the last one
+    is late by a different amount each time, while pauses are about equally long. If there are few, others are also late
+    on their own: the hop that begins last has two ends, so the third host decides.
     """
     quick = np.zeros(0, np.bool_) if turns.slow is None else ~turns.slow[inside]
     if quick.any():

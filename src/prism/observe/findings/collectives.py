@@ -30,7 +30,7 @@ def number_sizes(sizes: Floats) -> Ints:
 
 
 def number_units(rows: pl.DataFrame, host: Ints | None = None) -> Ints:
-    """For each row a number shared by what hangs together: a pair alone, or the hops of one group's collectives.
+    """For each row a number shared by rows that belong together: a pair, or the hops of one group's collectives.
 
     Tokens leave by all NICs of a host (by endpoint its `host`, where known), and an exchange is over with the last.
     """
@@ -52,8 +52,8 @@ def number_units(rows: pl.DataFrame, host: Ints | None = None) -> Ints:
 def place_calls(messages: pl.DataFrame, streams: pl.DataFrame, row: Ints, num_steps: int) -> pl.DataFrame:
     """The messages with their `place` and `num` by the calls that they are of, where records are lost.
 
-    `row` is the stream of each message, by its row among the streams. A place that is counted in one stream is that of
-    another call in the next one once a record is missing. Hops of one call are under way at the same time, and those of
+    `row` is the stream of each message, by its row among the streams. If a record is missing, the same position in two
+    streams belongs to different calls. Hops of one call are under way at the same time, and those of
     the next call begin when they are over.
     """
     regular = ((streams["role"] != "rare") & ~streams["kind"].is_in([*POINT_TO_POINT, "unknown"])).to_numpy()

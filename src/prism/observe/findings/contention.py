@@ -20,31 +20,31 @@ from prism.observe.findings.windows import Window, find_window
 from prism.records.findings import Alternative, Culprit
 
 _SLOWER = 1.3  # times as long while the other sends as when it does not
-_FREE = 1.6  # times the pair's own quickest transfers: those that nobody disturbs take no longer
+_FREE = 1.6  # times the pair's own quickest transfers: undisturbed ones take no longer
 _ENOUGH = levels.MIN_EVENTS  # transfers with the other, and without
-_MOSTLY = 0.7  # share of those beside the other that are slow, once the two meet
+_MOSTLY = 0.7  # share of transfers during the other's that are slow, once the two meet
 _TOLD_APART = levels.SHARE_HALF  # by how much this share is larger than that of the others
-_HELD_UP = 0.08  # longer than before: a pair of which this many steps are is looked at
-_MOST_LINKS = 40  # that are looked at for one job
+_HELD_UP = 0.08  # longer than before, as a share, in three steps: such pairs are examined
+_MOST_LINKS = 40  # that are examined for one job
 _MATTERS = levels.WORTH_TELLING  # of all its steps that a job must lose
-_SURE = 0.9  # most that a meeting of two tenants is said with: a third may share the link unseen
+_SURE = 0.9  # highest confidence of contention: a third tenant may share the link unseen
 _OTHERS = ">*<"  # stands for all other switches
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """How the transfers of one job over one link fare with and without another job on it."""
+    """Durations of one job's transfers over one link, with and without another job on it."""
 
     link: str
     other: Case
     ratio: float
-    apart: float  # share of slow transfers beside the other, less that of the others
+    apart: float  # share of slow transfers during the other's, less that of the remaining ones
     num_with: int
-    depends: float  # nats by which whether a transfer is slow is told by whether the other sends
+    depends: float  # nats by which it depends on the other's sending whether a transfer is slow
     extra_s: float
     first_ns: int
     last_ns: int
-    same: tuple[str, ...] = ()  # other places that the same transfers meet at
+    same: tuple[str, ...] = ()  # other links at which the same transfers meet
 
 
 def find_contention(
@@ -95,7 +95,7 @@ def _paths_of(routes: pl.DataFrame | None) -> dict[int, set[str]]:
 def _pairs_by_link(case: Case, paths: dict[int, set[str]]) -> dict[str, set[int]]:
     """The job's pairs on each link: between switches, between a NIC and its switch, and out of a switch or into it.
 
-    Where flows name no path, all that leaves a switch for others shares its uplinks, as far as is known.
+    If flows name no path, all traffic from a switch to others is assumed to share its uplinks.
     """
     found: dict[str, set[int]] = defaultdict(set)
     ends = case.messages.select("pair", "src", "dst")
@@ -146,12 +146,12 @@ def _worst_meeting(
         return None
     best = max(met, key=lambda m: m[:4])
     same = {m[4].link.replace(_OTHERS, "") for m in met if m[:4] == best[:4]} - {best[4].link.replace(_OTHERS, "")}
-    # Which of the links and tenants it is costs its choice.
+    # Choosing among the links and tenants has a cost.
     return replace(best[4], same=tuple(sorted(same)), depends=best[4].depends - math.log(len(shared)))
 
 
 def _came(case: Case, routes: pl.DataFrame | None, pairs: set[int], meeting: Meeting) -> bool:
-    """Whether a pair took to the link about when the two met there: hashed anew, it came into the other's way."""
+    """Whether a pair moved to the link about when the two met there, because it was rehashed."""
     if routes is None:
         return False
     step = int(np.median(case.length_s) * 1e9)
@@ -181,7 +181,7 @@ def _meet(case: Case, times: pl.DataFrame, pairs: set[int], link: str, other: Ca
     if without.sum() < _ENOUGH or np.median(slower[without]) > _FREE:
         return None
     slower = slower / np.median(slower[without])
-    # The two may have met unharmed before, when one of them took another way.
+    # The two may have met without effect before, when one of them took another path.
     stretch = find_window(np.where(with_other, slower > _SLOWER, np.nan), 0.5)
     if stretch is None:
         return None
@@ -209,7 +209,7 @@ def _meet(case: Case, times: pl.DataFrame, pairs: set[int], link: str, other: Ca
         ratio,
         shares[0] - shares[1],
         len(beside_it),
-        # From which transfer to which the two meet is chosen.
+        # The first and last transfer of the meeting are chosen.
         _depend((len(beside_it), shares[0]), (len(apart_from_it), shares[1])) - 2 * math.log(with_other.sum()),
         extra_s,
         int(times_hit.min()),
@@ -229,7 +229,7 @@ def _depend(*parts: tuple[int, float]) -> float:
 
 
 def _time_beside(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> Floats:
-    """How long something of the other is under way during each transfer."""
+    """How long the other job's transfers are under way during each transfer."""
     reach = np.maximum.accumulate(busy_end)
     opens = np.r_[True, busy_start[1:] > reach[:-1]]
     begins = busy_start[opens]

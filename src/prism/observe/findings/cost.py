@@ -20,9 +20,9 @@ from prism.simulate.graph import Graph
 from prism.simulate.solving.pricing import LinearCosts
 from prism.simulate.solving.solver import SolveConfig, solve
 
-_MOST_REPLICAS = levels.MIN_STATISTICS  # of a stage that are solved; more of the same change nothing
+_MOST_REPLICAS = levels.MIN_STATISTICS  # of a stage that are solved; more identical ones change nothing
 _MOST_MICROBATCHES = 256
-_TRUSTED = levels.SHARE_MINOR  # a solved cost that differs by more from a measured one gives way to it
+_TRUSTED = levels.SHARE_MINOR  # a solved cost that differs from a measured one by more is replaced by it
 _BYTES = 1 << 20  # of every message; their durations are given
 _REPRODUCES = 0.05  # of a step: a solved step is usually off by so much
 
@@ -77,13 +77,13 @@ class JobModel:
 
 
 def model_job(case: Case, table: WorkTable) -> tuple[JobModel, dict[int, tuple[int, int]]] | None:
-    """The healthy job, and the cell (stage, replica) of each endpoint; None for jobs without a pipeline."""
+    """A model of the healthy job, and the cell (stage, replica) of each endpoint; None without a pipeline."""
     if table.num_stages < 2 or "forward" not in table.phases or "turn" not in table.phases:
         return None
     last = table.num_stages - 1
     forward, backward = _work_of(table, "forward"), _work_of(table, "backward")
     turn = _work_of(table, "turn")[last]
-    # What the first stage does before its first message is more than a forward, so it is taken to be like the others;
+    # What the first stage does before its first message is more than a forward, so it is assumed to be like the others;
     # the last stage shows a forward and a backward in one, of which a backward is two thirds.
     middle = forward[1:last]
     usual = float(np.nanmedian(middle)) if len(middle) and not np.isnan(middle).all() else turn / 3
@@ -158,7 +158,7 @@ class Cost:
 
 
 def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Window, *, by_design: bool) -> Cost:
-    """What ranks cost that work longer by the window's mean; `by_design` where the observed work is the longer one."""
+    """The cost of ranks that work longer by the window's mean; `by_design` if the observed work is the longer one."""
     modelled = model_job(case, table)
     if modelled is None:
         return settle(case, window, None)
@@ -176,7 +176,7 @@ def price_slow_work(case: Case, table: WorkTable, members: list[int], window: Wi
 
 
 def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Window, extra_s: float) -> Cost:
-    """What pairs (src, dst, kind) cost whose transfers are longer by the window's mean.
+    """The cost of pairs (src, dst, kind) whose transfers are longer by the window's mean.
 
     `extra_s` is what the slowest of them adds to its own step: all that is known of a job without a pipeline.
     """
@@ -194,7 +194,7 @@ def price_slow_pairs(case: Case, pairs: list[tuple[int, int, str]], window: Wind
 
 
 def settle(case: Case, window: Window, saved_ns: float | None, how: str = "job solved again") -> Cost:
-    """The cost of a window from what a step would save, checked against the steps outside where there are any."""
+    """The cost of a window from what a step would save, checked against the steps outside, if any."""
     inside = case.length_s[window.first : window.last + 1]
     outside = np.concatenate([case.length_s[: window.first], case.length_s[window.last + 1 :]])
     measured = float((inside - np.median(outside)).clip(0).sum()) if len(outside) >= 3 else None
@@ -229,5 +229,5 @@ def _compare(
         with_it = min(with_it, max(without, without + observed - usual))
     off = [abs(observed - usual - (solved - without)) / observed for solved in (with_it, without)]
     if min(off) > _TRUSTED:
-        return cost  # The model reproduces these steps neither way.
+        return cost  # The model reproduces these steps neither with the culprit nor without.
     return replace(cost, margin=1 / (1 + float(np.exp(np.clip((off[0] - off[1]) / _REPRODUCES, -50.0, 50.0)))))

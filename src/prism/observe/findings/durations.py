@@ -14,8 +14,8 @@ from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, num
 from prism.observe.traffic.medians import median_groups, quantile_groups
 from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys
 
-_USUAL = levels.SHARE_QUICK  # of like pairs this share is surely not slow
-_UNHINDERED = levels.SHARE_SMALL  # share of a pair's messages of a step that surely wait for nobody
+_USUAL = levels.SHARE_QUICK  # of similar pairs this share is surely not slow
+_UNHINDERED = levels.SHARE_SMALL  # share of a pair's messages of a step that surely do not wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
         pl.Series("like_size", number_sizes(median_groups(size.astype(np.float64), stream, len(found))))
     )
     number, found = number_again(stream * steps + calls.step, len(found) * steps)
-    # A message between two that finds its receiver busy waits; of several in a step, one or the other does not.
+    # A point-to-point message waits if its receiver is busy; of several in a step, some do not wait.
     each, longest = _leave_waiting_out(calls, case.messages["num"].to_numpy()[calls.message], stream, streams)
     between_two = streams["kind"].is_in(POINT_TO_POINT).to_numpy()[found // steps]
     quick = quantile_groups(each, number, len(found), _UNHINDERED)
@@ -76,7 +76,7 @@ def measure_durations(case: Case) -> tuple[Cells, pl.DataFrame]:
 
 
 def compare_with_peers(cells: Cells) -> tuple[Floats, Floats, Ints]:
-    """By cell what is usual among like messages of the same step, without and with waiting, and of how many pairs."""
+    """By cell the usual duration of similar messages in the same step, without and with waiting, and the pairs."""
     kind = cells.streams["kind"].rank("dense").to_numpy().astype(np.int64)
     like, pair = (cells.streams[c].to_numpy().astype(np.int64) for c in ("like_size", "pair"))
     alike = (kind * (like.max() + 1) + like)[cells.stream] * (cells.step.max() + 1) + cells.step
@@ -87,7 +87,7 @@ def compare_with_peers(cells: Cells) -> tuple[Floats, Floats, Ints]:
 
 
 def list_rows(cells: Cells, host: Ints | None = None) -> tuple[pl.DataFrame, Ints]:
-    """pair src dst kind unit of all that the cells tell of, and the row of each stream; `host` is by endpoint."""
+    """pair src dst kind unit of everything in the cells, and the row of each stream; `host` is by endpoint."""
     present = np.flatnonzero(np.bincount(cells.stream, minlength=cells.streams.height))
     kind = cells.streams["kind"].rank("dense").to_numpy().astype(np.int64)
     key = (cells.streams["pair"].to_numpy().astype(np.int64) * (int(kind.max()) + 1) + kind)[present]
@@ -109,7 +109,7 @@ def _leave_waiting_out(calls: Calls, num: Ints, stream: Ints, streams: pl.DataFr
     # Tokens are routed unequally: messages of one exchange are of many sizes.
     like = np.where((streams["kind"] == "ep").to_numpy(), 0, streams["like_size"].to_numpy())
     begin, final = calls.start.copy(), calls.end.copy()
-    # A group uses several connections that share no NIC: what is under way at the same time is taken to be one.
+    # A group uses several connections that share no NIC: what is under way at the same time is assumed to be one.
     for group in (number_units(streams), kind):
         sized = np.unique(group * (int(like.max(initial=0)) + 1) + like, return_inverse=True)[1].astype(np.int64)
         sized[apart] = -1

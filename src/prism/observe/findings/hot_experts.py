@@ -11,7 +11,7 @@ from prism.observe.findings.scoring import PER_STEP
 from prism.observe.findings.verdicts import Proposal, say_surely
 from prism.observe.findings.windows import spread_of
 
-_HOT = levels.RATIO_LONGER  # times what like streams carry
+_HOT = levels.RATIO_LONGER  # times what similar streams carry
 _AS_OFTEN = levels.SHARE_SMALL  # by which a hot stream is sent more or less often than others
 _LEAST = levels.SHARE_NEGLIGIBLE  # of a size: what differs by less says nothing
 
@@ -22,7 +22,7 @@ def find_hot_expert(case: Case) -> list[Proposal]:
     if routed.height < levels.MIN_COMPARED or case.steps.height < levels.MIN_SAMPLES:
         return []
     usual, often = float(routed["bytes"].median()), float(routed["num"].median())  # type: ignore[arg-type]
-    # Where its sizes seldom differ, the stream of a hot expert is taken for another kind.
+    # If its sizes seldom differ, the stream of a hot expert is labelled as another kind.
     as_often = (pl.col("num") / often - 1).abs() <= _AS_OFTEN
     hot = case.streams.filter(as_often & (pl.col("bytes") >= _HOT * usual) & (pl.col("role") != "rare"))
     if hot.is_empty():

@@ -27,10 +27,10 @@ from prism.observe.findings.verdicts import Proposal, compare_steps
 from prism.observe.findings.windows import Window
 from prism.records.findings import Alternative, Culprit, FindingKind
 
-_EXPLAINED = 0.4  # share of all that is slow which the worst suspect must touch
-_ALONE = 0.4  # a pair that is slow all by itself must be slower than this
-_ALONE_ALWAYS = levels.RATIO_DOUBLE  # the same where it was never quicker
-_ALIKE = 0.2  # a slow place slows what passes it alike: what is slower by less than this share of the worst is not its
+_EXPLAINED = 0.4  # share of everything slow that the worst suspect must touch
+_ALONE = 0.4  # a single slow pair must be slower than this
+_ALONE_ALWAYS = levels.RATIO_DOUBLE  # the same for a pair that was never quicker
+_ALIKE = 0.2  # less than this share of the worst slowdown has another cause
 # What is slow in some steps only must be slower than this: sizes and waits differ by chance.
 _NOW_AND_THEN = levels.SHARE_HALF
 _MOST = levels.MIN_SAMPLES  # findings of one job
@@ -40,7 +40,7 @@ _FELT = levels.THREE_PER_MILLE  # steps of the window are at least this much lon
 def find_scene(
     case: Case, transfers: Transfers | None, slow: list[SlowPair], routes: pl.DataFrame | None
 ) -> Scene | None:
-    """What is slow in one job and felt, and what it touches; None where nothing is."""
+    """The slow pairs of one job that lengthen its steps, and what they touch; None if there are none."""
     felt = [p for p in slow if p.sound and not p.early and _is_felt(case, p)]
     if transfers is None or not felt:
         return None
@@ -79,7 +79,7 @@ def _span(scene: Scene) -> tuple[int, int]:
 
 
 def _is_felt(case: Case, pair: SlowPair) -> bool:
-    """Whether steps are longer for it: those of its window, or, where it is slow now and then, those it is slow in."""
+    """Whether its steps are longer: those of its window or, if it is slow occasionally, those in which it is slow."""
     if pair.steady:
         slower = case.slower_by(pair.window.first, pair.window.last)
         return slower is None or slower > _FELT
@@ -92,7 +92,7 @@ def _is_felt(case: Case, pair: SlowPair) -> bool:
 
 
 def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal]:
-    """The suspects that account for most of what is slow with least that is not, one after the other."""
+    """The suspects that explain most of the slow transfers and touch the fewest others, one after the other."""
     found: list[Proposal] = []
     left = dict(scene.slow)
     while left and len(found) < _MOST:
@@ -102,17 +102,17 @@ def _explain(case: Case, scene: Scene, others: Sequence[Scene]) -> list[Proposal
         same = [r.suspect for r in ranked if r.score == ranked[0].score and r.units == ranked[0].units]
         best = _choose(same)
         if best[0] == "switch" and _is_everywhere(best, scene, others):
-            break  # Nothing tells it from the job itself: all wait, wherever it is.
+            break  # It cannot be distinguished from the job itself: all wait, wherever it is.
         chosen = [r for r in alike if best in scene.touches[r]]
         units = {scene.unit[r] for r in chosen}
         if len(units) < 2 and len(units) < _EXPLAINED * len({scene.unit[r] for r in alike}):
-            break  # Slow here and there: no one place is to blame.
+            break  # Slow in several unrelated components: none of them explains it.
         alone = [r for r in chosen if _stands_alone(case, alike[r])]
         if best[0] == "pair" and not alone:
-            break  # A single pair that is a little slow, now and then or one way only, is no link's fault.
+            break  # A single pair that is a little slow, occasionally or one way only, does not mean a slow link.
         if best[0] == "pair" and all(is_cleared(scene, r) for r in alone):
             if any(_is_always_slow(case, alike[r]) for r in alone) or _count_pairs(same) > 1:
-                # By design, as nothing else that these NICs send or take in is slow; or all hops of a ring wait alike.
+                # By design, as nothing else that these NICs send or receive is slow; or all hops of a ring wait alike.
                 break
             best = ("ends", best[1])
         if len({s for s in same if s[0] == "nic"}) > 2:
@@ -128,13 +128,13 @@ def _count_pairs(suspects: list[Suspect]) -> int:
 
 
 def _is_everywhere(suspect: Suspect, scene: Scene, others: Sequence[Scene]) -> bool:
-    """Whether all that a job sends passes a place, and nothing slow of another job does."""
+    """Whether everything that a job sends passes a component, and nothing slow of another job does."""
     shared = any(suspect in other.touches[row] for other in others for row in other.slow)
     return not shared and all(suspect in touched for touched in scene.touches)
 
 
 def _choose(same: list[Suspect]) -> Suspect:
-    """The first of suspects that account alike; the switch where several hosts do, of which none is more likely."""
+    """The first of equally good suspects; the switch if several hosts are equally likely."""
     switches = [s for s in same if s[0] == "switch"]
     several = len([s for s in same if s[0] == "host"]) > 1
     return switches[0] if same[0][0] == "host" and several and switches else same[0]
@@ -142,7 +142,7 @@ def _choose(same: list[Suspect]) -> Suspect:
 
 def _stands_alone(case: Case, pair: SlowPair) -> bool:
     """Whether one slow pair is enough: pairs differ by design, so one that always was slow must be very much so."""
-    always = _is_always_slow(case, pair) or pair.kind == "ep"  # tokens go now here, now there
+    always = _is_always_slow(case, pair) or pair.kind == "ep"  # the targets of tokens vary
     # A few steps may be slow for a reason of their own: here a processor is busy, there a packet is lost. A slow link
     # slows all that passes it in them to one pace.
     lasts = pair.window.length >= levels.MIN_SAMPLES or pair.even
@@ -177,7 +177,7 @@ def _propose(
     )  # fmt: skip
     seconds = [(_name(case, s), round(p, 3)) for s, p in rivals.items() if p >= levels.SHARE_SMALL]
     rows = [r for r, touched in enumerate(scene.touches) if suspect in touched or ("pair", suspect[1]) in touched]
-    num_suspects = len(set().union(*scene.touches))  # Which of them it is costs its choice.
+    num_suspects = len(set().union(*scene.touches))  # Choosing among them has a cost.
     return Proposal(
         finding=told,
         gain=score_delays(scene.slower, rows, Window(first, last, mean, share), 1.0) - math.log(num_suspects),
@@ -201,7 +201,7 @@ def _name_place(case: Case, suspect: Suspect, chosen: list[SlowPair], same: list
         who = culprit("group", ",".join(case.address(e) for e in ends))
         return who, "of a group, whose hops are all alike slow, so any of its links may be the cause"
     if kind == "pair" or (kind in ("out", "in", "nic", "host") and len(ends) == 2):
-        # Two NICs that only talk to each other: nothing tells which of them it is.
+        # Two NICs that only talk to each other: nothing shows which of them it is.
         who, other = (_name(case, ("nic", str(e))) for e in (chosen[0].src, chosen[0].dst))
         return who, f"between these NICs; or at its other end, {other.id}"
     hosts = [other for what, other in same if what == "host"]

@@ -16,7 +16,7 @@ _GROWN = levels.SHARE_MINOR  # pauses that became this much longer
 
 
 def find_slow_steps(case: Case) -> list[Finding]:
-    """A stretch of steps well above the job's own usual length, or a slow rise of all of them."""
+    """A run of steps well above the job's usual length, or a slow rise of all of them."""
     lengths = case.length_s
     if len(lengths) < 5:
         return []
@@ -40,7 +40,7 @@ def find_slow_steps(case: Case) -> list[Finding]:
 
 
 def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
-    """Lengths of steps, of those that hold more messages than is usual as much as their messages allow.
+    """Step lengths; those of steps with more messages than usual are reduced in proportion.
 
     A step that is longer because a boundary was missed holds the messages of the next one, too.
     """
@@ -51,7 +51,7 @@ def _leave_miscounts_out(case: Case, lengths: Floats) -> Floats:
 
 
 def find_drift(case: Case) -> list[Finding]:
-    """Steps that get longer little by little: a line through them rises well above the noise."""
+    """Steps that gradually get longer: a line through them rises well above the noise."""
     lengths = case.length_s
     if len(lengths) < 20:
         return []
@@ -60,7 +60,7 @@ def find_drift(case: Case) -> list[Finding]:
     usual = float(np.median(lengths))
     left = spread_of(lengths - rise * at)
     quarters = [float(np.median(part)) for part in np.array_split(lengths, 4)]
-    gradual = bool((np.diff(quarters) > 0.1 * rise).all())  # A jump up, or up and down again, is no drift.
+    gradual = bool((np.diff(quarters) > 0.1 * rise).all())  # A jump up, or up and down again, is not a drift.
     if rise < _DRIFT * usual or rise < 6 * left / np.sqrt(len(lengths) / 12) or not gradual:
         return []
     evidence = f"steps grew from {usual - rise / 2:.3f} s to {usual + rise / 2:.3f} s ({100 * rise / usual:.1f} %)"
@@ -71,14 +71,14 @@ def find_drift(case: Case) -> list[Finding]:
 
 
 def _median_slope(at: Floats, values: Floats) -> float:
-    """The middle one of the slopes between steps half the observation apart: no single step moves it."""
+    """The median slope between steps half the observation apart: no single step affects it."""
     half = len(at) // 2
     return float(np.median((values[half:] - values[: len(values) - half]) / (at[half:] - at[: len(at) - half])))
 
 
 def find_longer_pauses(case: Case) -> list[Finding]:
     """Pauses after steps (checkpoints, evaluation) that became longer than the job's earlier ones."""
-    at = np.flatnonzero(case.pause_s[:-1] > 0)  # How long the last one is was not seen.
+    at = np.flatnonzero(case.pause_s[:-1] > 0)  # The end of the last pause was not observed.
     if len(at) < 4:
         return []
     pauses = case.pause_s[at]

@@ -29,9 +29,9 @@ _WORTH = levels.WORTH_TELLING  # of the time of all GPUs while it lasts
 def find_all(
     cases: Sequence[Case], routes: pl.DataFrame | None = None, notes: list[str] | None = None
 ) -> tuple[Finding, ...]:
-    """Findings of every job, ordered by how sure and how costly they are; a cause stands before what it causes.
+    """Findings of every job, ordered by confidence and cost; a cause comes before its effects.
 
-    `notes` takes in which jobs could not be studied and why.
+    `notes` collects which jobs could not be analysed and why.
     """
     notes = [] if notes is None else notes
     measured = {case.job.id: found for case, found in try_each(_measure, cases, _name, notes)}
@@ -51,7 +51,7 @@ def find_all(
 
     def explain(case: Case) -> list[Finding]:
         if not case.transfers_visible:
-            # One long step may be several whose boundaries do not show.
+            # One long step may be several whose boundaries are not visible.
             longer = [
                 f for f in find_slow_steps(case) if (f.end_ns - f.start_ns) / 1e9 > 1.5 * float(case.length_s.max())
             ]
@@ -60,12 +60,12 @@ def find_all(
         scene = scenes[job]
         stops = find_hang(case)
         late = [] if case.wanders else _apart_from(stops, find_late(case) + find_hot_expert(case))
-        # A job that is held up now and then may be so when the observation ends.
+        # A job that is occasionally held up may be so when the observation ends.
         held_up = any(x.finding.culprit.type == "job" for x in late)
         stops = [s for s in stops if _is_long(case, s) or not held_up]
         shared = _apart_from(stops, contended.get(job, []))
         slow = [] if scene is None else _apart_from(stops, find_network(scene, felt))
-        # A stage that is heavy by design waits for all that is not.
+        # A stage that is heavy by design is looked for only if nothing else is late.
         heavy = [] if late or case.wanders else find_heavy_stages(case)
         told = choose(case, heavy + late + shared + slow)
         causes = stops + [c for c in told if _is_worth_telling(case, c)]
@@ -93,20 +93,20 @@ def _measure(case: Case) -> tuple[Transfers | None, list[SlowPair]]:
 
 
 def _weight(finding: Finding, until_ns: int) -> tuple[bool, float, float]:
-    """A job that still stands when the observation ends loses all until someone acts; then by cost and confidence."""
+    """A job that is at a standstill when the observation ends comes first; then by cost and confidence."""
     stands = finding.kind == "hang" and finding.end_ns >= until_ns
     return stands, finding.lost_gpu_seconds * finding.score, finding.score
 
 
 def _is_worth_telling(case: Case, finding: Finding) -> bool:
-    """Whether mending it would save more than steps differ by anyway, while it lasts and of all that was observed."""
+    """Whether fixing it would save more than steps vary anyway, both while it lasts and over the whole observation."""
     while_s = (finding.end_ns - finding.start_ns) / 1e9
     all_s = float(case.length_s.sum())
     return finding.lost_gpu_seconds >= case.gpus * max(_WORTH * while_s, _WORTH_AT_ALL * all_s)
 
 
 def _apart_from(stops: list[Finding], proposals: list[Proposal]) -> list[Proposal]:
-    """Proposals whose stretch is not mostly a standstill: a step that a job stood still in is long in all respects."""
+    """Proposals whose window is not mostly a standstill: a step with a standstill is long in every measure."""
     return [p for p in proposals if not any(covers(s, p.finding) for s in stops)]
 
 

@@ -22,7 +22,7 @@ from prism.observe.findings.work_table import tabulate_work
 from prism.observe.traffic.medians import quantile_groups
 from prism.observe.traffic.numbering import number_keys
 
-_QUICK = levels.SHARE_QUICK  # share of the steps, and of like members, that are surely not late
+_QUICK = levels.SHARE_QUICK  # share of the steps, and of similar members, that are surely not late
 _CLOSE = levels.TWO_PER_MILLE  # of a step, or of the work itself: what differs by less says nothing
 
 
@@ -40,10 +40,10 @@ class Residuals:
     of_hosts: bool = False
     per_work: bool = False  # as a share of the usual work instead of seconds
     of_past: bool = False  # against quick steps alone
-    of_like: bool = False  # against like members, too: what began is not told from it
+    of_like: bool = False  # also against similar members, so it does not show what began
 
     def since(self) -> Residuals:
-        """The same beyond each row's own quick steps: what began, or came and went."""
+        """The same relative to each row's own quick steps: changes that began, or came and went."""
         return replace(self, late_s=self.late_s - quantile_rows(self.late_s, levels.SHARE_MINOR, axis=1)[:, None])
 
 
@@ -63,7 +63,7 @@ def list_residuals(case: Case, host: Ints) -> Iterator[Residuals]:
         yield from _compare_work(case, step_s)
     if since is not None and not in_stages:
         yield from _compare_waits(case, host, since, step_s, of_like=True)
-        # Who is held up works as long as ever before it comes: it is late by what is beyond that.
+        # A rank that is held up works as long as before; only the excess is lateness.
         sent, taken = (np.maximum(idle - _find_usual(case.calls, idle), 0.0) for idle in since)
         yield from _compare_waits(case, host, (sent, taken), step_s, of_past=True)
     if not in_stages:
@@ -103,7 +103,7 @@ def _measure_gaps(case: Case) -> tuple[Floats, Floats]:
 
 
 def _is_host_one(case: Case) -> bool:
-    """Whether the ranks of a host share each tensor or sequence: none goes on before what comes to all of them.
+    """Whether the ranks of a host share each tensor or sequence: none continues before what comes to all of them.
 
     Frameworks number ranks by tensor first and by sequence next, so blocks that leave a host are passed by all of it.
     """
@@ -115,7 +115,7 @@ def _is_host_one(case: Case) -> bool:
 def _end_exchanges(case: Case) -> tuple[Ints, Ints]:
     """By message of the calls when it is over for its sender, and for its receiver.
 
-    All NICs of a host carry the tokens of its ranks: nobody there goes on before the last of an exchange has come.
+    All NICs of a host carry the tokens of its ranks: none of them continues before an exchange is complete.
     """
     calls, host = case.calls, number_hosts(case)
     routed = np.flatnonzero(np.array([kind == "ep" for kind in calls.kinds])[calls.kind][calls.row])
@@ -136,9 +136,9 @@ def _end_exchanges(case: Case) -> tuple[Ints, Ints]:
 
 @numba.njit(cache=True, nogil=True)
 def _look_back(done: Ints, begin: Ints, wanted: Ints) -> Floats:
-    """How long before each moment something was done on its line of time, nan for nothing; `done` are all lines."""
+    """Time since the last end before each moment on its own time line, nan if none; `done` holds all time lines."""
     gap = np.full(len(wanted), np.nan)
-    low = 0  # all that is done before it is no later than what is asked for
+    low = 0  # everything before this index ended no later than the wanted time
     for i in range(len(wanted)):
         if low and done[low - 1] > wanted[i]:
             low = 0
@@ -156,7 +156,7 @@ def _look_back(done: Ints, begin: Ints, wanted: Ints) -> Floats:
 
 
 def _find_usual(calls: Calls, gap: Floats) -> Floats:
-    """By message what the same place of its stream takes in quick steps."""
+    """By message, how long the same position of its stream takes in quick steps."""
     places = int(calls.place.max(initial=0)) + 1
     slot = calls.row * places + calls.place
     usual: Floats = quantile_groups(gap, slot, len(calls.src) * places, levels.SHARE_MINOR)[slot]
@@ -164,7 +164,7 @@ def _find_usual(calls: Calls, gap: Floats) -> Floats:
 
 
 def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) -> Iterator[Residuals]:
-    """By hop, what the messages of a step were late by in all; against quick steps, and like hops of the same step."""
+    """By hop, the total lateness of a step's messages, against quick steps and against similar hops of the step."""
     calls, ends = case.calls, len(case.hosts)
     between_stages = np.array([in_stages and kind == "pp" for kind in calls.kinds], np.bool_)
     kept = ~np.isnan(both) & ~between_stages[calls.kind][calls.row]
@@ -184,7 +184,7 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
     yield from _by_hop(case, calls, against_like, step_s)
     for kind in np.flatnonzero(
         np.bincount(calls.kind[calls.row])
-    ):  # Who is late to calls of one kind leaves them with all the others.
+    ):  # A rank that is late to calls of one kind leaves them together with all others.
         own = calls.kind[calls.row] == kind
         yield from _by_hop(case, calls.take(own), (gap - past)[own], step_s, past[own])
 
@@ -192,10 +192,10 @@ def _compare_starts(case: Case, both: Floats, in_stages: bool, step_s: float) ->
 def _by_hop(
     case: Case, calls: Calls, late_ns: Floats, step_s: float, past_ns: Floats | None = None
 ) -> Iterator[Residuals]:
-    """What all messages of a hop are late by in each step, against like ones or against the past that is given.
+    """The lateness of all messages of a hop in each step, against similar ones or against the given past.
 
     Hops that never had work before them and are never late, as those between replicas that follow the ones between
-    shards at once, tell nothing of who works longer now.
+    shards at once, do not show which rank works longer now.
     """
     ends = len(case.hosts)
     hop, hops = number_keys(calls.src * ends + calls.dst)
@@ -217,11 +217,11 @@ def _add_up(values: Floats, row: Ints, step: Ints, shape: tuple[int, int]) -> Fl
 
 
 def _compare_ring_waits(case: Case, host: Ints, step_s: float) -> Iterator[Residuals]:
-    """By host, how much longer blocks of a sequence wait for it to take them in than those that it sends wait.
+    """By host, how much longer blocks of a sequence wait for it to receive them than those that it sends wait.
 
-    A block is under way from when its sender has it until its receiver is done with the one before. Who is late keeps
-    others waiting and sends what they wait for; who is kept waiting passes that on to the one before. A slow link slows
-    all blocks of a pair, so what the quickest of a step takes is no waiting.
+    A block is under way from when its sender has it until its receiver is done with the one before. A late rank keeps
+    others waiting; a rank that is kept waiting passes the delay on to the one before. A slow link slows
+    all blocks of a pair, so the time of the quickest in a step is not waiting.
     """
     calls, steps = case.calls, case.steps.height
     crossing = host[calls.src] != host[calls.dst]
@@ -242,7 +242,7 @@ def _compare_ring_waits(case: Case, host: Ints, step_s: float) -> Iterator[Resid
 
 
 def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residuals]:
-    """By endpoint, the growth that nearly all of its answers share: who waits answers as quickly as ever afterwards."""
+    """By endpoint, the growth that nearly all of its answers share: a waiting rank then answers as fast as before."""
     known = ~np.isnan(gap)
     calls, gap = case.calls.take(known), gap[known]
     quick = _find_usual(calls, gap)
@@ -260,7 +260,7 @@ def _compare_answers(case: Case, gap: Floats, step_s: float) -> Iterator[Residua
 def _compare_work(case: Case, step_s: float) -> Iterator[Residuals]:
     """By endpoint, the work on the micro-batches that nothing holds up, against quick steps and against replicas.
 
-    What always was so shows against replicas alone: who has none is not later than itself.
+    A lasting delay shows only against replicas; a rank without replicas cannot be compared.
     """
     table = tabulate_work(case)
     since: list[Floats] = []

@@ -21,12 +21,12 @@ from prism.observe.findings.windows import Window
 from prism.observe.traffic.medians import select_nth
 from prism.observe.traffic.numbering import group_by_number
 
-PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain: from when to when it lasts is chosen too
+PER_STEP = levels.SIGMAS_UNLIKELY  # nats that a step with a cause must gain, because its window is chosen too
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Endpoints that would be late, and the stage that they are the whole of."""
+    """Endpoints that would be late, and the stage if they are all of one."""
 
     members: frozenset[int]
     stage: int | None = None
@@ -39,13 +39,13 @@ class Cause:
     members: frozenset[int]
     window: Window
     gain: float
-    of_wait: float  # what of it waits gain: both ends of the hop that comes last do, and all of a pipeline that waits
+    of_wait: float  # what of it waits gain: both ends of the hop that arrives last do, and all of a pipeline that waits
     late_s: float
     stage: int | None = None
-    seen: bool = True  # whether anything tells of its members
+    seen: bool = True  # whether any residual covers its members
 
     def lead(self, rival: Cause | None) -> float:
-        """How far it is ahead of a rival, as a share of what the two do not gain alike."""
+        """Its lead over a rival, as a share of what the two do not gain in common."""
         if rival is None or rival.gain <= 0:
             return 1.0
         alone = self.gain - min(self.of_wait, rival.of_wait)
@@ -62,12 +62,12 @@ class Scores:
     late_s: Floats
     share: Floats
     elsewhere: Floats  # what it gains in steps that are not longer, which count for uneven load alone
-    unseen: frozenset[int] = frozenset()  # endpoints that no residual tells of
+    unseen: frozenset[int] = frozenset()  # endpoints without a residual
     tables: Sequence[Residuals] = ()  # that they were scored by
-    slow: NDArray[np.bool_] | None = None  # by step whether it counts: a cause that comes and goes is late in no other
+    slow: NDArray[np.bool_] | None = None  # by step whether it counts: an intermittent cause is late in no other
 
     def settle(self, at: int, window: Window) -> Cause:
-        """One candidate over a stretch of steps."""
+        """One candidate over a window of steps."""
         inside = slice(window.first, window.last + 1)
         gain, of_wait = sum_steps(self.gain[at, inside]), sum_steps(self.of_wait[at, inside])
         counts = np.ones(window.length, np.bool_) if self.slow is None else self.slow[inside]
@@ -78,7 +78,7 @@ class Scores:
         return Cause(own.members, replace(window, mean=share), gain, of_wait, late_s, own.stage, seen)
 
     def find_window(self, at: int) -> Window:
-        """The stretch of steps in which a candidate gains most."""
+        """The window of steps in which a candidate gains most."""
         total = np.concatenate([[0.0], np.cumsum(self.gain[at])])
         last = int(np.argmax(total[1:] - np.minimum.accumulate(total)[:-1]))
         first = int(np.argmin(total[: last + 1]))
@@ -102,7 +102,7 @@ class Scores:
         """The one that gains most of those that fit and are late by a share of `least`.
 
         It is scored in a stretch of steps or in its own best one. Of candidates that gain alike it is the smallest. A
-        few steps may be long for a reason of their own, such as the start of a program or a pause: they name nobody.
+        few steps may be long for other reasons, such as the start of a program or a pause: they name nobody.
         """
         windows = [window or self.find_window(at) for at in range(len(self.candidates))]
         gain = [sum_steps(self.gain[at, w.first : w.last + 1]) for at, w in enumerate(windows)]
@@ -115,7 +115,7 @@ class Scores:
         return None
 
     def take_middle_step(self) -> Scores:
-        """The same with what the middle step gains in every step: what always was so is so in most of them."""
+        """The same with the gain of the median step in every step: a lasting cause gains in most of them."""
         middle = {name: getattr(self, name) for name in ("gain", "of_wait")}
         middle = {name: np.median(t, axis=1, keepdims=True) + np.zeros_like(t) for name, t in middle.items()}
         return replace(self, **middle)
@@ -135,19 +135,19 @@ def score(
     step_s = float(np.median(case.length_s))
     gain, of_wait, late_s, share = (np.zeros(shape) for _ in range(4))
     slow = np.ones(case.steps.height, np.bool_) if longer is None else longer > 0
-    # What a pipeline passes on is what began with a cause: stages that always start late do so by design.
+    # A pipeline passes on only new delays: stages that always start late do so by design.
     in_stages = longer is not None and is_pipeline(case)
     hosts = [{int(host[e]) for e in c.members} for c in candidates]
     for table in tables:
         touched = [h if len(h) == 1 else () for h in hosts] if table.of_hosts else [c.members for c in candidates]
-        # A hop begins with its sender, or once both ends are ready. What always was so does not tell which.
+        # A hop begins with its sender, or once both ends are ready. A lasting delay does not show which.
         own, late = _gain(table, [sorted(t) for t in touched], either_end=longer is not None)
         if in_stages and not table.per_work:
             own = _share_waits(candidates, own)
         gain += own
         if table.of_hosts or (in_stages and not table.per_work):
             of_wait = of_wait + own
-        shows = ((own - PER_STEP)[:, slow].sum(axis=1) > 0)[:, None]  # What gains less shows no amount.
+        shows = ((own - PER_STEP)[:, slow].sum(axis=1) > 0)[:, None]  # A smaller gain gives no reliable amount.
         share = np.where(shows, np.maximum(share, late if table.per_work else late / step_s), share)
         late_s = late_s if table.per_work else np.where(shows, np.maximum(late_s, late), late_s)
     late_s = late_s if longer is None else np.minimum(late_s, longer)
@@ -158,7 +158,7 @@ def score(
 
 
 def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
-    """Gains of waits, of a stage those of its best part: all of it wait alike, whether for one of them or for all."""
+    """Gains of waits; for a stage those of its best part, because all its ranks wait alike, for one or for all."""
     shared = gain.copy()
     for i, whole in enumerate(candidates):
         parts = [k for k, c in enumerate(candidates) if whole.stage is not None and c.members < whole.members]
@@ -168,9 +168,9 @@ def _share_waits(candidates: Sequence[Candidate], gain: Floats) -> Floats:
 
 
 def sum_steps(gain: Floats) -> float:
-    """The sum over steps, of which the highest counts as the next one, and none far more than the middle one.
+    """The sum over steps, with the highest reduced to the next one and none far above the median.
 
-    One long pause, or a few odd steps among many that gain hardly anything, say nothing of the others.
+    One long pause, or a few outliers among many steps with hardly any gain, say nothing about the others.
     """
     if len(gain) < levels.MIN_TWO:
         return float(gain.sum())
@@ -198,7 +198,7 @@ def _gain(table: Residuals, touched: Sequence[Sequence[int]], *, either_end: boo
 
 
 def score_delays(delay_s: Floats, rows: Sequence[int], window: Window, step_s: float) -> float:
-    """What a place gains in a stretch of steps if the transfers of these rows take longer by one amount."""
+    """The gain of a component in a window of steps if the transfers of these rows take longer by one amount."""
     gain, _ = _gain_rows(delay_s, np.array(rows, np.int64))
     inside = gain[window.first : window.last + 1] / measure_scale(delay_s, step_s)
     return float((inside - PER_STEP).sum())

@@ -33,7 +33,7 @@ class Silence:
 
 
 def find_hang(case: Case) -> list[Finding]:
-    """Silences that began in the middle of a step, the rank that stopped first where it can be told."""
+    """Silences that began in the middle of a step, with the rank that stopped first where it is known."""
     if case.job.period_ns is None or case.messages.is_empty() or case.steps.height < 3:
         return []
     found = []
@@ -45,7 +45,7 @@ def find_hang(case: Case) -> list[Finding]:
 
 
 def _is_ever_silent(case: Case, usual: float) -> bool:
-    """A quick look over tenths of a step at whether a silence worth measuring can be there."""
+    """A quick check, in tenths of a step, whether there can be a silence worth measuring."""
     start, end = case.messages["start_ns"].to_numpy(), case.messages["end_ns"].to_numpy()
     first, last = int(start.min()), int(end.max())
     bins = int((last - first) / (usual / 10)) + 2
@@ -68,7 +68,7 @@ def _find_silences(case: Case) -> list[Silence]:
     ordered = case.messages.select("start_ns", "end_ns").sort("start_ns")
     start, reach = ordered["start_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
     gaps = start[1:] - reach[:-1]
-    # Silences that come again and again (evaluation, checkpoints) are part of how the job works.
+    # Recurring silences (evaluation, checkpoints) are part of how the job works.
     often = float(np.quantile(gaps, 1 - min(1.0, 2.5 / max(len(gaps), 1)))) if len(gaps) else 0.0
     found = [
         (int(reach[i]), int(start[i + 1]), True)
@@ -100,7 +100,7 @@ def _last_end(case: Case) -> int:
 
 
 def _is_cut_short(case: Case, begin_ns: int, end_ns: int, usual: float) -> bool:
-    """Whether the last that many endpoints sent before a silence are transfers that never got anywhere.
+    """Whether the last messages of many endpoints before a silence are transfers that made no progress.
 
     The endpoint that stopped begins none, so one of two is as many as there can be.
     """
@@ -150,11 +150,11 @@ def _explain(case: Case, silence: Silence) -> Finding | None:
     stopped, why = first.culprit, first.why
     if stopped.type == "job" and not silence.ends and (length < usual or stands.stuck.is_empty()):
         # A capture that ends cuts the transfers of all ranks at once. A job that is killed leaves none that got stuck:
-        # its state tells that it stopped, and nobody waited for another.
+        # its state says that it stopped, and no rank waited for another.
         return None
     back = f"; it came back after {length:.1f} s" if silence.ends else ""
     evidence = f"no traffic for {length:.1f} s, {length / usual:.1f} usual steps, in the middle of a step; {why}{back}"
-    if silence.ends and stopped.type == "endpoint":  # what came back was started again, and a host is what is replaced
+    if silence.ends and stopped.type == "endpoint":  # the job was restarted, and hosts are what is replaced
         stopped = culprit("host", next(h for h in case.own_by_host if _has(case, h, stopped.id)))
     kind: FindingKind = "restart" if silence.ends and stopped.type == "job" else "hang"
     finding = case.finding(
@@ -178,7 +178,7 @@ def _is_resumed(case: Case, silence: Silence) -> bool:
 
 
 def _tell_pause(case: Case, silence: Silence, length: float) -> Finding:
-    """A job that stood still as a whole and went on: who held it up is not shown."""
+    """A standstill of the whole job that then continued: records do not show which rank held it up."""
     evidence = (
         f"no traffic for {length:.1f} s in the middle of a step, which was finished afterwards; all ranks stopped at "
         "once, so that nobody is seen to wait for another"

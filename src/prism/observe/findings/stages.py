@@ -19,8 +19,8 @@ from prism.records.findings import Alternative
 _UNEVEN = 0.20  # a stage this much heavier than the others
 # The last one computes the loss too: the logits of a large vocabulary weigh as much as a layer.
 _UNEVEN_LAST = levels.SHARE_MAJORITY
-_LEAST = levels.TWO_PER_MILLE  # of the work: what differs by less says nothing
-# Times what a stage has more of weights: it may compute its gradients at once, others theirs later.
+_LEAST = levels.TWO_PER_MILLE  # of the work: smaller differences are ignored
+# Times its excess of weights: it may compute its gradients at once, while others do so later.
 _PER_WEIGHT = levels.RATIO_LONGER
 
 
@@ -56,7 +56,7 @@ def find_heavy_stages(case: Case, table: WorkTable | None = None) -> list[Propos
 
 
 def _expect_of_last(case: Case, last: int) -> float:
-    """How much heavier the last stage may be by its output layer: work goes with weights, gradients tell how many."""
+    """How much heavier its output layer may make the last stage: work is proportional to weights, as are gradients."""
     stage = np.full(len(case.hosts), -1, np.int64)
     stage[list(case.stages.stage)] = list(case.stages.stage.values())
     sent = case.messages.lazy().filter((pl.col("kind") == "dp") & (pl.col("step") >= 0)).select("src", "bytes")

@@ -11,13 +11,13 @@ from prism.observe import levels
 from prism.observe.findings.case import Case
 from prism.observe.findings.collectives import POINT_TO_POINT, number_sizes, number_units
 
-AT_ONCE = levels.THREE_PER_MILLE  # of a step: what is due so close together is due at the same moment
+AT_ONCE = levels.THREE_PER_MILLE  # of a step: messages due this close together are due at the same moment
 _SMALL = 0.7  # of a pair's smallest message: one that was cut short
 _USUAL_SIZE = levels.MIN_COMPARED  # messages of a pair of one size
 _SMALLEST = 0.05  # quantile: sampled sizes differ by chance
-_TEMPLATES = levels.MIN_SAMPLES  # steps that tell when each message is due
+_TEMPLATES = levels.MIN_SAMPLES  # steps that show when each message is due
 _LATE = levels.SHARE_SMALL  # of a step: how far from when it is due a message may come
-_LONGER = levels.SHARE_MINOR  # of a step: by how much one that breaks off is longer, where some go on for longer
+_LONGER = levels.SHARE_MINOR  # of a step: by how much one that breaks off is longer, where some continue for longer
 _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the one before
 
 
@@ -25,9 +25,9 @@ _FEW = levels.MIN_TWO  # endpoints that began a step which is not the end of the
 class Standstill:
     """Messages of the last whole step and of the one that broke off, in nanoseconds since the first of them began."""
 
-    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it never came
-    stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and got nowhere
-    turn: frozenset[int]  # endpoints to which something came after they last sent
+    due: pl.DataFrame  # src dst due over owed: when each begins and ends, whether it was never sent
+    stuck: pl.DataFrame  # src dst start_ns bytes: transfers that were begun and made no progress
+    turn: frozenset[int]  # endpoints that received something after they last sent
     last_sent: dict[int, float]  # by endpoint, when that was
     last_to: dict[tuple[int, int], float]  # the same by sender and receiver
     until_ns: int  # when the last message was sent
@@ -41,7 +41,7 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     columns = ["src", "dst", "start_ns", "end_ns", "bytes"]
     own = case.messages.select(*columns, "stream")[np.flatnonzero((start >= begin_ns) & (start <= end_ns))]
     last = own.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
-    # What is always as small, such as the acknowledgements of a transport, was not cut, nor were a few numbers.
+    # Messages that are always this small, such as a transport's acknowledgements or a few numbers, were not cut.
     last = last.filter(~steady[last["stream"].to_numpy()] & (last["bytes"] >= levels.SMALL_MESSAGE_BYTES).to_numpy())
     if last.is_empty():
         return last.select(columns)
@@ -53,7 +53,7 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
 def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
     """What is owed and stuck at `until`, after the whole step `last`.
 
-    None where nothing of another step was begun: the job came to an end or a pause.
+    None if no further step was begun: the job ended or paused.
     """
     starts = case.steps["start_ns"].to_numpy()
     usual = round(float(np.median(case.length_s)) * 1e9)
@@ -75,7 +75,7 @@ def find_standstill(case: Case, last: int, until: int) -> Standstill | None:
         due.select("src", "dst", "due", "least", due_kind="kind"), left_on="offset", right_on="due", by=["src", "dst"],
         strategy="nearest", tolerance=_LATE * usual, check_sortedness=False,
     )  # fmt: skip
-    # What was cut short has a size of its own, and is of the kind that was due when it came.
+    # A message that was cut short has its own size, and is of the kind that was due at that time.
     odd = pl.col("seen") < _USUAL_SIZE
     sent = sent.with_columns(kind=pl.when(odd).then(pl.coalesce("due_kind", "kind")).otherwise("kind"))
     stuck = _find_stuck(case, sent, start_ns + length_ns, until)
@@ -113,7 +113,7 @@ def _expect(case: Case, last: int, usual_ns: int) -> pl.DataFrame | None:
         return None
     starts = case.steps.select(pl.col("index").alias("step"), pl.col("start_ns").alias("step_ns"))
     template = steady.filter(pl.col("step").is_in(like)).join(starts, on="step").sort("start_ns")
-    # Behind a lost record a place is that of the next message: the mean of two is a time at which nothing is sent.
+    # After a lost record a position is that of the next message; a mean of the two is no time at all.
     due = template.group_by("src", "dst", "kind", "stream", "place").agg(
         (pl.col("start_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("due"),
         (pl.col("end_ns") - pl.col("step_ns")).quantile(0.5, "lower").alias("over"),

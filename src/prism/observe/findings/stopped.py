@@ -18,22 +18,22 @@ from prism.observe.findings.case import Case, culprit
 from prism.observe.findings.standstill import AT_ONCE, Standstill
 from prism.records.findings import Alternative, Culprit
 
-_SENDER = 1.1  # how much likelier the sender of a missing message is to be the one that stopped than its receiver
+_SENDER = 1.1  # odds that the sender of a missing message stopped, rather than its receiver
 _AS_MUCH = 0.7  # of what the sender of the first missing message owes
 _LONE = 0.2  # of what the host that owes most owes
-_ALL_AT_ONCE = levels.SHARE_LARGE  # how sure it is that a job stopped of which nobody is seen to wait
+_ALL_AT_ONCE = levels.SHARE_LARGE  # confidence that a job stopped if no rank is seen to wait
 _TWO = levels.MIN_TWO  # hosts: either may be the one that stopped
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToStop:
-    """Who stopped first, why that is known, and whether others were seen to go on without it."""
+    """Which rank or host stopped first, the evidence, and whether others were seen to continue without it."""
 
     culprit: Culprit
     why: str
     others_went_on: bool = False
     score: float = _ALL_AT_ONCE
-    seconds: tuple[Alternative, ...] = ()  # who may have stopped first instead
+    seconds: tuple[Alternative, ...] = ()  # others that may have stopped first
 
 
 def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
@@ -50,7 +50,7 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
     head = _pick_head(case, stands, at_once, moment)
     odds = _weigh_hosts(case, stands, free, AT_ONCE * usual_ns)
     sure = odds.pop(case.hosts[head])
-    # Those who stop with it send nothing after its message was due; those who wait for it go on as far as they can.
+    # Ranks that stop with it send nothing after its message was due; ranks that wait continue as far as they can.
     later = {case.hosts[e] for e, at in stands.last_sent.items() if at > moment} - {case.hosts[head]}
     went_on = bool(later or num_stuck)
     ends = _find_ends_of_hop(case, stands, head, AT_ONCE * usual_ns) if num_stuck else []
@@ -63,7 +63,7 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
         both = culprit("group", ",".join(case.address(e) for end in ends for e in end))
         sure += sum(odds.get(host, 0.0) for host in {case.hosts[end[0]] for end in ends})
         return FirstToStop(both, why, went_on, min(levels.SHARE_NEARLY_ALL, sure))
-    # Those who were free with it; where it is another that did not take, all of its host that owe.
+    # Ranks that could also send; if another one did not receive, all ranks of its host with missing messages.
     with_it = free["src"] if head in free["src"] else stands.due.filter("owed")["src"].unique()
     members = sorted(int(e) for e in with_it if case.hosts[int(e)] == case.hosts[head])
     row = stands.due.filter(pl.col("owed") & (pl.col("src") == head)).sort("due").row(0, named=True)
@@ -82,8 +82,8 @@ def name_first_to_stop(case: Case, stands: Standstill) -> FirstToStop:
 def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: float) -> dict[str, float]:
     """The probability by host that it stopped first: the earlier its first missing message was due, the likelier.
 
-    Each message that is missing at that moment and that a host has to do with counts as one nat, as in all scores. One
-    that was free to send and did not may have stopped before it took what another stage was to send to it.
+    Each message that is missing at that moment and involves a host counts as one nat, as in all scores. A host
+    that could send and did not may have stopped before it received what another stage was to send to it.
     """
     moment = float(free["first"].min())  # type: ignore[arg-type]
     missing = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment + margin_ns))
@@ -106,7 +106,7 @@ def _weigh_hosts(case: Case, stands: Standstill, free: pl.DataFrame, margin_ns: 
 
 
 def _count_behind(case: Case, stands: Standstill, suspected: set[str]) -> dict[str, float]:
-    """By host how many messages fewer it sent than others of its collectives, beyond what lost records make so.
+    """By host how many messages fewer it sent than others of its collectives, beyond what lost records explain.
 
     Hosts that are not suspected show how many these are; else the one that misses fewest.
     """
@@ -120,10 +120,10 @@ def _count_behind(case: Case, stands: Standstill, suspected: set[str]) -> dict[s
 
 
 def _pick_head(case: Case, stands: Standstill, free: pl.DataFrame, moment: float) -> int:
-    """Of those who stopped at the same moment, the one whose host has most to do with what is missing then.
+    """Of the ranks that stopped at the same moment, the one whose host is involved in most missing messages.
 
-    A message to a worker that stands still may never be recorded, and where a transfer begins once both sides are ready
-    both seem to owe it: it is then the turn of the one last sent to.
+    A message to a stopped worker may never be recorded, and if a transfer begins once both sides are ready,
+    both seem to owe it: then it is the turn of the one that received last.
     """
     first = stands.due.filter(pl.col("owed") & (pl.col("due") <= moment))
     ends = [case.hosts[int(e)] for side in ("src", "dst") for e in first[side]]
@@ -160,7 +160,7 @@ def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
     """The receiver of the first missing message, where it was its turn to send and the sender's was over.
 
     Where transfers that were begun leave no record, one that its receiver does not take seems not to have been sent.
-    But whoever still sent when it was due could have taken it.
+    But a rank that still sent when it was due could have received it.
     """
     owed = stands.due.filter("owed").sort("due")
     first = owed.filter(pl.col("src") == head).row(0, named=True)
@@ -172,11 +172,11 @@ def _who_did_not_take(stands: Standstill, head: int, margin_ns: float) -> int:
 
 
 def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float) -> list[list[int]]:
-    """The endpoints at both ends of the first message that never came, where either end may have stopped; else none.
+    """The endpoints at both ends of the first missing message, if either may have stopped; else none.
 
     A message between two stages begins once both are ready for it, so it is missing whichever of them stopped. A third
-    host that misses something at the same moment, or an end that went on with others, tells the two apart. What the two
-    exchange in the same call does not: it passes while the call waits for the message.
+    host that misses something at the same moment, or an end that continued with others, decides. What the two
+    exchange in the same call does not decide: it passes while the call waits for the message.
     """
     owed = stands.due.filter("owed").sort("due")
     hosts = np.array(case.hosts, dtype=str)
@@ -188,7 +188,7 @@ def _find_both_ends(case: Case, stands: Standstill, head: int, margin_ns: float)
     if len(between) != 1 or len(between[0]) != 2:
         return []
     (other,) = set(between[0]) - {case.hosts[head]}
-    # Inside a host nothing is seen: several ranks that do not send may wait for one that never does.
+    # Traffic inside a host is not visible: several ranks that do not send may wait for one that never sends.
     is_lone = own["src"].n_unique() == 1
     to = {int(e) for e in at_once.filter(pl.col("src") == head)["dst"]}
     here = [head] if is_lone else sorted(case.own_by_host[case.hosts[head]])
@@ -243,7 +243,7 @@ def _name_two(case: Case, stands: Standstill) -> FirstToStop | None:
 
 
 def _name_absorber(case: Case, stands: Standstill) -> FirstToStop | None:
-    """The only host of a ring that took in more than it sent on, where every hop of the ring got stuck.
+    """The only host of a ring that received more than it sent on, if every hop of the ring is stuck.
 
     Each rank that joined a collective adds its own piece to what it passes on, so more is sent with every hop after the
     one that is missing, and what reaches its host stays there.
@@ -270,7 +270,7 @@ def _name_stopped(case: Case, members: list[int]) -> Culprit:
 
 
 def _find_free(case: Case, stands: Standstill) -> pl.DataFrame:
-    """src host first: endpoints that owe messages and wait for nobody, with when they owe the first."""
+    """src host first: endpoints with missing messages that wait for nobody, and when the first was due."""
     hosts = np.unique(np.array(case.hosts, dtype=str), return_inverse=True)[1]
     owed = stands.due.filter("owed")
     owed = owed.with_columns(
@@ -284,11 +284,11 @@ def _find_free(case: Case, stands: Standstill) -> pl.DataFrame:
         .group_by("src", "host")
         .agg(pl.col("due").min().alias("first"), late.alias("late"))
     )
-    # What comes to any rank of a host may be what another one waits for: inside, nothing is seen.
+    # A message to any rank of a host may be what another one waits for: traffic inside is not visible.
     lacks = owed.filter(~pl.col("stuck") & (pl.col("host") != pl.col("to"))).group_by(pl.col("to").alias("host"))
     first = first.join(lacks.agg(pl.col("over").min().alias("lacks")), on="host", how="left")
     free = first.filter((pl.col("lacks") > pl.col("first")).fill_null(True))
     free = first if free.is_empty() else free
-    # One lost record looks like one message that never came; who stopped owes all that was due since.
+    # A lost record looks like one missing message; a stopped rank owes all messages that were due since.
     late = pl.col("late").sum().over("host")
     return free.filter(late >= _LONE * late.max())

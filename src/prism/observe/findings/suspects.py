@@ -25,9 +25,9 @@ Suspect = tuple[str, str]
 
 _ORDER = {"pair": 0, "out": 1, "in": 1, "nic": 2, "link": 3, "host": 4, "switch": 5}
 _COUPLED = levels.SHARE_LARGE  # share of a group's hops that are slow when all of them wait for one
-_QUICK = 0.25  # of what the slow ones take longer: a transfer that takes no more than this is not one of them
+_QUICK = 0.25  # of the slow ones' excess time: a transfer with no more than this is not slow
 _MOSTLY = levels.SHARE_HALF  # of what is slow in another job
-_MISS = levels.RATIO_DOUBLE  # what a transfer weighs that should be slow and is not, over one that is
+_MISS = levels.RATIO_DOUBLE  # weight of a transfer that should be slow and is not, relative to one that is
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Scene:
     quick: frozenset[int]  # rows that are surely not slow while these are
     touches: list[set[Suspect]]  # by row
     unit: list[int]  # by row
-    moved: frozenset[Suspect]  # links that a slow pair was moved to about when it became slow
+    moved: frozenset[Suspect]  # links that a slow pair moved to about when it became slow
     slower: Floats  # by row and step, what its transfers take longer, as a share
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A suspect, how well it accounts for what is slow, and the time that it accounts for."""
+    """A suspect, how well it explains what is slow, and the time that it explains."""
 
     suspect: Suspect
     units: frozenset[int]
@@ -62,16 +62,14 @@ def set_scene(
     early = {row_of[p.pair, p.kind] for p in slow if p.early}
     unit, apart = _part_units(transfers.rows["unit"].to_list(), {row_of[p.pair, p.kind] for p in counted}, early)
     by_row = {row_of[p.pair, p.kind]: p for p in counted}
-    if (
-        apart
-    ):  # Connections whose hops all end together wait for those whose hops end apart, and these show where it is.
+    if apart:  # Connections whose hops end together wait for those whose hops end apart, which locate the cause.
         by_row = {r: p for r, p in by_row.items() if r in apart or p.kind in POINT_TO_POINT}
     paths, moved = _paths(routes, transfers, by_row, case)
     touches = [
         _touched(case, src, dst, paths.get(pair, ()))
         for pair, src, dst in transfers.rows.select("pair", "src", "dst").iter_rows()
     ]
-    # What is slow by far less has another cause, so it clears what both touch.
+    # A pair that is slow by far less has another cause, so it clears the components that both touch.
     least = _QUICK * find_worst(by_row.values()).window.mean
     quick = _find_quick(transfers, by_row) - {row_of[p.pair, p.kind] for p in slow if p.window.mean >= least}
     return Scene(case, by_row, quick, touches, unit, moved, transfers.slower)
@@ -96,7 +94,7 @@ def _part_units(unit: list[int], slow: set[int], early: set[int]) -> tuple[list[
 
 
 def _find_quick(transfers: Transfers, slow: dict[int, SlowPair]) -> frozenset[int]:
-    """Rows whose transfers take no longer than ever in the steps in which the slowest are slow."""
+    """Rows whose transfers take no longer than usual in the steps in which the slowest are slow."""
     worst = find_worst(slow.values())
     steps = list(worst.slow_steps)
     excess = transfers.slower[:, steps]
@@ -108,7 +106,7 @@ def _find_quick(transfers: Transfers, slow: dict[int, SlowPair]) -> frozenset[in
 
 
 def find_worst(slow: Iterable[SlowPair]) -> SlowPair:
-    """The slow pair that loses most, which shows best from when to when it is."""
+    """The slow pair that loses most, which shows the window best."""
     return max(slow, key=lambda p: (p.extra_s, p.sure))
 
 
@@ -146,7 +144,7 @@ def _touched(case: Case, src: int, dst: int, paths: list[str] | tuple[str, ...])
 
 
 def rank_suspects(scene: Scene, left: dict[int, SlowPair], others: Sequence[Scene]) -> list[Ranked]:
-    """All that the slow pairs `left` touch, the best account first; `others` are scenes of the same time."""
+    """All components that the slow pairs `left` touch, the best first; `others` are scenes of the same time."""
     hits, misses = _tally(scene, left)
     elsewhere = [(*_tally(other, other.slow), len({other.unit[r] for r in other.slow})) for other in others]
     ranked = []
@@ -155,7 +153,7 @@ def rank_suspects(scene: Scene, left: dict[int, SlowPair], others: Sequence[Scen
         if suspect[0] != "pair":
             score += sum(_count_for(suspect, *tally) for tally in elsewhere)
         if suspect in scene.moved:
-            score = max(score, 0.0) + len(left)  # Messages went another way just when they became slow.
+            score = max(score, 0.0) + len(left)  # Messages changed their path just when they became slow.
         ranked.append(Ranked(suspect, frozenset(units), score, len(misses[suspect]), round(sum(units.values()), 6)))
     return sorted(ranked, key=lambda r: (-r.score, r.misses, -r.extra_s, _ORDER[r.suspect[0]], r.suspect))
 
@@ -163,7 +161,7 @@ def rank_suspects(scene: Scene, left: dict[int, SlowPair], others: Sequence[Scen
 def _count_for(
     suspect: Suspect, hits: dict[Suspect, dict[int, float]], misses: dict[Suspect, set[int]], num_slow: int
 ) -> float:
-    """What another job tells of a suspect: one that touches little of what is slow there is not the cause of it."""
+    """The evidence of another job on a suspect: one that touches little of what is slow there is not its cause."""
     touched = len(hits.get(suspect, ()))
     return (touched if touched >= _MOSTLY * num_slow else 0) - _MISS * len(misses.get(suspect, ()))
 
@@ -180,7 +178,7 @@ def weigh_rivals(ranked: Sequence[Ranked], same: Sequence[Suspect]) -> dict[Susp
 
 
 def is_cleared(scene: Scene, row: int) -> bool:
-    """Whether both ends of a slow pair send and take in quickly otherwise, and one switch is all that lies between."""
+    """Whether both ends of a slow pair send and receive quickly otherwise, and one switch is all that lies between."""
     ends = {(kind, name) for kind, name in scene.touches[row] if kind in ("out", "in")}
     switches = [name for kind, name in scene.touches[row] if kind == "switch"]
     return len(switches) == 1 and all(any(end in scene.touches[r] for r in scene.quick) for end in ends)

@@ -16,7 +16,7 @@ from prism.observe.findings.work_table import tabulate_work
 from prism.records.findings import Alternative
 
 AHEAD = levels.SHARE_HALF  # margin that a cause must have
-_AS_LATE = levels.SHARE_MINOR  # of what the latest rank of a host gains: the others are late with it
+_AS_LATE = levels.SHARE_MINOR  # of the gain of a host's latest rank: above it, others are late too
 
 
 def tell_late(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause], margin: float) -> Proposal:
@@ -47,7 +47,7 @@ def tell_late(case: Case, cause: Cause, causes: list[Cause], rivals: list[Cause]
 
 
 def tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Proposal]:
-    """Two hosts that gain as much, of which one is late: their hop is late, where the work of each is its own."""
+    """Two hosts with equal gain, one of which is late: the hop between them is late."""
     names = sorted(hosts_of(case, one.members | other.members))
     if one.late_s <= 0 or margin < AHEAD or len(names) > 2 or len(case.own_by_host) < levels.MIN_SAMPLES:
         return []
@@ -66,7 +66,7 @@ def tell_two(case: Case, one: Cause, other: Cause, margin: float) -> list[Propos
 
 
 def price(case: Case, cause: Cause) -> Cost:
-    """What a cause costs: the job solved again where it has stages, else how late the others wait for it."""
+    """The cost of a cause: by solving the job again if it has stages, else by how long others wait for it."""
     if is_pipeline(case):
         table = tabulate_work(case)
         return price_slow_work(case, table, sorted(cause.members), cause.window, by_design=False)
@@ -75,7 +75,7 @@ def price(case: Case, cause: Cause) -> Cost:
 
 
 def list_stages(case: Case, members: list[int]) -> list[int]:
-    """The stages that members are the whole of, where a job has others; of several on one host records show one."""
+    """The stages that consist of these members only, if a job has others; of several on one host, one is visible."""
     stage, shown = case.stage_of[members[0]], len(set(case.stages.stage.values()))
     if {e for e, s in case.stages.stage.items() if s == stage} != set(members) or not is_pipeline(case):
         return []
@@ -104,7 +104,7 @@ def say_late(case: Case, cause: Cause) -> str:
 
 
 def with_mates(case: Case, cause: Cause, causes: list[Cause]) -> list[int]:
-    """The ranks of a cause's host that are late at all; where all are of which anything is seen, the whole host."""
+    """The late ranks of a cause's host; the whole host if all visible ones are late."""
     own = case.own_by_host[case.hosts[next(iter(cause.members))]]
     gains = {next(iter(c.members)): c.gain for c in causes if len(c.members) == 1 and c.members <= own and c.seen}
     most = max(gains.values(), default=0.0)

@@ -23,14 +23,14 @@ Ints = NDArray[np.int64]
 BY_DESIGN = (*POINT_TO_POINT, "ep", "embedding")
 """Kinds whose pairs may differ for good: experts get unequal shares, receivers are busy, the last stage comes first."""
 
-_SLOWER = 0.12  # a transfer this much longer than its like
+_SLOWER = 0.12  # a transfer this much longer than similar ones
 _SURE = levels.SIGMAS_CERTAIN  # standard errors
-_MATTERS = levels.TWO_PER_MILLE  # of a step: less extra time than this is nobody's trouble
-_PEERS = levels.MIN_COMPARED  # pairs with like messages that make a comparison
-_SAME = 0.25  # of how slow a pair is in a stretch: what is less is another matter, or chance
+_MATTERS = levels.TWO_PER_MILLE  # of a step: less extra time than this is ignored
+_PEERS = levels.MIN_COMPARED  # pairs with similar messages that make a comparison
+_SAME = 0.25  # of a pair's slowdown in a window: less has another cause, or is chance
 _AT_ONCE = levels.RATIO_DOUBLE  # a single step is enough where transfers take three times as long
-_EARLY = 0.002  # of the longest hop: one that is done so much before it
-_LASTING = 0.40  # a transfer that was never quicker must be this much longer than its like
+_EARLY = 0.002  # of the longest hop: a hop that ends this much earlier is early
+_LASTING = 0.40  # a transfer that was never quicker must be this much longer than similar ones
 _LASTING_ALONE = levels.RATIO_DOUBLE  # the same of kinds whose pairs differ by design
 _SLOW_PACE = levels.RATIO_LONGER  # times the usual time a byte: a message that is slow where others may not be
 _ONE_PACE = 1.8  # upper over lower quartile of the time a byte over one slow link, at most; backward over forward is 2
@@ -53,7 +53,7 @@ class SlowPair:
     extra_s: float  # a step, on all its transfers
     steady: bool  # in nearly all steps of the window, not now and then
     sound: bool  # no wait for a late rank explains it
-    early: bool  # done before others of its collectives, which hold it up
+    early: bool  # ends before others of its collectives, for which it waits
     even: bool  # many messages, most of those sent meanwhile, take one time a byte
     unpaced: bool = False  # of many messages sent meanwhile not most take one time a byte
     once: bool = False  # of these one in a step takes most of the excess time: it waits
@@ -74,12 +74,12 @@ class Transfers:
 
     @property
     def slower(self) -> Floats:
-        """By row and step what transfers take longer than their like or than ever, as a share: a link has one."""
+        """By row and step the excess over similar transfers or over the past, as a share, which a link determines."""
         return np.fmax(self.against_like, self.against_past)
 
     @property
     def tells(self) -> NDArray[np.bool_]:
-        """By row, whether it shows which link is slow: blocks that pass around a ring keep step with each other."""
+        """By row, whether it shows which link is slow: blocks that pass around a ring advance in lockstep."""
         ring = self.rows["kind"].is_in(POINT_TO_POINT).to_numpy() & (_rows_back(self) == np.arange(self.rows.height))
         return np.asarray(~ring, np.bool_)
 
@@ -126,7 +126,7 @@ def measure_transfers(case: Case) -> Transfers | None:
 
 
 def find_slow_pairs(case: Case, transfers: Transfers | None) -> list[SlowPair]:
-    """Pairs that are slow against their like, or for a part of the time against their own past."""
+    """Pairs that are slow compared with similar pairs, or for part of the time compared with their own past."""
     if transfers is None:
         return []
     step_s = float(np.median(case.length_s))
@@ -172,7 +172,7 @@ def compare_paces(transfers: Transfers, best: dict[int, SlowPair]) -> tuple[set[
     """Slow rows whose slow messages are many and of one pace, hops whose are not, rows that send many, some of these.
 
     The last are rows of which one message takes most of the excess time of a slow step. A late rank has no pace. Hops
-    of a collective share one fate: where half of the slow ones have no pace, none has.
+    of a collective are slow together: if half of the slow ones have no pace, none has.
     """
     if not best:
         return set(), set(), set(), set()
@@ -218,12 +218,12 @@ def find_last(transfers: Transfers, slow_steps: dict[int, list[int]]) -> set[int
         members[unit].append(row)
     found: set[int] = set()
     for rows in members.values():
-        if len(rows) == 1:  # It has nobody to wait for.
+        if len(rows) == 1:  # There is no other hop to wait for.
             found.update(rows)
             continue
         steps, times = np.unique([step for row in rows for step in slow_steps[row]], return_counts=True)
         steps = steps[times >= min(0.5 * len(rows), times.max())]
-        # Hops of far shorter collectives hold up nobody in the long ones, and these not them.
+        # Hops of far shorter collectives do not hold up the long ones, nor the reverse.
         longest = np.array([_middle(transfers.longest_ns[row, steps]) for row in rows])
         beside = [row for row, long in zip(rows, longest, strict=True) if long < 0.5 * longest.max()]
         rows = [row for row in rows if row not in beside]
@@ -241,7 +241,7 @@ def _compare_ends(transfers: Transfers, rows: list[int], steps: list[int]) -> tu
     every = transfers.lead_ns[rows]
     every = every - quantile_rows(
         every, 0.5, axis=0
-    )  # What all wait for, another connection say, tells none of them apart.
+    )  # A delay that all share, such as another connection, distinguishes none of them.
     lead, at_rest = every[:, steps], np.delete(every, steps, axis=1)
     longest = float(np.nanmedian(transfers.longest_ns[rows][:, steps]))
     usual = np.array([_middle(values) for values in at_rest])

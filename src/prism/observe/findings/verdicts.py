@@ -36,20 +36,20 @@ class Proposal:
     finding: Finding
     gain: float
     seconds: tuple[Alternative, ...] = ()  # its own, of the same kind
-    by_design: bool = False  # it always was so, whatever else began
-    comes_and_goes: bool = False  # it is so in some steps of its time, and does not tell in which
+    by_design: bool = False  # it lasted all the time, whatever else began
+    comes_and_goes: bool = False  # intermittent: it does not predict in which steps of its window
 
     def rivals(self, other: Proposal) -> bool:
-        """Whether two account for the same time, so that one of them is enough."""
+        """Whether two explain the same time, so that one of them is enough."""
         at_once = covers(self.finding, other.finding) or covers(other.finding, self.finding)
         return at_once and self.by_design == other.by_design
 
 
 def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
-    """Of proposals of one time the one that gains most, if it beats none; others that come close are its seconds.
+    """Of proposals for one time the one that gains most, if it beats no cause; close others are its alternatives.
 
-    What a proposal gains counts as much as it is sure. Two places that gain alike are no surer than one of two. Another
-    tenant tells when transfers are slow, so a place that comes and goes at the same time is none.
+    Gains are weighted by confidence. Two components with equal gain have a confidence of at most one half. Another
+    tenant predicts when transfers are slow, so an intermittent component at the same time is not reported.
     """
     shared = [p for p in proposals if p.finding.kind == "contention" and p.gain > 0]
     proposals = [p for p in proposals if not (p.comes_and_goes and any(p.rivals(s) for s in shared))]
@@ -72,7 +72,7 @@ def choose(case: Case, proposals: Sequence[Proposal]) -> list[Finding]:
     weak = [p for (p, _), finding in zip(told, named, strict=True) if not _stands_out(finding)]
     if not weak:
         return named
-    # Where no place stands out of several, none of them stands in the way of another cause.
+    # If none of several components stands out, none of them excludes another cause.
     return choose(case, [p for p in proposals if not any(w is p or (w.rivals(p) and _are_places(w, p)) for w in weak)])
 
 
@@ -87,7 +87,7 @@ def _stands_out(finding: Finding) -> bool:
 
 
 def say_surely(margin: float) -> float:
-    """How sure a cause is that gains more than any other, by its margin over the best of them.
+    """The confidence of the cause with the highest gain, from its margin over the next best.
 
     Of such causes with hardly any margin, 9 in 10 were right on clusters and captures with known truth.
     """
@@ -95,7 +95,7 @@ def say_surely(margin: float) -> float:
 
 
 def name_seconds(finding: Finding, seconds: Sequence[Alternative], score: float) -> Finding:
-    """A finding with what comes close to it, by name."""
+    """A finding with its close alternatives, by name."""
     others = {a.culprit: a for a in sorted(seconds, key=lambda a: a.score) if a.culprit != finding.culprit}
     kept = tuple(sorted(others.values(), key=lambda a: -a.score)[:_MOST_SECONDS])
     words = f"; less likely {' or '.join(f'{a.culprit.type} {a.culprit.id}' for a in kept)}" if kept else ""
@@ -109,7 +109,7 @@ def covers(cause: Finding, effect: Finding) -> bool:
 
 
 def _beat_none(case: Case, cause: Finding) -> float:
-    """How sure it is that there is a cause: contention comes and goes within steps, and was compared there."""
+    """The probability that there is a cause; contention varies within steps and was compared there."""
     return 1.0 if cause.kind == "contention" else weigh(case, cause)
 
 

@@ -36,8 +36,8 @@ class Waits:
 def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = False) -> Waits | None:
     """What each host costs every step; None where no collective has hops between other hosts to compare with.
 
-    `since` is by message of the calls how long nothing had ended at its sender, and at its receiver, which `is_new`
-    where it counts beyond what is usual: which of two hops begins first may be by design.
+    `since` is, by message of the calls, how long nothing had ended at its sender and at its receiver; `is_new` means
+    that only the excess over the usual counts: which of two hops begins first may be by design.
     """
     calls = case.calls
     together = np.array([kind not in POINT_TO_POINT for kind in calls.kinds], np.bool_)[calls.kind][calls.row]
@@ -55,7 +55,7 @@ def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = Fa
     if begun is not None and _adds_up(order, begin, begun):
         cost, seen = _sum_kept(order, begin, ends, calls, begun, shape)
     else:
-        # Where ranks share a NIC, one of them may send while another has not come.
+        # Where ranks share a NIC, one of them may send while another has not arrived.
         is_own = is_new and case.gpus == len(case.job.endpoints)
         hops = np.where(is_own, calls.src[calls.row], -1), calls.dst[calls.row]
         cost, seen = _sum_costs(order, begin, ends, hops, calls.step, calls.start, calls.end, idle, shape)
@@ -63,7 +63,7 @@ def measure_waits(case: Case, since: tuple[Floats, Floats], *, is_new: bool = Fa
 
 
 def _adds_up(order: Ints, begin: Ints, begun: Ints) -> bool:
-    """Whether hops of most collectives that wait sent unlike amounts before; where all fill one buffer, none tells."""
+    """Whether hops of most waiting collectives sent different amounts before; equal buffers would show nothing."""
     most = np.maximum.reduceat(begun[order], begin[:-1])
     least = np.minimum.reduceat(np.where(begun > 0, begun, most.max())[order], begin[:-1])
     waited = most > 0

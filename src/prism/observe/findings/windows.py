@@ -32,7 +32,7 @@ class Window:
 
 
 def find_window(excess: Floats, threshold: float) -> Window | None:
-    """The stretch with the largest sum above `threshold`; missing values (nan) neither help nor hurt."""
+    """The window with the largest sum above `threshold`; missing values (nan) do not count."""
     above = np.where(np.isnan(excess), 0.0, excess - threshold)
     if not len(above) or above.max() <= 0:
         return None

@@ -67,7 +67,7 @@ def part_successive_jobs(traffic: Traffic, config: SuccessionConfig | None = Non
 
 
 def _list_continued(traffic: Traffic, nodes: tuple[Ints, Ints], stretches: Stretches, cut: Ints) -> Ints:
-    """Numbers of endpoints in the time of a job that goes on, with other members, what an earlier one did."""
+    """Numbers of endpoints in the time of a job that continues, with other members, what an earlier one did."""
     first = traffic.pairs["first_ns"].to_numpy()
     begun = np.isin(first, stretches.begin_ns[cut])
     found = np.unique(np.concatenate([side[begun] for side in nodes]))
@@ -126,7 +126,7 @@ def _find_stretches(traffic: Traffic, config: SuccessionConfig) -> Stretches | N
 
 
 def _go_on(traffic: Traffic, after: Ints, share: float) -> NDArray[np.bool_]:
-    """Whether most streams of a pair go on after a silence: messages of the same sizes over the same connections.
+    """Whether most streams of a pair continue after a silence: messages of the same sizes over the same connections.
 
     A later process gets the numbers of an earlier one by chance, but not for most of its connections.
     """
@@ -211,7 +211,7 @@ class _Job:
 def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig) -> tuple[Ints, list[int]]:
     """The number of the job of each stretch, where one that only paused is a single job.
 
-    Also the numbers of those that go on with fewer or more hosts: their steps are found apart from the earlier ones.
+    Also the numbers of those that continue with fewer or more hosts: their steps are found apart from the earlier ones.
     """
     jobs = stretches.job.copy()
     described = sorted(

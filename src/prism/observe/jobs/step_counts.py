@@ -58,7 +58,7 @@ def _are_similar(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStarts:
-    """Start times of like messages of one pair, and the class of their size."""
+    """Start times of similar messages of one pair, and the class of their size."""
 
     times: Times
     klass: int

@@ -28,7 +28,7 @@ from prism.observe.traffic.numbering import nearest
 from prism.observe.traffic.table import Traffic
 
 _OTHER_SIZE = levels.SHARE_SMALL  # of the logarithm of bytes
-_PLACES = levels.SAMPLED_GROUPS  # hosts that are looked at
+_PLACES = levels.SAMPLED_GROUPS  # hosts that are examined
 _MAIN = levels.SHARE_MINOR  # of what a connection sends most of: messages that come once a step tell little
 _UNEVEN = levels.MIN_EVENTS  # times more connections to one host than to another
 _OTHER_LOAD = levels.SHARE_NEGLIGIBLE  # of the logarithm of what a group sends in all
@@ -107,7 +107,7 @@ def _without_mixed(units: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> set[int]:
-    """How many ranks of a host, of `most` behind one connection, may arrive independently; empty where nothing tells.
+    """How many ranks of a host, of `most` behind one connection, may arrive independently; empty where nothing shows.
 
     A transfer begins when its sender arrives and ends when all have arrived, so that of the last one is as short as a
     transfer can be. Of ranks that arrive independently the last of all comes the later after the last visible one the
@@ -158,7 +158,7 @@ class Arrivals:
 
 
 def _read_arrivals(traffic: Traffic, streams: pl.DataFrame) -> Arrivals | None:
-    """How long the connections of a collective wait for those that come last; None where these do not show."""
+    """How long the connections of a collective wait for those that arrive last; None where these do not show."""
     rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
     if largest.is_empty():

@@ -25,7 +25,7 @@ _NEW = levels.SHARE_NEGLIGIBLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A job as it was studied, under the numbers that its endpoints had then; they come in the order of addresses."""
+    """A job as it was analysed, under the numbers that its endpoints had then; they come in the order of addresses."""
 
     labels: pl.DataFrame  # src dst size role kind: streams by the addresses of their ends, in order of size
     pairs: pl.DataFrame
@@ -70,7 +70,7 @@ def remember(
     clock: str | None,
 ) -> Known:  # fmt: skip
     """What later looks at the same job need not find out again."""
-    # Ties between embeddings are told from stages each time, as they were.
+    # Tied embeddings are distinguished from stages each time, as before.
     kind = streams["kind"].replace("embedding", "dp")
     labels = _name_streams(traffic, streams).with_columns(streams["role"], kind).sort("size")
     return Known(labels=labels, pairs=pairs, layout=layout, stages=stages, endpoints=job.endpoints, clock=clock)

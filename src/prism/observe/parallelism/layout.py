@@ -44,7 +44,7 @@ def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: St
     period_ns = job.period_ns or float(job.last_ns - job.first_ns)
     gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
     if ranks.guessed and not ranks.shared and gradients.dense:
-        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be told apart
+        gradients = replace(gradients, dense=1, expert=1, stages=1)  # channels and groups cannot be distinguished
     return Counts(
         ranks=ranks,
         streams=streams,

@@ -38,7 +38,7 @@ class Counts:
     host: Ints
     gradients: GradientGroups
     groups: list[tuple[str, frozenset[int]]]
-    connected: bool = True  # whether records name connections: else channels are not told from groups of their own
+    connected: bool = True  # whether records name connections: else channels are not reported from groups of their own
     config: LayoutConfig = field(default_factory=LayoutConfig)
 
     @property

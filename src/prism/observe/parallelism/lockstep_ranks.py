@@ -22,7 +22,7 @@ from prism.observe.parallelism.connections import (
 from prism.observe.parallelism.stages import StageMap, list_onward_streams
 from prism.observe.traffic.table import Traffic
 
-_PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are looked at
+_PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are examined
 _MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
 _ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
 _FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 # Relative difference up to which the two directions of a pair carry the same tensor.
 _SAME_SIZE = levels.SIZE_DIFFERENCE
-_ASKED = levels.SAMPLED_GROUPS  # streams of a family whose answers are looked at
+_ASKED = levels.SAMPLED_GROUPS  # streams of a family whose answers are examined
 _UNHURRIED = levels.SHARE_SMALL  # of a stream's messages take no longer than the transfer itself
 _FLOOR_NS = levels.CLOCK_TOLERANCE_NS
 _ASKED_MESSAGES = levels.SAMPLED_MESSAGES  # of each
@@ -44,7 +44,7 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     presence longest_gap overlap together answered family unit. `answered` is whether messages of one size come back
     between the two hosts as often, `together` the share of messages that one comes back with at the same time; both
     are measured on a few streams of each family, those of equal rate and size. `longest_gap` is a share of the period;
-    `unit` is the connection, where connections are told apart, else the stream.
+    `unit` is the connection, where connections are distinguished, else the stream.
     """
     frame = _measure(traffic, job)
     frame = frame.with_columns(
@@ -61,7 +61,7 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
 
 
 def estimate_loss(streams: pl.DataFrame) -> float:
-    """The share of a job's records that are missing, by how much the counts of like streams scatter.
+    """The share of a job's records that are missing, by how much the counts of similar streams scatter.
 
     Ranks of one host do alike and send equally many messages; another host may be of another stage. Of records that are
     lost at random, the variance of what is left over its mean is the share that is lost. Streams that differ by design

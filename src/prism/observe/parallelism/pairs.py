@@ -31,7 +31,7 @@ _NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few num
 
 
 def label_pairs(streams: pl.DataFrame) -> pl.DataFrame:
-    """Add `role` and `kind` to each stream; embedding ties and dp are told apart by stages later.
+    """Add `role` and `kind` to each stream; embedding ties and dp are distinguished by stages later.
 
     Roles: pp, exchange (both ways at once), oneway (a ring), routed (all-to-all), rare.
     """

@@ -34,7 +34,7 @@ def count_in_step(places: list[Groups], period_ns: float, sharp_ns: float) -> in
     if not free:
         return 1
     if min(free) < BOUND_SCATTER * silence:
-        return size  # Transfers that begin when all have come do not tell who is bound to whom: all may be.
+        return size  # Transfers that begin when all have arrived do not tell who is bound to whom: all may be.
     # A host that is slow at times scatters against all others, so the least counts.
     limit, bound = min(_BOUND * min(free), _LOOSE * silence), 1
     for block in (n for n in range(2, size + 1) if size % n == 0):

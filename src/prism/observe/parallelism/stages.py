@@ -97,7 +97,7 @@ def _turn_one_way(
     backward: dict[int, set[int]],
     edges: dict[tuple[int, int], float],
 ) -> None:
-    """A path that turns round at a stage goes the way that its links speak for by more time: activations pass one way.
+    """A path that reverses at a stage takes the direction with more time behind it: activations pass one way.
 
     Where times are coarse, the first messages of a step seem to leave both ends of a link at once.
     """
@@ -123,7 +123,7 @@ def find_forward_ways(sent: pl.DataFrame, host: Ints) -> set[tuple[int, int]]:
     """Pairs of hosts, sender first, between which activations pass where these follow each other faster than gradients.
 
     A backward pass takes about twice as long as a forward pass, so where each has the pipeline for itself its messages
-    come half as often; where they alternate, both come as often and nothing is told.
+    come half as often; where they alternate, both come as often and nothing is reported.
     """
     if sent.is_empty():
         return set()

@@ -28,7 +28,7 @@ class VolumeConfig:
     other_class: float = levels.SHARE_SMALL  # of the logarithm of bytes
     chance: float = levels.SIGMAS_UNLIKELY  # deviations by which sampled volumes differ
     alike: float = levels.SHARE_NEARLY_ALL  # share of the parts of a layer that have the usual size
-    sure: float = levels.SHARE_LARGE  # least probability of a reading that is told
+    sure: float = levels.SHARE_LARGE  # least probability of a reading that is reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def _read_rings(
 
 def _read_pipeline(layers: list[Layer], job: ObservedJob, config: VolumeConfig) -> VolumeLayout | None:
     """The pipeline that accounts for all layers; of two that do, the likelier one."""
-    # What goes one way is no pipeline: a ring of which samples missed a pair is a path, too.
+    # What goes one way is not a pipeline: a ring of which samples missed a pair is a path, too.
     paths = [c for c in layers if c.both and c.shape == "path" and c.even >= config.alike]
     read = [(c, found) for c in paths if (found := _explain(c, layers, job, config)) is not None]
     if not read:

@@ -17,7 +17,7 @@ from prism.records import TOPOLOGY, findings_to_frame, write_perfetto, write_tab
 def write_outputs(
     diagnosis: Diagnosis, spans: pl.DataFrame, folder: Path, topology: pl.DataFrame | None = None
 ) -> None:
-    """Write report.html, the timeline twice, links.parquet, topology.csv and diagnosis.json, which comes last.
+    """Write report.html, the timeline twice, links.parquet, topology.csv and diagnosis.json, which is written last.
 
     Without a `topology` the one that was assumed is written: every address a host.
     """

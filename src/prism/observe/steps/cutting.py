@@ -147,7 +147,7 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
     begin = opened.tolist()
     for i, k in enumerate(resumed.tolist()[1:]):
         until = at[i + 1] if i + 1 < len(at) else len(sent.start)
-        # A step that stands still and goes on sends as many messages as any; one that is begun anew sends more.
+        # A step that stands still and continues sends as many messages as any; one that is begun anew sends more.
         if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
             begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
     first = int(resumed[0])
@@ -228,7 +228,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
 
 
 def _lengthens(excess: NDArray[np.float64], boundaries: Times, nearby: int) -> NDArray[np.bool_]:
-    """Whether what comes late after a boundary delays the next one, too: otherwise only the first message was lost.
+    """Whether what arrives late after a boundary delays the next one, too: otherwise only the first message was lost.
 
     The step is then longer than the shortest of those `nearby` on either side.
     """

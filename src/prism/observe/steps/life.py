@@ -132,7 +132,7 @@ def _do_boundaries_wander(counts: Ints, usual: Ints, config: LifeConfig) -> bool
 
 
 def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bool:
-    """Whether the job had sent whole steps only when it fell silent at a moment, or that cannot be told."""
+    """Whether the job had sent whole steps only when it fell silent at a moment; also true where this is unknown."""
     usual = float(np.median(template.until - template.begin))
     step = int(np.searchsorted(template.begin, at_ns, side="right")) - 1
     total = float(template.usual.sum())
@@ -282,7 +282,7 @@ def judge_life(
     first, last = int(messages["start_ns"].min()), int(messages["end_ns"].max())  # type: ignore[arg-type]
     running = Life(started_ns=first)
     if not steps.height:
-        # How it ended cannot be told without steps; that nothing has come for long can.
+        # How it ended is unknown without steps, but a long silence is visible.
         over = watched.until_ns - last > config.gone * (watched.until_ns - watched.begin_ns)
         return Life(state="ended", started_ns=first, ended_ns=last) if over else running
     usual = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
 
 
 def mend_marks(marks: Times, start: Times) -> Times:
-    """Marks without those that cut a step in two, and with missing ones: every step sends as many messages."""
+    """Marks without those that cut a step in two, and with missing ones: every step sends equally many messages."""
     if len(marks) < 4:
         return marks
     at = np.searchsorted(start, marks)
@@ -111,7 +111,7 @@ def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
             if abs(at[k] - due[i] - (k - i) * usual) <= slack:
                 whole = True
                 break
-        # What is left over at the very end is no step.
+        # What is left over at the very end is not a step.
         if wanted < len(start) and (whole or (i + 3 == len(at) and at[i + 2] - wanted < usual)):
             due[i + 1] = _widest(start, wanted, slack)
     return due

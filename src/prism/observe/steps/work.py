@@ -184,7 +184,7 @@ def _count_late_hosts(host: Ints, hops: pl.DataFrame) -> int:
 def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, host: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """How late each rank sends for the first time in a step, and half of how late it is first sent to.
 
-    Where a hop starts as soon as its two ends have come, the hops into and out of a late rank start late; where the
+    Where a hop starts as soon as its two ends have arrived, the hops into and out of a late rank start late; where the
     sender alone decides, only those out of it do. Either way it scores highest.
     """
     length = float((steps["end_ns"] - steps["start_ns"]).median())  # type: ignore[arg-type]

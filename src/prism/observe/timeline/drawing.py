@@ -72,7 +72,7 @@ def _put_in_order(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def begin_together(messages: pl.DataFrame) -> pl.DataFrame:
-    """The messages, each from the moment when all who take part had come: what is seen before is waiting.
+    """The messages, each from the moment when all who take part had arrived: what is seen before is waiting.
 
     A message is seen as soon as its sender is there. The hops of a collective end together, so it began with the last
     of them. A send waited for its receiver where it lasts longer than the quickest like it in the step.
@@ -164,7 +164,7 @@ def _split_waits(pauses: pl.DataFrame, late: pl.Expr) -> list[pl.DataFrame]:
     """Compute, and the wait that follows it: a rank that was idle for longer than it needs in quick steps waited.
 
     Pauses between the same two kinds of messages, the same one in the order of its step, hold the same work. Where
-    work goes on beneath messages a short message makes a long pause, so from message to message it must be late too.
+    work continues beneath messages a short message makes a long pause, so from message to message it must be late too.
     """
     known = pauses.with_columns(
         (pl.col("end_ns") - pl.col("start_ns")).alias("took"), (pl.col("end_ns") - pl.col("since_ns")).alias("cycle")

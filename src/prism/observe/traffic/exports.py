@@ -24,7 +24,7 @@ class ExportConfig:
     least: int = levels.MIN_STATISTICS  # such records
     shortest_ns: int = 200_000_000  # active timeouts are not set shorter; transfers of one length are not cut by one
     most_of_all: float = levels.SHARE_MINOR  # of the observation
-    # Of the timeout: the next record of a connection follows so soon where traffic goes on.
+    # Of the timeout: the next record of a connection follows so soon where traffic continues.
     at_once: float = levels.SHARE_SMALL
     cut_share: float = levels.SHARE_SMALL  # of the bytes of a connection that are in such records
 
@@ -32,7 +32,7 @@ class ExportConfig:
 def find_active_timeout(
     connection: Ints, start: Ints, end: Ints, size: Ints, config: ExportConfig | None = None
 ) -> int:
-    """The length at which an exporter cuts records of traffic that goes on, in nanoseconds; 0 where it cuts none.
+    """The length at which an exporter cuts records of traffic that continues, in nanoseconds; 0 where it cuts none.
 
     Many bytes are then in records of one length, the longest, and most of these are followed by another at once. A hop
     that waits for a late rank may last as long again and again, but silence follows it. Records are in order of start.
@@ -68,7 +68,7 @@ def _measure_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Ints:
 def mark_cut(
     stream: Ints, connection: Ints, took: Ints, size: Ints, active_ns: int, config: ExportConfig | None = None
 ) -> Flags:
-    """By stream whether the records of its connection were cut while traffic went on: these begin at odd moments.
+    """By stream whether the records of its connection were cut while traffic continued: these begin at odd moments.
 
     `stream` is that of each record, `connection` that of each stream.
     """

@@ -62,7 +62,7 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
 def _list_multiples(took: Ints, size: Ints, config: MergedConfig) -> list[tuple[int, int, int, int]]:
     """Size of a message, of a record of several, how many these are, and how long a message usually takes."""
     sizes, rows = list_frequent_sizes(size)
-    # Single messages may be of the same size as several merged ones, so the longest of a size are looked at.
+    # Single messages may be of the same size as several merged ones, so the longest of a size are examined.
     usual = {k: tuple(np.quantile(took[rows[size[rows] == k]], (0.5, 0.98))) for k in sizes.tolist()}
     listed = []
     for whole, (_, lasts) in usual.items():
@@ -90,7 +90,7 @@ def _find_shortest_gaps(order: Ints, begin: Ints, start: Ints, end: Ints) -> Int
 def place_messages(split: Split, start: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """The record of each message, when it starts and ends, and its bytes.
 
-    The first starts with the record and the last ends with it; those between are taken to be evenly apart.
+    The first starts with the record and the last ends with it; those between are assumed to be evenly apart.
     """
     row = np.repeat(np.arange(len(start)), split.messages)
     place = np.arange(len(row)) - np.repeat(np.cumsum(split.messages) - split.messages, split.messages)

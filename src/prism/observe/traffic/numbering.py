@@ -237,7 +237,7 @@ def classify_sizes(sizes: Ints, order: Ints, begin: Ints, tolerance: float, quan
     The records of group g are order[begin[g]:begin[g + 1]].
 
     Sampled sizes are counts of `quantum` bytes and off by chance, as the root of the count; 0 where all is seen.
-    Where a group has more sizes than can be told apart they form one class, as those of routed tokens do.
+    Where a group has more sizes than can be distinguished they form one class, as those of routed tokens do.
     """
     classes = np.zeros(len(sizes), np.int64)
     group = np.empty(len(sizes), np.int64)

@@ -41,7 +41,7 @@ _MIN_GROUPS = levels.MIN_EVENTS  # fewer long gaps may be pauses between steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedStarts:
-    """Start times of like messages: stream i is times[begin[i]:begin[i + 1]], of the size class klass[i]."""
+    """Start times of similar messages: stream i is times[begin[i]:begin[i + 1]], of the size class klass[i]."""
 
     times: Times
     begin: NDArray[np.int64]

@@ -187,7 +187,7 @@ def _split_merged(records: Records, notes: list[str]) -> Records:
 
 
 def _split_parallel(classes: Ints, owners: Ints, records: Records) -> tuple[Ints, Ints]:
-    """Classes and their connections, where what pairs send side by side is told apart."""
+    """Classes and their connections, where what pairs send side by side is distinguished."""
     slots = number_parallel(classes, len(owners), records.start, records.end)
     most = int(slots.max(initial=0)) + 1
     if most == 1:

@@ -25,7 +25,7 @@ _MANY_KEYS, _PARTS = 500_000, 4  # more are numbered in so many parts
 
 EXACT_SIZE = levels.ONE_PER_MILLE
 """Relative difference of two counts of the same bytes."""
-_SAMPLED, _MOST_SIZES = levels.MAX_RECORDS, levels.SAMPLED_SIZES  # records and sizes of messages that are looked at
+_SAMPLED, _MOST_SIZES = levels.MAX_RECORDS, levels.SAMPLED_SIZES  # records and sizes of messages that are examined
 _FREQUENT = levels.THREE_PER_MILLE  # share of the records of one size
 
 
@@ -135,7 +135,7 @@ def _number_all(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def number_connections(flows: pl.DataFrame, pair: Ints, num_pairs: int) -> tuple[Ints, bool]:
-    """Numbers of connections, and whether these are told apart; else they are those of the pairs."""
+    """Numbers of connections, and whether these are distinguished; else they are those of the pairs."""
     named = next((c for c in ("qp", "src_port") if c in flows.columns and flows[c].null_count() == 0), None)
     if named is None or not num_pairs:
         return pair, False
@@ -229,7 +229,7 @@ def find_resolution(times: Ints) -> int:
 
 
 def list_frequent_sizes(size: Ints) -> tuple[Ints, Ints]:
-    """The sizes that most records have, the smallest first, and the rows that were looked at."""
+    """The sizes that most records have, the smallest first, and the rows that were examined."""
     # At random: every so many records of a job may all be of one size.
     rows = np.random.default_rng(0).integers(0, max(len(size), 1), min(len(size), _SAMPLED))
     found, count = np.unique(size[rows], return_counts=True)

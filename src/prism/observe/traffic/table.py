@@ -33,9 +33,9 @@ class Traffic:
     streams: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
     begin: Ints = field(default_factory=lambda: np.zeros(1, np.int64), repr=False)
     resolution_ns: int = 1  # times are multiples of this
-    active_ns: int = 0  # length at which the exporter cuts records of traffic that goes on; 0 where it cuts none
+    active_ns: int = 0  # length at which the exporter cuts records of traffic that continues; 0 where it cuts none
     sample_bytes: float = 0.0  # that one sampled packet stands for; 0 where every packet was counted
-    connected: bool = False  # whether connections (queue pairs or ports) are told apart
+    connected: bool = False  # whether connections (queue pairs or ports) are distinguished
     nics_of_host: dict[int, int] = field(default_factory=dict)  # NICs in the topology, by host_id
     nodes: tuple[Ints, Ints] | None = None  # by pair its ends, each numbered anew for every job that uses it in turn
     continued: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # nodes of jobs that grew

@@ -40,7 +40,7 @@ class TornConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torn:
-    """Of each record that goes on with a torn transfer its row, the row of the first part, and whether it ends it.
+    """For each record that continues a torn transfer: its row, the row of the first part, and whether it ends it.
 
     `slowed` are those of transfers that a slow hop held up again and again, and no late rank.
     """
