@@ -25,26 +25,26 @@ Ints = NDArray[np.int64]
 PeriodEstimator = Callable[[Traffic, Ints, Times], float | None]
 """Tells the period of what some pairs send, given when they wrote to storage; `measure_period` is one."""
 
-_CLASSES = levels.SAMPLED_GROUPS  # sizes of messages that are listened to
+_CLASSES = levels.SAMPLED_GROUPS  # message sizes that are examined
 _STREAMS_PER_CLASS = levels.MIN_SAMPLES
 _SAME_SIZE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes
 CLOCK_ERROR_NS = levels.CLOCK_TOLERANCE_NS  # between messages of one exporter
-SKEW_NS = 2_000_000  # between exporters that are kept in step by NTP
+SKEW_NS = 2_000_000  # between exporters that are synchronized by NTP
 _LISTENED_PAIRS = levels.SAMPLED_SIZES
 _HEAVY = levels.ONE_PERCENT  # of the bytes of the heaviest stream
 _REMNANT = levels.SHARE_NEGLIGIBLE  # of the bytes of the heaviest stream of a pair
 _MOST_HEAVY = levels.SAMPLED_STREAMS
-NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # what is smaller carries a few numbers, or nothing
+NUMBERS_BYTES = levels.SMALL_MESSAGE_BYTES  # smaller messages carry a few numbers, or nothing
 _LEAST_TICKS = levels.SAMPLED_STREAMS  # of a clock in a step
 _MUCH = levels.THREE_PER_MILLE  # of the bytes of the heaviest pair of either end
-_MOST_VOTES = levels.MIN_EVENTS  # of clusters on whether two families are one
+_MOST_VOTES = levels.MIN_EVENTS  # of clusters, on whether two families belong to one job
 _OFTEN = levels.SHARE_SMALL  # of the messages of the busiest stream of a pair
 _STRAY = 1e-5  # share of the messages times share of the bytes, of the busiest and heaviest pair of either end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedJob:
-    """One job: its clusters together, with the pairs that only touch storage kept apart."""
+    """One job: all its clusters, with the pairs that only touch storage kept separately."""
 
     id: str
     endpoints: NDArray[np.int64]
@@ -82,7 +82,7 @@ def recognise_jobs(traffic: Traffic, estimate_period: PeriodEstimator | None = N
 
 
 def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Pairs that exchange more than now and then: a checkpoint every hour does not tie two clusters together.
+    """Pairs that communicate more than occasionally: a checkpoint every hour does not join two clusters.
 
     Shells, monitors and copies of files touch a training endpoint a few times with few bytes; a gradient sum comes once
     in a step too, but with many bytes. What goes to storage makes no other pair light: only `inner` pairs are compared.
@@ -98,13 +98,13 @@ def _is_steady(traffic: Traffic, src: Ints, dst: Ints, inner: NDArray[np.bool_])
     share = often * load / np.maximum(np.maximum(heaviest[src], heaviest[dst]), 1.0)
     steady: NDArray[np.bool_] = frequent & (share >= _STRAY)
     if traffic.active_ns:
-        # One record may stand for a minute, so that only bytes say what matters to an endpoint.
+        # One record may cover a minute, so only bytes show what matters to an endpoint.
         steady = np.asarray(load >= _MUCH * np.maximum(heaviest[src], heaviest[dst]), np.bool_)
     return steady | (frequent & _is_handed_back(src, dst, num, load))
 
 
 def _is_handed_back(src: Ints, dst: Ints, num: NDArray[np.float64], load: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Pairs whose data come back as often and as much, as the stages of a pipeline do: copies of files go one way."""
+    """Pairs with equal return traffic in count and volume, as between pipeline stages; file copies go one way."""
     most = int(max(src.max(initial=0), dst.max(initial=0))) + 1
     order = np.argsort(src * most + dst)
     there, back = (src * most + dst)[order], dst * most + src
@@ -160,7 +160,7 @@ def _make_clusters(traffic: Traffic, src: Ints, dst: Ints, steady: NDArray[np.bo
 
 
 def _join_clusters(clusters: list[Cluster], traffic: Traffic) -> list[list[int]]:
-    """Clusters of one job: they share a host (traffic inside a host is invisible) and keep time with each other."""
+    """Clusters of one job: they share a host (traffic inside a host is invisible) and are synchronized in time."""
     on_host: dict[int, list[int]] = {}
     for i, cluster in enumerate(clusters):
         for host in cluster.hosts.tolist():
@@ -258,20 +258,20 @@ def measure_period(traffic: Traffic, pairs: Ints, pauses: Times) -> float | None
     heavy = _heavy_streams(traffic, candidates)
     marked = time_small_messages(_small_streams(traffic, small), heavy) if large.height else None
     period = marked or choose_period(pack_starts(parts, classes, slack), single, heavy, pauses, slack)
-    # Times that are rounded to a good part of a step make any length repeat.
+    # If times are rounded to a large part of a step, any length seems to repeat.
     return period if period is None or period >= _LEAST_TICKS * traffic.resolution_ns else None
 
 
 def leave_seen_by_chance(streams: pl.DataFrame, sample_bytes: float) -> pl.DataFrame:
-    """The streams without those whose messages have few sampled packets: when these are seen says nothing of steps."""
+    """The streams except those whose messages have few sampled packets: their times say nothing about steps."""
     often = streams.filter(pl.col("bytes") >= levels.RATIO_FAR * sample_bytes)
     return often if often.height else streams
 
 
 def find_remnants(traffic: Traffic, streams: pl.DataFrame) -> pl.Series:
-    """Which streams carry hardly anything of what their pair sends and come at odd times; `streams`: pair bytes num.
+    """Which streams carry very little of their pair's bytes at irregular times; `streams`: pair bytes num.
 
-    Where a step has many micro-batches, its gradients and parameters carry hardly anything either, but rest alike in
+    If a step has many micro-batches, its gradients and parameters carry little as well, but pause alike in
     every step.
     """
     klass = (pl.col("bytes").clip(1).log() / _SAME_SIZE).round().cast(pl.Int64)
@@ -281,15 +281,15 @@ def find_remnants(traffic: Traffic, streams: pl.DataFrame) -> pl.Series:
 
 
 def _rest_alike(traffic: Traffic, streams: pl.Series) -> bool:
-    """Whether a few of the streams all rest at steady times, or after as many messages."""
+    """Whether a few of the streams all pause at regular times, or after equally many messages."""
     some = _choose_some(streams.to_numpy(), _STREAMS_PER_CLASS).tolist()
     return all(time_rests_of(_starts_of(traffic, stream)) > 0 for stream in some)
 
 
 def are_remnants() -> pl.Expr:
-    """Which streams carry hardly anything of what their pair sends: what is left of torn transfers, or files.
+    """Which streams carry very little of what their pair sends: remnants of torn transfers, or files.
 
-    How often these come says nothing of steps. A few numbers, such as norms, are no remnants.
+    Their rate says nothing about steps. Messages of a few numbers, such as norms, are not remnants.
     """
     load = pl.col("bytes") * pl.col("num")
     return (pl.col("bytes") >= NUMBERS_BYTES) & (load < _REMNANT * load.max().over("pair"))
@@ -313,10 +313,10 @@ def _choose_some(values: Ints, most: int) -> Ints:
 
 
 def _starts_of(traffic: Traffic, stream: int) -> Times:
-    """When the messages of a stream begin; where they began or ceased to wait, when they would have without that.
+    """When the messages of a stream begin; for those delayed by a new wait, when they would have begun without it.
 
-    A rank that gets slow keeps the first calls of all others waiting; what always waits is part of how a step goes, and
-    where most messages take longer a link is slow.
+    A rank that becomes slow delays the first calls of all others; a wait in every step is part of the step, and
+    if most messages take longer, a link is slow.
     """
     own = traffic.rows_of_stream(stream)
     start, end = (traffic.messages[c].to_numpy()[own] for c in ("start_ns", "end_ns"))
@@ -335,7 +335,7 @@ def _small_streams(traffic: Traffic, small: pl.DataFrame) -> list[StreamStarts]:
 
 
 def _heavy_streams(traffic: Traffic, candidates: pl.DataFrame) -> list[StreamStarts]:
-    """A few of the streams that carry most: what is left of a torn transfer says nothing about steps."""
+    """A few of the streams that carry most: remnants of torn transfers say nothing about steps."""
     load = pl.col("bytes") * pl.col("num")
     heavy = candidates.filter(load >= _HEAVY * load.max()).sort("klass", "stream")
     chosen = heavy[_choose_some(np.arange(heavy.height), _MOST_HEAVY)].select("stream", "klass").iter_rows()

@@ -26,16 +26,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessionConfig:
-    """Which silences may lie between two jobs, and how alike two stretches of one job are."""
+    """Which silences may separate two jobs, and how similar two parts of one job are."""
 
-    most_silences: int = levels.MIN_EVENTS  # of a pair; more of them are how the job works
+    most_silences: int = levels.MIN_EVENTS  # of a pair; more are part of how the job works
     longer: float = levels.RATIO_FAR  # times the next shorter gaps of the pair; times as many messages
     frequent: float = levels.SHARE_SMALL  # of the messages of the busiest pair of either end: rarer pairs say nothing
     same_hosts: float = levels.SHARE_HALF  # share of all endpoints, or of a pair's streams, that both stretches have
-    same_members: float = levels.SHARE_LARGE  # the same, where one of them is too short for all members to show
+    same_members: float = levels.SHARE_LARGE  # the same, if one of them is too short to show all members
     same_sizes: float = levels.SHARE_LARGE  # share of the messages whose sizes both stretches have
-    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time from rest to rest
-    same_pace: float = levels.RATIO_LONGER  # times as many messages in the same time, where no rests show
+    same_rate: float = levels.SHARE_NEGLIGIBLE  # relative difference of the time between pauses
+    same_pace: float = levels.RATIO_LONGER  # times as many messages in the same time, if no pauses are visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _list_continued(traffic: Traffic, nodes: tuple[Ints, Ints], stretches: Stret
 
 
 def _number_nodes(traffic: Traffic, cut: pl.DataFrame, moments: Ints) -> tuple[Ints, Ints]:
-    """For the sender and the receiver of each pair a number that stands for the endpoint in the time of one job."""
+    """For the sender and the receiver of each pair a number of the endpoint within the time of one job."""
     ends = np.concatenate([cut[c].to_numpy() for c in ("src", "dst")]).astype(np.int64)
     begin = np.concatenate([moments, moments])
     # Pairs of one job begin one after the other; of each endpoint the first one begins the job.
@@ -192,12 +192,12 @@ def _list_overlaps(ends: Ints, begin: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What tells one stretch of a job from another."""
+    """What distinguishes one stretch of a job from another."""
 
     number: int
     begin_ns: int
     endpoints: Ints
-    rests: dict[tuple[int, int], float]  # time from rest to rest by pair and class of size, where it shows
+    rests: dict[tuple[int, int], float]  # time between pauses by pair and size class, if visible
     sizes: dict[int, int]  # messages by class of size
     length_ns: int
     repeats: bool  # whether any pair sends a size as often as steps need to show
@@ -228,14 +228,14 @@ def _join_same(traffic: Traffic, stretches: Stretches, config: SuccessionConfig)
         name[job.number] = min(same, default=job.number)
         if alike and not same:
             continued.append(job.number)
-        # Of one job the longest stretch tells most.
+        # Of one job the longest stretch is the most informative.
         longest = max([job, *(b for b in alike if same)], key=lambda one: one.num)
         last_at.update(dict.fromkeys(job.endpoints.tolist(), longest))
     return np.array([name[j] for j in jobs.tolist()], np.int64), continued
 
 
 def _keeps_members(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
-    """Whether nobody has left or come: a job that has grown or shrunk has other rings and other sizes from then on."""
+    """Whether the members are the same: a job that grew or shrank has different rings and sizes from then on."""
     fewer, more = sorted((before.num, after.num))
     if not after.repeats:
         return True
@@ -258,7 +258,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
     mean = np.maximum(traffic.stream_load[stream] / traffic.stream_num[stream], 1.0)
     size = pl.Series("size", np.round(np.log(mean) / 0.1).astype(np.int64))
     sent = traffic.messages.select("pair", "start_ns")[rows].with_columns(size)
-    # A job that is started again has other connections, but sends as often between the same two endpoints.
+    # A restarted job has new connections, but sends equally often between the same two endpoints.
     by_pair = sent.group_by("pair", "size").agg(pl.col("start_ns").sort())
     timed = {(pair, size): time_rests_of(times.to_numpy()) for pair, size, times in zip(*by_pair, strict=True)}
     by_size = sent.group_by("size").len()
@@ -276,7 +276,7 @@ def _describe(traffic: Traffic, stretches: Stretches, number: int, config: Succe
 
 def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
     """Whether two stretches of time are of one job that paused or was started again."""
-    if not after.repeats:  # Transfers that were begun and got nowhere have sizes of their own, and are of a few ranks.
+    if not after.repeats:  # Stuck transfers have unusual sizes, and belong to a few ranks.
         return bool(np.isin(after.endpoints, before.endpoints).mean() >= config.same_hosts)
     if _share_endpoints(before, after) < config.same_hosts:
         return False
@@ -284,7 +284,7 @@ def _is_same(before: _Job, after: _Job, config: SuccessionConfig) -> bool:
         return True
     fewer, more = sorted((before, after), key=lambda job: job.num)
     is_short = fewer.num * config.longer < more.num
-    # A size may fall on the edge of two classes. Of what breaks off in a step only the sizes are compared, not how
+    # A size may fall between two classes. For an interrupted step only the sizes are compared, not how
     # often each is sent.
     weight = more.num if is_short else fewer.num / more.num
     alike = sum(

@@ -20,12 +20,12 @@ _MOST_EVENTS = levels.MAX_MESSAGES
 _MIN_EVENTS = levels.MIN_EVENTS
 _NUMBERS = math.log(levels.SMALL_MESSAGE_BYTES)
 _LONG_GAP = levels.RATIO_FAR  # times the usual one
-_SCATTERED = levels.SHARE_MAJORITY  # of what two strangers' distances would be
+_SCATTERED = levels.SHARE_MAJORITY  # of the scatter that two unrelated jobs would have
 _OVERLAP = levels.SHARE_MINOR  # of the shorter one's time in which both must be there
 _MANY = levels.SAMPLED_SIZES  # messages
-_IN_PHASE = levels.SHARE_SMALL  # of the time between messages; strangers are a quarter off
+_IN_PHASE = levels.SHARE_SMALL  # of the time between messages; unrelated jobs are a quarter off
 _TOGETHER = levels.SHARE_NEARLY_ALL  # share of the messages
-# Of the time between messages: what strangers come to by chance once in a hundred times.
+# Of the time between messages: what unrelated jobs reach by chance once in a hundred times.
 _AT_ONCE = levels.THREE_PER_MILLE
 _LOCKED = levels.THREE_PER_MILLE  # of a step: the distance of two stages of one job varies less
 _APART = levels.SHARE_SMALL  # of a step: channels of one collective and ranks of one stage are closer
@@ -64,7 +64,7 @@ def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
         return True
     distance = (few - many[nearest(many, few)]).astype(np.float64)
     if interpolate_quantile(np.abs(distance), _TOGETHER) < _AT_ONCE * gap:
-        return True  # Strangers do not begin their steps at one moment, let alone all of them.
+        return True  # Unrelated jobs do not begin all of their steps at the same moments.
     offset, distance = _centre(distance, gap)
     if float(take_median(np.abs(distance))) > _SCATTERED * gap / 4:
         return False
@@ -72,10 +72,10 @@ def are_same_job(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -
     if scattered < _LOCKED and _is_answer(traffic, a, b):
         return True
     if abs(offset) > _APART * gap and not _send_alike(traffic, a, b):
-        # Replicas of one model send tensors of one size; only its stages may not, each in collectives of its own.
+        # Replicas of one model send tensors of one size; only its stages, each with its own collectives, may not.
         return scattered < _LOCKED and _only_exchange(traffic, a) and _only_exchange(traffic, b)
     if len(few) >= _MANY and scattered < _IN_PHASE:
-        return True  # So many messages do not meet by chance; within a step ranks may still stray.
+        return True  # So many messages do not coincide by chance; within a step ranks may still differ.
     return not (_runs_free(distance, few) and _drifts(distance))
 
 
@@ -97,7 +97,7 @@ def _send_as_much(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) 
 def _at_common_host(
     traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs of each that leave a host which both leave; all where there is none. One host is one place in time."""
+    """The pairs of each that leave a common host; all if there is none. One host has one clock."""
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     src = host[traffic.pairs["src"].to_numpy()]
     common = np.intersect1d(src[a], src[b])
@@ -107,15 +107,15 @@ def _at_common_host(
 
 
 def _centre(distance: NDArray[np.float64], gap: float) -> tuple[float, NDArray[np.float64]]:
-    """The usual distance and what is left without it; around half a gap, nearest flips from side to side."""
+    """The usual distance and the remainder; near half a gap, the nearest message changes sides."""
     offset = float(np.angle(np.mean(np.exp(2j * np.pi * distance / gap)))) / (2 * np.pi) * gap
     return offset, (distance - offset + gap / 2) % gap - gap / 2
 
 
 def _is_answer(traffic: Traffic, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
-    """Whether one goes from a host to another and the other comes back with as many messages and bytes.
+    """Whether one goes from a host to another and the other returns equally many messages and bytes.
 
-    A message leaves by the NIC of its receiver, so that what comes back in a pipeline may go by other NICs. Nothing
+    A message uses the rail of its receiver, so return traffic in a pipeline may use other NICs. Nothing
     else in training goes one way only between two hosts.
     """
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
@@ -147,9 +147,9 @@ def _only_exchange(traffic: Traffic, pairs: NDArray[np.int64]) -> bool:
 
 
 def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
-    """Whether the distance varies as much as the steps themselves: then one clock does not know of the other.
+    """Whether the distance varies as much as the steps themselves: then the two clocks are independent.
 
-    Ranks of one job may run free within a step, but not for long: over many messages their distance does not grow,
+    Ranks of one job may be independent within a step, but not for long: over many messages the distance does not grow,
     while the time that these take varies ever more.
     """
     if len(distance) < _MIN_EVENTS:
@@ -164,9 +164,9 @@ def _runs_free(distance: NDArray[np.float64], few: Times) -> bool:
 
 
 def _drifts(distance: NDArray[np.float64]) -> bool:
-    """Two clocks of one job differ by noise that is new in every step; two jobs drift apart like a random walk.
+    """Whether two clocks drift apart like a random walk, as two jobs do; in one job noise is new in every step.
 
-    A fault that holds up one of them moves the distance once and back again, which some of the steps do not see.
+    A fault that holds up one of them shifts the distance and back again, in some of the steps only.
     """
     if len(distance) < _MIN_DRIFT:
         return False
@@ -204,8 +204,8 @@ def _choose_streams(traffic: Traffic, pairs: NDArray[np.int64]) -> StreamSet:
 def mark_both(traffic: Traffic, a: StreamSet, b: StreamSet) -> list[tuple[Times, Times]]:
     """The times of the rarest messages of one size that both send as often, or of the rarest of each.
 
-    Where messages come in groups, those of the first of each group, once per step; there may be several such ways.
-    Hops of one collective begin when their senders come but end at once, so there the ends may tell more.
+    If messages come in groups, the first of each group, once per step; there may be several such choices.
+    Hops of one collective begin when their senders arrive but end together, so their ends may be better marks.
     """
     near = np.abs(a.size[:, None] - b.size[None, :]) < _SAME_SIZE
     ratio = a.num[:, None] / b.num[None, :]
@@ -243,6 +243,6 @@ def _after_long_gaps(times: Times) -> list[Times]:
 
 
 def _after_rests(times: Times) -> list[Times]:
-    """The messages that end the rests which take most of the time, where there are enough of them."""
+    """The messages after the pauses that take most of the time, if there are enough of them."""
     after = find_rest_ends(times)
     return [times[after]] if len(after) >= _MIN_EVENTS else []

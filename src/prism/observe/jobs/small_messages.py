@@ -34,9 +34,9 @@ class SmallMessageConfig:
 def time_small_messages(
     small: list[StreamStarts], heavy: list[StreamStarts], config: SmallMessageConfig | None = None
 ) -> float | None:
-    """The usual time between small messages that cut all heavy streams into like parts; None where none do.
+    """The usual time between small messages that divide all heavy streams into equal parts; None if none do.
 
-    A loss may be summed every few steps only: where parts of what is sent between repeat, such a part is a step.
+    A loss may be summed only every few steps: if parts of the traffic in between repeat, such a part is a step.
     """
     config = config or SmallMessageConfig()
     small = [stream for stream in small if _keeps_step(_begin_bursts(stream.times), heavy)]
@@ -55,7 +55,7 @@ def time_small_messages(
 
 
 def _time_with_losses(small: list[StreamStarts], heavy: list[StreamStarts], config: SmallMessageConfig) -> float | None:
-    """The same where records are lost: what one rank's record does not show, those of the others do.
+    """The same with lost records: the records of other ranks show what one rank's record does not.
 
     All small messages together mark every step, and all heavy streams of one size together send as many messages in
     each as lost records allow.
@@ -84,9 +84,9 @@ def _begin_bursts(times: Times) -> Times:
 
 
 def _keeps_step(marks: Times, heavy: list[StreamStarts]) -> bool:
-    """Whether small messages come at about one moment between heavy ones, and not at any as a timer has it.
+    """Whether small messages occur at about the same time between heavy ones, unlike those of a timer.
 
-    The middle half of moments that are left to chance takes half of the time between heavy messages, give or take.
+    The middle half of random times covers about half of the time between heavy messages.
     """
     around = np.sort(np.concatenate([stream.times for stream in heavy])) if heavy else marks[:0]
     after = np.searchsorted(around, marks)
@@ -111,7 +111,7 @@ def _cut_alike(marks: Times, heavy: list[StreamStarts], config: SmallMessageConf
 
 
 def _count_repeats(times: Times, count: int, config: SmallMessageConfig) -> int:
-    """How many like parts the messages between two marks are made of, by the time from each to the next."""
+    """How many equal parts the messages between two marks consist of, by the time from each to the next."""
     gaps: Floats = np.log(np.maximum(np.diff(times), 1))
     for parts in range(count, 1, -1):
         lag = count // parts
@@ -124,7 +124,7 @@ def _count_repeats(times: Times, count: int, config: SmallMessageConfig) -> int:
 
 
 def _share_unlike(gaps: Floats, lag: int, config: SmallMessageConfig) -> float:
-    """The share of the time that passes between messages whose distance is another one some messages later."""
+    """The share of the time between messages whose distance is different some messages later."""
     if lag >= len(gaps):
         return 1.0
     unlike = np.abs(gaps[lag:] - gaps[:-lag]) > config.same_gap

@@ -33,7 +33,7 @@ _CLEARER = levels.SHARE_MINOR  # than that of the whole
 _HALF_CLEAR = levels.SHARE_LARGE  # clarity of a rhythm of one half, and of one that counting may contradict
 _SAME_LENGTH = 1.12  # times: two estimates of one length
 _SIMILAR_LENGTH = 1.4  # times: steps differ in length, so two such estimates may both be right
-_MOST_LONGER = levels.RATIO_DOUBLE  # times: what a fault makes of a step while it still is one
+_MOST_LONGER = levels.RATIO_DOUBLE  # times: a fault lengthens a step by at most this
 _OTHER_LENGTH = levels.SIZE_DIFFERENCE  # of a step: steps that differ by more are of another length
 _MOST_CHANGES = levels.MIN_SAMPLES  # of length: when a fault begins and ends
 _MOST_OF = levels.SHARE_LARGE  # of the messages that the groups between rests hold
@@ -76,7 +76,7 @@ def choose_period(
 
 
 def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
-    """The time of as many parts as a step has: of micro-batches the last is longer, since the optimizer follows it.
+    """The total time of the parts of a step: the last micro-batch is longer, because the optimizer follows it.
 
     The time from part to part is predicted far better by that of the same part a step before than by the last one. A
     pause after every few steps does that too, but is longer than an optimizer takes and makes no part shorter.
@@ -89,7 +89,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
                 marked.append(some)
     lags = range(1, 1 + min((len(some) // _LEAST_STEPS for some in marked), default=0))
     if len(lags) < 4:
-        return None  # Two parts must come again twice.
+        return None  # Two parts must repeat twice.
     between = [np.log(np.diff(some).clip(1)) for some in marked]
     nats = np.array([[_code(np.abs(one[lag:] - one[:-lag])) for lag in lags] for one in between])
     gain = np.median(nats[:, :1] - nats, axis=0)
@@ -106,7 +106,7 @@ def _join_parts(period_ns: float, single: list[StreamStarts]) -> float | None:
 
 
 def _code(off: Floats) -> float:
-    """What the residuals of a prediction take to write down, in nats each: a Laplace distribution with a few strays."""
+    """Code length of the residuals of a prediction, in nats each: a Laplace distribution with a few outliers."""
     scale = max(float(np.median(off)) / np.log(2.0), _LEAST_SCALE)
     density = (1 - _STRAY) / (2 * scale) * np.exp(-off / scale) + _STRAY / 2 * np.exp(-off)
     return float(-np.log(density).mean())
@@ -121,16 +121,16 @@ def _find_period(
     saved = rests is not None and _is_between_pauses(rests, rests, pauses)
     rests = None if saved else rests
     if rests is not None and grouped is not None and _are_same(rests, grouped) and holds_most(rests, single):
-        # Groups between rests are steps: what repeats less often are saves, or steps of two lengths.
+        # Groups between pauses are steps; longer periods are saves, or steps of two lengths.
         return rhythm.period_ns if rhythm is not None and _are_same(rhythm.period_ns, rests) else rests
     unclear = rhythm is None or rhythm.clarity < _CLEAR
     nested = _time_nested(single) if unclear and rests is not None else None
     if nested is not None:
-        return nested  # Groups of several classes, one inside another, are steps, however seldom other things repeat.
+        return nested  # Nested groups of several classes are steps, however rarely other traffic repeats.
     if rhythm is not None and grouped is not None and not _are_same(rhythm.period_ns, grouped):
         uneven = _time_uneven(single)
         if uneven and _are_same(grouped, float(np.median(uneven))) and not _is_between_pauses(grouped, grouped, pauses):
-            return grouped  # The same short and long distances come again in every group.
+            return grouped  # The same short and long distances repeat in every group.
     halves = find_halves(single, slack_ns) if rhythm is not None else None
     if rhythm is not None and halves is not None:
         told = halves.tolerance > _OTHER_LENGTH
@@ -139,7 +139,7 @@ def _find_period(
         if halves.clarity > max(rhythm.clarity + _CLEARER, _CLEAR):
             return halves.period_ns
     if rhythm is not None and rhythm.clarity < (_CLEAR if _is_rare(rhythm.period_ns, single) else _HALF_CLEAR):
-        # A few long stretches look alike by chance. Micro-batches rest and count alike too, but in groups.
+        # A few long stretches look alike by chance. Micro-batches also pause and count alike, but in groups.
         agreed = _rest_and_count(single, heavy) if usual_spacing(streams) is None else None
         if agreed is not None and rhythm.period_ns > _SIMILAR_LENGTH * agreed:
             return agreed
@@ -158,13 +158,13 @@ def _find_period(
     if rhythm is not None and (rhythm.clarity >= _CLEAR or _is_grouped(period, streams)):
         return period
     if period is not None and rests is not None and _are_same(period, rests):
-        return period  # Some rest as long as all repeat: what is counted in between are parts, such as micro-batches.
+        return period  # Some pause as long as the period: what is counted in between are parts, such as micro-batches.
     repeated = [] if period is None or _is_rare(period, single) else _time_uneven(single)
     if period is not None and any(_are_same(period, one) for one in repeated):
-        return period  # What is counted are parts: the same short and long distances come again in every step.
+        return period  # What is counted are parts: the same short and long distances repeat in every step.
     counted = count_steps(heavy)
     if counted is not None and any(_are_same(counted, one) for one in _rests_by_class(single)):
-        return counted  # Some rest as long as others count.
+        return counted  # The pauses of some streams match the counts of others.
     if rests is not None and (counted is None or _SIMILAR_LENGTH * counted < rests):
         return period if period is not None and period < _SIMILAR_LENGTH * rests else rests
     if counted is None:
@@ -197,7 +197,7 @@ def _time_uneven(single: list[StreamStarts]) -> list[float]:
 
 
 def _rest_and_count(single: list[StreamStarts], heavy: list[StreamStarts]) -> float | None:
-    """The time between marks that cut all streams alike, where it also is the time between long rests."""
+    """The time between marks that divide all streams evenly, if it is also the time between long pauses."""
     rests, counted = time_rests(single), count_steps(heavy)
     if rests is None or counted is None or not _are_same(counted, rests):
         return None
@@ -239,7 +239,7 @@ def find_halves(single: list[StreamStarts], slack_ns: int) -> Rhythm | None:
 
 
 def _is_grouped(period_ns: float | None, streams: PackedStarts) -> bool:
-    """Whether groups of messages come after each other as a period says; slow steps may repeat better than others."""
+    """Whether groups of messages follow each other with a period; slow steps may repeat better than others."""
     grouped = usual_spacing(streams)
     return grouped is not None and period_ns is not None and _are_similar(period_ns, grouped)
 
@@ -251,12 +251,12 @@ def _is_between_pauses(period_ns: float, step_ns: float, pauses: Times) -> bool:
     apart = np.diff(pauses)
     first = np.concatenate([pauses[:1], pauses[1:][apart > 0.5 * min(step_ns, float(apart.max()))]])
     longer = np.abs(np.log(np.diff(first) / period_ns))
-    # Files that are written at any time are now and then as far apart.
+    # Files that are written at random times are occasionally this far apart.
     return len(longer) > 0 and float(np.mean(longer < np.log(_SAME_LENGTH))) >= _MOST
 
 
 def time_rests(streams: list[StreamStarts]) -> float | None:
-    """The time between the rests that a stream spends most of its time in; of the class that rests longest.
+    """The time between the pauses that take most of a stream's time; of the class with the longest pauses.
 
     Every stream sends in every step, so a step is no shorter. Pauses between steps do not take most of the time.
     """
@@ -264,9 +264,9 @@ def time_rests(streams: list[StreamStarts]) -> float | None:
 
 
 def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
-    """The usual time between rests of every class that has any: of its stream with most messages.
+    """The usual time between pauses of every class that has any: of its stream with most messages.
 
-    Records that are lost or torn leave fewer of a size, and longer rests between them, which may be alike by chance.
+    Lost or torn records leave fewer of a size, with longer pauses in between, which may be alike by chance.
     """
     found: dict[int, tuple[int, float]] = {}
     for stream in streams:
@@ -276,9 +276,9 @@ def _rests_by_class(streams: list[StreamStarts]) -> list[float]:
 
 
 def _time_nested(streams: list[StreamStarts]) -> float | None:
-    """The time between rests, where several classes agree on it and one or more send a group of messages in between.
+    """The time between pauses, if several classes agree on it and one or more send a group of messages in between.
 
-    Layers and micro-batches rest alike, too, but of these every class sends once.
+    Layers and micro-batches pause alike, too, but there every class sends once.
     """
     rests = _rests_by_class(streams)
     if len(rests) < 2 or not _are_same(max(rests), min(rests)):
@@ -288,7 +288,7 @@ def _time_nested(streams: list[StreamStarts]) -> float | None:
 
 
 def time_rests_of(times: Times) -> float:
-    """The time between long rests of one stream; 0 where they come at odd times and after odd numbers of messages."""
+    """The time between long pauses of one stream; 0 if their times and message counts are irregular."""
     after = find_rest_ends(times)
     if len(after) < _LEAST_STEPS:
         return 0.0
@@ -300,9 +300,9 @@ def time_rests_of(times: Times) -> float:
 
 
 def find_rest_ends(times: Times) -> Times:
-    """Which messages of a stream end a rest; half of the time passes in such rests and longer ones.
+    """Which messages of a stream end a pause; half of the time passes in such pauses and longer ones.
 
-    None where groups of equal number between rests leave many messages out, as where steps are of two lengths.
+    None if groups of equal size between pauses leave many messages out, as with steps of two lengths.
     """
     gaps = np.diff(times)
     if len(gaps) < _LEAST_STEPS:
@@ -315,7 +315,7 @@ def find_rest_ends(times: Times) -> Times:
 
 
 def count_steps(streams: list[StreamStarts]) -> float | None:
-    """The usual time between marks that cut all streams into like parts, the most marks there are.
+    """The usual time between marks that divide all streams into equal parts, for the most frequent such marks.
 
     A stream that sends several times in a step cuts others into parts without messages, one that sends every other
     step leaves marks out: of those that fit, the one with the most marks sends once.
@@ -336,7 +336,7 @@ def count_steps(streams: list[StreamStarts]) -> float | None:
 def _cut_evenly(marks: Times, others: list[StreamStarts]) -> float:
     """The share of intervals that hold as many messages as is usual: of the middle stream of each class, on average.
 
-    None where a few intervals hold most of what a busy stream sends: then marks come in bursts, once in a step.
+    None if a few intervals hold most of what a busy stream sends: then marks come in bursts, once in a step.
     """
     shares: dict[int, list[float]] = {}
     for stream in others:

@@ -29,14 +29,14 @@ Floats = NDArray[np.float64]
 _AS_STEADY = (levels.RATIO_FAR, levels.ONE_PERCENT)  # times the steadiest clock's jitter, and a share of a step
 # Of a step by which a clock may jitter more than the steadiest; one that misses steps jitters more.
 _STRAYS = levels.THREE_PER_MILLE
-_ERRATIC = levels.SHARE_MINOR  # of a step: a clock that jitters more is one only if most of its steps send as much
+_ERRATIC = levels.SHARE_MINOR  # of a step: a clock that jitters more needs most of its steps to send equally much
 _QUIET = levels.SHARE_LARGE  # of the longest silence
 _PAUSE = levels.SHARE_SMALL  # of a step
 _CLOSE = levels.SHARE_SMALL  # of a step
 _DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens the steps around it
 _MOST_PAUSES = levels.SHARE_LARGE  # of those after another clock
-_NEARLY = 0.93  # of the best clock's share of like steps that another one needs
-_TORN = levels.SHARE_LARGE  # of the messages in like steps, at least, where counts tell clocks apart
+_NEARLY = 0.93  # of the best clock's share of equal steps that another one needs
+_TORN = levels.SHARE_LARGE  # of the messages in equal steps, at least, if counts distinguish clocks
 _UPDATE = levels.ONE_PERCENT  # of a step: silence that shows where the weights are updated
 _CLOSING = ("synchronisation", "dp", "embedding", "numbers")
 
@@ -56,15 +56,15 @@ class Clock:
     name: str
     marks: Times
     jitter: float
-    closing: bool  # whether it is struck by what ends a step: gradients
-    complete: float  # share of all messages that lie in intervals with as many messages as is usual
-    gradients: bool = False  # whether it is struck by the last gradients, where these leave early
-    reduced: bool = False  # whether it is struck by the last gradients, where parameters of their size are gathered
+    closing: bool  # whether its marks come from what ends a step: gradients
+    complete: float  # share of all messages in intervals with the usual number of messages
+    gradients: bool = False  # whether its marks are the last gradients, if these are sent early
+    reduced: bool = False  # whether its marks are the last gradients, if equal-sized parameters are gathered
     update: float = 0.0  # of a step: silence before it beyond that before other messages of that size, where none rests
 
     @property
     def is_erratic(self) -> bool:
-        """Whether its marks are at odds with both time and messages: they tell no steps."""
+        """Whether its marks fit neither time nor message counts, so that they show no steps."""
         return self.jitter > _ERRATIC and self.complete < EXACT
 
     @property
@@ -99,7 +99,7 @@ def list_clocks(
     if len(numbers.start) and "numbers ".startswith(asked[:8]):
         found += [(f"numbers {name}", marks) for name, marks in group_edges(numbers.start, numbers.end, period_ns)]
     if micro.any() and not opening.all() and (only is None or only.startswith("backward ")):
-        # Where a backward pass has the pipeline for itself, its end is that of a step.
+        # If a backward pass has the pipeline to itself, its end is the end of a step.
         found += [(f"backward {name}", m) for name, m in group_edges(start[~opening], end[~opening], period_ns)]
     found = [(name, marks) for name, marks in found if only is None or name == only]
     last: list[str] = []
@@ -114,7 +114,7 @@ def list_clocks(
     clocks = [c for c in judged if c is not None]
     # Where steps of a part of the capture are far longer, the time that passes is that of more steps than there are.
     clocks = [c for c in clocks if abs(c.spacing_ns / period_ns - 1) <= ONE_MARK] or clocks
-    # Layers that are gathered all through a step leave no long rest: where there is one, all of kind dp are gradients.
+    # Layers that are gathered throughout a step leave no long pause: if there is one, all of kind dp are gradients.
     rests = any(name == "dp None apart end" for name, _ in found)
     last = [] if rests and gradients is not None and gradients.mixed else last
     clocks = [replace(c, gradients=c.name in last, reduced=is_reduced(c.name) and not rests) for c in clocks]
@@ -127,9 +127,9 @@ def list_clocks(
 
 
 def _time_update(clock: Clock, start: Times, silence: Times, klass: Times) -> float:
-    """How much longer silence usually is before a mark than before other messages of that size in a step.
+    """How much longer the silence before a mark usually is than before other messages of that size in a step.
 
-    Layers that are gathered or reduced wait for compute alike; the first ones of a step wait for the update besides.
+    All layers that are gathered or reduced wait for compute; the first ones of a step also wait for the update.
     """
     at = np.searchsorted(start, clock.marks, side="left")
     if len(at) < 2 or at[-1] >= len(start):
@@ -141,7 +141,7 @@ def _time_update(clock: Clock, start: Times, silence: Times, klass: Times) -> fl
 
 
 def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) -> Clock | None:
-    """The steadiest of the clocks that strike in every step: what is not the same moment of each step adds jitter.
+    """The steadiest of the clocks with a mark in every step: marks at varying moments of a step add jitter.
 
     Of those about as steady it is one of gradients, with the longest silence after it: where a step ends. `opening`
     says which messages may be the first of a step.
@@ -149,7 +149,7 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     if not clocks:
         return None
     fullest = max(c.complete for c in clocks)
-    # Where hardly any two steps have as many messages, exporters tear transfers, and counts tell nothing.
+    # If hardly any two steps have equally many messages, exporters split transfers, and counts show nothing.
     full = [c for c in clocks if c.complete >= _NEARLY * fullest] if fullest >= _TORN else clocks
     full = [c for c in full if _opens(c, start, opening)] or full
     full = _without_numbers(full)
@@ -158,7 +158,7 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
     closing = _before_pauses([c for c in steady if c.closing] or steady, start)
     update = max(c.update for c in closing)
     if update > _UPDATE:
-        # What layers wait for elsewhere is compute: the one call that waits for the update is the first of a step.
+        # Other layers wait for compute: the one call that waits for the update is the first of a step.
         return min((c for c in closing if c.update >= _QUIET * update), key=lambda c: c.jitter)
     last = [c for c in closing if c.gradients and c.jitter <= steadiest + _STRAYS]
     if last:
@@ -170,9 +170,9 @@ def choose_clock(clocks: list[Clock], start: Times, opening: NDArray[np.bool_]) 
 
 
 def _without_numbers(clocks: list[Clock]) -> list[Clock]:
-    """The clocks of tensors, where any of them is about as steady: numbers are summed before a step ends, or after.
+    """The clocks of tensors, if any of them is about as steady: numbers are summed before a step ends, or after.
 
-    What is far from them is the middle of a step: numbers that every step sums, such as the norm, are of a whole one.
+    A mark far from them is in the middle of a step: numbers that every step sums, such as the norm, follow a whole one.
     """
     numbers = [c for c in clocks if c.name.startswith("numbers")]
     tensors = [c for c in clocks if not c.name.startswith("numbers")]
@@ -184,13 +184,13 @@ def _without_numbers(clocks: list[Clock]) -> list[Clock]:
 
 
 def _are_close(clock: Clock, other: Clock) -> bool:
-    """Whether two clocks usually strike at about the same moment of a step."""
+    """Whether the marks of two clocks are usually at about the same moment of a step."""
     apart = np.abs(other.marks[nearest(other.marks, clock.marks)] - clock.marks)
     return float(take_median(apart)) <= _CLOSE * clock.spacing_ns
 
 
 def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
-    """The clocks after which the job pauses now and then, if there are any: an evaluation, a checkpoint ends a step."""
+    """The clocks after which the job occasionally pauses, if any: an evaluation or a checkpoint ends a step."""
     gaps = np.diff(start, append=start[-1])
     pauses = [_count_pauses(c, start, gaps) for c in clocks]
     most = max(pauses)
@@ -198,9 +198,9 @@ def _before_pauses(clocks: list[Clock], start: Times) -> list[Clock]:
 
 
 def _count_pauses(clock: Clock, start: Times, gaps: Times) -> int:
-    """After how many marks, but not after those beside them, silence is longer than usual, and than any in a step.
+    """After how many marks, but not their neighbours, silence is longer than usual and than any in a step.
 
-    A pause lengthens the two steps around its mark by as much. A mark that strays is followed by another silence of its
+    A pause lengthens the two steps around its mark equally. A misplaced mark is followed by another silence of its
     step and makes one of the two short.
     """
     at = np.searchsorted(start, clock.marks, side="left")
@@ -230,7 +230,7 @@ def _silence_after(clock: Clock, start: Times) -> float:
 
 
 def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Times) -> Clock | None:
-    """How steadily marks follow each other, pauses aside; `silence` is what lies before each message."""
+    """How steadily marks follow each other, without pauses; `silence` is the silence before each message."""
     spans = np.diff(marks).astype(np.float64)
     usual = float(take_median(spans))
     if abs(usual / period_ns - 1) > 0.6:
@@ -244,7 +244,7 @@ def _judge(name: str, marks: Times, period_ns: float, start: Times, silence: Tim
 
 
 def _share_like(sent: Times) -> float:
-    """The share of messages in intervals that send as many as is usual: steps differ in length, but not in that.
+    """The share of messages in intervals with the usual count: steps differ in length, but not in that.
 
     What was observed begins and ends in the middle of a step, so less than one at either end says nothing.
     """

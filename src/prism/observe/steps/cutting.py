@@ -23,7 +23,7 @@ _EVERY_STEP, _ONCE = 0.9, 2.5  # share of the steps that send a number, and how 
 _MISSING = 0.15  # of a step's messages that may be lost at either end of what was observed
 _PAUSE = levels.SHARE_NEGLIGIBLE  # of a step: silence longer than usual by this much is a pause
 _UNUSUAL = levels.MIN_STATISTICS  # times the usual deviation
-_LIKE = levels.MIN_EVENTS  # steps that tell when messages come
+_LIKE = levels.MIN_EVENTS  # steps that show when messages are sent
 _SPREAD = levels.SHARE_SMALL  # of a pause: how much longer it may be for one rank than for another
 _OUTAGE = levels.SHARE_HALF  # of a step: silence in the middle of a step that is longer than usual by this much
 _DELAYED = levels.SHARE_HALF  # of a pause by which it lengthens what it delays
@@ -41,7 +41,7 @@ def cut_steps(
     """Cut one job's messages into steps: where the last synchronisation of the one before has ended.
 
     `messages` are the job's with stream, start and end; `streams` carry role and kind; `saves` are the job's writes to
-    storage. Also the name of the clock that it went by; where a clock is named, steps go by that one alone.
+    storage. Also returns the name of the clock that was used; if a clock is named, only that one is used.
     """
     table = np.full(int(streams["stream"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
     steady = streams.filter(pl.col("role") != "rare")
@@ -75,7 +75,7 @@ def _find_numbers(messages: pl.DataFrame, streams: pl.DataFrame, num_steps: floa
 
 
 def _join_saves(saves: pl.DataFrame | None) -> Times:
-    """When a job begins and ends to write to storage, one row each."""
+    """When a job begins and stops writing to storage, one row each."""
     if saves is None or saves.is_empty():
         return np.zeros((0, 2), np.int64)
     ordered = saves.sort("start_ns")
@@ -85,7 +85,7 @@ def _join_saves(saves: pl.DataFrame | None) -> Times:
 
 
 def _open_steps(sent: pl.DataFrame, streams: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which messages may be the first of a step: all but those of a backward pass, where these are known."""
+    """Which messages may be the first of a step: all except those of a backward pass, if these are known."""
     pipe = streams["role"].to_numpy() == "pp"
     src, dst = (streams[c].to_numpy().astype(np.int64) for c in ("src_host", "dst_host"))
     row = sent["row"].to_numpy()
@@ -120,7 +120,7 @@ class Sent:
         return np.asarray((until[1] - until[0]) / np.maximum(end - begin, 1))
 
     def waits_for_storage(self, begin: Times, end: Times) -> NDArray[np.bool_]:
-        """Whether the job writes to storage in each stretch of time and until its end: it goes on when all is saved."""
+        """Whether the job writes to storage in each interval and until its end: it continues when all is saved."""
         last = end - (_SPREAD * (end - begin)).astype(np.int64)
         return (self.share_saving(begin, end) >= _SAVING) & (self.share_saving(last, end) >= _SAVING)
 
@@ -131,7 +131,7 @@ class Sent:
 
 
 def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl.DataFrame:
-    """Steps between boundaries, and the first and last one where all their messages were seen, the first `spare` aside.
+    """Steps between boundaries, and the first and last one if all messages but the first `spare` were seen.
 
     A job that starts need not send these.
     """
@@ -147,7 +147,7 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
     begin = opened.tolist()
     for i, k in enumerate(resumed.tolist()[1:]):
         until = at[i + 1] if i + 1 < len(at) else len(sent.start)
-        # A step that stands still and continues sends as many messages as any; one that is begun anew sends more.
+        # A step that pauses and continues sends as many messages as any; one that is restarted sends more.
         if k > at[i] and until - k >= enough and until - at[i] - typical >= 0.5 * (k - at[i]):
             begin[i] = _find_start(int(k), int(until), opened, at, sent.start, typical)
     first = int(resumed[0])
@@ -170,7 +170,7 @@ def _to_frame(boundaries: Times, sent: Sent, period_ns: float, spare: int) -> pl
 def _measure_last_save(boundaries: Times, closed: Times, at: Times, sent: Sent, period_ns: float) -> int:
     """How long a save after all messages holds the job up: as long as earlier ones did.
 
-    Where none was seen before it does so if it lasts for longer than messages usually take to come.
+    If none was seen before, it does so if it lasts longer than the usual time until the next message.
     """
     inside = at < len(sent.start)
     saved = sent.begins_saving(boundaries[inside], sent.start[at[inside]])
@@ -185,7 +185,7 @@ def _measure_last_save(boundaries: Times, closed: Times, at: Times, sent: Sent, 
 def _find_resumptions(at: Times, sent: Sent, period_ns: float) -> Times:
     """The message that the last long silence before each boundary, and before the end, ends with; 0 for none.
 
-    After a silence in the middle of a step that is longer than any usual one a job may have begun its step anew.
+    After a silence in the middle of a step that is longer than any usual one, a job may have restarted its step.
     """
     gaps = np.concatenate([[0], sent.start[1:] - np.maximum.accumulate(sent.end)[:-1]])
     longest = np.maximum.reduceat(gaps, at[at < len(gaps)])
@@ -199,7 +199,7 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     """When each step closes and the next one opens.
 
     A pause (an evaluation, a checkpoint) belongs to the step it follows, not to the one that it delays. It holds up
-    whatever comes first. Slow compute delays the first message of many steps; a pause comes now and then, or with what
+    whatever comes first. Slow compute delays the first message of many steps; a pause is occasional, or comes with what
     is saved. One that is longer than a step belongs to none, since the job did something else, unless it ends when all
     is saved: then the step waits for storage; or the job begins to save when it ends: then it has copied its weights.
     """
@@ -208,10 +208,10 @@ def _leave_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, period
     nearby = list_nearby(leads)
     lead = np.median(nearby, axis=1)
     unsteady = np.median(np.abs(nearby - lead[:, None]), axis=1)
-    unsteady = np.maximum(unsteady, np.median(unsteady))  # A few that are alike by chance do not make others unusual.
+    unsteady = np.maximum(unsteady, np.median(unsteady))  # A few equal values by chance do not make others unusual.
     until = sent.start[at[inside]]
     written = sent.share_saving(boundaries[inside], until) * (until - boundaries[inside])
-    # Logs and other files take less long to write.
+    # Logs and other files take less time to write.
     saves = sent.begins_saving(boundaries[inside], until) & (written >= _SAVING * (leads - lead))
     late = (saves | (leads - lead > _PAUSE * period_ns)) & (leads - lead > _UNUSUAL * unsteady)
     alone = ~np.concatenate([[False], late[:-1]]) & ~np.concatenate([late[1:], [False]])
@@ -244,7 +244,7 @@ def _lengthens(excess: NDArray[np.float64], boundaries: Times, nearby: int) -> N
 
 
 def _spread_of_pauses(boundaries: Times, at: Times, sent: Sent, typical: int, paused: Times) -> Times:
-    """How much longer than the first sender the last one pauses: each leaves on its own, and is seen when it sends."""
+    """How much longer the last sender pauses than the first: each resumes on its own, and is seen when it sends."""
     steps = np.flatnonzero(at + typical <= len(sent.start))
     if not len(paused) or not len(steps):
         return np.zeros(len(paused), np.int64)

@@ -13,7 +13,7 @@ from prism.observe.traffic.period import Floats, Times
 _LAYERS = levels.MIN_STATISTICS  # bursts of a step: as many layers, or more
 _BUCKETS = levels.RATIO_DOUBLE  # bursts of a step: two buckets of gradients, one of parameters; some may be lost
 _SEVERAL = levels.RATIO_LONGER  # messages of gradients in a step
-_ALONE = levels.SHARE_MAJORITY  # share of them that nothing comes just before
+_ALONE = levels.SHARE_MAJORITY  # share of them with nothing sent just before
 _AS_MUCH = (
     levels.SHARE_HALF - levels.SIZE_DIFFERENCE
 )  # of the bytes of gradients: those of parameters in half precision

@@ -23,12 +23,12 @@ State = Literal["running", "ended", "stopped", "paused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeConfig:
-    """When a silence says something, and what a whole step is."""
+    """When a silence is significant, and what a whole step is."""
 
     silent_steps: float = levels.MIN_SAMPLES  # usual steps without a message before the observation ends
     regular: float = levels.SHARE_MAJORITY  # messages for each step that a stream needs to be counted
     missing: float = levels.SHARE_NEGLIGIBLE  # share of a step's messages that may be missing in a whole one
-    templates: int = levels.MIN_STATISTICS  # steps before a silence that tell what a step sends
+    templates: int = levels.MIN_STATISTICS  # steps before a silence that show what a step sends
     hiding: float = levels.SHARE_MINOR  # of a step: silences inside records that last longer are not seen
     odd_length: float = levels.SHARE_MINOR  # of a usual step by which one may differ
     odd_steps: float = levels.SHARE_SMALL  # share of the steps that may differ by more, where steps are cut right
@@ -62,8 +62,8 @@ class StepTemplate:
     usual: Ints  # by stream the messages of a step
     longest_ns: float  # that messages of a stream usually last
     pair: Ints  # by stream the pair that sends it
-    differing: float  # share of streams and steps that have another number: lost records, boundaries that wander
-    wanders: bool  # whether boundaries do: steps have more messages than is usual, which no lost record makes
+    differing: float  # share of streams and steps with another number: lost records, uncertain boundaries
+    wanders: bool  # whether boundaries are uncertain: some steps have too many messages, not only too few
     slack: float  # messages by which whole steps differ
     begin: Ints  # of steps
     until: Ints
@@ -121,7 +121,7 @@ def make_template(
 def _do_boundaries_wander(counts: Ints, usual: Ints, config: LifeConfig) -> bool:
     """Whether messages are now in one step and now in the next, by the counts of steps and streams.
 
-    Streams send more than is usual in some steps, which no lost record makes, and these are so many that steps differ
+    Streams send more than usual in some steps, which lost records cannot cause, and these are so many that steps differ
     on average by more than whole ones do: a few messages at the boundary may come before it or after it.
     """
     if not usual.any():
@@ -150,8 +150,8 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
         return True
     if _ranks_disagree(template, sent, step, config):
         return False
-    # A record that lasts for a good part of a step may hide the silence that the step ends with, and where every few
-    # steps are longer what is cut may be a part of a step.
+    # A record that lasts for a large part of a step may hide the silence at the end of the step, and if every few
+    # steps are longer, the interval may be a part of a step.
     lengths = np.delete((template.until - template.begin) / usual, step)
     odd = bool((np.abs(lengths - 1) > config.odd_length).sum() > config.odd_steps * len(lengths))
     hidden = template.longest_ns > config.hiding * usual
@@ -195,9 +195,9 @@ def _are_whole(sent: NDArray[Any], usual: Floats, slack: float) -> bool:
 
 
 def breaks_off(template: StepTemplate, at_ns: int) -> bool:
-    """Whether what was sent between the boundaries before and after a silence is no number of whole steps.
+    """Whether the traffic between the boundaries before and after a silence is not a whole number of steps.
 
-    After a pause a job sends what is left of its step; a job that is started again begins another one.
+    After a pause a job sends the rest of its step; a restarted job begins a new one.
     """
     after = int(np.searchsorted(template.begin, at_ns, side="right"))
     total = float(template.usual.sum())
@@ -210,7 +210,7 @@ def breaks_off(template: StepTemplate, at_ns: int) -> bool:
 
 
 def _ranks_disagree(template: StepTemplate, sent: Ints, step: int, config: LifeConfig) -> bool:
-    """Whether streams that do the same have sent unequally much, by more than lost records explain.
+    """Whether similar streams have sent different amounts, by more than lost records explain.
 
     Few stages pass messages on in a job that sums gradients many times: of those that do the same some have then sent
     what they never did when the job had sent as much in all.
@@ -246,7 +246,7 @@ def _count_at(template: StepTemplate, place: int, step: int, config: LifeConfig)
 
 
 def _may_end_at(template: StepTemplate, place: int, step: int, config: LifeConfig) -> bool:
-    """Whether usual steps rest after as many messages nearly as long as they ever do."""
+    """Whether usual steps pause after this many messages for nearly as long as they ever do."""
     after, longest = [], []
     for i in range(max(0, step - config.templates), step):
         first, last = np.searchsorted(template.start, [template.begin[i], template.until[i]])

@@ -17,7 +17,7 @@ _APART = 0.4  # of a period: marks that are closer belong to one step
 _MOST_CLOCKS = levels.SAMPLED_GROUPS
 _EVERY_STEP = levels.SHARE_LARGE  # of the steps
 _FAR_MORE = levels.RATIO_LONGER  # times as many messages
-_MOST_GAPS = levels.MAX_RECORDS  # that change-point detection looks at
+_MOST_GAPS = levels.MAX_RECORDS  # that change-point detection examines
 
 
 def count_periods(start: Times, period_ns: float) -> float:
@@ -95,7 +95,7 @@ def group_edges(start: Times, end: Times, period_ns: float) -> list[tuple[str, T
 def end_bursts(marks: Times, start: Times, end: Times, period_ns: float) -> Times:
     """Where the burst ends that each mark is in: smaller gradients, of experts or over copies, follow the largest.
 
-    Bursts of several steps may be one; they then tell nothing.
+    Bursts of several steps may be merged; then they show nothing.
     """
     reach = np.maximum.accumulate(end)
     cut = np.flatnonzero(start[1:] - reach[:-1] > BURSTS_APART * period_ns)

@@ -17,7 +17,7 @@ _NEAR = levels.ONE_PERCENT  # of the messages of a step
 
 
 def mend_by_count(marks: Times, start: Times, period_ns: float) -> Times:
-    """The marks, mended; or as they are where these are a period apart and no two steps have as many messages.
+    """The repaired marks; or unchanged if they are a period apart and no two steps have equally many messages.
 
     Transfers that are torn or merged make steps of many numbers of messages.
     """
@@ -48,7 +48,7 @@ def mend_marks(marks: Times, start: Times) -> Times:
 
 
 def _space_out(marks: Times, start: Times) -> Times:
-    """Marks without those at one moment, and with one in the middle of what is as long as two steps.
+    """Marks without duplicates, and with one in the middle of an interval as long as two steps.
 
     Only where it sends as much as two: records that an exporter cuts move marks by a whole step.
     """
@@ -81,7 +81,7 @@ def _list_whole(at: Times, usual: float, marks: Times, spacing: float) -> Times:
 
 
 def _settle(marks: Times, start: Times) -> Times:
-    """The marks; one that strays, where the others are the same number of messages apart, moves to where it is due."""
+    """The marks; a misplaced one moves to where it is due, if the others are equally many messages apart."""
     at = np.searchsorted(start, marks)
     sent = np.diff(at)
     usual = int(take_median(sent))
@@ -99,13 +99,13 @@ def _settle(marks: Times, start: Times) -> Times:
 
 @numba.njit(cache=True, nogil=True)
 def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
-    """The first messages after marks, but where one strays that which is a usual step after the one before."""
+    """The first messages after marks; for a misplaced mark, the message a usual step after the one before."""
     due = at.copy()
     for i in range(len(at) - 1):
         wanted = due[i] + usual
         if abs(at[i + 1] - wanted) <= _NEAR * usual:
             continue
-        # Several marks in a row may stray; the next one that does not is a whole number of steps away.
+        # Several marks in a row may be misplaced; the next correct one is a whole number of steps away.
         whole = i + 2 >= len(at)
         for k in range(i + 2, len(at)):
             if abs(at[k] - due[i] - (k - i) * usual) <= slack:
@@ -119,7 +119,7 @@ def _find_due(at: Times, usual: int, slack: int, start: Times) -> Times:
 
 @numba.njit(cache=True, nogil=True)
 def _widest(start: Times, wanted: int, slack: int) -> int:
-    """Of the messages that may be the wanted one the one that comes after the longest time."""
+    """Of the possible messages, the one after the longest gap."""
     first, last = max(1, wanted - slack), min(len(start) - 1, wanted + slack)
     return first + int(np.argmax(np.diff(start[first - 1 : last + 1])))
 

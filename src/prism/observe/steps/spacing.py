@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from prism.observe import levels
 from prism.observe.traffic.period import Times
 
-NEARBY = levels.MIN_STATISTICS  # steps that tell what is usual
+NEARBY = levels.MIN_STATISTICS  # steps that show what is usual
 
 
 def keep_apart(times: Times, weights: Times, distance: float) -> NDArray[np.int64]:

@@ -37,8 +37,8 @@ class Visibility:
 
     steps: bool = True
     inside: bool = True
-    layout: bool = True  # whether single messages show, which tell what a pair carries
-    waits: bool = True  # whether silences do, which only records that an idle timeout merges leave as they were
+    layout: bool = True  # whether single messages are visible, which show what a pair carries
+    waits: bool = True  # whether silences are visible, which only merging by an idle timeout preserves
     notes: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ def judge_visibility(
         return Visibility(
             steps=False,
             inside=False,
-            layout=not reasons,  # Records of single messages show what these are for, however unlike the steps.
+            layout=not reasons,  # Records of single messages show their purpose, however different the steps.
             waits=False,
             notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
         )
@@ -88,7 +88,7 @@ def _lower_size(streams: pl.DataFrame) -> float:
 
 
 def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
-    """The share of pairs of whose bytes many are in records that last long.
+    """The share of pairs with many of their bytes in long records.
 
     Not those of a size that others send quickly: these are hops that wait for a late rank.
     """
@@ -104,7 +104,7 @@ def _hold_several(streams: pl.DataFrame, long_ns: float) -> float:
 def drop_timeouts(
     traffic: Traffic, steps: pl.DataFrame, mostly_cut: bool, config: VisibilityConfig | None = None
 ) -> pl.DataFrame:
-    """The steps; none where they are what an active timeout makes of steady traffic, or differ by chance.
+    """The steps; none if they are an artefact of an active timeout on steady traffic, or differ by chance.
 
     Where times are rounded to seconds, a few cut records repeat after several timeouts too.
     """

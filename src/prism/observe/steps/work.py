@@ -123,7 +123,7 @@ def _work_in_pipeline(
 
 
 def find_pauses(silent: Floats, step: float) -> Floats:
-    """What silences around steps are longer by than is usual: a checkpoint, an evaluation; nan is not known."""
+    """How much longer silences around steps are than usual (a checkpoint, an evaluation); nan if unknown."""
     known = silent[~np.isnan(silent)]
     usual = float(np.median(known)) if len(known) else 0.0
     return np.where(silent > usual + max(0.05 * step, 0.5 * usual), silent - usual, 0.0)
@@ -200,7 +200,7 @@ def _work_before_collectives(messages: pl.LazyFrame, stage_of: Ints, host: Ints,
     often = first.group_by("src", "dst").agg((pl.col("late") > 0.01 * length).mean().alias("share"))
     hops = often.filter(pl.col("share") > 0.5)
     if first.is_empty() or _count_late_hosts(host, hops) > _MOST_LATE * len(np.unique(host[first["src"].to_numpy()])):
-        return pl.DataFrame()  # Groups that start at different times by design say nothing of a rank.
+        return pl.DataFrame()  # Groups that start at different times by design say nothing about a rank.
     out = first.group_by(pl.col("src").alias("endpoint"), "step").agg(pl.col("late").median())
     into = first.group_by(pl.col("dst").alias("endpoint"), "step").agg(pl.col("late").median().alias("late_in"))
     both = out.join(into, on=["endpoint", "step"], how="left")
