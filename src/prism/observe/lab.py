@@ -46,7 +46,7 @@ def check_lab(config: LabConfig, folder: Path, tell: Callable[[str], None]) -> l
     flows.write_parquet(folder / "flows.parquet")
     checks = []
     for phase in run.phases:
-        # What is under way at the end of a phase counts: without it those who had just begun would seem to be stuck.
+        # Transfers under way at the end of a phase count: without them ranks that had just begun would seem stuck.
         seen = flows.filter(pl.col("start_ns").is_between(phase.start_ns, phase.end_ns))
         checks += check_phase(run, phase, diagnose(seen, topology))
     return [*checks, _check_export(flows, exported.take())]
@@ -140,7 +140,7 @@ class _Listening:
         self._source.close()
 
     def take(self) -> pl.DataFrame:
-        """Everything that came."""
+        """Everything that arrived."""
         return pl.concat(self._frames, how="diagonal") if self._frames else pl.DataFrame()
 
     def _read(self) -> None:

@@ -17,7 +17,7 @@ _FEWEST = 4  # groups or switches that make a comparison
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something `sigmas` above (or below) its like from `start_ns` to `end_ns`, and what it cost in seconds."""
+    """A deviation of `sigmas` from similar items from `start_ns` to `end_ns`, and its cost in seconds."""
 
     kind: FindingKind
     type: CulpritType

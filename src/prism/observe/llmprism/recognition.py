@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 
 def recognise_clusters(traffic: Traffic) -> list[Ints]:
-    """Endpoints of each job, the largest first: who exchanges flows, then clusters on much the same servers."""
+    """Endpoints of each job, the largest first: joined by flows, then by similar sets of servers."""
     src, dst = (traffic.pairs[side].to_numpy().astype(np.int64) for side in ("src", "dst"))
     trains = _is_gpu(traffic.endpoints)
     inside = trains[src] & trains[dst]

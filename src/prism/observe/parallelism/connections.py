@@ -42,10 +42,10 @@ _UNDELAYED = levels.SHARE_SMALL  # of the messages
 _FRESH = levels.SHARE_MINOR  # of the longest silences: a message after a shorter one waited for the one before it
 _BLURRED = levels.RATIO_FAR  # times the least move
 _ENOUGH = levels.MIN_STATISTICS  # messages
-# Share of the messages of ranks that are bound to each other; the rest waits for other things.
+# Share of the messages of synchronized ranks; the rest waits for other things.
 _AT_ONCE = levels.SHARE_MINOR
 _PEAK = levels.SHARE_HALF  # of those in a window eight times as wide, of which chance puts one eighth there
-_LEAST = levels.MIN_SAMPLES  # messages that tell anything
+_LEAST = levels.MIN_SAMPLES  # messages needed for an estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Connection:
     start: Ints
     end: Ints
     silence: Floats  # of the connection before each message, ns
-    shortest: float  # that a message takes where nobody is waited for, ns
+    shortest: float  # that a message takes without waiting, ns
     moved: Floats  # by how much sampling usually moves a start or an end of each message, ns
 
     @cached_property
@@ -76,7 +76,7 @@ class Connection:
 
     @cached_property
     def fresh(self) -> Ints:
-        """When messages begin that come after a long silence, and so did not wait for the one before: one per step."""
+        """Starts of messages after a long silence, which did not wait for the one before: one per step."""
         return self.start[self._after_silence]
 
     @cached_property
@@ -144,7 +144,7 @@ def _measure_connection(rows: Ints, start: Ints, end: Ints, size: Ints, sample_b
     """How long an undelayed message takes, and by how much sampling usually moves a start or an end of each."""
     length = (end[rows] - start[rows]).astype(np.float64)
     timed = length[length > 0]
-    usual = find_median(timed.copy()) if len(timed) else 0.0  # What one sampled packet shows has no length.
+    usual = find_median(timed.copy()) if len(timed) else 0.0  # A message with one sampled packet has no length.
     moved = np.empty(len(rows))
     for k in range(len(rows)):
         moved[k] = (length[k] or usual) * sample_bytes / max(size[rows[k]], 1)
@@ -203,7 +203,7 @@ class Bond:
 
 
 def measure_bond(a: Connection, b: Connection) -> Bond | None:
-    """How the second connection begins beside the first; None where too few messages come after a silence."""
+    """How the second connection begins relative to the first; None if too few messages follow a silence."""
     offset, spread, _ = _compare_starts(a.fresh, b.fresh, 0.0)
     if spread == np.inf:
         return None
@@ -212,7 +212,7 @@ def measure_bond(a: Connection, b: Connection) -> Bond | None:
 
 
 def keep_step(bond: Bond) -> bool:
-    """Whether two connections begin at the same moment, but for what sampling does to it."""
+    """Whether two connections begin at the same moment, apart from the effect of sampling."""
     chance = _CHANCE * (1 + _SURE / np.sqrt(max(bond.num, 1))) * bond.noise_ns
     return bool(bond.scatter_ns <= chance + _FLOOR_NS)
 
@@ -220,7 +220,7 @@ def keep_step(bond: Bond) -> bool:
 def begin_as_one(a: Connection, b: Connection) -> bool:
     """Whether the first messages of many steps leave both connections at one moment, as those of lockstep ranks do.
 
-    Chance alone puts some near to each other, but then as many lie a little further off.
+    By chance some are close to each other, but then equally many are a little further apart.
     """
     if a is b:
         return True
@@ -249,14 +249,14 @@ def _compare_starts(a: Ints, b: Ints, near: float) -> tuple[float, float, bool]:
 
 @numba.njit(cache=True, nogil=True)
 def match_times(a: Ints, b: Ints) -> tuple[Ints, float]:
-    """For each message of one the one of the other that goes with it, and how far their distances scatter.
+    """For each message of one connection the matching one of the other, and how far their distances scatter.
 
     Clocks may differ by more than messages do, so the nearest few differences are tried; empty where messages are few.
     """
     if min(len(a), len(b)) < _LEAST:
         return np.zeros(0, np.int64), np.inf
     best, least = _match_shifted(a, b, 0, np.zeros(0, np.int64), np.inf)
-    for part in (2, 3, 1):  # The record of what goes with a message may be lost.
+    for part in (2, 3, 1):  # The record of the matching message may be lost.
         best, least = _match_around(a, b, a[part * len(a) // 4], best, least)
         if least < _FLOOR_NS:
             break

@@ -29,7 +29,7 @@ from prism.observe.traffic.table import Traffic
 
 _OTHER_SIZE = levels.SHARE_SMALL  # of the logarithm of bytes
 _PLACES = levels.SAMPLED_GROUPS  # hosts that are examined
-_MAIN = levels.SHARE_MINOR  # of what a connection sends most of: messages that come once a step tell little
+_MAIN = levels.SHARE_MINOR  # of a connection's main messages: those sent once a step show little
 _UNEVEN = levels.MIN_EVENTS  # times more connections to one host than to another
 _OTHER_LOAD = levels.SHARE_NEGLIGIBLE  # of the logarithm of what a group sends in all
 _OTHER_STAGE = (
@@ -37,14 +37,14 @@ _OTHER_STAGE = (
 )  # of a step: stages send their gradients further apart, at least a micro-batch's backward pass
 _FEW_HOSTS = levels.MIN_EVENTS  # of a group; among many, one that is seen is always close behind the last
 _LONGEST_WAIT = levels.RATIO_FAR  # times the shortest length that counts: a hang would outweigh all else
-_WAITS = levels.SHARE_SMALL  # of the shortest length that connections wait for each other on average, to tell anything
+_WAITS = levels.SHARE_SMALL  # of the shortest length: mean wait of connections that is needed for an estimate
 _VISIBLE_LAST = levels.SHARE_QUICK  # of the steps: in so many a visible rank is the last one
 _STEADY = levels.SHARE_NEGLIGIBLE  # of the shortest length by which sampling may move an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientGroups:
-    """What the gradients that leave a host tell; 0 where there are none.
+    """Counts from the gradients that leave a host; 0 where there are none.
 
     `dense` and `expert` count the groups of one stage that sum them, those of experts where they are others; `stages`
     counts the stages of a host, by when they send; `connections` those of one group and host, `in_step` how many
@@ -87,7 +87,7 @@ def count_gradient_groups(
     for place in np.unique(np.linspace(0, len(hosts) - 1, _PLACES).astype(np.int64)).tolist():
         sized = _join_parts(_by_size(hosts[place]))
         parts = [_group_connections(*_read_connections(traffic, part), sharp_ns) for part in sized]
-        # What follows other messages at once does not tell when its rank came.
+        # A message that directly follows others does not show when its rank arrived.
         silent = [(len(part.connections), -part.connections[0][0].usual_silence) for part in parts]
         least = silent.index(min(silent))
         places.append(parts[least].connections)
@@ -110,7 +110,7 @@ def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -
     """How many ranks of a host, of `most` behind one connection, may arrive independently; empty where nothing shows.
 
     A transfer begins when its sender arrives and ends when all have arrived, so that of the last one is as short as a
-    transfer can be. Of ranks that arrive independently the last of all comes the later after the last visible one the
+    transfer can be. If ranks arrive independently, the last of all arrives later after the last visible one the
     more there are: by the difference of the largest of so many draws of a normal distribution.
     """
     arrivals = _read_arrivals(traffic, streams)
@@ -124,7 +124,7 @@ def find_independent_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -
 
 
 def shows_all_ranks(traffic: Traffic, streams: pl.DataFrame, most: int) -> bool:
-    """Whether no rank comes at a time of its own but those that are seen, though each NIC may have `most`.
+    """Whether only the visible ranks arrive independently, though each NIC may have `most`.
 
     Ranks that exchange tokens or blocks of a sequence wait for each other before they sum gradients.
     """
@@ -149,7 +149,7 @@ class Arrivals:
         return len(set(self.host))
 
     def are_of_all_ranks(self, most: int) -> bool:
-        """Whether the last of them hardly waits; one that always comes last does not show whether others come late."""
+        """Whether the last of them hardly waits; one that is always last does not show whether others are late."""
         last = np.array(self.host)[np.nanargmin(self.waits, axis=0)]
         if np.unique(last, return_counts=True)[1].max() >= levels.SHARE_LARGE * len(last):
             return False
@@ -158,7 +158,7 @@ class Arrivals:
 
 
 def _read_arrivals(traffic: Traffic, streams: pl.DataFrame) -> Arrivals | None:
-    """How long the connections of a collective wait for those that arrive last; None where these do not show."""
+    """How long the connections of a collective wait for those that arrive last; None if these are not visible."""
     rings = streams.filter(pl.col("kind") == "dp").sort("bytes", "stream", descending=[True, False])
     largest = rings.group_by("unit", maintain_order=True).first()
     if largest.is_empty():
@@ -182,7 +182,7 @@ def _read_arrivals(traffic: Traffic, streams: pl.DataFrame) -> Arrivals | None:
 def fit_independent_ranks(waits: Floats, num_hosts: int, most: int, shortest: float = _WAITS) -> set[int]:
     """How many ranks of a host may arrive independently, given what each visible connection waits in each step.
 
-    Mean waits below the `shortest` tell nothing.
+    Mean waits below the `shortest` show nothing.
     """
     least = np.nanmin(waits, axis=0)
     undelayed = float(np.quantile(least, _VISIBLE_LAST))
@@ -193,18 +193,18 @@ def fit_independent_ranks(waits: Floats, num_hosts: int, most: int, shortest: fl
     unsure = float(np.std(least)) / each / math.sqrt(len(least))
     off = {n: abs(left - _share_of_wait(num_hosts, n)) for n in range(1, most + 1) if most % n == 0}
     fits = [n for n, away in off.items() if away <= min(off.values()) + unsure]
-    # Of more ranks a visible one is the last more seldom, and what seems undelayed has waited: more look like fewer.
+    # With more ranks a visible one is seldom last, and seemingly undelayed ones have waited: more look like fewer.
     return set(fits) | {n for n in off if n > fits[0] > 1}
 
 
 def _share_of_wait(visible: int, each: int) -> float:
-    """How much later than the last visible rank the last of all comes, of the mean wait; `each` stand behind one."""
+    """How much later the last of all ranks arrives than the last visible one, of the mean wait; `each` share one."""
     last = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in (visible, visible * each)]  # Blom, 1958
     return 1 - last[0] / last[1]
 
 
 def _are_bound(a: Connection, b: Connection) -> bool:
-    """Whether two connections begin closer to each other than ranks that are free would."""
+    """Whether two connections begin closer to each other than independent ranks would."""
     bond = measure_bond(a, b)
     return bond is not None and bond.scatter_ns < BOUND_SCATTER * bond.silence_ns
 
@@ -288,7 +288,7 @@ def _group_connections(connections: list[Connection], loads: list[float], sharp_
         return _Groups(connections=[connections], load=loads[:1])
     usual = Counter(map(len, groups)).most_common(1)[0][1]
     if strays or usual <= levels.SHARE_HALF * len(groups):
-        # Every group has as many connections on a host: where some go their own way, larger ones are several groups.
+        # Every group has equally many connections on a host: if some are separate, larger ones are several groups.
         size = math.gcd(*map(len, groups))
         load = [sent for group, sent in zip(groups, load, strict=True) for _ in range(0, len(group), size)]
         groups = [group[i : i + size] for group in groups for i in range(0, len(group), size)]

@@ -56,7 +56,7 @@ def number_through(
 ) -> dict[int, int]:
     """The stage of every endpoint, counted through the hosts; `first_sent` tells where a ring of hosts begins."""
     into = {e: p for p in hidden_stages for e in p.entered}
-    # What nothing enters begins a pipeline; what these do not lead to is in rings, which begin with the first to send.
+    # A host that nothing enters begins a pipeline; the others are in rings, which begin with the first to send.
     waiting = sorted(
         hidden_stages, key=lambda p: (bool(p.entered), min((first_sent.get(e, np.inf) for e in p.left), default=np.inf))
     )
@@ -84,7 +84,7 @@ def pair_ends(hidden_stages: list[HiddenStages]) -> dict[int, int]:
 
 
 def name_senders(sent: Mapping[tuple[int, int], int], host: Ints) -> dict[int, int]:
-    """Who sends over connections of a pipeline that only lead one way: the key of each, and the endpoint it is from.
+    """The sender of each one-way connection of a pipeline: its key, and the endpoint that sends.
 
     A rank may leave its host by the NIC on the rail of its receiver, so that what comes back enters by another one.
     `sent` holds a key for every source and destination. Between two hosts those that only send one way and those that

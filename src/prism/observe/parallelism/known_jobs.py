@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 _SAME_SIZE = levels.SIZE_DIFFERENCE  # of the logarithm of bytes
 _SOME = levels.MIN_SAMPLES  # steps
-_UNLIKE = levels.THREE_PER_MILLE  # of a usual step: mending what costs less is not worth telling
+_UNLIKE = levels.THREE_PER_MILLE  # of a usual step: smaller costs are not worth reporting
 # Share of the bytes in streams that were not seen before: the job does something else now.
 _NEW = levels.SHARE_NEGLIGIBLE
 
@@ -35,7 +35,7 @@ class Known:
     clock: str | None = None  # that its steps went by
 
     def label(self, traffic: Traffic, streams: pl.DataFrame) -> pl.DataFrame | None:
-        """Streams with the role and kind they had; None where too much of what they carry was not seen before."""
+        """Streams with their known role and kind; None if too much of what they carry is new."""
         named = _name_streams(traffic, streams).with_row_index("row").sort("size")
         labels = named.join_asof(
             self.labels, on="size", by=["src", "dst"], strategy="nearest", tolerance=_SAME_SIZE, check_sortedness=False
@@ -69,7 +69,7 @@ def remember(
     traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, pairs: pl.DataFrame, layout: Layout, stages: StageMap,
     clock: str | None,
 ) -> Known:  # fmt: skip
-    """What later looks at the same job need not find out again."""
+    """What later looks at the same job can reuse."""
     # Tied embeddings are distinguished from stages each time, as before.
     kind = streams["kind"].replace("embedding", "dp")
     labels = _name_streams(traffic, streams).with_columns(streams["role"], kind).sort("size")
@@ -77,7 +77,7 @@ def remember(
 
 
 def is_steady(steps: pl.DataFrame) -> bool:
-    """Whether steps are all alike, so that nothing is wrong with them nor with the clock that they go by."""
+    """Whether steps are all alike, so that nothing is wrong with them or with their clock."""
     length = (steps["end_ns"] - steps["start_ns"]).to_numpy()
     usual = float(np.median(length)) if len(length) else 0.0
     return len(length) >= _SOME and bool((np.abs(length - usual) <= _UNLIKE * usual).all())

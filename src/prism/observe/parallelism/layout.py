@@ -40,7 +40,7 @@ def relabel_ties(streams: pl.DataFrame, stages: StageMap) -> pl.DataFrame:
 
 
 def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, ranks: Ranks) -> Counts:
-    """What is counted of a job that has so many ranks."""
+    """The counts of a job, given its number of ranks."""
     period_ns = job.period_ns or float(job.last_ns - job.first_ns)
     gradients = count_gradient_groups(traffic, streams, period_ns, shared=ranks.shared)
     if ranks.guessed and not ranks.shared and gradients.dense:
@@ -59,7 +59,7 @@ def _count(traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: St
 def infer_layout(
     traffic: Traffic, job: ObservedJob, streams: pl.DataFrame, stages: StageMap, gpus_per_host: int | None = None
 ) -> Layout:
-    """The most likely layout of a job; with `gpus_per_host` NICs may be shared by ranks that cannot be told apart."""
+    """The most likely layout of a job; with `gpus_per_host`, indistinguishable ranks may share NICs."""
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
     possible = list_rank_counts(traffic, job, streams, gpus_per_host, host)
     counted = [_count(traffic, job, streams, stages, ranks) for ranks in possible]

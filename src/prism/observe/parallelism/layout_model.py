@@ -26,7 +26,7 @@ class LayoutConfig:
     groups: float = levels.SHARE_NEARLY_ALL  # groups that sum gradients on a host
     one_group: float = levels.SHARE_LARGE  # a single one: groups that wait for the same late rank end as one
     lockstep: float = 0.92  # ranks that begin as one
-    unseen: float = 0.9  # what follows from messages that are not there
+    unseen: float = 0.9  # what follows from the absence of messages
     context: float = levels.SHARE_SMALL  # share of jobs that split sequences
     experts: float = 0.2  # share of jobs that spread experts
     tensor: float = levels.SHARE_HALF  # share of jobs with a pipeline that split tensors
@@ -34,9 +34,9 @@ class LayoutConfig:
     shared_host: float = levels.SHARE_MINOR  # share of pipelines with several stages on a host
     close: float = 0.05  # share of the best layout's likelihood at which another one is listed
     # Counts are right far more often than the numbers above say one by one: of 111 layouts of benchmarks/world and of
-    # recorded worlds that no other one came near to (even captures, 72 small ones of other seeds) 109 were right.
+    # recorded worlds without a close rival (even captures, 72 small ones of other seeds) 109 were right.
     sharpness: float = 3.0  # power of the likelihood
-    sure: float = 0.97  # share of the layouts that no other one comes near to that are right
+    sure: float = 0.97  # share of the layouts without a close rival that are right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class RankCount:
 
 
 def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None) -> list[RankedLayout]:
-    """Layouts of as many ranks as may be, in the order of their probability; those far less likely are left out.
+    """Layouts for every possible number of ranks, most probable first; far less likely ones are left out.
 
     Counts of ranks are as likely as each other, whatever their layouts; the first one is named first.
     """
@@ -120,7 +120,7 @@ def rank_layouts(counts: Sequence[RankCount], config: LayoutConfig | None = None
 def _score_layouts(count: RankCount, config: LayoutConfig) -> list[tuple[float, Degrees]]:
     """Layouts of as many ranks with their score, in order; those that would not change a digit of the sum are left out.
 
-    No reading makes a layout likelier, so its score is known to be too low before all readings are asked.
+    No reading makes a layout more likely, so its score may be known to be too low before all readings are used.
     """
     lost = math.log(sys.float_info.epsilon)
     best, own = -math.inf, []

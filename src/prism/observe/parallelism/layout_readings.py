@@ -38,7 +38,7 @@ class Counts:
     host: Ints
     gradients: GradientGroups
     groups: list[tuple[str, frozenset[int]]]
-    connected: bool = True  # whether records name connections: else channels are not reported from groups of their own
+    connected: bool = True  # whether records name connections: else channels look like groups
     config: LayoutConfig = field(default_factory=LayoutConfig)
 
     @property
@@ -53,7 +53,7 @@ class Counts:
 
     @property
     def key(self) -> str:
-        """What stands for a rank: several connections of two NICs are several ranks only where NICs are shared."""
+        """What identifies a rank: several connections of two NICs are several ranks only if NICs are shared."""
         return "unit" if self.ranks.shared else "pair"
 
     @cached_property
@@ -170,7 +170,7 @@ class Counts:
         if self.sharded:
             yield Reading(value=1, reliability=config.groups, predict=lambda d: (d.tp,))
         elif on_host == 1 and gradients.in_step > 1:
-            pass  # Groups of ranks that come as one also end as one, so that their number does not show.
+            pass  # Groups of ranks that arrive together also end together, so their number is not visible.
         elif 0 < on_host <= self.inside:
             yield Reading(
                 value=on_host,
@@ -197,7 +197,7 @@ class Counts:
 
 
 def read_lockstep(traffic: Traffic, counts: Counts) -> Iterator[Reading]:
-    """How many ranks begin as one, where gradients do not tell; measured only there, for it takes long."""
+    """How many ranks begin together, if gradients do not show it; measured only then, because it is slow."""
     gradients, config = counts.gradients, counts.config
     on_host = gradients.dense * gradients.stages
     experts = gradients.expert > gradients.dense or any(kind == "ep" for kind, _ in counts.groups)
@@ -230,7 +230,7 @@ def read_lockstep(traffic: Traffic, counts: Counts) -> Iterator[Reading]:
 
 
 def part_experts(gradient_groups: GradientGroups, per_host: float) -> GradientGroups:
-    """One group more than a host has ranks: those of experts, one per rank, and that of all else in like messages."""
+    """One group more than a host has ranks: one of experts per rank, and one of everything else."""
     if (
         gradient_groups.dense == gradient_groups.expert == per_host + 1
         and gradient_groups.connections == gradient_groups.stages == 1

@@ -25,8 +25,8 @@ from prism.observe.traffic.table import Traffic
 _PLACES = levels.SAMPLED_GROUPS  # pairs of hosts that are examined
 _MOST_CONNECTIONS = levels.SAMPLED_STREAMS  # of two hosts that are compared
 _ASKED = levels.MIN_EVENTS  # connections of a host that are compared with another host's
-_FAR_CLOSER = levels.SHARE_SMALL  # of how far connections of one host scatter at most, some of which may be bound too
-_CLOSER = levels.SHARE_MINOR  # of how far strangers scatter
+_FAR_CLOSER = levels.SHARE_SMALL  # of the largest scatter within a host, where some may be in lockstep too
+_CLOSER = levels.SHARE_MINOR  # of the scatter of independent ranks
 
 Flags = NDArray[np.bool_]
 
@@ -49,7 +49,7 @@ def find_lockstep_ranks(
 ) -> LockstepRanks | None:
     """The ranks that act as one towards the next stage; None where nothing is sent there.
 
-    `rank_key` is what stands for a rank: a `unit` where ranks share NICs, else a `pair`. What comes back may be held
+    `rank_key` is what identifies a rank: a `unit` if ranks share NICs, else a `pair`. Return traffic may be held
     up until gradients of replicas are summed, and then leaves at once too.
     """
     pipe = list_onward_streams(streams, stages, rank_key)
@@ -101,7 +101,7 @@ def _usual_scatter(here: list[Connection], there: list[Connection]) -> float:
 
 
 def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, Flags]:
-    """Which connections leave about when others do, far closer than strangers, and which leave at the same moment."""
+    """Which connections send far closer together than independent ranks, and which at the same moment."""
     num = len(connections)
     scatter, same = np.full((num, num), np.inf), np.eye(num, dtype=np.bool_)
     for i, a in enumerate(connections):
@@ -109,7 +109,7 @@ def _compare_all(connections: list[Connection], free_ns: float) -> tuple[Flags, 
             bond = measure_bond(a, b)
             if i != k and bond is not None:
                 scatter[i, k], same[i, k] = bond.scatter_ns, keep_step(bond)
-    # What scatters by more than the silence was matched with other steps and is no measure.
+    # A scatter above the silence comes from matching other steps and measures nothing.
     widest = np.where(scatter < connections[0].usual_silence, scatter, 0.0).max(axis=1, keepdims=True)
     # Where every stage has one host there are no independent ranks to compare with. Replicas then work apart for the
     # time from one message to the next at least; silence also holds what all of the job waited for together.
@@ -127,10 +127,10 @@ def _describe(row: Flags, own: int) -> tuple[int, int]:
 
 
 def split_lockstep_ranks(size: int, exact: Counter[tuple[int, int]], *, ordered: bool = True) -> LockstepRanks:
-    """Where some of a lockstep leave at the very same moment and the others a little apart, it is split in two ways.
+    """If some lockstep ranks send at exactly the same moment and the others a little apart, two degrees split them.
 
     The last thing that ranks do together is what makes them leave at once. Ranks that share tensors lie side by side,
-    those that share a sequence in steps of as many. Where NICs do not tell the order of ranks, more share tensors.
+    those that share a sequence are that many apart. If NICs do not show the order of ranks, more share tensors.
     """
     (same, stride), num = exact.most_common(1)[0]
     if not 1 < same < size or size % same or num < 0.5 * exact.total():

@@ -30,7 +30,7 @@ _LIVES = (
     levels.SHARE_LARGE,
 )  # of the steps that a connection lasts, at least and at most, where a job was started again
 _AS_OFTEN = levels.SHARE_LARGE  # of a stream's messages that come back
-_COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number tells how many are missing
+_COUNTED = levels.SAMPLED_MESSAGES  # messages of a stream whose number shows how many are missing
 _MOST_LOST = levels.SHARE_MINOR  # share of the records; more is a difference by design
 _FAR_MORE = levels.RATIO_FAR  # times the variance that sampling makes
 _CHANCE = levels.SIGMAS_UNLIKELY  # deviations by which an estimated spread may exceed that of sampling
@@ -53,7 +53,7 @@ def find_message_streams(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
             (pl.col("bytes").clip(1.0).log() / 0.1).round().cast(pl.Int32),
         ).rank("dense")
     )
-    frame = frame.with_columns(pl.col("spread").median().over("family"))  # Ranks do alike.
+    frame = frame.with_columns(pl.col("spread").median().over("family"))  # Ranks behave alike.
     answers = _find_answers(traffic, frame, estimate_loss(frame))
     unit = pl.col("connection") if traffic.connected else pl.col("stream")
     frame = frame.with_columns(unit.cast(pl.Int64).alias("unit"))
@@ -92,7 +92,7 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     mean = np.add.reduceat(size.astype(np.float64), first) / count if len(first) else np.zeros(0)
     period = job.period_ns or float(max(1, job.last_ns - job.first_ns))
     steps, own_steps, alive, gap = _count_steps(start, begin, job.first_ns, period)
-    # A job that is started again has new connections: what each of them does is counted while it is there.
+    # A restarted job has new connections: each is counted only while it exists.
     partly = (own_steps >= _LIVES[0] * steps) & (alive < _LIVES[1] * steps)
     alive = np.where(partly, alive, steps)
     host = traffic.endpoints["host_id"].to_numpy().astype(np.int64)
@@ -100,7 +100,7 @@ def _measure(traffic: Traffic, job: ObservedJob) -> pl.DataFrame:
     pair = table["pair"].to_numpy()
     src, dst = (traffic.pairs[c].to_numpy()[pair] for c in ("src", "dst"))
     spread = _spread_beyond_chance(size.astype(np.float64), mean, count, traffic.sample_bytes)
-    # What is sent layer by layer is never silent for long.
+    # Layer-wise traffic is never silent for long.
     layerwise = (gap < levels.SHARE_HALF * period) & (count > _COUNTED) & (traffic.sample_bytes > 0)
     own = np.repeat(layerwise, count)
     spread[layerwise] = _leave_runs(
@@ -286,7 +286,7 @@ def _share_together(start: Ints, end: Ints, twins: Ints, noise: float) -> tuple[
 
     And how many such twins a message usually has: each rank behind a NIC has one of its own.
 
-    A collective ends on all its hops at once, though each begins when its own sender comes, and turns of a ring end
+    A collective ends on all its hops at once, though each begins when its own sender arrives, and turns of a ring end
     within the time of a transfer; messages of a pipeline may wait for much longer than that. `noise` is the share of a
     message's length by which sampling usually moves its end.
     """

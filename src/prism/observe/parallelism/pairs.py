@@ -14,10 +14,10 @@ _PRESENT = levels.SHARE_HALF  # share of the steps in which training traffic is 
 _ALONE = levels.SHARE_MAJORITY
 _PASSED = levels.SHARE_MAJORITY  # share of a job's hosts that a pipeline passes through, at least
 _UNSTEADY = levels.SHARE_NEGLIGIBLE  # relative spread of sizes above which tokens were routed, not tensors sent
-_OFTEN = levels.RATIO_FAR  # times more messages per step that tell layer-wise traffic from gradients
+_OFTEN = levels.RATIO_FAR  # times more messages per step that distinguish layer-wise traffic from gradients
 _LAYERWISE = levels.SAMPLED_SIZES  # messages of one pair per step: more than most pipelines have micro-batches
 _THROUGHOUT = levels.SHARE_HALF  # of a step: routed tokens are never silent for longer
-_SILENT = levels.SHARE_MAJORITY  # of a step: what is sent layer by layer is never silent for longer
+_SILENT = levels.SHARE_MAJORITY  # of a step: layer-wise traffic is never silent for longer
 # Share of messages that begin while another one is under way: rings send one or two at a time.
 _AT_ONCE = levels.SHARE_MAJORITY
 _CROWD = levels.MIN_SAMPLES  # peers of an endpoint that make its exchange all-to-all

@@ -66,7 +66,7 @@ def align_clocks(flows: pl.DataFrame, topology: pl.DataFrame | None) -> tuple[pl
 
 
 def _choose_column(flows: pl.DataFrame, topology: pl.DataFrame | None) -> str | None:
-    """What tells who stamped a flow: the exporter it names, or its path, or where its sender sits."""
+    """The column that shows which exporter stamped a flow: its exporter, its path, or its sender's switch."""
     for column in ("exporter", "path"):
         if column in flows.columns and flows[column].null_count() == 0:
             return column
@@ -124,7 +124,7 @@ def _compare_two(one: StreamStarts, other: StreamStarts) -> float:
     """How much later one exporter stamps what another does too; nan where nothing is surely of one moment."""
     if one.src == other.src:
         shift: float = find_shift(one.begun, other.begun, _FAR_NS)
-        # Ranks come to a collective one by one, and leave it together.
+        # Ranks arrive at a collective one by one, and leave it together.
         return find_shift(one.done, other.done, _FAR_NS) if np.isnan(shift) else shift
     # An answer follows its cause; only messages that overlap are surely both ways at once, to the end.
     shift = find_shift(one.done, other.done, _FAR_NS)

@@ -51,7 +51,7 @@ def find_merged(connection: Ints, start: Ints, end: Ints, size: Ints, config: Me
         rows = np.flatnonzero(np.abs(size - whole) <= near * whole)
         inner = (end[rows] - start[rows] - count * took) / (count - 1)
         held = (bases[connection[rows]] > 0) & (inner > took) & (inner < shortest[connection[rows]])
-        # A single one that waits looks alike; a timeout merges all of a connection that come as close.
+        # A single waiting message looks the same; a timeout merges all messages of a connection that are this close.
         seen, merged = (np.bincount(connection[rows], w, minlength=len(begin) - 1) for w in (np.ones(len(rows)), held))
         share = merged / np.maximum(seen, 1.0)
         rows = rows[held & (share[connection[rows]] > 0.5)]

@@ -12,7 +12,7 @@ from prism.observe import levels
 
 Ints = NDArray[np.int64]
 
-_MOST_CLASSES = levels.SAMPLED_STREAMS  # sizes of one connection that are told apart; more are tokens routed at random
+_MOST_CLASSES = levels.SAMPLED_STREAMS  # distinct sizes of one connection; more are tokens routed at random
 _FREE = np.int64(-1)
 _FIRST_KEYS = 512  # that a hash table has room for before it grows; a power of two
 _MOST_SLOTS = levels.SAMPLED_GROUPS  # ranks behind one NIC

@@ -67,7 +67,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
         records = records.take(np.flatnonzero(~repeated))
     if connected:
         records = _leave_second_exports(_join_writes(records, num_connections, notes), num_connections, notes)
-        if resolution_ns < levels.MILLISECOND_NS:  # Coarser times do not tell the parts of a message from others.
+        if resolution_ns < levels.MILLISECOND_NS:  # Coarser times do not separate parts of a message from others.
             records = _join_stripes(records, num_connections, notes)
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)

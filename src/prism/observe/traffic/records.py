@@ -53,7 +53,7 @@ class Records:
 
 
 def keep_messages(flows: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
-    """The flows that carry bytes from one endpoint to another, and their ends as categories; notes tell of the rest."""
+    """The flows that carry bytes from one endpoint to another, and their ends as categories; notes count the rest."""
     kind = pl.Categorical(pl.Categories.random())  # not the common ones, which grow for as long as a process lives
     src, dst = do_each(lambda column: flows[column].cast(kind), ("src", "dst"))
     other = src.to_physical() != dst.to_physical()

@@ -105,7 +105,7 @@ def _exchange_evenly(
 def _imbalance(
     giver: NDArray[np.int64], taker: NDArray[np.int64], klass: NDArray[np.float64], load: NDArray[np.float64], num: int
 ) -> NDArray[np.float64]:
-    """For each host, the share of its bytes that it did not take and give alike in messages of about one size."""
+    """For each host, the share of its bytes not both received and sent in messages of about one size."""
     classes = klass.astype(np.int64)
     most = int(classes.max(initial=0)) + 1
     out = np.bincount(giver * most + classes, load, minlength=num * most).reshape(num, most)
