@@ -348,6 +348,43 @@ def test_a_binary_file_of_nfcapd_is_read_through_nfdump(nfcapd_file: Path, monke
         load_inputs(nfcapd_file)
 
 
+@pytest.fixture(scope="module")
+def empty_nfcapd_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What nfcapd writes when nothing is exported to it."""
+    if shutil.which("nfcapd") is None:
+        pytest.skip("needs nfdump")
+    folder, port = tmp_path_factory.mktemp("empty"), free_port()
+    taker = subprocess.Popen(
+        ["nfcapd", "-w", str(folder), "-p", str(port), "-b", "127.0.0.1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until_open(port)
+    finally:
+        taker.terminate()
+        taker.wait(600)
+    return next(folder.glob("nfcapd.2*"))
+
+
+def test_minutes_without_flows_do_not_cost_a_folder_of_nfcapd(
+    nfcapd_file: Path, empty_nfcapd_file: Path, tmp_path: Path
+) -> None:
+    shutil.copy(empty_nfcapd_file, tmp_path / "nfcapd.202311142210")
+    shutil.copy(nfcapd_file, tmp_path / "nfcapd.202311142211")
+    shutil.copy(empty_nfcapd_file, tmp_path / "nfcapd.202311142212")
+    read = load_inputs(tmp_path)
+    check_nfdump(read.flows)
+    assert read.report.files == 3 and [line for line in read.report.notes if "hold no flows" in line]
+    assert load_inputs(empty_nfcapd_file).flows.is_empty()
+
+
+def test_a_damaged_file_of_nfcapd_is_not_taken_for_an_empty_one(nfcapd_file: Path, tmp_path: Path) -> None:
+    cut = write(tmp_path / "nfcapd.202311142210", nfcapd_file.read_bytes()[:200])
+    with pytest.raises(InputError, match="nfcapd.202311142210: nfdump did not read it .* copy it again"):
+        load_inputs(cut)
+
+
 def test_json_of_nfdump_is_read(nfcapd_file: Path, tmp_path: Path) -> None:
     text = subprocess.run(
         ["nfdump", "-r", str(nfcapd_file), "-o", "json"],

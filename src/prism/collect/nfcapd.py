@@ -8,14 +8,29 @@ import subprocess
 from pathlib import Path
 
 from prism.errors import BadFileError, InputError
-from prism.records.flow_files import FlowOptions, FlowsRead, make_flows
+from prism.records.flow_files import FlowOptions, FlowsRead, ReadReport, make_flows
+from prism.records.flows import FLOWS
 from prism.records.json_tables import read_json
 
 _TIMEOUT_S = 3600
+_NO_FLOWS = b"No matching flows"  # what nfdump prints instead of JSON
+_EMPTY_NOTE = "some nfcapd files hold no flows: nfcapd received none in their time"
 
 
 def read_nfcapd(path: Path, options: FlowOptions) -> FlowsRead:
-    """FLOWS of one nfcapd file; needs the command `nfdump`."""
+    """FLOWS of one nfcapd file, which may hold none; needs the command `nfdump`."""
+    text = _run_nfdump(path)
+    if text == _NO_FLOWS:
+        return FlowsRead(flows=FLOWS.empty(), report=ReadReport(files=1, rows=0, notes=(_EMPTY_NOTE,)))
+    table = read_json(path, text)
+    try:
+        return make_flows(table, str(path), options)
+    except InputError as error:
+        raise BadFileError(f"{path}: {error}") from None
+
+
+def _run_nfdump(path: Path) -> bytes:
+    """What nfdump prints of a file as JSON."""
     command = shutil.which("nfdump")
     if command is None:
         raise BadFileError(
@@ -34,11 +49,9 @@ def read_nfcapd(path: Path, options: FlowOptions) -> FlowsRead:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadFileError(f"{path}: nfdump did not read it ({error}); try nfdump -r {path}") from None
-    if done.returncode or not done.stdout.strip():
-        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise BadFileError(f"{path}: nfdump did not read it ({said[-1] if said else 'no flows'}); copy it again")
-    table = read_json(path, done.stdout)
-    try:
-        return make_flows(table, str(path), options)
-    except InputError as error:
-        raise BadFileError(f"{path}: {error}") from None
+    text, complaint = done.stdout.strip(), done.stderr.strip()
+    # Of a damaged file nfdump prints that it has no flows too, and exits with 0: only its complaint tells them apart.
+    if done.returncode or not text or (text == _NO_FLOWS and complaint):
+        said = (complaint or text).decode(errors="replace").splitlines()
+        raise BadFileError(f"{path}: nfdump did not read it ({said[0] if said else 'no flows'}); copy it again")
+    return text
