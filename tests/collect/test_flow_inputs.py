@@ -171,6 +171,24 @@ def test_nfdump_csv_cut_to_whole_seconds_is_refused_with_the_remedy(tmp_path: Pa
     assert load_inputs(path, FlowOptions(keep_cut_times=True)).flows.height == 30
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "2023-11-14 22:13:20,2023-11-14 22:13:21,0.250,10.0.0.1,10.0.0.2,1,4791,UDP,........,0,0,3,100,0,0\n",
+        "1700000000,1700000001,fe80::1,fe80::2,3,3\n",
+    ],
+)
+def test_a_table_without_a_line_of_names_is_refused_with_the_remedy(tmp_path: Path, row: str) -> None:
+    path = write(tmp_path / "nfdump.csv", row * 30)
+    with pytest.raises(InputError, match=r"nfdump\.csv: the first line is not a header of names .* nfdump -o json"):
+        load_inputs(path)
+
+
+def test_a_column_may_be_called_by_an_address(tmp_path: Path) -> None:
+    path = write(tmp_path / "flows.csv", "start_ns,src,dst,bytes,10.9.9.9\n5,a,b,1,x\n")
+    assert load_inputs(path).flows.height == 1
+
+
 def test_whole_seconds_of_any_tool_are_said(tmp_path: Path) -> None:
     rows = "".join(f"2023-11-14 22:13:{20 + i % 9},::ffff:10.0.0.1,::ffff:10.0.0.2,100,7,1\n" for i in range(30))
     path = write(tmp_path / "akvorado.csv", "TimeReceived,SrcAddr,DstAddr,Bytes,Packets,SamplingRate\n" + rows)

@@ -21,9 +21,9 @@ def is_address(text: str) -> bool:
     if not text or len(text) > 255:
         return False
     if _DOTTED.match(text):
-        return text.isdigit() or _is_ip(text)  # A bare number is a LID or a rank.
+        return text.isdigit() or is_ip(text)  # A bare number is a LID or a rank.
     if ":" in text and not _MAC_OR_HEX.match(text) and re.fullmatch(r"[0-9A-Fa-f:.]+", text):
-        return _is_ip(text) or bool(re.fullmatch(r"[0-9.]+:\d+", text) and _is_ip(text.rsplit(":", 1)[0]))
+        return is_ip(text) or bool(re.fullmatch(r"[0-9.]+:\d+", text) and is_ip(text.rsplit(":", 1)[0]))
     return bool(_NAME.match(text))
 
 
@@ -53,7 +53,8 @@ def numbers_to_text(numbers: pl.Series) -> pl.Series:
     return pl.select(pl.concat_str(parts, separator=".")).to_series()
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Whether `text` is an IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -11,6 +11,7 @@ from prism.records.addresses import binary_to_text, numbers_to_text
 from prism.records.flow_aliases import ALIASES, H3C_PACKETS, KIND_COLUMNS, STATUS_COLUMNS, TWINS, Alias, find_aliases
 from prism.records.flows import FLOWS
 from prism.records.shape import describe
+from prism.records.text_tables import find_value
 from prism.records.times import infer_unit, to_ns
 
 LOST = "_lost"
@@ -61,13 +62,20 @@ def plan_flows(
 ) -> FlowPlan:
     """Map a file's columns to FLOWS; `chosen` are the columns that the user named."""
     columns = schema.names()
+    found = find_aliases(columns, chosen)
+    value = None if found else find_value(columns)
+    if value is not None:
+        raise BadRowError(
+            f"{where}: the first line is not a header of names (it holds {value}); export it again with the names in "
+            "the first line (nfdump: write it with nfdump -o json, or give the nfcapd file itself)"
+        )
     doubled = next((c for c in columns if "_duplicated_" in c), None)
     if doubled:
         raise BadRowError(f"{where}: column '{doubled.split('_duplicated_')[0]}' appears twice; keep one of them")
     missing = next((a.name for a in chosen if a.name.lower() not in {c.lower() for c in columns}), None)
     if missing is not None:
         raise BadRowError(f"{where}: no column '{missing}', which --map names; it has {', '.join(columns[:40])}")
-    planner = _Planner(lazy=lazy, schema=schema, where=where, found=find_aliases(columns, chosen))
+    planner = _Planner(lazy=lazy, schema=schema, where=where, found=found)
     planner.require()
     planner.plan_times()
     for name in ("src", "dst"):

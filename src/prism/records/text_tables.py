@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from prism.errors import BadFileError
+from prism.records.addresses import is_ip
 
 # Amazon's documentation of flow log records, version 2: the columns where a file does not name them.
 _VPC_COLUMNS = (
@@ -13,6 +14,7 @@ _VPC_COLUMNS = (
     "protocol", "packets", "bytes", "start", "end", "action", "log-status",
 )  # fmt: skip
 _VPC_ROW = re.compile(r"^\d+ (\d{12}|unknown) eni-[0-9a-f]+ ")
+_DATE = re.compile(r"^\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:")
 _ZEEK_ABSENT = ("-", "(empty)")
 
 
@@ -53,6 +55,11 @@ def find_text_table(head: str, path: str) -> TextTable:
     counts = {separator: first.count(separator) for separator in ("\t", ",", ";")}
     best = max(counts, key=lambda s: counts[s])
     return TextTable(separator=best if counts[best] else ",")
+
+
+def find_value(names: list[str]) -> str | None:
+    """The first of a table's column names that is a date or an IP address: then no line of the file names them."""
+    return next((name for name in names if _DATE.match(name) or is_ip(name.strip())), None)
 
 
 def _zeek_table(lines: list[str], path: str) -> TextTable:
