@@ -18,6 +18,7 @@ from prism.records.flow_finishing import are_whole_seconds, finish_table
 from prism.records.flow_plan import LOST, FlowPlan, explain_row, plan_flows, typed_csv_columns
 from prism.records.flows import FLOWS
 from prism.records.json_tables import read_json_lines
+from prism.records.time_units import check_units
 from prism.records.times import unit_by_size
 
 # Rows. Looking at every address of a larger table costs half as much as reading it, so 200,000 rows spread
@@ -208,7 +209,8 @@ def _load_file(path: Path, fmt: Format, options: FlowOptions) -> tuple[pl.DataFr
     frame = _plain_addresses(frame.drop(LOST, strict=False), path)
     if _stray_address(frame) is not None:
         return _load_suspicious(path, fmt, options)
-    return frame.cast({c: FLOWS.columns[c] for c in plan.expressions}), Counter(), plan.notes
+    notes = (*plan.notes, *check_units(frame, plan.named_units, str(path)))
+    return frame.cast({c: FLOWS.columns[c] for c in plan.expressions}), Counter(), notes
 
 
 def _load_suspicious(
@@ -235,7 +237,8 @@ def _load_suspicious(
             raise BadRowError(f"{path} {place}: {reason}; fix the row or pass --skip-bad-rows")
         reasons[_without_value(reason)] += 1
     good = marked.filter(~pl.col("_bad")).select([*plan.expressions, *plan.extra])
-    return good.cast({c: FLOWS.columns[c] for c in plan.expressions}), reasons, plan.notes
+    notes = (*plan.notes, *check_units(good, plan.named_units, str(path)))
+    return good.cast({c: FLOWS.columns[c] for c in plan.expressions}), reasons, notes
 
 
 def _reason(plan: FlowPlan, row: dict[str, object], raw: dict[str, object], stray: pl.Series) -> str:

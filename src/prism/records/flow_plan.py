@@ -12,7 +12,7 @@ from prism.records.flow_aliases import ALIASES, H3C_PACKETS, KIND_COLUMNS, STATU
 from prism.records.flows import FLOWS
 from prism.records.shape import describe
 from prism.records.text_tables import find_value
-from prism.records.times import infer_unit, to_ns
+from prism.records.times import NS_PER, infer_unit, to_ns
 
 LOST = "_lost"
 """A helper column: true where a value was there and could not be understood."""
@@ -33,6 +33,7 @@ class FlowPlan:
     notes: tuple[str, ...]
     extra: dict[str, pl.Expr] = field(default_factory=dict)  # helper columns
     is_flow: pl.Expr | None = None  # false for rows that a tool writes besides flows
+    named_units: dict[str, tuple[str, str]] = field(default_factory=dict)  # times: the column and the unit it names
 
     def select(self, lazy: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
         """FLOWS columns, with `LOST` where text had to be parsed."""
@@ -75,7 +76,7 @@ def plan_flows(
     missing = next((a.name for a in chosen if a.name.lower() not in {c.lower() for c in columns}), None)
     if missing is not None:
         raise BadRowError(f"{where}: no column '{missing}', which --map names; it has {', '.join(columns[:40])}")
-    planner = _Planner(lazy=lazy, schema=schema, where=where, found=found)
+    planner = _Planner(lazy=lazy, schema=schema, where=where, found=found, chosen=chosen)
     planner.require()
     planner.plan_times()
     for name in ("src", "dst"):
@@ -103,6 +104,7 @@ class _Planner:
     schema: pl.Schema
     where: str
     found: dict[str, tuple[str, Alias]]
+    chosen: tuple[Alias, ...] = ()
     expressions: dict[str, pl.Expr] = field(default_factory=dict)
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     extra: dict[str, pl.Expr] = field(default_factory=dict)
@@ -204,7 +206,20 @@ class _Planner:
             notes=tuple(self.notes),
             extra=self.extra,
             is_flow=None if status is None else (pl.col(status) == "OK").fill_null(True),
+            named_units=self._find_named_units(),
         )
+
+    def _find_named_units(self) -> dict[str, tuple[str, str]]:
+        """Times whose unit is told by nothing but the name of their column."""
+        times = ("start_ns", "end_ns") if "end_ns" in self.found else ("start_ns", "duration")
+        return {
+            name: (column, alias.unit)
+            for name, (column, alias) in self.found.items()
+            if name in times
+            and alias.unit in NS_PER
+            and alias not in self.chosen
+            and not self.schema[column].is_temporal()
+        }
 
     def _put(self, name: str, expression: pl.Expr, column: str) -> None:
         self.expressions[name], self.sources[name] = expression, (column,)
