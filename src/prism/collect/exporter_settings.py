@@ -1,4 +1,4 @@
-"""What to type on exporters so that their records show training steps, by vendor; not tried on the devices."""
+"""What to type on exporters so that their records show training steps, by vendor; tried for softflowd alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class Settings:
 
     exporter: str
     shorter_records: tuple[str, ...] = ()  # active and inactive timeouts
+    packets: tuple[str, ...] = ()  # where its timeouts cannot be short enough
     more_samples: tuple[str, ...] = ()
     finer_times: tuple[str, ...] = ()
 
@@ -50,12 +51,14 @@ SETTINGS: dict[str, Settings] = {
     ),
     "softflowd": Settings(
         exporter="softflowd",
-        shorter_records=("softflowd -t maxlife=1 -t expint=1 -t udp=1 -t tcp=1 -t general=1",),
+        shorter_records=("softflowd -t maxlife=1 -t expint=1 (records of 1 to 3 s: steps below 5 s need packets)",),
+        packets=("tcpdump -i INTERFACE -s 96 -w capture.pcap tcp (softflowd has no timeout below 1 s)",),
         finer_times=("softflowd -v 10 -A milli",),
     ),
     "pmacct": Settings(
         exporter="pmacct",
         shorter_records=("nfprobe_timeouts: expint=1:maxlife=1:udp=1:tcp=1",),
+        packets=("tcpdump -i INTERFACE -s 96 -w capture.pcap tcp (nfprobe has no timeout below 1 s)",),
         more_samples=("sampling_rate: 1000",),
         finer_times=("aggregate: ..., timestamp_start, timestamp_end", "timestamps_secs: false"),
     ),

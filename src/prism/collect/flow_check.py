@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from prism.collect.record_lengths import find_timeout, find_usual_length
+
 _UNITS = ((10**9, "1 s"), (10**8, "100 ms"), (10**7, "10 ms"), (10**6, "1 ms"), (10**3, "1 us"), (1, "1 ns"))
-_AT_THE_LIMIT = 0.05  # share of records that end within 5 % of the longest: then a timeout cut them
-_LEAST_TIMEOUT_NS = 10**8
 _FEW_SAMPLES = 10.0
 _SAME_MOMENT_NS = 50_000_000  # within which two exporters report one transfer
+_LONG_NS = 5 * 10**9  # records that span many steps, and that exporters can cut sooner
 _STEPS_NEED = 5  # resolutions or cuts that a step must span to be seen
 
 
@@ -32,19 +33,23 @@ class FlowCheck:
     double_export_pct: float
     shortest_step_ms: float | None
     problems: tuple[str, ...]
-    change: tuple[str, ...]  # which settings: shorter_records, more_samples, finer_times
+    change: tuple[str, ...]  # which settings: shorter_records, packets, more_samples, finer_times
 
 
 def check_flows(flows: pl.DataFrame) -> FlowCheck:
     """Judge a FLOWS table before it is diagnosed."""
     resolution_ns, resolution = _find_resolution(flows)
     lengths = (flows["end_ns"] - flows["start_ns"]).drop_nulls().to_numpy()
-    timeout_ns = _find_timeout(lengths)
+    timeout_ns, usual_ns = find_timeout(flows), find_usual_length(flows) or 0
+    hidden_ns = timeout_ns or (usual_ns if usual_ns >= _LONG_NS else 0)
     rate = _most(flows, "sampling_rate")
     per_record = _samples_per_record(flows, rate)
     double = _double_share(flows)
-    blur_ns = max(resolution_ns, timeout_ns or 0)
-    problems, change = _find_problems(resolution_ns, timeout_ns, rate, per_record, double, len(lengths))
+    shortest_ns = _STEPS_NEED * max(resolution_ns, hidden_ns)
+    problems, change = _find_problems(resolution_ns, rate, per_record, double, len(lengths), flows.height)
+    if hidden_ns:
+        problem, setting = _describe_length(hidden_ns, shortest_ns, cut=timeout_ns is not None)
+        problems, change = (*problems, problem), (*change, setting)
     return FlowCheck(
         rows=flows.height,
         exporters=flows["exporter"].n_unique() if "exporter" in flows.columns else 0,
@@ -57,7 +62,7 @@ def check_flows(flows: pl.DataFrame) -> FlowCheck:
         sampling_rate=rate,
         samples_per_record=per_record,
         double_export_pct=round(100 * double, 2),
-        shortest_step_ms=None if resolution == "unknown" else _STEPS_NEED * blur_ns / 1e6,
+        shortest_step_ms=None if resolution == "unknown" else shortest_ns / 1e6,
         problems=problems,
         change=change,
     )
@@ -71,16 +76,6 @@ def _find_resolution(flows: pl.DataFrame) -> tuple[int, str]:
         if not (times % unit != 0).any():
             return unit, name
     raise AssertionError("every whole number is a multiple of 1")
-
-
-def _find_timeout(lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int | None:
-    """The length at which records are cut: many end just there, and none is longer."""
-    longest = int(lengths.max()) if len(lengths) >= 20 else 0
-    if longest < _LEAST_TIMEOUT_NS:
-        return None
-    at_limit = float((lengths > 0.95 * longest).mean())
-    below = float(((lengths > 0.7 * longest) & (lengths <= 0.95 * longest)).mean())
-    return longest if at_limit > _AT_THE_LIMIT and at_limit > 2 * below else None
 
 
 def _most(flows: pl.DataFrame, column: str) -> int | None:
@@ -107,23 +102,20 @@ def _double_share(flows: pl.DataFrame) -> float:
 
 def _find_problems(
     resolution_ns: int,
-    timeout_ns: int | None,
     rate: int | None,
     per_record: float | None,
     double: float,
     num_ended: int,
+    num_records: int,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    problems: list[str] = []
+    problems: list[str] = [] if num_records else ["there are no records"]
     change: list[str] = []
     if resolution_ns >= 10**7:
         problems.append("times are too coarse for steps: jobs and who talks to whom can be told, steps cannot")
         change.append("finer_times")
-    if not num_ended:
+    if not num_ended and num_records:
         problems.append("no record has an end: how long transfers take cannot be told")
         change.append("finer_times")
-    if timeout_ns is not None and timeout_ns >= 5 * 10**9:
-        problems.append(f"records are cut at {timeout_ns / 1e9:,.0f} s and span many steps: export them sooner")
-        change.append("shorter_records")
     if per_record is not None and per_record < _FEW_SAMPLES:
         problems.append(
             f"1 packet in {rate:,} leaves about {per_record:,.0f} samples in a transfer: sizes and times are uncertain"
@@ -132,3 +124,18 @@ def _find_problems(
     if double > 0.05:
         problems.append(f"{100 * double:.0f} % of records come from two exporters: export at one side of each link")
     return tuple(problems), tuple(dict.fromkeys(change))
+
+
+def _describe_length(hidden_ns: int, shortest_ns: int, *, cut: bool) -> tuple[str, str]:
+    """The problem of records that hide what is shorter than they are, and the settings that help."""
+    if cut and hidden_ns < _LONG_NS:
+        return (
+            f"an active timeout cuts records about every {hidden_ns / 1e9:,.1f} s: steps below "
+            f"{shortest_ns / 1e9:,.0f} s cannot be seen in them, and few exporters cut sooner: capture packets"
+        ), "packets"
+    if cut:
+        return f"records are cut at {hidden_ns / 1e9:,.0f} s and span many steps: export them sooner", "shorter_records"
+    return (
+        f"half of all bytes are in records of {hidden_ns / 1e9:,.0f} s or more: export them sooner",
+        "shorter_records",
+    )
