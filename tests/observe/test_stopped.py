@@ -248,6 +248,15 @@ def test_last_messages_that_are_far_smaller_are_stalled_and_a_few_bytes_are_not(
     assert find_stalled(cut_last(size), BEGIN, BEGIN + 10**12).height == found
 
 
+def test_headers_that_follow_a_transfer_that_was_cut_do_not_hide_it() -> None:
+    case = cut_last(100_000)
+    last = case.messages.filter(pl.col("start_ns") == pl.col("start_ns").max())
+    headers = last.with_columns(pl.col("start_ns", "end_ns") + 10**6, bytes=pl.lit(96)).cast(MESSAGES)  # type: ignore[arg-type]
+    case = replace(case, messages=pl.concat([case.messages, headers]))
+    assert find_stalled(case, BEGIN, BEGIN + 10**12)["bytes"].min() >= 100_000
+    assert find_stalled(case, BEGIN, BEGIN + 10**12).height == HOSTS
+
+
 def test_what_is_always_as_small_is_not_stalled() -> None:
     case = make_ring(15, until_s=60)
     small = case.messages.with_columns(pl.lit(10_000).alias("bytes"), pl.col("stream") + HOSTS, end_ns="start_ns")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from prism.cli.main import app
 from prism.observe import diagnose
 from prism.observe.parallelism.layout_model import list_layouts
+from prism.observe.report.words import say_nothing_found
 from prism.observe.steps.visibility import drop_timeouts, judge_visibility
 from prism.observe.traffic.table import Traffic
 
@@ -74,6 +77,18 @@ def test_a_clean_bill_needs_steps(made: Made, tmp_path: object) -> None:
     assert "cannot be seen" in told.stdout
 
 
+def test_a_clean_bill_needs_steps_that_can_be_compared_and_a_job_that_did_not_stop(made: Made) -> None:
+    found = diagnose(made.flows, made.topology)
+    healthy = replace(found, findings=())
+    assert say_nothing_found(healthy).clean
+    first, *others = healthy.jobs
+    unclear = replace(first, visible=replace(first.visible, comparable=False))
+    stopped = replace(first, life=replace(first.life, state="stopped"))
+    for job, text in ((unclear, f"steps of {first.id} cannot be compared"), (stopped, f"{first.id} stopped in the")):
+        told = say_nothing_found(replace(healthy, jobs=(job, *others)))
+        assert not told.clean and text in told.text
+
+
 def test_messages_that_an_idle_timeout_merges_leave_pairs_and_steps_right(made: Made) -> None:
     # Warm-up micro-batches follow each other in less than the timeout, the others do not.
     merged = export(made.flows, 30 * MS, SECOND)
@@ -84,10 +99,12 @@ def test_messages_that_an_idle_timeout_merges_leave_pairs_and_steps_right(made: 
         assert abs(before.steps.height - after.steps.height) <= 1
 
 
-def test_flows_that_two_switches_export_count_once(made: Made) -> None:
+@pytest.mark.parametrize("seen", [1, 6], ids=["all", "one endpoint of six"])
+def test_flows_that_two_switches_export_count_once(made: Made, seen: int) -> None:
     rng = np.random.default_rng(2)
     late = [pl.Series(rng.integers(1_000, 9_000, made.flows.height)) for _ in range(2)]
     second = made.flows.with_columns(start_ns=pl.col("start_ns") + late[0], end_ns=pl.col("end_ns") + late[1])
+    second = second.filter(pl.col("src").is_in(second["src"].unique().sort()[::seen].implode()))
     sound = diagnose(made.flows, made.topology)
     found = diagnose(pl.concat([made.flows, second]).sort("start_ns"), made.topology)
     assert any("exported twice" in note for note in found.notes)

@@ -64,7 +64,8 @@ def diagnose(
     studied = [job for job in examined if job.studied]
     cases = [case for _, case in try_each(lambda job: open_case(traffic, job, until), studied, lambda j: j.id, notes)]
     findings = find_all(cases, routes.result(), notes)
-    jobs = tuple(_agree_with(findings, job) for job in jobs)
+    unclear = {case.job.id for case in cases if case.wanders}
+    jobs = tuple(_agree_with(findings, unclear, job) for job in jobs)
     jobs, findings = join_phases(traffic, jobs, findings)
     notes += [line for job in jobs for note in job.notes if (line := f"{job.id}: {note}") not in notes]
     return Diagnosis(jobs=jobs, findings=findings, notes=tuple(notes), traffic=traffic)
@@ -80,8 +81,13 @@ def _tell_life(traffic: Traffic, job: JobDiagnosis, since_ns: int, until_ns: int
     return replace(job, life=judge_life(own, job.streams, job.steps, watched))
 
 
-def _agree_with(findings: Sequence[Finding], job: JobDiagnosis) -> JobDiagnosis:
-    """A job that seemed to have ended has stopped if a rank is found that the others wait for."""
+def _agree_with(findings: Sequence[Finding], unclear: set[str], job: JobDiagnosis) -> JobDiagnosis:
+    """A job that seemed to have ended has stopped if a rank is found that the others wait for.
+
+    Steps of the jobs that are `unclear` cannot be compared.
+    """
+    if job.id in unclear:
+        job = replace(job, visible=replace(job.visible, comparable=False))
     if job.life.state != "ended" or not any(f.kind == "hang" and f.job == job.id for f in findings):
         return job
     return replace(job, life=replace(job.life, state="stopped"))

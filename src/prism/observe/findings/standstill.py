@@ -40,9 +40,10 @@ def find_stalled(case: Case, begin_ns: int, end_ns: int) -> pl.DataFrame:
     steady = np.bincount(stream) >= _USUAL_SIZE
     columns = ["src", "dst", "start_ns", "end_ns", "bytes"]
     own = case.messages.select(*columns, "stream")[np.flatnonzero((start >= begin_ns) & (start <= end_ns))]
-    last = own.sort("start_ns").group_by("src", "dst", maintain_order=True).tail(1)
-    # Messages that are always this small, such as a transport's acknowledgements or a few numbers, were not cut.
-    last = last.filter(~steady[last["stream"].to_numpy()] & (last["bytes"] >= levels.SMALL_MESSAGE_BYTES).to_numpy())
+    # A few numbers, such as headers and acknowledgements of a transport, may follow what was cut; they were not cut.
+    tensors = own.filter(pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES).sort("start_ns")
+    last = tensors.group_by("src", "dst", maintain_order=True).tail(1)
+    last = last.filter(~steady[last["stream"].to_numpy()])
     if last.is_empty():
         return last.select(columns)
     usual = case.messages.filter(steady[stream]).group_by("src", "dst").agg(pl.col("bytes").min().alias("least"))

@@ -86,13 +86,17 @@ class NothingFound:
 
 
 def say_nothing_found(diagnosis: Diagnosis) -> NothingFound:
-    """A clean bill of the jobs whose steps were seen, and of those alone."""
-    unseen = [job.id for job in diagnosis.jobs if not job.steps.height]
-    coarse = [job.id for job in diagnosis.jobs if job.steps.height and not job.visible.inside]
+    """A clean bill of the jobs whose steps were seen and compared and that did not stop, and of those alone."""
     if not diagnosis.jobs:
         return NothingFound(text="No training job was recognised.", clean=False)
-    if not unseen and not coarse:
+    seen = [job for job in diagnosis.jobs if job.steps.height]
+    doubts = {
+        "steps of {} cannot be seen": [job for job in diagnosis.jobs if not job.steps.height],
+        "inside the steps of {} nothing can be seen": [job for job in seen if not job.visible.inside],
+        "steps of {} cannot be compared": [job for job in seen if job.visible.inside and not job.visible.comparable],
+        "{} stopped in the middle of a step, and why cannot be seen": [j for j in seen if j.life.state == "stopped"],
+    }
+    parts = [text.format(", ".join(job.id for job in jobs)) for text, jobs in doubts.items() if jobs]
+    if not parts:
         return NothingFound(text="Nothing is out of the ordinary.", clean=True)
-    parts = [f"steps of {', '.join(unseen)} cannot be seen"] if unseen else []
-    parts += [f"inside the steps of {', '.join(coarse)} nothing can be seen"] if coarse else []
     return NothingFound(text=f"Nothing was found, but {'; '.join(parts)}: see the notes.", clean=False)

@@ -39,6 +39,7 @@ class Visibility:
     inside: bool = True
     layout: bool = True  # whether single messages are visible, which show what a pair carries
     waits: bool = True  # whether silences are visible, which only merging by an idle timeout preserves
+    comparable: bool = True  # whether steps all send the same, so that longer ones and late ranks can be told
     notes: tuple[str, ...] = ()
 
 
@@ -63,12 +64,13 @@ def judge_visibility(
         reasons.append(f"fewer than {config.packets:.0f} packets of a message are seen (sampling)")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     if not steps.height:
+        unclear = why or " (its traffic repeats at no regular moment)"
         return Visibility(
             steps=False,
             inside=False,
             layout=not reasons,  # Records of single messages show their purpose, however different the steps.
             waits=False,
-            notes=(f"steps cannot be seen{why}: whether it is slow is not known",),
+            notes=(f"steps cannot be seen{unclear}: whether it is slow is not known",),
         )
     if reasons:
         waits = len(reasons) == 1 and "idle timeout" in why

@@ -190,6 +190,25 @@ def mark_exported_twice(
 
 
 @numba.njit(cache=True, nogil=True)
+def mark_overlapping(
+    numbers: Ints, count: int, start: Ints, end: Ints, left_out: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Records that begin before an earlier one on the same connection has ended, those `left_out` aside.
+
+    One exporter ends a record before it begins the next one of a connection.
+    """
+    reach = np.full(count, -(2**62), np.int64)
+    overlaps = np.zeros(len(numbers), np.bool_)
+    for i in range(len(numbers)):
+        if left_out[i]:
+            continue
+        overlaps[i] = start[i] < reach[numbers[i]]
+        if not overlaps[i]:
+            reach[numbers[i]] = end[i]
+    return overlaps
+
+
+@numba.njit(cache=True, nogil=True)
 def find_runs(numbers: Ints, count: int, start: Ints, end: Ints, size: Ints, close: float, tolerance: float) -> Ints:
     """For each record the first one of its run: records of one size on one connection that follow each other at once.
 

@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
+from prism.observe.traffic.bursts import find_bursts
 from prism.observe.traffic.exports import find_active_timeout, mark_cut
 from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
@@ -16,6 +17,7 @@ from prism.observe.traffic.numbering import (
     find_runs,
     group_by_number,
     mark_exported_twice,
+    mark_overlapping,
     mark_repeated,
     number_again,
     number_keys,
@@ -46,7 +48,7 @@ thousand."""
 WRITE_BYTES = 1 << 20  # more than NCCL posts at once: a slot of its buffer, 512 KiB
 _SEEN_TWICE = levels.THREE_PER_MILLE  # by which two exporters' counts of one message may differ
 _CLOCKS_APART_NS = levels.CLOCK_TOLERANCE_NS  # by which two exporters' clocks may differ
-_MOSTLY_TWICE = levels.SHARE_MINOR  # share of all records that repeat another, where two exporters see the same traffic
+_MOSTLY_TWICE = levels.SHARE_MINOR  # share of a connection's records that repeat another, where two exporters see it
 
 
 def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -> Traffic:
@@ -72,7 +74,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
-        records = _join_torn(_split_merged(records, notes), notes)
+        records = _join_bursts(_join_torn(_split_merged(records, notes), notes), notes)
     grouped, begin = group_by_number(records.connection, num_connections)
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
@@ -88,11 +90,16 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
 
 
 def _leave_second_exports(records: Records, num_connections: int, notes: list[str]) -> Records:
-    """The records without those of a second exporter, where most of the traffic was exported twice."""
+    """The records without those of a second exporter, of connections of which most was exported twice."""
     columns = (records.connection, num_connections, records.start, records.end, records.size)
     twice = mark_exported_twice(*columns, _SEEN_TWICE, _CLOCKS_APART_NS)
-    if twice.sum() < _MOSTLY_TWICE * len(twice):
+    again, sent = (np.bincount(records.connection, w, num_connections) for w in (twice, np.ones(len(twice))))
+    by_two = (again >= _MOSTLY_TWICE * sent)[records.connection]
+    if not (by_two & twice).any():
         return records
+    # Two exporters may cut a transfer at different places.
+    overlaps = mark_overlapping(records.connection, num_connections, records.start, records.end, twice)
+    twice = by_two & (twice | overlaps)
     notes.append(f"{int(twice.sum()):,} flows were exported twice, by the switches at both ends, and count once")
     return records.take(np.flatnonzero(~twice))
 
@@ -171,6 +178,21 @@ def _join_torn(records: Records, notes: list[str]) -> Records:
     kept = np.ones(len(end), np.bool_)
     kept[torn.part] = False
     return replace(records, end=end, size=size, begun=begun).take(np.flatnonzero(kept))
+
+
+def _join_bursts(records: Records, notes: list[str]) -> Records:
+    """The records with those as one that an exporter cut out of one transfer at random places."""
+    first = find_bursts(records.connection, records.start, records.end, records.size)
+    kept = np.flatnonzero(first == np.arange(len(first)))
+    if len(kept) == len(first):
+        return records
+    notes.append(
+        f"{len(first):,} records are parts of transfers cut at random places, and were joined to {len(kept):,}"
+    )
+    end, size = np.zeros_like(records.end), np.zeros_like(records.size)
+    np.maximum.at(end, first, records.end)
+    np.add.at(size, first, records.size)
+    return replace(records, end=end, size=size).take(kept)
 
 
 def _split_merged(records: Records, notes: list[str]) -> Records:
