@@ -40,7 +40,7 @@ def find_bursts(connection: Ints, start: Ints, end: Ints, size: Ints) -> Ints:
         return first
     order, begin = group_by_number(connection, int(connection.max()) + 1)
     silence, load, regular = _judge_connections(order, begin, start, end, size, np.zeros(0, np.int64))
-    if (silence > 0).any():
+    if (regular < _REGULAR).any():
         # What sets bursts of one connection apart does so for others of the same job.
         known = np.unique(np.quantile(silence[silence > 0], np.linspace(0, 1, _MOST_BREAKS), method="nearest"))
         silence, load, regular = _judge_connections(order, begin, start, end, size, known.astype(np.int64))
