@@ -69,6 +69,12 @@ def test_a_step_is_slow_beyond_chance_and_more_than_one_must_be(lengths: list[fl
     assert (None if longer is None else int((longer > 0).sum())) == slow
 
 
+@pytest.mark.parametrize(("first", "slow"), [(4, 3), (5, 8)])
+def test_a_few_long_steps_at_the_start_are_a_program_that_compiles(first: int, slow: int) -> None:
+    longer = causes._find_longer(place(lengths=[5.0] * first + [1.0] * 12 + [1.2] * 3))
+    assert longer is not None and (longer > 0).sum() == slow
+
+
 @pytest.mark.parametrize(("num", "slow"), [(3, 0), (6, 3)])
 def test_steps_in_which_a_job_now_and_then_saves_are_longer_by_design(num: int, slow: int) -> None:
     case = place(lengths=[1.0, 1.0, 1.5] * 3 + [1.0])

@@ -150,3 +150,13 @@ def test_fine_records_show_the_layout_of_a_job_whose_steps_are_not_found(made: M
     assert found.traffic is not None
     visible = judge_visibility(found.traffic, found.jobs[0].streams, found.jobs[0].steps.clear())
     assert visible.layout and not visible.steps and not visible.inside
+
+
+def test_what_comes_twice_is_no_step(made: Made) -> None:
+    found = diagnose(made.flows, made.topology)
+    assert found.traffic is not None
+    job = found.jobs[0]
+    for num, seen in ((2, False), (3, True)):
+        visible = judge_visibility(found.traffic, job.streams, job.steps.head(num))
+        assert visible.steps == visible.layout == seen
+        assert seen or "fewer than three times" in visible.notes[0]

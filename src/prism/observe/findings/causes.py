@@ -65,6 +65,9 @@ def _find_longer(case: Case) -> Floats | None:
     for at in np.unique(place[case.saving]):
         own = case.saving & (place == at)
         longer[own] = np.minimum(longer[own], _exceed(case.length_s[own], levels.SHARE_HALF))
+    lead = int(np.argmin(longer > 0))
+    if lead < levels.MIN_EVENTS:
+        longer[:lead] = 0.0  # The first steps of a program compile, or fill caches.
     return longer if 1 < (longer > 0).sum() <= _TIED * len(longer) else None
 
 

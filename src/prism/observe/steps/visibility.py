@@ -51,8 +51,11 @@ def judge_visibility(
     load = (streams["bytes"] * streams["num"]).to_numpy()
     cut = float(load[streams["cut"].to_numpy()].sum() / max(load.sum(), 1.0))
     steps = drop_timeouts(traffic, steps, cut >= config.cut, config)
-    usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
     reasons = []
+    if 0 < steps.height < levels.MIN_SAMPLES:
+        reasons.append("what may be a step comes fewer than three times")
+        steps = steps.clear()
+    usual = float((steps["end_ns"] - steps["start_ns"]).median()) if steps.height else 0.0  # type: ignore[arg-type]
     if cut >= config.cut:
         reasons.append(f"records are cut after {traffic.active_ns / 1e9:.3g} s of traffic (active timeout)")
     if traffic.resolution_ns > max(config.coarse * usual, _COARSE_NS):
