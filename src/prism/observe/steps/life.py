@@ -83,9 +83,6 @@ def make_template(
         return None
     number = np.full(int(streams["stream"].max()) + 1, -1, np.int64)  # type: ignore[arg-type]
     regular = streams.filter((pl.col("num") >= config.regular * steps.height) & ~pl.col("cut"))
-    # A barrier or a last norm sends a few numbers more after the last step: only tensors show how far a step went.
-    tensors = regular.filter(pl.col("bytes") >= levels.SMALL_MESSAGE_BYTES)
-    regular = regular if tensors.is_empty() else tensors
     number[regular["stream"].to_numpy()] = np.arange(regular.height)
     row = number[messages["stream"].to_numpy()]
     own = np.flatnonzero(row >= 0)
@@ -101,6 +98,15 @@ def make_template(
             for i in range(max(0, steps.height - 1 - 4 * config.templates), max(1, steps.height - 1))
         ]
     )
+    wanders = _do_boundaries_wander(counts, np.median(counts, axis=0).round().astype(np.int64), config)
+    # A barrier or a last norm sends a few numbers more after the last step: only tensors show how far a step went.
+    tensors = np.flatnonzero(regular["bytes"].to_numpy() >= levels.SMALL_MESSAGE_BYTES)
+    if len(tensors):
+        number = np.full(regular.height, -1, np.int64)
+        number[tensors] = np.arange(len(tensors))
+        kept = number[row] >= 0
+        start, end, row = start[kept], end[kept], number[row[kept]]
+        counts, regular = counts[:, tensors], regular[tensors]
     usual = np.median(counts, axis=0).round().astype(np.int64)
     deviation = float(np.median(np.abs(counts.sum(axis=1) - usual.sum())))
     keys = np.stack([size_up(regular["bytes"].to_numpy()), usual, regular["kind"].rank("dense").to_numpy()], axis=1)
@@ -113,7 +119,7 @@ def make_template(
         longest_ns=float(regular["duration_ns"].max() or 0.0),  # type: ignore[arg-type]
         pair=regular["pair"].rank("dense").to_numpy().astype(np.int64) - 1,
         differing=float((counts != usual).mean()),
-        wanders=_do_boundaries_wander(counts, usual, config),
+        wanders=wanders,
         slack=min(config.missing * float(usual.sum()), levels.SIGMAS_CERTAIN * max(1.4826 * deviation, 1.0)),
         begin=begin,
         until=until,
@@ -148,7 +154,7 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
     if abs(sent.sum()) <= template.slack:
-        return not _began_another(template, begin_ns, at_ns)
+        return template.wanders or not _began_another(template, begin_ns, at_ns)
     if template.wanders or _sent_whole_steps(template, at_ns):
         return True
     if _ranks_disagree(template, sent, step, config):

@@ -9,7 +9,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.observe import levels
-from prism.observe.traffic.bursts import find_bursts
 from prism.observe.traffic.exports import find_active_timeout, mark_cut
 from prism.observe.traffic.merged_records import find_merged, place_messages
 from prism.observe.traffic.numbering import (
@@ -74,7 +73,7 @@ def prepare_traffic(flows: pl.DataFrame, topology: pl.DataFrame | None = None) -
     quantum = find_quantum(records.size, read_rate(flows)) or measure_samples(flows)
     active_ns = find_active_timeout(records.connection, records.start, records.end, records.size)
     if connected and not quantum:  # Sizes that are estimated add up by chance.
-        records = _join_bursts(_join_torn(_split_merged(records, notes), notes), notes)
+        records = _join_torn(_split_merged(records, notes), notes)
     grouped, begin = group_by_number(records.connection, num_connections)
     classes, owners = classify_sizes(records.size, grouped, begin, SIZE_TOLERANCE, quantum)
     del grouped
@@ -178,21 +177,6 @@ def _join_torn(records: Records, notes: list[str]) -> Records:
     kept = np.ones(len(end), np.bool_)
     kept[torn.part] = False
     return replace(records, end=end, size=size, begun=begun).take(np.flatnonzero(kept))
-
-
-def _join_bursts(records: Records, notes: list[str]) -> Records:
-    """The records with those as one that an exporter cut out of one transfer at random places."""
-    first = find_bursts(records.connection, records.start, records.end, records.size)
-    kept = np.flatnonzero(first == np.arange(len(first)))
-    if len(kept) == len(first):
-        return records
-    notes.append(
-        f"{len(first):,} records are parts of transfers cut at random places, and were joined to {len(kept):,}"
-    )
-    end, size = np.zeros_like(records.end), np.zeros_like(records.size)
-    np.maximum.at(end, first, records.end)
-    np.add.at(size, first, records.size)
-    return replace(records, end=end, size=size).take(kept)
 
 
 def _split_merged(records: Records, notes: list[str]) -> Records:
