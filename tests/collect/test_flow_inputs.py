@@ -367,10 +367,8 @@ def test_a_binary_file_of_nfcapd_is_read_through_nfdump(nfcapd_file: Path, monke
 
 
 @pytest.fixture(scope="module")
-def empty_nfcapd_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What nfcapd writes when nothing is exported to it."""
-    if shutil.which("nfcapd") is None:
-        pytest.skip("needs nfdump")
+def empty_nfcapd_file(nfcapd_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What nfcapd writes when nothing is exported to it, beside a file with flows."""
     folder, port = tmp_path_factory.mktemp("empty"), free_port()
     taker = subprocess.Popen(
         ["nfcapd", "-w", str(folder), "-p", str(port), "-b", "127.0.0.1"],

@@ -19,7 +19,14 @@ from prism.observe.traffic.medians import (
     scatter,
     take_median,
 )
-from prism.observe.traffic.numbering import begin_together, number_again, number_calls, number_keys, number_places
+from prism.observe.traffic.numbering import (
+    begin_together,
+    mark_overlapping,
+    number_again,
+    number_calls,
+    number_keys,
+    number_places,
+)
 from prism.observe.traffic.threads import do_each
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=60)
@@ -138,3 +145,13 @@ def test_differences_that_contradict_each_other_are_not_those_of_clocks() -> Non
     around = {("a", "b"): [4e5], ("b", "c"): [3e5], ("a", "c"): [7e5]}
     assert _settle(around) == {"a": -4e5, "b": 0.0, "c": 3e5}
     assert _settle(around | {("a", "c"): [-5e5, 6e5, 1e5], ("c", "b"): [2e5]}) == {}
+
+
+def test_records_that_begin_inside_an_earlier_one_of_their_connection_overlap() -> None:
+    connection = np.array([0, 0, 1, 0, 0, 0])
+    start, end = np.array([0, 1, 2, 10, 14, 30]), np.array([8, 20, 20, 20, 20, 40])
+    none = np.zeros(6, np.bool_)
+    assert mark_overlapping(connection, 2, start, end, none).tolist() == [False, True, False, False, True, False]
+    # A record that is left out covers nothing.
+    left_out = np.array([False, False, False, True, False, False])
+    assert mark_overlapping(connection, 2, start, end, left_out).tolist() == [False, True, False, False, False, False]

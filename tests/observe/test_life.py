@@ -135,29 +135,6 @@ def test_records_that_hold_what_is_left_of_a_step_end_it_and_half_of_it_does_not
         assert judge_life(messages, streams, make_steps(950, num=STEPS - 1), watched).state == state
 
 
-def add_last(messages: pl.DataFrame, sizes: dict[int, int]) -> pl.DataFrame:
-    """The messages and, half a second after the last step, one of another stream for each of some pairs."""
-    at = LAST + 650 * MS
-    rows = [(RANKS + pair, at, at + MS, pair, size) for pair, size in sizes.items()]
-    return pl.concat([messages, pl.DataFrame(rows, schema=messages.schema, orient="row")])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "state"),
-    [
-        ({0: 1_000_000, 1: 1_500_000}, "stopped"),  # Two ranks began another step and wait for the others.
-        (dict.fromkeys(range(RANKS), 2_000_000), "ended"),  # A gather at the end takes all hops alike.
-        ({0: 1_000_000}, "ended"),  # One message may belong to the step before.
-        (dict.fromkeys(range(RANKS), 48), "ended"),  # A barrier is no step.
-    ],
-)
-def test_parts_of_another_step_show_a_stop_only_where_ranks_disagree(sizes: dict[int, int], state: str) -> None:
-    messages = add_last(make_messages(), sizes)
-    streams = make_streams(messages, (1_000_000,) * RANKS + (500_000,) * RANKS)
-    watched = Watched(begin_ns=0, until_ns=LAST + 60 * S)
-    assert judge_life(messages, streams, make_steps(), watched).state == state
-
-
 def test_numbers_that_every_step_sends_do_not_show_how_far_a_step_went() -> None:
     """Every step ends with a norm, and the job with one that only half of the ranks are seen to sum."""
     tensors = make_messages()

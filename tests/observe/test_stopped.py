@@ -251,7 +251,7 @@ def test_last_messages_that_are_far_smaller_are_stalled_and_a_few_bytes_are_not(
 def test_headers_that_follow_a_transfer_that_was_cut_do_not_hide_it() -> None:
     case = cut_last(100_000)
     last = case.messages.filter(pl.col("start_ns") == pl.col("start_ns").max())
-    headers = last.with_columns(pl.col("start_ns", "end_ns") + 10**6, bytes=pl.lit(96)).cast(MESSAGES)  # type: ignore[arg-type]
+    headers = last.with_columns(pl.col("start_ns", "end_ns") + 10**6, bytes=pl.lit(96)).cast(MESSAGES)
     case = replace(case, messages=pl.concat([case.messages, headers]))
     assert find_stalled(case, BEGIN, BEGIN + 10**12)["bytes"].min() >= 100_000
     assert find_stalled(case, BEGIN, BEGIN + 10**12).height == HOSTS

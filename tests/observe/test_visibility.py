@@ -112,6 +112,21 @@ def test_flows_that_two_switches_export_count_once(made: Made, seen: int) -> Non
     assert [job.steps.height for job in found.jobs] == [job.steps.height for job in sound.jobs]
 
 
+def test_two_switches_may_cut_a_transfer_at_different_places(made: Made) -> None:
+    """The second one ends a third of its records in the middle."""
+    second = made.flows.with_columns(pl.col("start_ns", "end_ns") + 3_000)
+    whole, cut = (second.filter((pl.int_range(pl.len()) % 3 == 0) == odd) for odd in (False, True))
+    middle, half = (pl.col("start_ns") + pl.col("end_ns")) // 2, pl.col("bytes") // 2
+    parts = [
+        cut.with_columns(end_ns=middle, bytes=half),
+        cut.with_columns(start_ns=middle, bytes=pl.col("bytes") - half),
+    ]
+    sound = diagnose(made.flows, made.topology)
+    found = diagnose(pl.concat([made.flows, whole, *parts]).sort("start_ns"), made.topology)
+    assert [job.layout.to_json() for job in found.jobs] == [job.layout.to_json() for job in sound.jobs]
+    assert [job.steps.height for job in found.jobs] == [job.steps.height for job in sound.jobs]
+
+
 @pytest.mark.parametrize("ranks", [7, 16, 24, 48])
 def test_every_candidate_layout_has_as_many_ranks_as_the_job(ranks: int) -> None:
     layouts = list(list_layouts(ranks))

@@ -154,7 +154,7 @@ def rests_whole(template: StepTemplate, at_ns: int, *, config: LifeConfig) -> bo
     whole_steps = int(sent.sum() / total + config.missing)
     sent = sent - whole_steps * template.usual
     if abs(sent.sum()) <= template.slack:
-        return template.wanders or not _began_another(template, begin_ns, at_ns)
+        return True
     if template.wanders or _sent_whole_steps(template, at_ns):
         return True
     if _ranks_disagree(template, sent, step, config):
@@ -184,42 +184,15 @@ def _sent_whole_steps(template: StepTemplate, at_ns: int) -> bool:
 
 def _sent_whole_loads(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
     """The same of bytes: an idle timeout may merge messages into records of any size."""
-    sent, by_step = _sum_loads(template, since_ns, at_ns)
-    return _are_whole(sent, np.median(by_step, axis=0), levels.THREE_PER_MILLE)
-
-
-def _began_another(template: StepTemplate, since_ns: int, at_ns: int) -> bool:
-    """Whether some pairs have sent parts of another step and similar pairs have not, in messages of unusual sizes.
-
-    Only bytes show this, if they are the same in nearly every step. What a job gathers at its end takes all hops of a
-    collective alike.
-    """
-    sent, by_step = _sum_loads(template, since_ns, at_ns)
-    usual = np.median(by_step, axis=0)
-    steady = np.mean(np.abs(by_step - usual) <= levels.THREE_PER_MILLE * usual, axis=0) >= levels.SHARE_LARGE
-    own = np.flatnonzero(steady & (usual >= levels.SMALL_MESSAGE_BYTES))
-    own = own[np.argsort(usual[own])]
-    if len(own) < levels.MIN_TWO:
-        return False
-    share = sent[own] / usual[own]
-    alike = np.cumsum(np.diff(usual[own], prepend=usual[own[0]]) > levels.THREE_PER_MILLE * usual[own])
-    parts = (share > levels.SHARE_NEGLIGIBLE) & (share < 1 - levels.SHARE_NEGLIGIBLE)
-    # One message alone may be the last of a step that was cut a moment too soon.
-    apart = [np.ptp(share[alike == n]) for n in np.unique(alike) if parts[alike == n].sum() >= levels.MIN_TWO]
-    return max(apart, default=0.0) > levels.SHARE_NEGLIGIBLE
-
-
-def _sum_loads(template: StepTemplate, since_ns: int, at_ns: int) -> tuple[Floats, Floats]:
-    """The bytes of each pair in a stretch of time, and in every step."""
     start, pair, size = (template.load[c].to_numpy() for c in ("start_ns", "pair", "bytes"))
     pair = np.unique(pair, return_inverse=True)[1].ravel()
     num_pairs, num_steps = int(pair.max()) + 1, len(template.begin)
     step = np.searchsorted(np.append(template.begin, template.until[-1]), start, side="right") - 1
     inside = (step >= 0) & (step < num_steps)
     by_step = np.bincount(step[inside] * num_pairs + pair[inside], size[inside], num_steps * num_pairs)
+    usual = np.median(by_step.reshape(num_steps, num_pairs), axis=0)
     own = (start >= since_ns) & (start <= at_ns)
-    sent = np.bincount(pair[own], size[own], num_pairs)
-    return np.asarray(sent, np.float64), np.asarray(by_step.reshape(num_steps, num_pairs), np.float64)
+    return _are_whole(np.bincount(pair[own], size[own], num_pairs), usual, levels.THREE_PER_MILLE)
 
 
 def _are_whole(sent: NDArray[Any], usual: Floats, slack: float) -> bool:
