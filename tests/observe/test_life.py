@@ -135,11 +135,13 @@ def test_records_that_hold_what_is_left_of_a_step_end_it_and_half_of_it_does_not
         assert judge_life(messages, streams, make_steps(950, num=STEPS - 1), watched).state == state
 
 
-def test_numbers_that_every_step_sends_do_not_show_how_far_a_step_went() -> None:
-    """Every step ends with a norm, and the job with one that only half of the ranks are seen to sum."""
+def test_a_barrier_at_the_end_is_not_part_of_a_step() -> None:
+    """Each step ends with two norms of each rank; the last one is followed by four more numbers of two ranks."""
     tensors = make_messages()
-    norms = [(RANKS + r, BEGIN + s * S + 900 * MS, BEGIN + s * S + 901 * MS, r, 48)
-             for s in range(STEPS + 1) for r in range(RANKS) if s < STEPS or r < 2]  # fmt: skip
+    sent = [(r, s, k) for s in range(STEPS) for r in range(RANKS) for k in range(2)]
+    sent += [(r, STEPS - 1, 2 + k) for r in range(2) for k in range(4)]
+    at = [BEGIN + s * S + (900 + 10 * k) * MS for _, s, k in sent]
+    norms = [(RANKS + r, t, t + MS, r, 48) for (r, _, _), t in zip(sent, at, strict=True)]
     messages = pl.concat([tensors, pl.DataFrame(norms, schema=tensors.schema, orient="row")])
     streams = make_streams(messages, (1_000_000,) * RANKS + (48,) * RANKS)
     watched = Watched(begin_ns=0, until_ns=LAST + 60 * S)
