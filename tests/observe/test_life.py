@@ -138,14 +138,14 @@ def test_records_that_hold_what_is_left_of_a_step_end_it_and_half_of_it_does_not
 def test_a_barrier_at_the_end_is_not_part_of_a_step() -> None:
     """Each step ends with two norms of each rank; the last one is followed by four more numbers of two ranks.
 
-    The job begins with weights that two ranks pass on, so that what it sent in all is no whole number of steps.
+    In its first step two ranks also pass weights on, so that what the job sent in all is no whole number of steps.
     """
     tensors = make_messages()
     sent = [(r, s, k) for s in range(STEPS) for r in range(RANKS) for k in range(2)]
     sent += [(r, STEPS - 1, 2 + k) for r in range(2) for k in range(4)]
     at = [BEGIN + s * S + (900 + 10 * k) * MS for _, s, k in sent]
     norms = [(RANKS + r, t, t + MS, r, 48) for (r, _, _), t in zip(sent, at, strict=True)]
-    weights = [(2 * RANKS + r, BEGIN - 300 * MS, BEGIN - 200 * MS, r, 2_500_000) for r in range(2)]
+    weights = [(2 * RANKS + r, BEGIN + 110 * MS, BEGIN + 140 * MS, r, 2_500_000) for r in range(2)]
     messages = pl.concat([tensors, pl.DataFrame(norms + weights, schema=tensors.schema, orient="row")])
     streams = make_streams(messages, (1_000_000,) * RANKS + (48,) * RANKS + (2_500_000,) * 2)
     watched = Watched(begin_ns=0, until_ns=LAST + 60 * S)
