@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from prism.explain.rules import RuleBook, literals_of, shipped_rules
 from prism.explain.scan import HEAD_LINES, LogScan, Segment, scan_log
 from prism.explain.sources import LogSource, find_logs, read_chunks, read_lines, to_utf8
 from prism.explain.triggers import TROUBLE_WORDS, has_trouble
-from prism.explain.trust import described_node, judge_writers, place_pods
+from prism.explain.trust import described_node, judge_writers
 from prism.records.log import LOG
 
 # What the first lines of a training job look like; with them and without a step, the job died before its first step.
@@ -26,6 +28,7 @@ _STARTUP = (
     "building gpt", "building model",
     "[launch.py", "accelerate launch", "initialized tcpstore", "initializing model parallel", "......",
 )  # fmt: skip
+_POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 MIN_STARTUP_LINES = 20  # A shorter text is a snippet: it does not show a job's start.
 _YEARLESS_END_NS = int(datetime(2001, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000_000
 
@@ -126,7 +129,7 @@ def assemble_job(name: str, scans: Iterable[tuple[LogSource, LogScan]]) -> JobLo
         sources.append(source)
     return JobLog(
         name=name,
-        lines=tuple(_with_years(place_pods(lines))),
+        lines=tuple(_with_years(_place_pods(lines))),
         num_lines=num_lines,
         progress=progress,
         saw_startup=num_lines >= MIN_STARTUP_LINES and any(_is_startup(ln) for ln in lines),
@@ -180,4 +183,28 @@ def _with_years(lines: list[LogLine]) -> list[LogLine]:
     return [
         replace(ln, time_ns=ln.time_ns + shift_ns) if ln.time_ns is not None and ln.time_ns <= _YEARLESS_END_NS else ln
         for ln in lines
+    ]
+
+
+def _place_pods(lines: list[LogLine]) -> list[LogLine]:
+    """Ranks and hosts from pod names, where the lines themselves do not tell them.
+
+    A pod's number is its rank if its lines name no other; where a master takes rank 0, workers count from 1.
+    """
+    pods: dict[str, set[int | None]] = defaultdict(set)
+    for line in lines:
+        if line.pod is not None:
+            pods[line.pod].add(line.rank)
+    if not pods:
+        return lines
+    has_master = any("-master-" in pod for pod in pods)
+    ranks: dict[str, int] = {}
+    for pod, own in pods.items():
+        match = _POD_INDEX.search(pod)
+        if match and own == {None}:
+            ranks[pod] = int(match.group(1)) + (has_master and "-worker-" in pod)
+    if len(set(ranks.values())) < len(ranks):
+        ranks = {}  # Two pods with one number: it counts something else.
+    return [
+        ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod) for ln in lines
     ]

@@ -7,22 +7,15 @@ Such a line may give a reason, but it cannot prove what the kernel or the schedu
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from prism.explain.origins import Origin, Writer
-
-if TYPE_CHECKING:
-    from prism.explain.joblog import LogLine
 
 # Share of a file's lines, beside those marked as a process's output, that must bear a system log's frame.
 FRAMED_SHARE = 0.8
 _DESCRIBE = re.compile(r"^(?:Name: {2,}\S|LAST SEEN\s+TYPE\s+REASON|NAMESPACE\s+LAST SEEN|Type\s+Reason\s+Age\s+From)")
 _NODE = re.compile(r"^Node: +([\w.-]+)/")
 _NUMBER = re.compile(r"\d+")
-_POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 _SYSTEM: tuple[Writer, ...] = ("kernel", "scheduler")
 
 
@@ -65,27 +58,3 @@ def _epilogue(origins: Sequence[Origin]) -> list[int]:
         if slurm:
             places.append(place)
     return places if len({_NUMBER.sub("#", origins[place].text) for place in places}) > 1 else []
-
-
-def place_pods(lines: list[LogLine]) -> list[LogLine]:
-    """Ranks and hosts from pod names, where the lines themselves do not tell them.
-
-    A pod's number is its rank if its lines name no other; where a master takes rank 0, workers count from 1.
-    """
-    pods: dict[str, set[int | None]] = defaultdict(set)
-    for line in lines:
-        if line.pod is not None:
-            pods[line.pod].add(line.rank)
-    if not pods:
-        return lines
-    has_master = any("-master-" in pod for pod in pods)
-    ranks: dict[str, int] = {}
-    for pod, own in pods.items():
-        match = _POD_INDEX.search(pod)
-        if match and own == {None}:
-            ranks[pod] = int(match.group(1)) + (has_master and "-worker-" in pod)
-    if len(set(ranks.values())) < len(ranks):
-        ranks = {}  # Two pods with one number: it counts something else.
-    return [
-        ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod) for ln in lines
-    ]
