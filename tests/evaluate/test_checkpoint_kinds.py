@@ -130,7 +130,7 @@ def to_megatron(weights: dict[str, Any], heads: int = 4, groups: int = 2, layers
     }
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "titan", "titan nested", "megatron", "bin", "lightning", "trainer fsdp"])
+@pytest.mark.parametrize("kind", ["fsdp2", "titan", "titan nested", "megatron", "bin", "module", "lightning", "trainer fsdp"])
 def test_a_checkpoint_of_a_framework_gives_the_same_weights(
     kind: str, model: Path, weights: dict[str, Any], assets: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +149,10 @@ def test_a_checkpoint_of_a_framework_gives_the_same_weights(
     elif kind == "bin":
         path.mkdir()
         torch.save(weights, path / "pytorch_model.bin")
+    elif kind == "module":  # its state_dict() is an ordered mapping with an attribute `_metadata`
+        transformers = pytest.importorskip("transformers")
+        path = tmp_path / "step-40.pt"
+        torch.save(transformers.AutoModelForCausalLM.from_pretrained(model).state_dict(), path)
     elif kind == "lightning":
         path = tmp_path / "epoch=1-step=40.ckpt"
         torch.save(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -69,7 +70,7 @@ class Reader(pickle.Unpickler):
 
 
 PLAIN = {
-    "collections.OrderedDict": dict,
+    "collections.OrderedDict": OrderedDict,  # of a module's state, which also carries attributes
     "collections.defaultdict": lambda *args: {},
     "builtins.set": set,
     "builtins.frozenset": frozenset,
