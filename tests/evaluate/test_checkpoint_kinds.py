@@ -130,7 +130,9 @@ def to_megatron(weights: dict[str, Any], heads: int = 4, groups: int = 2, layers
     }
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "titan", "titan nested", "megatron", "bin", "module", "lightning", "trainer fsdp"])
+@pytest.mark.parametrize(
+    "kind", ["fsdp2", "titan", "titan nested", "megatron", "bin", "module", "lightning", "trainer fsdp"]
+)
 def test_a_checkpoint_of_a_framework_gives_the_same_weights(
     kind: str, model: Path, weights: dict[str, Any], assets: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from prism.errors import BadFileError
+from prism.evaluate.run.checkpoints.folder import inspect_folder
+from prism.evaluate.run.loading.folder_source import FolderSource
 from prism.evaluate.run.models.tiny import write_tiny
 from prism.evaluate.run.watching import CheckpointWatch
 
@@ -78,3 +80,17 @@ def test_an_idle_watch_ends(tmp_path: Path) -> None:
     assert watch.look() is None
     with pytest.raises(BadFileError, match="no such folder"):
         CheckpointWatch(folder=tmp_path / "gone")
+
+
+@pytest.mark.parametrize("text", ['{"name": "a web page"}', "[]"])
+def test_a_manifest_of_another_program_says_nothing_of_a_checkpoint(tmp_path: Path, text: str) -> None:
+    write_tiny(tmp_path / "step-2", 1)
+    (tmp_path / "step-2" / "manifest.json").write_text(text)
+    assert {file.name for file in FolderSource(tmp_path / "step-2").files()} >= {"model.safetensors", "manifest.json"}
+    watch = CheckpointWatch(folder=tmp_path, settle_s=3600)
+    assert names(watch) == [] and watch.states["step-2"].state == "settling"
+    (tmp_path / "step-3").mkdir()
+    (tmp_path / "step-3" / "manifest.json").write_text(text)
+    (tmp_path / "step-3" / "pytorch_model.bin").write_bytes(b"PK")
+    with pytest.raises(BadFileError, match="half written, or no file of torch.save"):
+        inspect_folder(tmp_path / "step-3")

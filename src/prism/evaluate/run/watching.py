@@ -10,7 +10,7 @@ from typing import Literal
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.folder import inspect_folder
-from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, UnsupportedCheckpoint
+from prism.evaluate.run.checkpoints.kinds import UnsupportedCheckpoint, find_manifest
 from prism.evaluate.schedule.trials import Checkpoint
 
 # Writers put what is not finished under names like these (Prism, Hugging Face, orbax, cp and rsync).
@@ -73,12 +73,13 @@ class CheckpointWatch:
         try:
             changed = self._has_changed(path)
             checkpoint = inspect_folder(path)
+            is_committed = find_manifest(path) is not None
         except UnsupportedCheckpoint as error:
             return None, Seen(state="unsupported", reason=str(error))
         except (BadFileError, OSError) as error:
             return None, Seen(state="half written", reason=str(error))
         since_s = time.monotonic() - self._looks[path.name][1]
-        if (path / MANIFEST_NAME).is_file() or (not changed and since_s >= self.settle_s):
+        if is_committed or (not changed and since_s >= self.settle_s):
             return checkpoint, Seen(state="whole")
         return None, Seen(state="settling", reason=f"{path}: changed a moment ago")
 

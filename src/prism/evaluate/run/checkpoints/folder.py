@@ -12,7 +12,7 @@ from typing import Any
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.dcp import check_whole, read_metadata
-from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, Kind, find_kind
+from prism.evaluate.run.checkpoints.kinds import Kind, find_kind, find_manifest
 from prism.evaluate.schedule.trials import Checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -36,7 +36,7 @@ def inspect_folder(folder: Path) -> Checkpoint:
     kind, weights = find_kind(folder)
     step = find_step(folder.stem if folder.is_file() else folder.resolve().name)
     if kind is Kind.COMMITTED:
-        return _inspect_committed(folder, folder / MANIFEST_NAME)
+        return _inspect_committed(folder)
     if kind in (Kind.DCP, Kind.MEGATRON):
         size = check_whole(weights, read_metadata(weights))
         return _describe(folder, [_Shard(num_bytes=size, parameters=0)], step)
@@ -71,20 +71,17 @@ def _describe(path: Path, shards: list[_Shard], step: int | None) -> Checkpoint:
     )
 
 
-def _inspect_committed(folder: Path, manifest: Path) -> Checkpoint:
+def _inspect_committed(folder: Path) -> Checkpoint:
     """A checkpoint whose manifest names every file with its length."""
-    try:
-        document = json.loads(manifest.read_bytes())
-        lengths = {str(file["name"]): int(file["num_bytes"]) for file in document["files"]}
-        step = int(document["step"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise BadFileError(f"{manifest}: not a readable manifest; write the checkpoint again") from None
-    for name, length in lengths.items():
+    manifest = find_manifest(folder)
+    assert manifest is not None, "find_kind has read it"
+    for name, (length, _) in manifest.files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != length:
             raise BadFileError(f"{path}: not there in its full length of {length:,} bytes; the checkpoint is damaged")
     # Training states hold more than the model; how many parameters it has is not said.
-    return _describe(folder, [_Shard(num_bytes=sum(lengths.values()), parameters=0)], step)
+    size = sum(length for length, _ in manifest.files.values())
+    return _describe(folder, [_Shard(num_bytes=size, parameters=0)], manifest.step)
 
 
 def find_step(name: str) -> int | None:

@@ -1,8 +1,10 @@
-"""Which kind of checkpoint a path is, by the names of its files alone."""
+"""Which kind of checkpoint a path is: by the names of its files, and by the manifest of Prism's own."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -28,6 +30,33 @@ class Kind(StrEnum):
     LORA = "lora"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What Prism's checkpointer has committed: every file with its length and, where known, its SHA-256."""
+
+    step: int | None
+    files: Mapping[str, tuple[int, str | None]]
+
+
+def read_manifest(text: bytes, where: object) -> Manifest | None:
+    """What a `manifest.json` says; None for one that another program wrote."""
+    try:
+        document = json.loads(text)
+        if not isinstance(document, dict) or not str(document.get("schema")).startswith("prism.checkpoint/"):
+            return None
+        files = {str(file["name"]): (int(file["num_bytes"]), file.get("sha256")) for file in document["files"]}
+        step = document.get("step")
+        return Manifest(step=None if step is None else int(step), files=files)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise BadFileError(f"{where}: not a readable manifest; write the checkpoint again") from None
+
+
+def find_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a checkpoint that Prism's own checkpointer wrote."""
+    path = folder / MANIFEST_NAME
+    return read_manifest(path.read_bytes(), path) if path.is_file() else None
+
+
 def find_kind(path: Path) -> tuple[Kind, Path]:
     """The kind, and where its weights are; raises UnsupportedCheckpoint, or BadFileError while nothing is there yet."""
     if path.is_file():
@@ -37,7 +66,7 @@ def find_kind(path: Path) -> tuple[Kind, Path]:
         return Kind.LORA, path
     if any(name.endswith(".safetensors") for name in names) or "model.safetensors.index.json" in names:
         return Kind.SAFETENSORS, path
-    if MANIFEST_NAME in names:
+    if find_manifest(path) is not None:
         return Kind.COMMITTED, path
     if METADATA in names or any(name.endswith(SHARD_END) for name in names):
         return _kind_of_shards(path, names), path

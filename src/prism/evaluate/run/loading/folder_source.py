@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from prism.errors import BadFileError
-from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
+from prism.evaluate.run.checkpoints.kinds import find_manifest
 from prism.evaluate.run.loading.source import SourceFile, add_sums
 
 _SAMPLE_BYTES = 4096
@@ -28,9 +28,7 @@ class FolderSource:
         found = {p.name: _describe(p) for p in sorted(self._path.iterdir()) if p.is_file() and not _is_state(p.name)}
         if not found:
             raise BadFileError(f"{self._path}: the folder holds no files; is the checkpoint being written?")
-        if MANIFEST_NAME in found:
-            manifest = self._path / MANIFEST_NAME
-            add_sums(found, manifest.read_bytes(), str(manifest))
+        add_sums(found, find_manifest(self._path))
         return tuple(found.values())
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:

@@ -6,19 +6,12 @@ import http.client
 import json
 import time
 import urllib.parse
-from dataclasses import replace
 
 from prism.errors import BadFileError
 from prism.evaluate.run.checkpoints.folder import INDEX_NAME
-from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, read_manifest
 from prism.evaluate.run.connections import Connections
-from prism.evaluate.run.loading.source import (
-    SIDE_FILES,
-    SINGLE_NAME,
-    SourceFile,
-    read_small,
-    read_sums,
-)
+from prism.evaluate.run.loading.source import SIDE_FILES, SINGLE_NAME, SourceFile, add_sums, read_small
 
 LISTING_NAME = "prism-files.json"  # what a node that passes a checkpoint on answers with
 _TIMEOUT_S = 60.0
@@ -40,14 +33,15 @@ class HttpSource:
         if (listing := self._probe(LISTING_NAME)) is not None:
             return tuple(SourceFile(**entry) for entry in json.loads(read_small(self, listing)))
         found = {name: file for name in SIDE_FILES if (file := self._probe(name)) is not None}
-        if (manifest := self._probe(MANIFEST_NAME)) is not None:
-            found[MANIFEST_NAME] = manifest
-            sums = read_sums(read_small(self, manifest), f"{self.address}/{MANIFEST_NAME}")
-            for name, (num_bytes, sha256) in sums.items():
-                found[name] = replace(self._need(name), num_bytes=num_bytes, sha256=sha256)
+        manifest = None
+        if (file := self._probe(MANIFEST_NAME)) is not None:
+            manifest = read_manifest(read_small(self, file), f"{self.address}/{MANIFEST_NAME}")
+        if manifest is not None:
+            found |= {name: self._need(name) for name in (MANIFEST_NAME, *manifest.files)}
+            add_sums(found, manifest)
         for name in self._weight_names():
             found.setdefault(name, self._need(name))
-        if not any(name.endswith(".safetensors") or name == MANIFEST_NAME for name in found):
+        if manifest is None and not any(name.endswith(".safetensors") for name in found):
             raise BadFileError(f"{self.address}: neither {SINGLE_NAME} nor {INDEX_NAME} is there; check the address")
         return tuple(found[name] for name in sorted(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prism.errors import BadFileError, MissingExtraError
-from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME
+from prism.evaluate.run.checkpoints.kinds import MANIFEST_NAME, read_manifest
 from prism.evaluate.run.failures import first_line
 from prism.evaluate.run.loading.source import SourceFile, add_sums, read_small
 
@@ -37,7 +37,8 @@ class S3Source:
         if not found:
             raise BadFileError(f"{self.address}: no objects below this prefix; check the address")
         if MANIFEST_NAME in found:
-            add_sums(found, read_small(self, found[MANIFEST_NAME]), f"{self.address}/{MANIFEST_NAME}")
+            text = read_small(self, found[MANIFEST_NAME])
+            add_sums(found, read_manifest(text, f"{self.address}/{MANIFEST_NAME}"))
         return tuple(found[name] for name in sorted(found))
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Protocol
 
-from prism.errors import BadFileError
+from prism.evaluate.run.checkpoints.kinds import Manifest
 
 # What a model folder may hold besides its weights; web servers cannot list a folder, so these names are asked for.
 SIDE_FILES = (
@@ -62,19 +62,8 @@ def read_small(source: Source, file: SourceFile) -> bytes:
     return bytes(content)
 
 
-def add_sums(found: dict[str, SourceFile], text: bytes, where: str) -> None:
+def add_sums(found: dict[str, SourceFile], manifest: Manifest | None) -> None:
     """Take sizes and checksums from a manifest; a file that only the manifest knows is missed when it is read."""
-    for name, (num_bytes, sha256) in read_sums(text, where).items():
+    for name, (num_bytes, sha256) in manifest.files.items() if manifest else ():
         version = found[name].version if name in found else ""
         found[name] = SourceFile(name=name, num_bytes=num_bytes, version=version, sha256=sha256)
-
-
-def read_sums(text: bytes, where: str) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of every file that a manifest written by Prism's checkpointer names."""
-    try:
-        document = json.loads(text)
-        if not str(document["schema"]).startswith("prism.checkpoint/"):
-            return {}
-        return {str(f["name"]): (int(f["num_bytes"]), str(f["sha256"])) for f in document["files"]}
-    except (ValueError, KeyError, TypeError):
-        raise BadFileError(f"{where}: not a readable manifest; write the checkpoint again") from None
