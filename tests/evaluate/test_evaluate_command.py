@@ -158,7 +158,7 @@ def test_a_value_that_is_no_number_is_a_failure_with_its_sample(project: Path, p
     (failure,) = document["failures"]
     assert failure["samples"] == [5] and "len is nan: samples 5 gave no finite value" in failure["text"]
     assert failure["part"] == "step-1/own" and document["results"]["step-1"]["own"] == {"acc": 0.5}, "acc stays"
-    assert "nan" not in (project / "run" / "leaderboard.csv").read_text() and "1 parts were given up" in told
+    assert "nan" not in (project / "run" / "leaderboard.csv").read_text() and "1 part was given up" in told
 
 
 def test_a_metric_that_hangs_is_stopped_and_reported(project: Path, prism: Prism) -> None:

@@ -11,8 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from prism.evaluate.leaderboard import draw_leaderboard, make_document, make_leaderboard, make_table, write_csv
+from prism.evaluate.evaluation import Evaluation
+from prism.evaluate.leaderboard import draw_leaderboard, make_leaderboard, make_table, write_csv
 from prism.evaluate.regressions import Score, find_regressions, lower_is_better, standard_error
+from prism.evaluate.results import describe_evaluation
+from prism.evaluate.run.outcomes import Findings
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
 
@@ -98,7 +101,8 @@ def board() -> object:
 
 
 def test_results_are_ordered_by_step_and_errors_stay_with_their_metric(board: object) -> None:
-    document = make_document(board, makespan_s=12.0, lower_bound_s=11.0, num_trials=3)  # type: ignore[arg-type]
+    evaluation = Evaluation(checkpoints=(), datasets=(), found=Findings(), makespan_s=12.0, lower_bound_s=11.0)
+    document = describe_evaluation(evaluation, board)  # type: ignore[arg-type]
     json.dumps(document)
     assert list(document["results"]) == ["step-100", "step-200"]
     assert document["results"]["step-200"]["arc"] == {"acc,none": 0.5, "acc_stderr,none": 0.015}

@@ -177,8 +177,7 @@ def test_readers_of_storage_are_counted(loading: int, allowed: bool) -> None:
 
 def test_outputs_of_an_earlier_run_are_kept_for_its_checkpoint() -> None:
     ledger = Ledger(datasets=[Dataset(name="d", adapter="builtin", task="", samples=10)], priors=Priors())
-    ledger.keep(Kept(inferred=(part(0, 4),)))
-    (pool,) = ledger.add(MODEL)
+    (pool,) = ledger.add(MODEL, Kept(inferred=(part(0, 4),)))
     assert pool.outputs == {part(0, 4)} and pool.waiting == [part(4, 10)]
 
 

@@ -174,8 +174,7 @@ def test_nothing_is_taken_where_nothing_is_asked_for() -> None:
 def test_the_ledger_tells_the_end_of_a_dataset_once() -> None:
     dataset = Dataset(name="d", adapter="builtin", task="", samples=10)
     ledger = Ledger(datasets=[dataset], priors=Priors())
-    ledger.keep(Kept(scored=(part(0, 10),)))
-    assert list(ledger.add(MODEL)) and ledger.num_open == 1
+    assert list(ledger.add(MODEL, Kept(scored=(part(0, 10),)))) and ledger.num_open == 1
     (told,) = ledger.tell()
     assert told.parts == (part(0, 10),) and ledger.num_open == 0  # type: ignore[attr-defined]
     assert ledger.tell() == [] and ledger.add(MODEL) == ()

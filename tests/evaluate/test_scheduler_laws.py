@@ -11,7 +11,7 @@ from prism.evaluate.schedule.cutting import CuttingConfig
 from prism.evaluate.schedule.priors import Priors, Record
 from prism.evaluate.schedule.scheduler import Scheduler, SchedulerConfig
 from prism.evaluate.schedule.transfers import TransferPolicy
-from prism.evaluate.schedule.trials import Checkpoint, Dataset
+from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept
 
 NODES = ("a", "b", "c")
 
@@ -122,15 +122,14 @@ def test_a_run_that_is_stopped_anywhere_continues_without_doing_anything_twice(d
         first.join("a", gpu)
     for _ in range(data.draw(st.integers(0, 30))):
         first.step()
-    kept = {pool.key: (set(pool.outputs), set(pool.scored)) for pool in scheduler._ledger}
-    again = Scheduler(
-        checkpoints,
-        datasets,
-        Priors(),
-        scheduler.config,
-        inferred=[part for outputs, _ in kept.values() for part in outputs],
-        scored=[part for _, scored in kept.values() for part in scored],
-    )
+    kept = {
+        checkpoint: Kept(
+            inferred=tuple(part for pool in pools.values() for part in pool.outputs),
+            scored=tuple(part for pool in pools.values() for part in pool.scored),
+        )
+        for checkpoint, pools in scheduler._ledger.pools.items()
+    }
+    again = Scheduler(checkpoints, datasets, Priors(), scheduler.config, kept=kept)
     second = Hazards(scheduler=again, choose=first.choose, inferred=set(first.inferred), scored=set(first.scored))
     for gpu in range(data.draw(st.integers(1, 5))):
         second.join("b", gpu)

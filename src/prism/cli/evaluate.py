@@ -165,6 +165,7 @@ def _finish(done: Evaluation, output: Path, json: bool) -> None:
     """Write the files, show the leaderboard; 1 where something was given up."""
     from prism.evaluate.leaderboard import make_table
     from prism.evaluate.results import describe_evaluation, write_results
+    from prism.evaluate.run.run_log import count
 
     board = write_results(done, output)  # once more: failures may have come after the last result
     if json:
@@ -173,12 +174,13 @@ def _finish(done: Evaluation, output: Path, json: bool) -> None:
         head, rows = make_table(board)
         show(table(None, head, rows))
         note(
-            f"{done.found.num_trials} trials in {done.makespan_s:.1f} s, at best {done.lower_bound_s:.1f} s; "
+            f"{count(done.found.num_trials, 'trial')} in {done.makespan_s:.1f} s, at best {done.lower_bound_s:.1f} s; "
             f"results in {output}: results.json, leaderboard.csv, leaderboard.html"
         )
     num_failed = len(done.found.failures) + len(done.found.problems)
     if num_failed:
-        note(f"{num_failed} parts were given up; results.json says which and why, run again to try them once more")
+        given_up = f"{count(num_failed, 'part')} {'was' if num_failed == 1 else 'were'} given up"
+        note(f"{given_up}; results.json says which and why, run again to retry")
         raise typer.Exit(1)
 
 

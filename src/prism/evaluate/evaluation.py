@@ -146,14 +146,12 @@ def _make_scheduler(
 ) -> Scheduler:
     """With what is known of run times, and with what an earlier run has left in the folder."""
     path = config.priors or config.folder / "priors.json"
-    kept = [assignments.find_kept(checkpoint.name) for checkpoint in checkpoints]
     return Scheduler(
         checkpoints,
         tuple(assignments.datasets.values()),
         read_priors(path) if path.exists() else Priors(),
         SchedulerConfig.from_hardware(plan.hardware),
-        inferred=[part for one in kept for part in one.inferred],
-        scored=[part for one in kept for part in one.scored],
+        kept={checkpoint.name: assignments.find_kept(checkpoint.name) for checkpoint in checkpoints},
     )
 
 

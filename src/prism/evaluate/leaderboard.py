@@ -6,28 +6,17 @@ import csv
 import io
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from prism.drawing.charts import Band, Series, draw_lines
 from prism.evaluate.regressions import Regression, Score, find_regressions, lower_is_better
 from prism.evaluate.schedule.trials import Checkpoint, Dataset
 
-SCHEMA = "prism.evaluation/1"
 COLUMNS = (
-    "checkpoint",
-    "step",
-    "dataset",
-    "metric",
-    "value",
-    "stderr",
-    "samples",
-    "higher_is_better",
-    "task_version",
-    "data",
+    "checkpoint", "step", "dataset", "metric", "value", "stderr", "samples", "higher_is_better", "task_version", "data",
     "model",
-)
+)  # fmt: skip
 _WORD_LETTERS = 12  # of a hash, in the table
 _HASH_LETTERS = 64  # of SHA-256
 _STDERR = "_stderr"  # lm-evaluation-harness names the error of metric,filter so: metric_stderr,filter
@@ -103,22 +92,15 @@ def _data_hash(identity: str) -> str:
     return word[:_WORD_LETTERS] if len(word) == _HASH_LETTERS and set(word) <= set(string.hexdigits) else ""
 
 
-def make_document(board: Leaderboard, *, makespan_s: float, lower_bound_s: float, num_trials: int) -> dict[str, Any]:
-    """The document of `results.json`."""
+def group_scores(scores: Sequence[Score]) -> dict[str, dict[str, dict[str, float]]]:
+    """Values and standard errors by checkpoint, dataset and metric, as `results.json` lists them."""
     results: dict[str, dict[str, dict[str, float]]] = {}
-    for score in board.scores:
+    for score in scores:
         dataset = results.setdefault(score.checkpoint, {}).setdefault(score.dataset, {})
         dataset[score.metric] = score.value
         if score.stderr is not None:
             dataset[_error_name(score.metric)] = score.stderr
-    return {
-        "schema": SCHEMA,
-        "makespan_s": makespan_s,
-        "lower_bound_s": lower_bound_s,
-        "trials": num_trials,
-        "results": results,
-        "regressions": [asdict(regression) for regression in board.regressions],
-    }
+    return results
 
 
 def make_table(board: Leaderboard) -> tuple[list[str], list[list[str]]]:

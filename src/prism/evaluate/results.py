@@ -10,9 +10,11 @@ from typing import Any
 from prism.evaluate.evaluation import Evaluation
 from prism.evaluate.files import replace_file
 from prism.evaluate.groups import average_groups, describe_group
-from prism.evaluate.leaderboard import Leaderboard, draw_leaderboard, make_document, make_leaderboard, write_csv
+from prism.evaluate.leaderboard import Leaderboard, draw_leaderboard, group_scores, make_leaderboard, write_csv
 from prism.evaluate.schedule.trials import Dataset
 from prism.version import __version__
+
+SCHEMA = "prism.evaluation/1"
 
 
 def make_board(evaluation: Evaluation) -> Leaderboard:
@@ -30,12 +32,6 @@ def _all_datasets(evaluation: Evaluation) -> list[Dataset]:
 
 def describe_evaluation(evaluation: Evaluation, board: Leaderboard) -> dict[str, Any]:
     """The document of `--json` and `results.json`; what was given up is named."""
-    document = make_document(
-        board,
-        makespan_s=evaluation.makespan_s,
-        lower_bound_s=evaluation.lower_bound_s,
-        num_trials=evaluation.found.num_trials,
-    )
     found = evaluation.found
     failures: list[dict[str, Any]] = [{"part": str(f.part), "phase": f.phase, "text": f.text} for f in found.failures]
     failures += [
@@ -48,7 +44,12 @@ def describe_evaluation(evaluation: Evaluation, board: Leaderboard) -> dict[str,
         for p in found.problems
     ]
     return {
-        **document,
+        "schema": SCHEMA,
+        "makespan_s": evaluation.makespan_s,
+        "lower_bound_s": evaluation.lower_bound_s,
+        "trials": found.num_trials,
+        "results": group_scores(board.scores),
+        "regressions": [asdict(regression) for regression in board.regressions],
         "failures": failures,
         "prism": __version__,
         "datasets": {d.name: _describe_dataset(d) for d in _all_datasets(evaluation)},

@@ -73,10 +73,10 @@ class RunLog:
         less. A bound that is longer than a plan by rounding alone is told as the plan.
         """
         planned_s = max(progress.time_left_s, lower_bound_s)
-        gpus = f" with {_count(progress.gpus, 'GPU')}" if progress.gpus else ""
+        gpus = f" with {count(progress.gpus, 'GPU')}" if progress.gpus else ""
         self.say(
-            f"{_count(len(self.steps), 'checkpoint')} x {_count(self._num_datasets, 'dataset')} on "
-            f"{_count(progress.workers, 'worker')}{gpus}: "
+            f"{count(len(self.steps), 'checkpoint')} x {count(self._num_datasets, 'dataset')} on "
+            f"{count(progress.workers, 'worker')}{gpus}: "
             f"planned to end in {planned_s:.0f} s, at best in {lower_bound_s:.0f} s"
         )
 
@@ -100,5 +100,6 @@ class RunLog:
         self._show(document)
 
 
-def _count(number: int, word: str) -> str:
+def count(number: int, word: str) -> str:
+    """A number of things, in words: 1 trial, 2 trials."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prism.evaluate.schedule.actions import Action, CombineScores, ReportFailure
 from prism.evaluate.schedule.pools import Pool, open_pool
 from prism.evaluate.schedule.priors import Priors
-from prism.evaluate.schedule.trials import Checkpoint, Dataset, Kept, Part
+from prism.evaluate.schedule.trials import NOTHING_KEPT, Checkpoint, Dataset, Kept, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,6 @@ class Ledger:
 
     datasets: Sequence[Dataset]
     priors: Priors
-    kept_outputs: set[Part] = field(default_factory=set)
-    kept_scores: set[Part] = field(default_factory=set)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     pools: dict[str, dict[str, Pool]] = field(default_factory=dict)  # by checkpoint and dataset
     retries: list[Retry] = field(default_factory=list)
@@ -35,25 +33,18 @@ class Ledger:
     _touched: dict[tuple[str, str], Pool] = field(default_factory=dict)  # whose end may have to be told
     _reports: list[Action] = field(default_factory=list)
 
-    def keep(self, kept: Kept) -> None:
-        """Know what an earlier run has finished, before its checkpoint is added."""
-        self.kept_outputs.update(kept.inferred)
-        self.kept_scores.update(kept.scored)
-
-    def add(self, checkpoint: Checkpoint) -> Iterable[Pool]:
-        """Open a checkpoint's pools, less what was kept; one that is known already changes nothing."""
+    def add(self, checkpoint: Checkpoint, kept: Kept = NOTHING_KEPT) -> Iterable[Pool]:
+        """Open a checkpoint's pools, less what an earlier run kept; one that is known already changes nothing."""
         if checkpoint.name in self.checkpoints:
             return ()
         self.checkpoints[checkpoint.name] = checkpoint
-        outputs = [part for part in self.kept_outputs if part.checkpoint == checkpoint.name]
-        scores = [part for part in self.kept_scores if part.checkpoint == checkpoint.name]
         pools = self.pools[checkpoint.name] = {
             dataset.name: open_pool(
                 checkpoint,
                 dataset,
                 self.priors.prior(dataset, checkpoint),
-                {part for part in outputs if part.dataset == dataset.name},
-                {part for part in scores if part.dataset == dataset.name},
+                {part for part in kept.inferred if part.dataset == dataset.name},
+                {part for part in kept.scored if part.dataset == dataset.name},
             )
             for dataset in self.datasets
         }

@@ -95,13 +95,14 @@ class _Mean:
         return self.total / self.count if self.count else other
 
 
+@dataclass(slots=True)
 class _Seen:
     """What this run has measured of one dataset with one model size."""
 
-    __slots__ = ("infer", "score", "setup", "start")
-
-    def __init__(self) -> None:
-        self.infer, self.score, self.setup, self.start = _Mean(), _Mean(), _Mean(), _Mean()
+    infer: _Mean = field(default_factory=_Mean)
+    score: _Mean = field(default_factory=_Mean)
+    setup: _Mean = field(default_factory=_Mean)
+    start: _Mean = field(default_factory=_Mean)
 
 
 _NOTHING_SEEN = _Seen()

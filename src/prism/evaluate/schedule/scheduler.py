@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from prism.errors import BadConfigError
@@ -19,7 +20,7 @@ from prism.evaluate.schedule.roster import Desk, Roster
 from prism.evaluate.schedule.score_queue import ScoreQueue
 from prism.evaluate.schedule.standing import Progress, find_bound_s, measure_progress
 from prism.evaluate.schedule.transfers import TransferPolicy
-from prism.evaluate.schedule.trials import KEPT_DATASETS, Checkpoint, Dataset, Part, Trial
+from prism.evaluate.schedule.trials import KEPT_DATASETS, NOTHING_KEPT, Checkpoint, Dataset, Kept, Part, Trial
 
 if TYPE_CHECKING:
     from prism.evaluate.schedule.hardware import Hardware  # reads YAML, which deciding does not need
@@ -64,18 +65,15 @@ class Scheduler:
         priors: Priors,
         config: SchedulerConfig | None = None,
         *,
-        inferred: Iterable[Part] = (),
-        scored: Iterable[Part] = (),
+        kept: Mapping[str, Kept] = MappingProxyType({}),
     ) -> None:
-        """`inferred` and `scored` are the parts that an earlier run left behind; scored ones need not be in both."""
+        """`kept` is what an earlier run has finished of each checkpoint."""
         for dataset in datasets:
             if dataset.samples < 1:
                 raise BadConfigError(f"dataset '{dataset.name}' has no samples; count them before planning")
         self.config = config or SchedulerConfig()
         self.priors = priors
-        self._ledger = Ledger(
-            datasets=tuple(datasets), priors=priors, kept_outputs=set(inferred), kept_scores=set(scored)
-        )
+        self._ledger = Ledger(datasets=tuple(datasets), priors=priors)
         self._roster = Roster()
         self._scores = ScoreQueue()
         self._planner = Planner(
@@ -103,7 +101,7 @@ class Scheduler:
         self._failed_parts: dict[str, int] = {}  # in a row, by dataset
         self._stopped: dict[str, str] = {}  # datasets, and why
         for checkpoint in checkpoints:
-            self._add_checkpoint(checkpoint)
+            self._add_checkpoint(checkpoint, kept.get(checkpoint.name, NOTHING_KEPT))
 
     @property
     def over(self) -> bool:
@@ -161,8 +159,7 @@ class Scheduler:
                 for worker in event.workers:
                     self._lose(worker, blame=False)
             case events.CheckpointAdded():
-                self._ledger.keep(event.kept)
-                self._add_checkpoint(event.checkpoint)
+                self._add_checkpoint(event.checkpoint, event.kept)
             case events.CheckpointLoaded() | events.LoadFailed():
                 self._on_load(event)
             case events.PartInferred():
@@ -172,8 +169,8 @@ class Scheduler:
             case events.ScoreFinished() | events.ScoreFailed():
                 self._on_score(event)
 
-    def _add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        for pool in self._ledger.add(checkpoint):
+    def _add_checkpoint(self, checkpoint: Checkpoint, kept: Kept) -> None:
+        for pool in self._ledger.add(checkpoint, kept):
             for part in sorted(pool.outputs):
                 self._queue_score(pool, part, None)
             if (reason := self._stopped.get(pool.dataset.name)) is not None:

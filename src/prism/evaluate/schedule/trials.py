@@ -86,6 +86,9 @@ class Kept:
     scored: tuple[Part, ...] = ()
 
 
+NOTHING_KEPT = Kept()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Parts of one checkpoint that one worker infers, one after the other, without giving its GPUs back."""
