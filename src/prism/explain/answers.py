@@ -1,4 +1,4 @@
-"""What a model's answer must hold to be believed: a known reason, and quoted lines that can prove it."""
+"""Checks of a model's answer: it must give a known reason and quote lines that can prove it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prism.records.verdict import FAILURE_REASONS
 
 MIN_QUOTE_CHARS = 8
 REASONS = tuple(r for r in FAILURE_REASONS if r != "Unknown")
-# Words of a line that advises its reader instead of reporting a fault: it may be shown, but proves nothing.
+# A line with these words gives advice instead of reporting a fault: it may be shown, but proves nothing.
 _ADDRESSES_READER = re.compile(
     r"\b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:rules?|instructions?|above|previous|prior|everything|all)\b"
     r"|\b(?:you (?:are|must|should|will)|your (?:answer|task|instructions?|reply)|answer (?:with|is|only)|respond "
@@ -29,7 +29,7 @@ _ADDRESSES_READER = re.compile(
     + r")\b",
     re.IGNORECASE,
 )
-# Words of which a line must hold one to prove a reason; where none are listed, any word of trouble will do.
+# A line must contain one of these words to prove the reason; for a reason that is not listed, any trouble word counts.
 _PROOF: Mapping[str, re.Pattern[str]] = {
     reason: re.compile(words, re.IGNORECASE)
     for reason, words in {
@@ -58,12 +58,12 @@ class Answer:
 
 
 def neutralise(text: str) -> str:
-    """A line that cannot close the fence it stands in."""
+    """A line that cannot close the fence around it."""
     return text.replace("<<<", "< < <").replace(">>>", "> > >").replace("\n", " ")
 
 
 def find_answer(text: str) -> dict[str, Any] | None:
-    """The last JSON object in a reply that names a reason; what a model thinks aloud before it does not count."""
+    """The last JSON object in a reply that names a reason; the model's reasoning before it is ignored."""
     text = text.rsplit("</think>", 1)[-1]
     decoder = json.JSONDecoder()
     found: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ def find_answer(text: str) -> dict[str, Any] | None:
 
 
 def can_prove(line: LogLine, reason: str) -> bool:
-    """Whether a line may stand as proof: it reports trouble of that kind, and does not advise its reader."""
+    """Whether a line can prove a reason: it reports a problem of that kind, and is not advice."""
     text = line.text
     if _ADDRESSES_READER.search(text) or is_progress(text):
         return False
@@ -89,7 +89,7 @@ def can_prove(line: LogLine, reason: str) -> bool:
 
 
 def check_answer(text: str, shown: Sequence[LogLine]) -> tuple[Answer | None, str]:
-    """The answer if it is grounded, or why it is not."""
+    """The answer if the log proves it, otherwise why it does not."""
     fields = find_answer(text)
     if fields is None:
         return None, "not JSON"

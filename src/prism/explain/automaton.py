@@ -1,4 +1,4 @@
-"""The scanner's inner loop, compiled; apart, so that small logs never load the compiler."""
+"""The scanner's inner loop, compiled; in a file of its own, so that small logs never load the compiler."""
 
 from __future__ import annotations
 

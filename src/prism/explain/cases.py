@@ -30,7 +30,7 @@ _WORD = re.compile(r"[a-z_]{3,}|[a-z]+(?:[A-Z][a-z]+)+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A failure that was resolved: what its log said and what it was."""
+    """A resolved failure: lines of its log, and its cause."""
 
     text: str
     reason: str
@@ -39,14 +39,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A resolved case and how alike it is (cosine, 0 to 1)."""
+    """A resolved case and its similarity (cosine, 0 to 1)."""
 
     case: Case
     similarity: float
 
     @property
     def is_close(self) -> bool:
-        """Whether it is near enough to answer."""
+        """Whether it is similar enough to give the answer."""
         return self.similarity >= CLOSE
 
 
@@ -73,7 +73,7 @@ class CaseStore:
 
 
 def nearest(store: CaseStore, texts: Iterable[str], count: int = 3) -> list[Neighbour]:
-    """The cases most like these lines, best first; any one line may be what is alike."""
+    """The cases most similar to these lines, best first; one similar line is enough."""
     lines = [t for t in texts if t.strip()][-200:]
     if not store.cases or not lines:
         return []
@@ -115,12 +115,12 @@ def _unit(counts: Mapping[int, float], weights: NDArray[np.float32]) -> NDArray[
 
 
 def is_held_back(case: Case) -> bool:
-    """Whether a case is in the half that no proposer is shown; a hash decides, so that it stays there."""
+    """Whether a case is in the half that rule authors never see; a hash decides, so it stays there."""
     return hashlib.sha256(case.text.encode("utf-8", "replace")).digest()[0] % 2 == 1
 
 
 def shipped_cases(book: RuleBook) -> tuple[Case, ...]:
-    """The examples of the rules are the first resolved cases."""
+    """The examples in the rule files, as resolved cases."""
     return tuple(
         Case(text=r.example, reason=r.reason, note=f"example of rule {r.id}")
         for r in book.rules
@@ -150,7 +150,7 @@ def _case_of(row: str, where: str) -> Case:
 
 
 def append_case(path: Path, case: Case) -> None:
-    """Remember a resolved failure, masked."""
+    """Store a resolved failure with its secrets masked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({"text": mask(case.text), "reason": case.reason, "note": mask(case.note)}) + "\n")

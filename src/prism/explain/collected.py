@@ -1,4 +1,4 @@
-"""What the records of log collectors hold: the message, its traceback, and where it was written."""
+"""Records of log collectors: the message, its traceback, and where it was written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 OPEN, CLOSE = "\x1e", "\x1f"
 _MAX_DEPTH = 3
-_DOCKER = frozenset({"log", "stream", "time", "attrs"})  # docker's json-file driver: the commonest, so read first
+_DOCKER = frozenset({"log", "stream", "time", "attrs"})  # docker's json-file driver: the most common, so tried first
 MESSAGE_KEYS = ("message", "log", "msg", "MESSAGE", "line", "@message", "textPayload", "event", "text", "body")
 _TRACE = (
     "exc_info",
@@ -29,7 +29,7 @@ _HOST = ("hostname", "host", "_HOSTNAME", "node", "node_name", "nodename", "host
 _POD = ("pod_name", "pod", "kubernetes_pod_name", "logStreamName", "replica")
 _TIME = ("time", "timestamp", "@timestamp", "ts", "asctime", "__REALTIME_TIMESTAMP", "datetime", "lastTimestamp")
 _INSIDE = ("kubernetes", "labels", "stream", "jsonPayload", "resource", "record", "extra", "fields", "metadata", "host")
-# Daemons whose word a job cannot put on: journald and syslog write the name, not the message.
+# Daemons that a job cannot imitate: journald and syslog write the name themselves, whatever the message contains.
 SYSTEM_DAEMONS = frozenset(
     {"kernel", "nvidia-fabricmanager", "nv-fabricmanager", "nv-hostengine", "dcgm", "nvidia-persistenced", "systemd",
      "mcelog", "rasdaemon", "opensm", "ipmievd", "irqbalance", "systemd-logind", "systemd-shutdown"}
@@ -115,7 +115,7 @@ def message_of(record: Mapping[str, Any]) -> str | None:
 
 
 def unwrap_record(record: Mapping[str, Any], header: Header, depth: int) -> tuple[Header, str]:
-    """A record's header and text; a message that is JSON itself is unwrapped too."""
+    """A record's header and text; a message that is itself JSON is unwrapped as well."""
     if record.keys() <= _DOCKER and isinstance(text := record.get("log"), str) and text[:1] != "{":
         return replace(header, time_ns=_time_ns(record.get("time")), origin="output"), text
     if record.get("kind") == "Event" and isinstance(record.get("involvedObject"), dict):
@@ -147,7 +147,7 @@ def _levelled(record: Mapping[str, Any], text: str) -> str:
 
 
 def _traces_of(record: Mapping[str, Any]) -> list[str]:
-    """Tracebacks beside the message: text, a list of lines, or an error with a class and a message."""
+    """Tracebacks in other fields than the message: text, a list of lines, or an error with a class and a message."""
     found: list[str] = []
     if record.keys().isdisjoint(_TRACE):
         return found
@@ -234,7 +234,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _time_ns(value: Any) -> int | None:
-    """Nanoseconds since 1970 from a stamp, or from a number whose size tells its unit."""
+    """Nanoseconds since 1970 from a time stamp, or from a number whose magnitude shows its unit."""
     if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
         try:
             moment = datetime.fromisoformat(value.strip().replace(",", ".").replace("Z", "+00:00")[:35])

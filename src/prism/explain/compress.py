@@ -19,7 +19,7 @@ _ORIENTATION = ("Traceback (most recent call last)", CAUSE_MARK, HANDLING_MARK)
 
 
 def compress(job: JobLog, hits: list[Hit], book: RuleBook, routine: Container[str] = frozenset()) -> list[LogLine]:
-    """The lines worth reading: every kind of evidence once, with its innermost frames; the rest is dropped.
+    """The relevant lines: every kind of evidence once, with its innermost frames; the rest is dropped.
 
     Lines are of one kind if they differ only in numbers, whichever rank printed them.
     """
@@ -39,7 +39,7 @@ def compress(job: JobLog, hits: list[Hit], book: RuleBook, routine: Container[st
 
 
 def _may_matter(line: LogLine, book: RuleBook, routine: Container[str]) -> bool:
-    """A line with a trigger word that nothing explains: kept, unless healthy runs print it too."""
+    """A line with a trigger word that no rule explains: kept, unless healthy runs print it too."""
     text = line.text
     if not has_trouble(text):
         return False
@@ -49,7 +49,7 @@ def _may_matter(line: LogLine, book: RuleBook, routine: Container[str]) -> bool:
 
 
 def _frames_of(job: JobLog, hits: list[Hit]) -> set[int]:
-    """Orders of the frames, and their code lines, that stand nearest above each exception."""
+    """Positions of the frames, and their code lines, that come last before each exception."""
     chosen: set[int] = set()
     for hit in hits:
         frames = 0

@@ -1,4 +1,4 @@
-"""The tiers in order, cheapest first: rules, ranks, resolved cases, and, where there is one, an agent."""
+"""The tiers in order, cheapest first: rules, ranks, resolved cases, and an agent if one is configured."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from prism.explain.rules import LAYERS, RuleBook, shipped_rules
 from prism.explain.secrets import mask
 from prism.records.verdict import CATEGORY_OF_REASON, NO_FAILURE, Action, EvidenceLine, Verdict
 
-LAST_LINES = 40  # that an adviser is always shown
+LAST_LINES = 40  # of the log; an agent always gets them
 MAX_EVIDENCE = 12
 ONCE = "it failed before its first step: restart once; if it fails again, stop and page"
 _ENDS_SILENTLY = "the log tells no trouble and not how the run ended: its exit code or the kernel log of its host would"
 MAX_EVIDENCE_CHARS = 600
-# How sure a verdict is that rests on each layer; checked against the scoreboard in benchmarks/explain.py.
+# The confidence of a verdict by the layer of its root cause; checked against the scoreboard in benchmarks/explain.py.
 CONFIDENCE = {
     "hardware": 0.97,
     "cause": 0.93,
@@ -32,12 +32,12 @@ CONFIDENCE = {
     "wrapper": 0.0,
 }
 RIVAL_PENALTY = 0.1
-HEARSAY_CONFIDENCE = 0.3  # of what only the job's own output says about a host
+HEARSAY_CONFIDENCE = 0.3  # of a claim about a host that only the job's own output contains
 RETRIEVAL_CONFIDENCE = 0.5
 
 
 class Adviser(Protocol):
-    """A last tier that is asked when the others do not know; it must cite lines that exist."""
+    """The last tier, used if the others have no answer; it must cite lines that exist."""
 
     def advise(self, lines: list[LogLine], neighbours: list[Neighbour]) -> Verdict | None:
         """A verdict grounded in `lines`, or None."""
@@ -76,7 +76,7 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
     elif root is not None:
         verdict = _verdict_of(job, hits, root, know.rules)
     else:
-        # What is known to explain nothing (a launcher's closing lines) is like any case that ended the same way.
+        # Lines that explain nothing, such as a launcher's last lines, resemble every case that ended the same way.
         wrappers = {h.line.text for h in hits}
         neighbours = nearest(know.cases, [ln.text for ln in kept if ln.text not in wrappers])
         verdict = _unknown(job, kept, neighbours, know.rules)
@@ -91,11 +91,11 @@ def diagnose(job: JobLog, knowledge: Knowledge | None = None) -> Diagnosis:
 def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verdict:
     suspect = find_suspect(job, hits, root)
     reason = root.reason
-    # A rank that went without a word in the middle of training was taken away: its process or its node is gone.
+    # A rank that stops in the middle of training without a message has lost its process or its node.
     if suspect.vanished and job.saw_progress and root.depth < EXCEPTION_DEPTH:
         reason = "NodeFailure"
     action, mitigation = _advice_of(root, reason, book)
-    # What the job itself printed about a host is a reason to look, not to take the host out of use.
+    # If only the job itself printed something about a host, the host should be checked, not isolated.
     hearsay = reason == root.reason and blames_host(root, book) and not may_isolate(root, hits)
     action = decide(action, reason, job)
     action = "restart" if hearsay and action == "isolate_and_restart" else action
@@ -115,7 +115,7 @@ def _verdict_of(job: JobLog, hits: list[Hit], root: Hit, book: RuleBook) -> Verd
 
 
 def _with_last_lines(kept: list[LogLine], job: JobLog) -> list[LogLine]:
-    """The lines worth reading, and the last ones of the job, which often say most where no rule knows them."""
+    """The relevant lines and the job's last ones, which are often the most useful if no rule matches."""
     last = job.lines[-LAST_LINES:]
     known = {(line.file, line.line, line.text) for line in last}
     return [*(line for line in kept if (line.file, line.line, line.text) not in known), *last]
@@ -137,12 +137,12 @@ def _no_failure(job: JobLog, finish: Finish, book: RuleBook) -> Verdict:
 
 
 def decide(action: Action, reason: str, job: JobLog) -> Action:
-    """The action for this job: an unknown failure is tried again if training had begun."""
+    """The action for this job: after an unknown failure it is restarted if training had begun."""
     return "restart" if reason == "Unknown" and job.saw_progress else action
 
 
 def _note_attempts(action: Action, job: JobLog) -> tuple[str, ...]:
-    """How often to try again: a job that never trained shows no sign yet that a restart helps."""
+    """How often to restart: for a job that never trained, nothing suggests that a restart helps."""
     return (ONCE,) if action == "restart" and job.died_before_first_step else ()
 
 
@@ -166,7 +166,7 @@ def _confidence(hits: list[Hit], root: Hit) -> float:
 
 
 def _evidence(job: JobLog, hits: list[Hit], root: Hit) -> tuple[EvidenceLine, ...]:
-    """The root's line first, the frame above it, then the first line of each other thing that was said."""
+    """The line of the root cause, the frame above it, then the first line of every other kind of evidence."""
     chosen = [root.line]
     before = [
         line
@@ -184,20 +184,20 @@ def _evidence(job: JobLog, hits: list[Hit], root: Hit) -> tuple[EvidenceLine, ..
 
 
 def as_evidence(line: LogLine, *, with_file: bool) -> EvidenceLine:
-    """A line as it may be shown: masked and of bounded length."""
+    """A line for display: masked and of bounded length."""
     text = mask(line.text)
     text = text if len(text) <= MAX_EVIDENCE_CHARS else text[:MAX_EVIDENCE_CHARS] + " ..."
     return EvidenceLine(line=line.line, text=text, file=line.file if with_file else None, origin=_origin_of(line))
 
 
 def _origin_of(line: LogLine) -> str:
-    """Who wrote a line, as far as it is proven: what the job's own output claims to be the kernel is not."""
+    """Who wrote a line, as far as that is proven; a job's own output may pretend to be the kernel's."""
     claimed = line.writer in ("kernel", "scheduler") and not line.trusted
     return "application" if claimed else line.writer
 
 
 def _unknown(job: JobLog, kept: list[LogLine], neighbours: list[Neighbour], book: RuleBook) -> Verdict:
-    """No rule knew it: the nearest resolved case answers if it is near enough, else nothing is claimed."""
+    """If no rule matched: the cause of the nearest resolved case if it is similar enough, otherwise unknown."""
     best = neighbours[0] if neighbours and neighbours[0].is_close else None
     reason = best.case.reason if best is not None else "Unknown"
     advice = book.advice[reason]

@@ -36,7 +36,7 @@ def is_wrapped(beginning: bytes) -> bool:
 
 @dataclass(slots=True)
 class Unwrapper:
-    """Turns wrapped bytes into lines with headers; what is not JSON passes as it is."""
+    """Turns wrapped bytes into lines with headers; anything that is not JSON stays unchanged."""
 
     line: int = 0
     _rest: bytes = b""
@@ -47,7 +47,7 @@ class Unwrapper:
     def feed(self, chunk: bytes) -> bytes:
         """The lines of the records that `chunk` completes."""
         if self._is_document is None:
-            # A document is spread over lines; records stand on one line each.
+            # A document spans many lines; a record is one line.
             first = (self._rest + chunk).lstrip(b"\xef\xbb\xbf \t\r\n")
             self._is_document = first[:1] == b"[" or first.split(b"\n", 1)[0].strip() in (b"{", b"[")
         if self._is_document:
@@ -61,7 +61,7 @@ class Unwrapper:
         return self._lines(data[:end])
 
     def finish(self) -> bytes:
-        """What is left when the log ends: its last line, or the whole document."""
+        """The rest at the end of the log: its last line, or the whole document."""
         if self._is_document:
             data = b"".join(self._document)
             self._document = []
@@ -71,7 +71,7 @@ class Unwrapper:
                 records = None
             if records is None:
                 self._is_document = False
-                return self._lines(data)  # Not a document that we know: its lines are read as they are.
+                return self._lines(data)  # Not a known kind of document: its lines are read unchanged.
             return b"".join(self._wrapped(record, number) for number, record in enumerate(records, start=1))
         rest, self._rest = self._rest, b""
         return self._lines(rest)

@@ -1,4 +1,4 @@
-"""Recognise exception lines, and say which of the reasons an exception's class stands for."""
+"""Recognise exception lines, and map the class of an exception to a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 from prism.records.verdict import CATEGORY_OF_REASON
 
-# Classes of libraries whose name alone does not lead to a reason, or leads to the wrong one.
+# Classes of libraries whose name alone gives no reason, or the wrong one.
 _KNOWN: dict[str, str] = {
     "ModuleNotFoundError": "ImportError", "UnboundLocalError": "NameError", "JSONDecodeError": "ValueError",
     "ValidationError": "ValueError", "OutOfMemoryError": "OutOfMemoryError", "MemoryError": "OutOfMemoryError",
@@ -44,7 +44,7 @@ _KNOWN: dict[str, str] = {
     "OfflineModeIsEnabled": "ConnectionError", "LocalEntryNotFoundError": "ConnectionError",
 }  # fmt: skip
 _SHARED_NAMES = frozenset({"error", "Error", "ClientError", "LZMAError"})  # of classes that many packages have
-# Packages whose exceptions mean one thing whatever they are called, by the beginning of their dotted names.
+# Packages of which all exceptions mean the same, by the beginning of their dotted names.
 _OF_PACKAGE = (
     ("botocore.", "S3StorageError"), ("boto3.", "S3StorageError"), ("s3transfer.", "S3StorageError"),
     ("urllib3.", "ConnectionError"), ("requests.", "ConnectionError"), ("httpx.", "ConnectionError"),
@@ -53,12 +53,12 @@ _OF_PACKAGE = (
     ("struct.", "ValueError"), ("re.", "ValueError"), ("regex.", "ValueError"), ("binascii.", "ValueError"),
     ("zlib.", "DatasetLoadingError"), ("_lzma.", "DatasetLoadingError"), ("polars.", "ValueError"),
 )  # fmt: skip
-# What else a class name may tell, in order.
+# Other parts of a class name that give a reason, in order of priority.
 _PARTS = (("timeout", "ConnectionError"), ("connect", "ConnectionError"), ("notfound", "FileNotFoundError"),
           ("permission", "PermissionError"), ("argument", "ArgumentError"), ("option", "ArgumentError"),
           ("validation", "ValueError"), ("config", "ValueError"), ("checkpoint", "ModelLoadingError"),
           ("dataset", "DatasetLoadingError"), ("import", "ImportError"), ("parse", "SyntaxError"))  # fmt: skip
-# Classes that only pass on what another one said.
+# Classes that only pass on another exception.
 PASSED_ON = frozenset({"ChildFailedError", "RayTaskError", "RemoteError", "ProcessRaisedException",
                        "TrainingFailedError", "SIGTERMException",
                        "DatasetGenerationError", "Empty", "KeyboardInterrupt", "SystemExit", "SignalException",
@@ -80,7 +80,7 @@ _INLINE = re.compile(
 _BARE = re.compile(
     r"(?:^|[\s:('\"])((?:Assertion|Attribute|Value|Type|Key|Index|Name|Import|ModuleNotFound|Runtime|ZeroDivision|Permission|FileNotFound|Syntax|OS|Connection)Error)\b"
 )
-# Python ends a traceback with the class's dotted name, whatever its last part ends in.
+# Python ends a traceback with the dotted name of the class, which may have any ending.
 _AFTER_FRAMES = re.compile(r"^((?:[A-Za-z_]\w*\.)*)_{0,2}([A-Z]\w+)(?:: |:?$)")
 _CODE = ("raise ", "except", "File ", "#", "from ", "import ", "class ", "def ")
 CAUSE_MARK = "direct cause of the following exception"
@@ -88,7 +88,7 @@ HANDLING_MARK = "During handling of the above exception"
 
 
 def exception_on(text: str) -> str | None:
-    """The exception class that a line reports, or None; the innermost where one class names another."""
+    """The exception class that a line reports, or None; if one class names another, the innermost."""
     match = _AT_START.match(text)
     if match and (match.group(1)[0].isupper() or "." in text.split(":")[0]):
         return match.group(2) or match.group(1)
@@ -102,13 +102,13 @@ def exception_on(text: str) -> str | None:
 
 
 def exception_below(text: str) -> str | None:
-    """The class on the line below a traceback's last frame, also where its name does not say that it is one."""
+    """The class on the line below a traceback's last frame, even if its name does not look like an exception's."""
     match = _AFTER_FRAMES.match(text)
     return match.group(2) if match and (match.group(1) or match.group(2) in _KNOWN) else None
 
 
 def reason_on(text: str, name: str) -> str | None:
-    """The reason that the class on this line stands for; where its name leaves it open, its package decides."""
+    """The reason for the class on this line; if its name gives none, its package decides."""
     if name in _SHARED_NAMES or (name not in _KNOWN and not hasattr(builtins, name)):
         for package, reason in _OF_PACKAGE:
             if text.startswith(package) and not (name.endswith("TypeError") or name in PASSED_ON):
@@ -117,19 +117,19 @@ def reason_on(text: str, name: str) -> str | None:
 
 
 def is_known_class(name: str) -> bool:
-    """Whether a class leads to its reason by more than being an exception."""
+    """Whether the class itself gives the reason, and not only the fact that it is an exception."""
     return name in _KNOWN or hasattr(builtins, name) or reason_of(name) != "RuntimeError"
 
 
 def starts_with_exception(text: str) -> bool:
-    """Whether the line begins as Python ends a traceback; such a line is never routine."""
+    """Whether the line looks like the last line of a Python traceback, which is never routine."""
     match = _AT_START.match(text)
     return match is not None and match.group(1)[0].isupper() and reason_of(match.group(1)) is not None
 
 
 @cache
 def reason_of(name: str) -> str | None:
-    """The reason that an exception class stands for: itself, its built-in ancestors, or what its name ends in."""
+    """The reason for an exception class: from its own name, its built-in base classes, or the end of its name."""
     if name in PASSED_ON or name.endswith("Warning"):
         return None
     if name in _KNOWN:

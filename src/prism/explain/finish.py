@@ -1,4 +1,4 @@
-"""Runs that did not fail: how programs and launchers say that they came to their end, and when to believe it."""
+"""Runs that did not fail: how programs and launchers report a regular end, and when to believe it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prism.explain.triggers import has_trouble, is_progress
 SAID_CONFIDENCE, REACHED_CONFIDENCE, SILENT_CONFIDENCE = 0.95, 0.9, 0.5
 LAST_LINES = 12  # an unknown error among these lines means that the run may not have ended well
 MIN_SILENT_PROGRESS = 5
-LEVEL_SHARE = 0.98  # of the most progress lines in any file, that each other one must have
-# What programs, trainers, launchers and schedulers print last when all went well.
+LEVEL_SHARE = 0.98  # the share of the progress lines of the longest file that every other file must have
+# What programs, trainers, launchers and schedulers print last after a regular end.
 _SAID = re.compile(
     r"\btrain_runtime\b|`?Trainer\.(?:fit|test|validate|predict)`? stopped: .{0,40}reached|\[after training is done\]"
     r"|\btrain(?:ing|er)? (?:run |job |has |is |was )*(?:successfully )?(?:completed?|finished|done)\b(?! (?:with"
@@ -44,14 +44,14 @@ _OF_TOTAL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """That a run came to its end, how sure that is, and the lines that say so."""
+    """A regular end of a run: how certain it is, and the lines that show it."""
 
     confidence: float
     lines: tuple[LogLine, ...]
 
 
 def find_finish(job: JobLog, hits: list[Hit], book: RuleBook) -> Finish | None:
-    """How the run ended if it ended well; None if it failed, or if nothing tells."""
+    """How the run ended if it did not fail; None if it failed, or if nothing shows how it ended."""
     by_file: dict[str, list[tuple[int, LogLine]]] = defaultdict(list)
     for order, line in enumerate(job.lines):
         by_file[line.file].append((order, line))
@@ -60,7 +60,7 @@ def find_finish(job: JobLog, hits: list[Hit], book: RuleBook) -> Finish | None:
     for hit in hits:
         end = ends[hit.line.file]
         if said_so and hit.line.trusted and hit.line.writer == "kernel":
-            continue  # A host may be faulty and the run done all the same.
+            continue  # The run may be complete although a host is faulty.
         if hit.line.trusted or end is None or not _is_past(hit, end, by_file[hit.line.file], book):
             return None
     said = [end for end in ends.values() if end is not None]
@@ -74,7 +74,7 @@ def find_finish(job: JobLog, hits: list[Hit], book: RuleBook) -> Finish | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """The line that says that a file's process came to its end: in words, or by reaching its last step."""
+    """The line that shows the regular end of a file's process: a message, or its last step."""
 
     order: int
     line: LogLine
@@ -98,8 +98,8 @@ def _end_of_file(lines: list[tuple[int, LogLine]], num_progress: int) -> _End | 
 def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]], book: RuleBook) -> bool:
     """Whether the run came to its end after this hit.
 
-    Steps after it show that it was survived. Without them, only what is no exception is past when the program says
-    that it is done: some programs catch an exception and say so all the same.
+    Later steps show that the run survived it. Without them, a hit that is no exception is over once the program says
+    that it is done: some programs catch an exception and then report success.
     """
     hearsay = not (hit.raised or hit.line.trusted) and blames_host(hit, book)
     if end.said and hit.order < end.order and (hit.depth < EXCEPTION_DEPTH or hearsay):
@@ -111,7 +111,7 @@ def _is_past(hit: Hit, end: _End, lines: list[tuple[int, LogLine]], book: RuleBo
 
 
 def _silent_finish(job: JobLog, by_file: dict[str, list[tuple[int, LogLine]]], book: RuleBook) -> Finish | None:
-    """A run that took steps, of which nothing tells any trouble, and of which no total is left undone."""
+    """A run that took steps, shows no problem, and reached the total of every progress bar."""
     if not job.saw_progress or max(job.progress.values()) < MIN_SILENT_PROGRESS:
         return None
     if not all(_ran_along(job, file, lines, book) for file, lines in by_file.items()):
@@ -121,17 +121,17 @@ def _silent_finish(job: JobLog, by_file: dict[str, list[tuple[int, LogLine]]], b
 
 
 def _ran_along(job: JobLog, file: str, lines: list[tuple[int, LogLine]], book: RuleBook) -> bool:
-    """Whether a file that tells no end went as far as the others, without trouble and with no total left undone."""
+    """Whether a file without a final message got as far as the others, shows no problem and reached all its totals."""
     count, most = job.progress[file], max(job.progress.values())
     if 0 < count < LEVEL_SHARE * most:
-        return False  # It stops earlier than the others: its process is gone, or its log is cut.
+        return False  # It ends before the others: its process died, or its log was cut.
     last = [line for _, line in lines[-LAST_LINES:] if is_progress(line.text)][-1:]
     undone = any(done != total for line in last for done, total in _OF_TOTAL.findall(line.text))
     return not undone and _is_quiet(lines, book)
 
 
 def _is_quiet(lines: list[tuple[int, LogLine]], book: RuleBook) -> bool:
-    """Whether the last lines of a file hold no word of trouble but what healthy runs print too."""
+    """Whether the last lines of a file contain no trouble word except in lines that healthy runs print too."""
     return not any(
         has_trouble(line.text) and not book.is_routine(line.text) and not is_progress(line.text)
         for _, line in lines[-LAST_LINES:]

@@ -1,4 +1,4 @@
-"""Diagnose a log that is still growing: each part is read once, and a verdict is given when the job falls silent."""
+"""Diagnose a log that is still growing: each part is read once, and the verdict comes when no more lines arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prism.explain.triggers import TROUBLE_WORDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowConfig:
-    """How often to look, and how long without a new byte means that the job has ended."""
+    """How often to check the file, and after how long without a new byte the job counts as ended."""
 
     poll_s: float = 0.5
     quiet_s: float = 30.0
@@ -26,7 +26,7 @@ class FollowConfig:
 
 @dataclass(slots=True)
 class GrowingLog:
-    """One file read as it grows; what is kept stays bounded however long it runs."""
+    """One file, read as it grows; memory stays bounded however long that takes."""
 
     source: LogSource
     words: tuple[str, ...] = TROUBLE_WORDS
@@ -37,11 +37,11 @@ class GrowingLog:
     _unwrapper: Unwrapper | None = None
 
     def read_on(self) -> int:
-        """Take in what was written since the last call; returns how many bytes that was."""
+        """Read what was written since the last call; returns the number of bytes."""
         path = Path(self.source.path)
         size = path.stat().st_size if path.exists() else 0
         if size < self.offset:
-            self.offset, self._rest = 0, b""  # The file was replaced: begin again, keep what was seen.
+            self.offset, self._rest = 0, b""  # The file was replaced: begin at its start, and keep earlier lines.
         grown = 0
         with path.open("rb") as stream:
             stream.seek(self.offset)
@@ -81,7 +81,7 @@ class GrowingLog:
 def follow(
     place: str, config: FollowConfig, knowledge: Knowledge | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Diagnosis]:
-    """Verdicts on a growing log: one each time that the answer changes, and one when it has fallen silent."""
+    """Verdicts on a growing log: one each time the answer changes, and one when no more lines arrive."""
     words = trigger_words(knowledge.rules if knowledge is not None else None)
     logs = [GrowingLog(source, words) for source in find_logs(place)]
     last_growth = clock()
@@ -107,7 +107,7 @@ def follow(
 
 
 def _read_stream(log: GrowingLog) -> int:
-    """Whatever the pipe holds now; waits for the first byte, 0 at its end."""
+    """The bytes that the pipe holds now; waits for the first one; empty at the end."""
     chunk = os.read(0, CHUNK_BYTES)
     log.feed(chunk)
     log.offset += len(chunk)

@@ -1,4 +1,4 @@
-"""What the frames of a traceback say: whose file could not be read, whose peer is gone, what a cut traceback was in."""
+"""What the frames of a traceback show: which kind of file failed, whether a peer is lost, where a cut traceback was."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ _LOADS_MODEL = re.compile(
     r", in \w*(?:load_(?:checkpoint|model|state|weights?|pretrained|ckpt)|from_pretrained)", re.IGNORECASE
 )
 _LOADS_DATA = re.compile(r"[/\\]data[/\\][^/\\]+\.py|dataset\w*\.py|[/\\]datasets[/\\]|, in \w*dataset", re.IGNORECASE)
-# A file that cannot be had or decoded is a model's or a dataset's; the frames say whose.
+# If a file cannot be fetched or decoded, the frames show whether it belongs to a model or to a dataset.
 _UNREADABLE = frozenset(
     {"JSONDecodeError", "UnicodeDecodeError", "UnpicklingError", "EOFError", "BadZipFile", "ReadError"}
     | {"OfflineModeIsEnabled", "LocalEntryNotFoundError"}
 )
-# Workers hand tensors to their reader through sockets: one that is gone shows there as a broken connection.
+# Data loader workers pass tensors through sockets, so a dead worker appears as a broken connection.
 _READS_WORKERS = re.compile(r"torch[/\\]utils[/\\]data[/\\]_utils|torch[/\\]multiprocessing[/\\]reductions")
-# An exception raised inside a collective says that a peer is gone or late, not what is wrong with this rank.
+# An exception raised inside a collective means that a peer is lost or late, not that this rank is faulty.
 _IN_COLLECTIVE = re.compile(
     r"torch[/\\]distributed[/\\](?:distributed_c10d|c10d_logger|_functional_collectives|algorithms[/\\]join)\.py"
 )
 _VICTIMS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistError", "TimeoutError", "EOFError"})
-# Whose frames stand innermost tells what failed, where the log was cut before the exception's own line.
+# If the log was cut before the line of the exception, the package of the innermost frames shows what failed.
 _FRAME_REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), reason)
     for pattern, reason in (
@@ -46,13 +46,13 @@ _TELLS_OF_PEERS = re.compile(
 
 
 def is_victim(exception: str | None, text: str, frames: list[str]) -> bool:
-    """Whether an exception was raised inside a collective and tells of a peer."""
+    """Whether an exception was raised inside a collective and therefore concerns a peer."""
     in_collective = any(_IN_COLLECTIVE.search(frame) for frame in frames[-2:])
     return in_collective and exception in _VICTIMS and _TELLS_OF_PEERS.search(text) is not None
 
 
 def place_reason(exception: str | None, frames: list[str], *, bare: bool) -> str | None:
-    """The reason that frames give an exception whose words give none; `bare` is an assertion without a message."""
+    """The reason from the frames, if the message gives none; `bare` is an assertion without a message."""
     if bare and frames and _LOADS_MODEL.search(frames[-1]):
         return "ModelLoadingError"
     if exception in _HUNG_UP and any(_READS_WORKERS.search(frame) for frame in frames[-6:]):
@@ -68,7 +68,7 @@ def place_reason(exception: str | None, frames: list[str], *, bare: bool) -> str
 
 
 def reason_of_frames(frames: list[str]) -> str | None:
-    """What failed, by whose frames stand innermost."""
+    """What failed, by the package of the innermost frames."""
     for frame in reversed(frames[-8:]):
         for pattern, reason in _FRAME_REASONS:
             if pattern.search(frame):

@@ -1,4 +1,4 @@
-"""Find the lines that say something about the failure, and fold exceptions that only pass on others."""
+"""Find the lines that are evidence for a failure, and drop exceptions that only pass on others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prism.records.verdict import CATEGORY_OF_REASON
 EXCEPTION_DEPTH = LAYERS.index("exception")
 SYMPTOM_DEPTH = LAYERS.index("symptom")
 FAMILIAR_DEPTH = LAYERS.index("exit")
-HEARSAY_DEPTH = LAYERS.index("wrapper")  # what a job prints about hosts, beside anything else
+HEARSAY_DEPTH = LAYERS.index("wrapper")  # the rank of a job's own claims about hosts among other evidence
 _FRAME = re.compile(
     r"^\s*(?:[│└┌╭╰❱]|-{2,}> \d+|-> \d+|\d{1,5} {2,}(?:raise|assert|except|return|if|elif|with|for|f?[\"'])"
     r'|File ".*?", line \d+|frame #\d+:|#\d+\s+0x|\[\w+\] \*\*\* |at \S+\(\S+:\d+\))'
@@ -36,7 +36,7 @@ _SOURCE = re.compile(
     r"^\s*(?:raise\b|assert\b.*[^:]$|except\b|return\b|with\b|for\b|if\b|elif\b|while\b|def\b|class\b|from\b|import\b"
     r"|[~^ ]+$|\w[\w.\[\]'\"]* = |[\w.]+\(.*\)?$|#)"
 )
-# Classes that name the mistake themselves: whatever word stands in their message is only quoted there.
+# Classes that name the mistake themselves: words in their messages are only quotations.
 _SELF_TOLD = frozenset(
     {"AttributeError", "ImportError", "IndentationError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError",
      "SyntaxError", "UnboundLocalError", "ZeroDivisionError"}
@@ -45,16 +45,16 @@ MAX_FRAMES = 40
 SNIPPET_LINES = 40
 TOLD_WITHIN = 4  # lines after an exception that still belong to its message
 _TELLS_ON = ("Last error:", "what():", "CUDA error", "HIP error", "Cuda failure")
-# Look-ups that are tried and then told in better words: there the later exception is the answer.
+# Failed look-ups that a later exception reports with a clearer message: the later exception is the answer.
 _LOOKUPS = frozenset(
     {"KeyError", "IndexError", "AttributeError", "TypeError", "ValueError", "NameError", "RuntimeError"}
 )
 EXPLAINS_WITHIN_LINES = 60
-# Launchers copy stdout and stderr apart, so that a last exception may stand before the last steps of its own rank.
+# Launchers copy stdout and stderr separately, so a last exception may come before the last steps of its own rank.
 SURVIVED_SHARE = 0.05
-SURVIVED_PER_RANK = 3  # progress lines per rank after a message that show that it was not the end
+SURVIVED_PER_RANK = 3  # so many progress lines per rank after a message show that the run survived it
 _NO_CLASS = frozenset({"NVLinkError", "ECCError", "NodeFailure", "NetworkError", "S3StorageError", "NCCLTimeoutError"})
-# Errors of a program that no fault of a host leads to: beside them, a fault told in the job's output is a quotation.
+# Program errors that no host fault causes: next to them, a host fault in the job's own output is a quotation.
 _OF_PROGRAM = frozenset(
     {reason for reason, category in CATEGORY_OF_REASON.items() if category == "script" and reason != "OSError"}
     | {"AttributeError", "AssertionError", "ValueError", "ZeroDivisionError", "RuntimeError", "DatasetLoadingError"}
@@ -63,10 +63,10 @@ _OF_PROGRAM = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A line that is evidence for a reason; `order` is its place among the kept lines.
+    """A line that is evidence for a reason; `order` is its position among the kept lines.
 
-    `raised` says that it stands in an exception's message below a traceback, `reported` that an exception, a runtime's
-    logger or a launcher speaks, rather than the program's own prints.
+    `raised` means that it belongs to an exception's message below a traceback, `reported` that an exception, a runtime
+    logger or a launcher wrote it, not the program's own prints.
     """
 
     line: LogLine
@@ -80,7 +80,7 @@ class Hit:
 
 
 def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()) -> list[Hit]:
-    """Every line that a rule claims or that reports an exception, less what the job survived or healthy runs print.
+    """Lines that a rule matches or that report an exception, unless the job survived them or healthy runs print them.
 
     `routine` holds templates learned from healthy runs of the same job family.
     """
@@ -92,14 +92,14 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
     book.prepare(text for line in job.lines if line.hit for text in (line.text, strip_level(line.text)))
     hits: list[Hit] = []
     survived: Counter[str] = Counter()
-    # What somebody cut out of a log shows neither steps nor the traceback above its exception.
+    # An excerpt of a log shows neither steps nor the traceback above its exception.
     is_snippet = job.num_lines <= SNIPPET_LINES and not job.saw_progress
     for (file, _), lines in lines_by_source.items():
         limit = SURVIVED_PER_RANK * len(ranks_of_file[file])
         found = _hits_of_voice(lines, book, routine, is_snippet=is_snippet)
         found = _fold_chains(_without_strangers(found), lines)
         alone = len(ranks_of_file[file]) == 1
-        # In an interleaved log the others' progress says nothing about this rank: its own last lines must show some.
+        # In an interleaved log, progress of other ranks says nothing about this one: its own last lines must show some.
         went_on = -1 if alone or not found else max((o for o, ln in lines.items() if is_progress(ln.text)), default=-1)
         for hit in found:
             if (alone or hit.order < went_on) and _survived(hit, job.progress[file], limit):
@@ -111,16 +111,16 @@ def find_hits(job: JobLog, book: RuleBook, routine: Container[str] = frozenset()
 
 
 def blames_host(hit: Hit, book: RuleBook) -> bool:
-    """Whether to believe this hit means to take a host out of use."""
+    """Whether this hit, if true, means that a host must be isolated."""
     action = hit.rule.action if hit.rule is not None else None
     return (action or book.advice[hit.reason].action) == "isolate_and_restart"
 
 
 def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
-    """What a job prints about hosts counts last, and not at all beside an error of the program itself."""
+    """A job's own claims about hosts count least, and not at all next to an error of the program itself."""
     found = {h.reason for h in hits if h.depth >= EXCEPTION_DEPTH}
     of_program = bool(found & _OF_PROGRAM)
-    # A runtime that warns of the network may well end in a plain RuntimeError of its own.
+    # A runtime that warns of the network often ends with a plain RuntimeError.
     beside_runtime = bool(found & (_OF_PROGRAM - {"RuntimeError"}))
     out = []
     for hit in hits:
@@ -133,7 +133,7 @@ def _weigh_writers(hits: list[Hit], book: RuleBook) -> list[Hit]:
 
 
 def _demote_familiar(hits: list[Hit], survived: Counter[str]) -> list[Hit]:
-    """What the job printed before and lived through explains its death only if nothing else does."""
+    """A message that the job printed earlier and survived explains its failure only if nothing else does."""
     if not survived:
         return hits
     return [
@@ -161,7 +161,7 @@ def _hits_of_voice(
             continue
         if (after_frame and text[:1] == " ") or ((after_frame or text[:4] == "    ") and _SOURCE.match(text)):
             rule = book.claim(text.strip()) if text.lstrip().startswith("assert ") else None
-            if rule is not None and rule.explains:  # The failed condition itself may name the cause: a missing file.
+            if rule is not None and rule.explains:  # The failed condition may name the cause, such as a missing file.
                 hits.append(Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule))
             continue
         after_frame = False
@@ -181,7 +181,7 @@ def _hits_of_voice(
 
 
 def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
-    """The last traceback of a log that ends before its exception: whose frames stand innermost says what failed."""
+    """The last traceback of a log that ends before its exception: the innermost frames show what failed."""
     last = max(lines)
     if not frames or not (_FRAME.match(lines[last].text) or lines[last].text[:2] == "  "):
         return []
@@ -190,7 +190,7 @@ def _cut_traceback(lines: dict[int, LogLine], frames: list[str]) -> list[Hit]:
 
 
 def _placed(hit: Hit, frames: list[str]) -> Hit:
-    """The hit, with the reason that its place in the program gives it where its words give none."""
+    """The hit; if its message gives no reason, with the reason from its place in the program."""
     if hit.depth == EXCEPTION_DEPTH and is_victim(hit.exception, hit.line.text, frames):
         reason = "NCCLRemoteError" if hit.reason == "RuntimeError" else hit.reason
         return replace(hit, depth=SYMPTOM_DEPTH, reason=reason)
@@ -199,7 +199,7 @@ def _placed(hit: Hit, frames: list[str]) -> Hit:
 
 
 def _hit_of(line: LogLine, order: int, book: RuleBook, named: str | None) -> Hit | None:
-    """What one line is evidence for; `named` is the class that it names by its place below a traceback."""
+    """What one line is evidence for; `named` is the class that it names because it follows a traceback."""
     text = line.text
     bare = strip_level(text)
     if text.lstrip().startswith(("raise ", "warnings.warn", "except ")):
@@ -208,13 +208,13 @@ def _hit_of(line: LogLine, order: int, book: RuleBook, named: str | None) -> Hit
     if not starts_with_exception(bare) and book.is_routine(text):
         if rule is None or not rule.explains:
             return None
-        # A warning is no failure, but may say why one follows; it is dropped again if none does.
+        # A warning is no failure, but may explain a later one; it is dropped if none follows.
         return Hit(line=line, order=order, reason=rule.reason, depth=rule.depth, rule=rule)
     name = exception_on(bare) or named
     reason = reason_on(bare, name) if name is not None else None
     if reason in _NO_CLASS and not starts_with_exception(bare):
         reason = (
-            None  # Our own names for faults of machines are no classes: where one is mentioned, nothing was raised.
+            None  # Our names for hardware faults are no exception classes: a line that mentions one raised nothing.
         )
     self_told = name in _SELF_TOLD and starts_with_exception(bare)
     if reason is not None and (rule is None or _yields(rule) or (self_told and rule.reason != reason)):
@@ -225,19 +225,19 @@ def _hit_of(line: LogLine, order: int, book: RuleBook, named: str | None) -> Hit
 
 
 def _yields(rule: Rule) -> bool:
-    """Whether the class that the line itself names is a better answer than this rule's reading of its words."""
+    """Whether the exception class on the line is a better answer than what this rule concludes from the words."""
     return rule.layer == "message" or bool(rule.explains)
 
 
 def _survived(hit: Hit, num_progress: int, limit: int) -> bool:
-    """Whether training went on after this line; hardware faults are kept, they often take a while to be felt."""
+    """Whether training continued after this line; hardware faults are kept, because their effect is often delayed."""
     after = num_progress - hit.line.progress
     lasting = hit.line.trusted and hit.depth == LAYERS.index("hardware")
     return not lasting and after >= max(limit, SURVIVED_SHARE * num_progress)
 
 
 def _without_strangers(hits: list[Hit]) -> list[Hit]:
-    """Where a library says what failed (a dataset, say), classes inside it that nobody knows add nothing."""
+    """If a library names what failed, such as a dataset, unknown classes inside it are dropped."""
     told = any(h.rule is not None and h.rule.depth == SYMPTOM_DEPTH and h.rule.id.endswith("-wrapper") for h in hits)
     if not told:
         return hits
@@ -245,7 +245,7 @@ def _without_strangers(hits: list[Hit]) -> list[Hit]:
 
 
 def _fold_chains(hits: list[Hit], lines: dict[int, LogLine]) -> list[Hit]:
-    """Of exceptions chained by Python keep the one that is the root, unless a rule knows a deeper one."""
+    """Of exceptions that Python chained, keep the root, unless a rule matches a deeper one."""
     marks = {o: ln.text for o, ln in lines.items() if CAUSE_MARK in ln.text or HANDLING_MARK in ln.text}
     if not marks:
         return hits
@@ -269,7 +269,7 @@ def _is_lookup(hit: Hit) -> bool:
 
 
 def _raise_explaining(hits: list[Hit], book: RuleBook) -> list[Hit]:
-    """Lift a hit above the later ones of the same rank that its rule explains; a warning that explains none goes."""
+    """Put a hit above the later hits of the same rank that its rule explains; drop a warning that explains none."""
     out: list[Hit] = []
     for hit in hits:
         if hit.rule is None or not hit.rule.explains:

@@ -20,7 +20,7 @@ from prism.explain.triggers import TROUBLE_WORDS, has_trouble
 from prism.explain.trust import described_node, judge_writers
 from prism.records.log import LOG
 
-# What the first lines of a training job look like; with them and without a step, the job died before its first step.
+# First lines of a training job; a log with them and without a step shows that the job died before its first step.
 _STARTUP = (
     "setting omp_num_threads", "nccl version", "nccl info bootstrap", "world size", "world_size", "init_process_group",
     "initializing process group", "initializing distributed", "initialized process group", "initializing torch",
@@ -35,9 +35,9 @@ _YEARLESS_END_NS = int(datetime(2001, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A kept line; `progress` counts its file's progress lines before it, `hit` that a trigger word is in it.
+    """A kept line; `progress` counts its file's progress lines before it, `hit` means that it contains a trigger word.
 
-    `writer` is who wrote it; `trusted` says that the job itself cannot have printed it.
+    `writer` is who wrote it; `trusted` means that the job itself cannot have printed it.
     """
 
     file: str
@@ -55,7 +55,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLog:
-    """Everything that diagnosis needs to know of one job's logs."""
+    """Everything that the diagnosis needs from one job's logs."""
 
     name: str
     lines: tuple[LogLine, ...]
@@ -63,7 +63,7 @@ class JobLog:
     progress: dict[str, int]  # progress lines per file
     saw_startup: bool = False
     file_ranks: frozenset[int] = frozenset()  # ranks that have a file of their own
-    file_hosts: frozenset[str] = frozenset()  # hosts that file names tell
+    file_hosts: frozenset[str] = frozenset()  # hosts named by file names
 
     @property
     def saw_progress(self) -> bool:
@@ -72,7 +72,7 @@ class JobLog:
 
     @property
     def died_before_first_step(self) -> bool:
-        """Whether the log shows the job's start and no step; a snippet shows neither and says nothing."""
+        """Whether the log shows the job's start and no step; a snippet that shows neither is not counted."""
         return self.saw_startup and not self.saw_progress
 
     def frame(self) -> pl.DataFrame:
@@ -87,7 +87,7 @@ def to_frame(lines: Iterable[LogLine]) -> pl.DataFrame:
 
 
 def read_job(place: str, rules: RuleBook | None = None, num_threads: int = 2) -> JobLog:
-    """Read all logs at a path, each once, and keep what may matter, which includes what the rules look for."""
+    """Read all logs at a path, each once, and keep the lines that may matter, including all that rules look for."""
     words = trigger_words(rules)
     sources = find_logs(place)
     num_bytes = sum(Path(s.path).stat().st_size for s in sources if Path(s.path).is_file())
@@ -111,12 +111,12 @@ def read_text(text: str | bytes, name: str = "text", rules: RuleBook | None = No
 
 
 def trigger_words(rules: RuleBook | None) -> tuple[str, ...]:
-    """The words that a scan stops at: those of trouble in general, and those of the rules."""
+    """The words that a scan stops at: general trouble words, and those of the rules."""
     return (*TROUBLE_WORDS, *literals_of((rules or shipped_rules()).rules))
 
 
 def assemble_job(name: str, scans: Iterable[tuple[LogSource, LogScan]]) -> JobLog:
-    """Put the scans of a job's files together."""
+    """Combine the scans of a job's files."""
     lines: list[LogLine] = []
     progress: dict[str, int] = {}
     num_lines = 0
@@ -172,7 +172,7 @@ def _lines_of(source: LogSource, segments: Iterable[Segment], is_wrapped: bool) 
 
 
 def _with_years(lines: list[LogLine]) -> list[LogLine]:
-    """Give stamps without a year the year of the others, so that times can be compared."""
+    """Give time stamps without a year the year of the others, so that times can be compared."""
     full = next((ln.time_ns for ln in lines if ln.time_ns is not None and ln.time_ns > _YEARLESS_END_NS), None)
     if full is None:
         return lines
@@ -187,7 +187,7 @@ def _with_years(lines: list[LogLine]) -> list[LogLine]:
 
 
 def _place_pods(lines: list[LogLine]) -> list[LogLine]:
-    """Ranks and hosts from pod names, where the lines themselves do not tell them.
+    """Ranks and hosts from pod names, for lines that do not name them.
 
     A pod's number is its rank if its lines name no other; where a master takes rank 0, workers count from 1.
     """
@@ -204,7 +204,7 @@ def _place_pods(lines: list[LogLine]) -> list[LogLine]:
         if match and own == {None}:
             ranks[pod] = int(match.group(1)) + (has_master and "-worker-" in pod)
     if len(set(ranks.values())) < len(ranks):
-        ranks = {}  # Two pods with one number: it counts something else.
+        ranks = {}  # Two pods share a number, so the number is not a rank.
     return [
         ln if ln.pod is None else replace(ln, rank=ranks.get(ln.pod, ln.rank), host=ln.host or ln.pod) for ln in lines
     ]

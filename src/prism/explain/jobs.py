@@ -1,4 +1,4 @@
-"""Many jobs at once: each entry of a folder is one job's log, and the failures make one table."""
+"""Many jobs at once: each entry of a folder is one job's log, and one table sums up the failures."""
 
 from __future__ import annotations
 

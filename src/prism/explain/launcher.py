@@ -25,27 +25,27 @@ class ChildFailure:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it that neither the launcher nor a watchdog sends."""
+        """Whether it was ended by a signal that neither the launcher nor a watchdog sends."""
         return self.exit_code is not None and self.exit_code < 0 and self.exit_code not in (SIGTERM, SIGABRT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherSummary:
-    """The failure that the launcher observed first, and all in its list."""
+    """The failure that the launcher observed first, and all failures in its list."""
 
     first: ChildFailure = ChildFailure()
     failures: tuple[ChildFailure, ...] = ()
 
 
 def read_summary(job: JobLog) -> LauncherSummary:
-    """Read torchrun's last list of failures; one that training went on after is not the launcher's."""
+    """Read torchrun's last list of failures; a list after which training continued is a quotation."""
     at = next((i for i in range(len(job.lines) - 1, -1, -1) if "Root Cause (first obs" in job.lines[i].text), None)
     if at is None or job.progress[job.lines[at].file] - job.lines[at].progress > 3:
         return LauncherSummary()
     mark = job.lines[at]
     before = [ln for ln in job.lines[max(0, at - _MAX_LINES) : at] if _same(ln, mark)]
     if not any("ChildFailedError" in ln.text for ln in before[-500:]):
-        return LauncherSummary()  # A list quoted in a program's output: the launcher's own stands below its exception.
+        return LauncherSummary()  # A quotation by the program: the launcher's own list comes after its exception.
     start = max((i for i, ln in enumerate(before) if ln.text.strip() == "Failures:"), default=len(before))
     first = _blocks([ln for ln in job.lines[at + 1 : at + 60] if _same(ln, mark)])[:1]
     others = _blocks(before[start:])

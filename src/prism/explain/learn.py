@@ -1,4 +1,4 @@
-"""Learning safely: a proposed rule is tried on everything already known before it may be used."""
+"""A proposed rule is tested on all resolved cases before it may be used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEALTHY_LINES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a proposed rule did to the known answers; it may be used only if `is_safe`."""
+    """How a proposed rule changes the known answers; it may be used only if `is_safe`."""
 
     rule: Rule
     changed: tuple[str, ...]
@@ -39,7 +39,7 @@ class Trial:
 
 
 def known_cases(book: RuleBook, resolved: Iterable[Case] = ()) -> list[Case]:
-    """Everything whose answer is known: the rules' own examples and the resolved cases."""
+    """All cases with a known answer: the examples of the rules and the resolved cases."""
     shipped = [Case(text=r.example, reason=r.reason, note=f"example of rule {r.id}") for r in book.rules]
     return [*shipped, *resolved]
 
@@ -47,7 +47,7 @@ def known_cases(book: RuleBook, resolved: Iterable[Case] = ()) -> list[Case]:
 def try_rule(rule: Rule, book: RuleBook, cases: Sequence[Case]) -> Trial:
     """Diagnose every known case with and without the rule; list each known answer that it would change.
 
-    The rule must also match its own example when every number in it is another: pids and steps are no evidence.
+    The rule must also match its own example after every number in it was changed: pids and steps are no evidence.
     """
     changed = [f"matches the healthy line: {line[:80]}" for line in HEALTHY_LINES if rule.matches(line)]
     if not rule.matches(_with_other_numbers(rule.example)):
@@ -83,7 +83,7 @@ def admit(trial: Trial, folder: Path) -> Path:
     text = yaml.safe_dump([row], sort_keys=False, allow_unicode=True)
     path = folder / f"{name}.yaml"
     number = 2
-    while path.exists() and path.read_text(encoding="utf-8") != text:  # Never write over another rule.
+    while path.exists() and path.read_text(encoding="utf-8") != text:  # Never overwrite another rule.
         path, number = folder / f"{name}-{number}.yaml", number + 1
     draft = path.with_suffix(".draft")
     draft.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a regular expression needs before it can match: plain words, found without running it."""
+"""The plain words that a text must contain before a regular expression can match it, found without running it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _QUANTIFIERS = "*+?{"
 
 
 def split_alternatives(pattern: str) -> Iterator[str]:
-    """Cut a regular expression at the bars that are in no group and no class."""
+    """Split a regular expression at the bars that are outside groups and character classes."""
     start = i = 0
     while i < len(pattern):
         if pattern[i] == "|":
@@ -19,13 +19,13 @@ def split_alternatives(pattern: str) -> Iterator[str]:
 
 
 def required_words(pattern: str) -> frozenset[str]:
-    """Words in lower case of which every match holds at least one; empty when nothing is certain."""
+    """Words in lower case of which every match contains at least one; empty if none is certain."""
     needs = [_required_of_branch(branch) for branch in split_alternatives(pattern)]
     return frozenset().union(*needs) if all(needs) else frozenset()
 
 
 def _required_of_branch(branch: str) -> frozenset[str]:
-    """The best need among a sequence's parts: the one whose shortest word is longest."""
+    """The most selective requirement among the parts of a sequence: the one whose shortest word is longest."""
     best: frozenset[str] = frozenset()
     run, i = "", 0
     while i < len(branch):
@@ -49,7 +49,7 @@ def _required_of_branch(branch: str) -> frozenset[str]:
 
 
 def _better(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    """The need that is harder to meet by chance."""
+    """The more selective of two requirements."""
     return max(one, other, key=lambda words: min((len(w.strip()) for w in words), default=0))
 
 

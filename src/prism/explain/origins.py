@@ -1,4 +1,4 @@
-"""Where a line came from: rank, host and time of its prefixes, and who wrote it, which decides what it may prove."""
+"""Where a line came from: rank, host and time from its prefixes, and who wrote it, which decides what it can prove."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MAX_PREFIXES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where one line came from, and what is left of it.
+    """Where one line came from, and its text without the prefixes.
 
-    `writer` is who the line says wrote it. `is_output` is set where a launcher or collector marked the line as a
-    process's own output: nothing in it can then come from the kernel or the scheduler. `is_framed` is set where a
-    system log put its own frame around the line, `is_proven` where a collector's record says who wrote it.
+    `writer` is who wrote it, according to the line. `is_output` is set if a launcher or collector marked the line as a
+    process's own output: nothing in it can then come from the kernel or the scheduler. `is_framed` is set if a
+    system log put its own frame around the line, `is_proven` if a collector's record names the writer.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Origin:
 
 _HOST = r"(?:\d{1,3}(?:\.\d{1,3}){3}|(?=[a-z._-]*\d)[a-z][a-z0-9._-]*)"
 _MONTHS = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-# Tried in turn at the start of what is left of a line; named groups say what they carry.
+# Tried in turn at the start of the rest of a line; the names of the groups say what they hold.
 _PREFIXES = re.compile(
     "|".join(
         (
@@ -50,7 +50,7 @@ _PREFIXES = re.compile(
             # Loki: logcli's default output
             r"(?P<loki>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) "
             r"\{(?P<labels>[^{}]{1,600})\}\s+",
-            # slurmd and slurmctld; the level tells them from a program's own stamps
+            # slurmd and slurmctld; the level distinguishes them from a program's own time stamps
             r"\[(?P<slurm>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\] (?=error: |debug\d?: |sched: |backfill: "
             r"|Node |node "
             r"|_slurm|agent/|update_node|_job|Launching|launch |Killing|drain|Warning: |done with|\[\d+\.|task/|select/"
@@ -81,7 +81,7 @@ _LEVEL = re.compile(
     r"(?:\[?[\w./-]+\.(?:py|cpp|cc)(?::\d+(?::\w+)?)?\]?:? ?)?"
 )
 _INLINE_RANK = re.compile(r"(?:\b[Gg]lobal[_ ])?\b[Rr]ank(?:[ =:]{1,3}|\s*:\s+)(\d{1,6})\b")
-# How each writer's own lines begin, where no frame says who it was.
+# How lines of each writer begin, if no frame names the writer.
 _BEGINS: tuple[tuple[Writer, re.Pattern[str]], ...] = (
     ("kernel", re.compile(
         r"NVRM: |nvidia-nvswitch|nvswitch\d|\[Hardware Error\]|mce: |EDAC |pcieport |mlx5_core |amdgpu[ :]|\[drm"
@@ -115,9 +115,9 @@ _WRITERS: tuple[Writer, ...] = ("kernel", "scheduler", "launcher", "framework", 
 
 @lru_cache(maxsize=65536)
 def parse_line(raw: str, is_wrapped: bool = False) -> Origin:
-    """Strip colours and known prefixes from a line; what they said is kept beside its text.
+    """Strip colours and known prefixes from a line; their content is kept in other fields.
 
-    `is_wrapped` says that the line came out of a collector's record, whose header stands before it.
+    `is_wrapped` means that the line came from a collector's record, whose header is in front of it.
     """
     header, text = read_header(raw) if is_wrapped else (None, raw)
     text = _CONTROL.sub(" ", ANSI.sub("", text)) if "\x1b" in text or _CONTROL.search(text) else text
@@ -182,7 +182,7 @@ def strip_level(text: str) -> str:
 
 
 def named_rank(text: str) -> int | None:
-    """The rank that a message names in its own words."""
+    """The rank that a message names in its text."""
     match = _INLINE_RANK.search(text)
     return int(match.group(1)) if match else None
 
@@ -195,7 +195,7 @@ def _time_of(said: dict[str, str]) -> int | None:
 
 
 def _to_ns(stamp: str, layout: str | None) -> int | None:
-    """Nanoseconds since 1970; a stamp without a year is placed in 2000, a leap year, which keeps the order."""
+    """Nanoseconds since 1970; a time stamp without a year gets 2000, a leap year, which keeps the order."""
     try:
         if layout is None:
             moment = datetime.fromisoformat(stamp.replace("/", "-").replace(",", ".").replace("Z", "+00:00")[:32])

@@ -1,4 +1,4 @@
-"""Regular expressions: ours run as written, those from outside only where their time is bounded."""
+"""Regular expressions: ours run as written, those from outside only if their running time is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UnsafePatternError(ValueError):
 
 
 class Matcher(Protocol):
-    """What a compiled pattern can do."""
+    """The interface of a compiled pattern."""
 
     def search(self, text: str) -> object | None:
         """A match anywhere in `text`, or None."""
@@ -105,7 +105,7 @@ def _paths_of(operator: str, argument: Any) -> int:
     if operator == "ATOMIC_GROUP":
         return _paths_of_sequence(argument)
     if operator.startswith("GROUPREF"):
-        return MAX_PATHS + 1  # what a reference matches has no bound of its own
+        return MAX_PATHS + 1  # the text that a reference matches has no bound
     return 1
 
 

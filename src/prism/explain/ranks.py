@@ -1,4 +1,4 @@
-"""Across ranks: who spoke first, who fell silent, whose message differs, whom the others name."""
+"""Comparison of ranks: which failed first, which fell silent, whose message differs, which the others name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prism.explain.launcher import SIGABRT, SIGTERM, LauncherSummary, read_summa
 from prism.explain.origins import named_rank
 from prism.explain.routine import template_of
 
-_NAMED = (  # what a message says about the rank that others wait for
+_NAMED = (  # how messages name the rank that others wait for
     re.compile(r"[Rr]anks? \[?(\d+)(?:, \d+)*\]? failed to pass monitored[Bb]arrier"),
     re.compile(r"(?:[Mm]issing|[Ww]aiting (?:for|on)|[Ll]ost|[Dd]ead) (?:ranks?|workers?)[:= ]+\[?(\d+)"),
     re.compile(
@@ -45,7 +45,7 @@ _LOCAL_HOSTS = ("127.", "0.0.0.0", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """The rank and host that failed first, as far as the logs tell; `vanished` if it went without a word."""
+    """The rank and host that failed first, as far as the logs show; `vanished` if it left no message."""
 
     rank: int | None = None
     host: str | None = None
@@ -75,12 +75,12 @@ def choose_root(hits: list[Hit]) -> Hit | None:
 
 
 def may_prove(hit: Hit) -> bool:
-    """Whether this line is evidence against a host: the job cannot have made it up, or its runtime reported it."""
+    """Whether this line is evidence against a host: the job cannot have written it, or its runtime reported it."""
     return hit.line.trusted or hit.reported
 
 
 def may_isolate(root: Hit, hits: list[Hit]) -> bool:
-    """Whether a host may be taken out of use for this: one line of a runtime's logger alone can have been printed."""
+    """Whether this justifies isolating a host; a single line of a runtime's logger does not: a job can print one."""
     if root.line.trusted or root.raised:
         return True
     own = template_of(root.line.text)
@@ -90,12 +90,12 @@ def may_isolate(root: Hit, hits: list[Hit]) -> bool:
 
 
 def find_suspect(job: JobLog, hits: list[Hit], root: Hit) -> Suspect:
-    """Name the faulty rank and host; what the logs do not tell stays open."""
+    """Name the faulty rank and host, as far as the logs show them."""
     summary = read_summary(job)
     missing = find_missing_ranks(job)
     rank, vanished = _rank_at_fault(job, hits, root, summary)
     if root.depth <= SYMPTOM_DEPTH and missing and not vanished:
-        # Those that left logs tell of a peer; the one that left none is the first to look for.
+        # The ranks with logs report a lost peer; the rank without a log is the most likely one.
         rank = missing[0] if len(missing) == 1 else None
     hosts = _hosts_of_ranks(job, summary)
     host = _host_at_fault(job, root, hosts, rank) if may_prove(root) or vanished else None
@@ -105,7 +105,7 @@ def find_suspect(job: JobLog, hits: list[Hit], root: Hit) -> Suspect:
 
 
 def find_missing_ranks(job: JobLog) -> list[int]:
-    """Ranks that should have a log in this folder and have none."""
+    """Ranks whose log is missing from this folder."""
     ranks = job.file_ranks
     if len(ranks) < 2 or len(job.progress) < len(ranks):
         return []
@@ -134,7 +134,7 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
         return named.most_common(1)[0][0], False
     silent = _silent_ranks(job, hits)
     if silent:
-        # A dead peer's connections close at once; where a time-out came first, the peer was only silent.
+        # The connections of a dead peer close at once; if a timeout came first, the peer was only silent.
         timed_out = any(h.reason == "NCCLTimeoutError" for h in hits)
         return silent[0], not timed_out and any(_GONE.search(h.line.text) for h in hits)
     behind = _behind(hits)
@@ -145,7 +145,7 @@ def _rank_at_fault(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSum
 
 
 def _writer_rank(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSummary) -> int | None:
-    """The rank behind a line that bears none: by what it says, by the launcher's list, by who else complained."""
+    """The rank for a line without one: from its text, the launcher's list, or which other ranks reported errors."""
     rank = named_rank(root.line.text)
     if rank is not None:
         return rank
@@ -156,7 +156,7 @@ def _writer_rank(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSumma
     gpu = _GPU.search(root.line.text)
     if gpu and int(gpu.group(1)) in failures:
         return int(gpu.group(1))
-    # Ranks that complained about peers are victims, and so are those that the launcher or a watchdog ended.
+    # Ranks that reported a lost peer are victims, and so are those that the launcher or a watchdog ended.
     victims = {h.line.rank for h in hits if h.line.rank is not None and h.depth <= SYMPTOM_DEPTH and h is not root}
     ranks = {line.rank for line in job.lines if line.rank is not None} | set(failures)
     left = ranks - victims
@@ -169,7 +169,7 @@ def _writer_rank(job: JobLog, hits: list[Hit], root: Hit, summary: LauncherSumma
 
 
 def _silent_ranks(job: JobLog, hits: list[Hit]) -> list[int]:
-    """Ranks that said nothing of the failure while most others did, the one that stopped first first."""
+    """Ranks that did not report the failure although most others did, in the order in which they stopped."""
     ranks = {line.rank for line in job.lines if line.rank is not None}
     spoke = {h.line.rank for h in hits if h.line.rank is not None}
     silent = ranks - spoke
@@ -183,14 +183,14 @@ def _silent_ranks(job: JobLog, hits: list[Hit]) -> list[int]:
 
 
 def _never_waited(job: JobLog, hits: list[Hit]) -> int | None:
-    """The one rank that all others waited for in vain: they timed out, and it only found their connections closed."""
+    """The only rank that did not time out: all others waited for it, and it only found their connections closed."""
     waited = {h.line.rank for h in hits if h.line.rank is not None and h.reason == "NCCLTimeoutError"}
     left = {line.rank for line in job.lines if line.rank is not None} - waited
     return next(iter(left)) if waited and len(left) == 1 else None
 
 
 def _behind(hits: list[Hit]) -> int | None:
-    """The rank whose collective number is lowest, where ranks disagree on it."""
+    """The rank whose collective number is lowest, if ranks disagree on it."""
     sequence: dict[int, int] = {}
     for hit in hits:
         match = _SEQUENCE.search(hit.line.text)
@@ -219,7 +219,7 @@ def _host_at_fault(job: JobLog, root: Hit, hosts: dict[int, str], rank: int | No
 
 
 def _slurm_host(job: JobLog) -> str | None:
-    """The node that srun calls failed, where the step's own daemon says that a node failed."""
+    """The node that srun reports as failed, if the step's own daemon confirms that a node failed."""
     lines = [ln.text for ln in job.lines if ln.trusted and ln.writer == "scheduler"]
     if not any("NODE FAILURE" in text for text in lines):
         return None
@@ -227,7 +227,7 @@ def _slurm_host(job: JobLog) -> str | None:
 
 
 def _is_backed(job: JobLog, root: Hit, host: str) -> bool:
-    """Whether more than one line that may come from the job stands behind a host's name."""
+    """Whether more than one line that may come from the job supports a host's name."""
     if root.line.trusted or host in job.file_hosts:
         return True
     others = {
@@ -239,7 +239,7 @@ def _is_backed(job: JobLog, root: Hit, host: str) -> bool:
 
 
 def _hosts_of_ranks(job: JobLog, summary: LauncherSummary) -> dict[int, str]:
-    """Which host each rank runs on: what most of its lines say, if more than one kind of line says it."""
+    """Which host each rank runs on: the majority of its lines, if more than one kind of line agrees."""
     seen: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for line in job.lines:
         if line.rank is not None and line.host is not None:

@@ -1,4 +1,4 @@
-"""Filter rules that grow: the templates that a job family's healthy runs print, remembered in a file."""
+"""Learned filters: templates of lines that healthy runs of a job family print, stored in a file."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?(?:e[+-]?\
 
 @lru_cache(maxsize=20_000)
 def template_of(text: str) -> str:
-    """A line without its numbers and addresses, so that lines written by one statement are equal."""
+    """A line without its numbers and addresses, so that lines of one print statement are equal."""
     return _VARIABLE.sub("#", text[:400]).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the healthy runs of one family of jobs print although it looks like trouble."""
+    """Lines that look like trouble but that healthy runs of a job family print."""
 
     name: str
     templates: frozenset[str] = frozenset()
 
     def learn(self, jobs: Iterable[JobLog]) -> Family:
-        """This family after some healthy runs."""
+        """This family with the lines of more healthy runs."""
         seen = {mask(template_of(line.text)) for job in jobs for line in job.lines if line.hit}
         return Family(self.name, frozenset(sorted(self.templates | seen)[:MAX_TEMPLATES]))
 
 
 def load_family(memory: Path, name: str) -> Family:
-    """The remembered family; an empty one when it is new."""
+    """The stored family; empty if it is new."""
     path = _path_of(memory, name)
     if not path.exists():
         return Family(name)
@@ -52,7 +52,7 @@ def load_family(memory: Path, name: str) -> Family:
 
 
 def save_family(memory: Path, family: Family) -> Path:
-    """Write the family so that a crash leaves the old file whole."""
+    """Write the family; after a crash the old file is still complete."""
     path = _path_of(memory, family.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")

@@ -1,4 +1,4 @@
-"""Rules: data files that say which words mean which reason, how deep a cause they are, and what to do."""
+"""Rules: data files that map words to a reason, with the depth of the cause and the action."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from prism.explain.patterns import MAX_LINE_CHARS, Matcher, UnsafePatternError, 
 from prism.explain.triggers import has_trouble
 from prism.records.verdict import FAILURE_REASONS, Action
 
-# From what explains nothing to what explains everything after it.
+# From causes that explain nothing to causes that explain everything after them.
 LAYERS = ("wrapper", "exit", "symptom", "message", "exception", "cause", "hardware")
 _SHIPPED = ("accelerators", "clusters", "hardware", "storage", "memory", "cuda", "loading", "network", "script")
-_SHIPPED_LAST = ("messages", "endings")  # what is said without a class, and what only tells an end
+_SHIPPED_LAST = ("messages", "endings")  # messages without a class, and messages that only report an end
 _REQUIRED = ("id", "reason", "layer", "pattern", "example", "counter_example")
 _OPTIONAL = ("unless", "action", "mitigation", "explains")
 MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or a sign in them
@@ -30,9 +30,9 @@ MIN_WORD_CHARS, MIN_CODE_CHARS = 11, 6  # plain words, and words with a digit or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One piece of knowledge; `layer` orders causes, `explains` lists reasons that a hit before them accounts for.
+    """One rule; `layer` orders causes, `explains` lists the reasons for which an earlier hit accounts.
 
-    `ours` says that the rule ships with Prism; patterns of others are matched in bounded time only.
+    `ours` means that the rule ships with Prism; other patterns must run in bounded time.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Rule:
 
     @property
     def depth(self) -> int:
-        """How deep a cause this is: higher explains lower."""
+        """The depth of the cause: a higher one explains a lower one."""
         return LAYERS.index(self.layer)
 
     def matches(self, text: str) -> bool:
@@ -71,7 +71,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonAdvice:
-    """What to do by default for a reason, and in what words."""
+    """The default action for a reason, and its description."""
 
     action: Action
     mitigation: str
@@ -79,7 +79,7 @@ class ReasonAdvice:
 
 @dataclass(frozen=True, slots=True)
 class RuleBook:
-    """Rules in the order in which they may claim a line, the routine patterns, and the advice per reason."""
+    """Rules in order of priority, the routine patterns, and the advice per reason."""
 
     rules: tuple[Rule, ...]
     routine: tuple[str, ...]
@@ -88,17 +88,17 @@ class RuleBook:
     _healthy: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def claim(self, text: str) -> Rule | None:
-        """The first rule that matches this line: a line is evidence for one thing."""
+        """The first rule that matches this line; a line is evidence for one reason only."""
         self.prepare([text])
         return self._claims[text]
 
     def is_routine(self, text: str) -> bool:
-        """Whether the line belongs to healthy runs as well."""
+        """Whether healthy runs print the line as well."""
         self.prepare([text])
         return text in self._healthy
 
     def prepare(self, texts: Iterable[str]) -> None:
-        """Look at many lines at once: one search finds the words in all of them, and few patterns are left to try."""
+        """Match many lines at once: one search finds the words in all of them, so few patterns must be tried."""
         new = [text for text in dict.fromkeys(texts) if text not in self._claims]
         if not new:
             return
@@ -121,7 +121,7 @@ class RuleBook:
         return None
 
     def with_rules(self, added: Iterable[Rule]) -> RuleBook:
-        """This book with more rules, which come before the shipped ones."""
+        """A copy with more rules, which take priority over the shipped ones."""
         return RuleBook((*added, *self.rules), self.routine, self.advice)
 
 
@@ -191,7 +191,7 @@ def read_rules(path: Path) -> list[Rule]:
 
 
 def parse_rules(text: str, where: str, *, ours: bool = False) -> list[Rule]:
-    """Read rules from YAML text, naming the first thing that is wrong."""
+    """Read rules from YAML text; an error names the first problem."""
     try:
         rows = _load(text)
     except yaml.YAMLError as error:
@@ -234,7 +234,7 @@ def parse_rule(row: Any, where: str, *, ours: bool = False) -> Rule:
 
 
 def _check_patterns(rule: Rule, where: str) -> None:
-    """Compile every pattern of a rule; none is matched before all are known to be bounded."""
+    """Compile every pattern of a rule; none runs before all are known to be bounded."""
     for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless)):
         if pattern is None:
             continue

@@ -1,4 +1,4 @@
-"""Read a log once and keep the few segments that may matter; memory stays bounded whatever the log holds."""
+"""Read a log once and keep the few segments that may matter; memory stays bounded for any log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from prism.explain.triggers import PROGRESS_WORDS, TROUBLE_WORDS, build_automato
 
 # Below this the plain scanner is faster than loading the compiled one.
 COMPILED_FROM_BYTES = 24 << 20
-MAX_LINE_BYTES = 1 << 20  # A longer line is looked at in pieces of this size.
+MAX_LINE_BYTES = 1 << 20  # A longer line is examined in pieces of this size.
 MAX_TEXT_BYTES = 4096  # What is kept of one segment, around its first trigger.
 HEAD_LINES, MIN_HEAD_LINES = 40, 4
-SMALL_LOG_LINES = 500  # Of a log this short every line is looked at.
+SMALL_LOG_LINES = 500  # Every line of a log this short is examined.
 TAIL_BYTES = 128 << 10
 MAX_TAIL_LINES, MIN_TAIL_LINES = 1000, 16  # of one log, and of each of very many
 BEFORE, AFTER = 3, 3  # Neighbours kept with a hit: the code lines of a traceback, the fields of a launcher's summary.
-SAME_TEMPLATE_LIMIT = 24  # Of lines alike but for their digits, per chunk and per log.
+SAME_TEMPLATE_LIMIT = 24  # Limit for lines that differ only in digits, per chunk and per log.
 MAX_SEGMENTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of one line; `progress` counts the progress lines before it, `hit` says that a trigger is in it."""
+    """A piece of one line; `progress` counts the progress lines before it, `hit` means that it contains a trigger."""
 
     line: int
     text: bytes
@@ -59,13 +59,13 @@ class LogScan:
     num_lines: int = 0
     num_progress: int = 0
     is_wrapped: bool = False  # lines have the headers that envelopes.py writes
-    share: int = 1  # how many logs the job has: of many, fewer lines of each are looked at
+    share: int = 1  # number of logs of the job: the more logs, the fewer lines of each are examined
     _seen: Counter[int] = field(default_factory=Counter)
     _end: bytes = b""
     _end_open: bool = False
 
     def take(self, chunk: bytes, scan: ChunkScan, *, closed: bool) -> None:
-        """Keep what `scan` found in `chunk`; `closed` says that the chunk ends at a line's end."""
+        """Keep what `scan` found in `chunk`; `closed` means that the chunk ends at the end of a line."""
         for start, end, line, trigger, progress, template in zip(
             scan.starts.tolist(),
             scan.ends.tolist(),
@@ -82,7 +82,7 @@ class LogScan:
                     continue
             text = _cut(chunk, start, end, trigger)
             segment = Segment(self.num_lines + line + 1, text, self.num_progress + progress, hit)
-            # Early evidence is kept in full; a storm can only push out what came in the middle.
+            # All early evidence is kept; a flood of lines can only replace those in the middle.
             (self.segments if len(self.segments) < MAX_SEGMENTS else self.tail).append(segment)
         self.num_lines += scan.num_lines
         self.num_progress += scan.num_progress
@@ -90,7 +90,7 @@ class LogScan:
         self._end_open = not closed
 
     def close(self) -> list[Segment]:
-        """All kept segments in order, with the log's last lines, whatever they say."""
+        """All kept segments in order, always with the log's last lines."""
         if self._end_open:
             self.num_lines += 1
             self._end_open = False
@@ -123,7 +123,7 @@ def scan_log(
     """Scan a log's chunks, on the pool's threads where there is one, and gather what is kept in order.
 
     `expected_bytes` is what this and its sister logs hold together: large ones begin with the compiled scanner.
-    `share` is how many logs the job has.
+    `share` is the number of logs of the job.
     """
     log = LogScan(share=share)
     waiting: deque[tuple[bytes, Future[ChunkScan], bool]] = deque()
@@ -163,7 +163,7 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _cut(chunk: bytes, start: int, end: int, trigger: int) -> bytes:
-    """A segment's bytes, of a long one only its beginning and what is around its trigger."""
+    """A segment's bytes; of a long one only its beginning and the part around its trigger."""
     if end - start <= MAX_TEXT_BYTES:
         return chunk[start:end]
     around = max(start, trigger - MAX_TEXT_BYTES // 4)
@@ -196,7 +196,7 @@ def scan_plain(chunk: bytes, head: int, words: tuple[str, ...] = TROUBLE_WORDS) 
     starts = np.concatenate(([0], ends[:-1] + 1))
     newline = np.append(data, 0)[ends] == 10
     lines = np.cumsum(newline) - newline
-    # Latin-1 keeps one character per byte, so that any bytes can be searched.
+    # Latin-1 maps every byte to one character, so any bytes can be searched.
     text = pl.Series([chunk.replace(b"\r", b"\n").decode("latin-1")]).str.split("\n").explode().head(starts.size)
     trouble = text.str.contains_any(list(words), ascii_case_insensitive=True).to_numpy()
     moved = text.str.contains_any(list(PROGRESS_WORDS), ascii_case_insensitive=True) & text.str.contains("[0-9]")
@@ -216,7 +216,7 @@ def scan_plain(chunk: bytes, head: int, words: tuple[str, ...] = TROUBLE_WORDS) 
 def _keep(
     chunk: bytes, starts: list[int], ends: list[int], trouble: list[bool], num_head: int, words: tuple[str, ...]
 ) -> list[tuple[int, int, int]]:
-    """(segment, trigger, template) of hits and their neighbours; of hits alike only the first few."""
+    """(segment, trigger, template) of hits and their neighbours; of similar hits only the first few."""
     rows: list[tuple[int, int, int]] = []
     seen: Counter[int] = Counter()
     recent: deque[int] = deque(maxlen=BEFORE)
@@ -241,7 +241,7 @@ def _keep(
 
 
 def _trigger(chunk: bytes, start: int, end: int, words: tuple[str, ...]) -> int:
-    """Where the first trigger lies; only a segment that will be cut needs to know."""
+    """The position of the first trigger; needed only for a segment that will be cut."""
     if end - start <= MAX_TEXT_BYTES:
         return start
     lowered = chunk[start:end].lower()
@@ -249,7 +249,7 @@ def _trigger(chunk: bytes, start: int, end: int, words: tuple[str, ...]) -> int:
 
 
 def template_of(chunk: bytes, start: int, end: int) -> int:
-    """A number that lines alike but for their digits share (FNV-1a over the first 160 bytes)."""
+    """A number shared by lines that differ only in digits (FNV-1a over the first 160 bytes)."""
     value = 2166136261
     for byte in chunk[start : min(end, start + 160)]:
         if not 48 <= byte <= 57:

@@ -21,7 +21,7 @@ _SECRETS = [
         r"(--?[\w-]{0,40}(?:token|password|passwd|secret|pwd|[-_]?pass|api[-_]?key|access[-_]?key|[-_]key)(?:\s+|=)['\"]?)"
         r"(?!-|['\"]?<|\d{1,6}\b|\*\*\*)[^\s'\"]{6,}",
         r"(\bapi[ _-]?keys?\b(?: (?:is|was|of|for|set to)\b)?['\"]?\s*[:=]?\s*['\"]?)[A-Za-z0-9_-]{16,}\b",
-        # what a shell or a dump of the environment shows: NAME=value, environ['NAME'] = 'value', 'NAME': 'value'
+        # environment variables in a shell or a dump: NAME=value, environ['NAME'] = 'value', 'NAME': 'value'
         r"(\b[A-Z0-9_]{0,60}(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_PASSWD|_PASS|_PWD|_CREDENTIALS?|_PAT|_SAS)\b['\"]?\]?\s*[=:]\s*['\"]?)"
         r"(?!None\b|null\b|True\b|False\b|\d{1,6}\b|\*\*\*|\s)[^\s'\",;]{4,}",
         r"(\b(?:AccountKey|SharedAccessKey|SharedAccessSignature|PGPASSWORD|MYSQL_PWD|sig)=)[^\s;&'\"]{4,}",
@@ -34,12 +34,12 @@ _SECRETS = [
         r"(\b(?:Set-)?Cookie: ?)[^\n]{8,}",
     )
 ]
-# The body of a key stands on lines of its own, apart from the line that says what it is.
+# The body of a key is on separate lines, after the line that names it.
 _KEY_BODY = re.compile(
     r"(?<![\w+/=])(?=[\w+/]{0,55}[0-9+/])(?=[\w+/]{0,55}[A-Z])(?=[\w+/]{0,55}[a-z])[A-Za-z0-9+/]{56,}={0,2}(?![\w+/=])"
 )
 _BODY_FRAME = re.compile(r"^[\s>|'\"\[\]:,.\d\\n-]*$")
-# Whole tokens known by their shape: cloud, hub, forge, chat and model-service keys, and JSON web tokens.
+# Tokens recognised by their form: cloud, hub, forge, chat and model-service keys, and JSON web tokens.
 _TOKENS = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}|wandb_v\d_\w{20,}"
@@ -64,7 +64,7 @@ def mask(text: str) -> str:
 
 
 def _mask_bodies(text: str) -> str:
-    """Lines that hold nothing but a long run of base64 are bodies of keys or certificates."""
+    """Mask lines of nothing but base64: they are bodies of keys or certificates."""
     if len(text) < 56 or not _KEY_BODY.search(text):
         return text
     return "\n".join(

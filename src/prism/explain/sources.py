@@ -1,4 +1,4 @@
-"""Where logs are: files, compressed files, folders of per-rank logs and streams, all read as bounded chunks."""
+"""Sources of logs: files, compressed files, folders of per-rank logs and streams, all read as bounded chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prism.explain.envelopes import is_wrapped, unwrap
 
 CHUNK_BYTES = 8 << 20
 STREAM = "-"
-# Names that are not logs although they lie beside them.
+# Endings of files that are often stored next to logs and are none.
 _NOT_LOGS = frozenset({".json", ".yaml", ".yml", ".py", ".pt", ".pth", ".bin", ".safetensors", ".parquet",
                        ".csv", ".pkl",
                        ".npy", ".npz", ".so", ".png", ".pdf", ".html", ".lock", ".pid"})  # fmt: skip
@@ -42,7 +42,7 @@ _BARE_NUMBER = re.compile(r"^(?:log[-_.])?(\d{1,5})$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """One log to read, and what its name says about where it was written."""
+    """One log to read, with the rank and host that its name gives."""
 
     path: str
     name: str
@@ -62,7 +62,7 @@ def find_logs(place: str) -> list[LogSource]:
     if path.is_file():
         return [LogSource(path=str(path), name=path.name)]
     if not path.is_dir():
-        return [LogSource(path=str(path), name=path.name)]  # a pipe or device: read as it comes
+        return [LogSource(path=str(path), name=path.name)]  # a pipe or device: read as its data arrives
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() not in _NOT_LOGS and p.name[0] != ".")
     if not files:
         raise BadFileError(f"{place}: no logs in this folder; give the folder that holds the ranks' logs")
@@ -88,7 +88,7 @@ def _host_of(name: str) -> str | None:
 
 
 def read_chunks(source: LogSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The log's bytes, decompressed and in UTF-8, a chunk at a time; what a cut archive still holds is read."""
+    """The log's bytes, decompressed and in UTF-8, in chunks; a cut archive is read as far as possible."""
     try:
         with open_log(source) as stream:
             chunks = to_utf8(_read_on(stream, chunk_bytes))
@@ -100,7 +100,7 @@ def read_chunks(source: LogSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[b
 
 
 def _in_words(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The exit code that `prism supervise` keeps beside a log, as a launcher would print it."""
+    """The exit code that `prism supervise` stores next to a log, as a launcher would print it."""
     first = next(chunks, b"")
     if _EXIT_CODE.fullmatch(first):
         first = (b"exited with code " if int(first) == 0 else b"exitcode: ") + first
@@ -117,14 +117,14 @@ class Lines:
 
 
 def read_lines(chunks: Iterator[bytes]) -> Lines:
-    """A log's chunks as lines, out of the JSON that a collector put around them where it did."""
+    """A log's chunks as lines, without the JSON that a collector may have put around them."""
     first = next(chunks, b"")
     whole = chain((first,), chunks)
     return Lines(unwrap(whole), True) if is_wrapped(first[: 1 << 20]) else Lines(whole, False)
 
 
 def to_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Undo UTF-16, which its byte order mark tells, or a zero in every second byte."""
+    """Decode UTF-16, which is recognised by its byte order mark or by a zero in every second byte."""
     first = next(chunks, b"")
     encoding = _encoding_of(first)
     if encoding is None:
@@ -145,7 +145,7 @@ def _encoding_of(first: bytes) -> str | None:
 
 
 def _read_on(stream: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
-    """Chunks of a stream; an archive that was cut gives all that came before the cut."""
+    """Chunks of a stream; a cut archive gives everything before the cut."""
     if isinstance(stream, gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile):
         yield from _read_archive(stream, chunk_bytes)
         return
@@ -164,7 +164,7 @@ def _read_archive(stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, chunk_byt
                 yield b"".join(parts)
                 parts, size = [], 0
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError):
-        pass  # What was decompressed so far is still evidence.
+        pass  # The part that was decompressed is still evidence.
     if parts:
         yield b"".join(parts)
 

@@ -1,4 +1,4 @@
-"""The words that make a line worth a closer look, as one automaton that reads each byte once."""
+"""The words that make a line relevant, as one automaton that reads each byte once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARK_SHIFT = 28
 _DIGIT = re.compile("[0-9]")
 STATE = (1 << MARK_SHIFT) - 1
 
-# Lower case; matched without regard to case. What rules look for beyond these is added from the rules themselves.
+# Lower case; matched without regard to case. Words of the rules are added to these.
 TROUBLE_WORDS: tuple[str, ...] = (
     "error", "exception", "traceback", "fail", "fatal", "abort", "kill", "terminat", "timed out", "timeout", "time-out",
     "timing out", "denied", "not permitted", "forbidden", "unauthorized", "restricted", "gated", "permission",
@@ -52,20 +52,20 @@ PROGRESS_WORDS: tuple[str, ...] = (
 
 @lru_cache(maxsize=65536)
 def has_trouble(text: str) -> bool:
-    """Whether a line holds a word that is trouble by itself, whatever the rules look for."""
+    """Whether a line contains a trouble word, apart from the words of the rules."""
     return _search(TROUBLE_WORDS).search(text.lower()) is not None
 
 
 @lru_cache(maxsize=65536)
 def is_progress(text: str) -> bool:
-    """Whether a line reports that training moved on, as the scanners see it."""
+    """Whether a line reports training progress, by the definition of the scanners."""
     moved = _search(PROGRESS_WORDS).search(text.lower()) is not None
     return moved and _DIGIT.search(text) is not None and not has_trouble(text)
 
 
 @cache
 def _search(words: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern that finds any of the words; shared beginnings are tried once, so that many words cost little."""
+    """A pattern that finds any of the words; shared beginnings are tried once, so many words cost little."""
     return re.compile(_branch(sorted(set(words))))
 
 
@@ -91,7 +91,7 @@ class Automaton:
 
 @cache
 def build_automaton(trouble: tuple[str, ...]) -> Automaton:
-    """The automaton of the words of trouble and of progress and of line ends, blind to case."""
+    """The automaton for trouble words, progress words and line ends, case-insensitive."""
     words = [(w.encode(), TROUBLE) for w in trouble] + [(w.encode(), PROGRESS) for w in PROGRESS_WORDS]
     classes = np.zeros(256, np.uint8)
     for index, byte in enumerate(sorted({b for w, _ in words for b in w}), start=2):
@@ -116,7 +116,7 @@ def build_automaton(trouble: tuple[str, ...]) -> Automaton:
 
 
 def _link(children: list[dict[int, int]], marks: list[int], width: int) -> NDArray[np.int64]:
-    """Complete the trie into an automaton; a state also bears the marks of its longest proper suffix."""
+    """Complete the trie into an automaton; a state also has the marks of its longest proper suffix."""
     states = np.zeros((len(children), width), np.int64)
     fail = [0] * len(children)
     queue = deque([0])

@@ -1,7 +1,7 @@
 """Who wrote each line of a file, and whether the job itself could have printed it.
 
-Whatever stands in a job's own output can have been printed by the job: a training sample, a retrieved web page.
-Such a line may give a reason, but it cannot prove what the kernel or the scheduler would have to say.
+A job can print any text in its own output, such as a training sample or a retrieved web page.
+Such a line may give a reason, but it cannot prove what the kernel or the scheduler would report.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from prism.explain.origins import Origin, Writer
 
-# Share of a file's lines, beside those marked as a process's output, that must bear a system log's frame.
+# The share of a file's lines, without those marked as a process's output, that must have a system log's frame.
 FRAMED_SHARE = 0.8
 _DESCRIBE = re.compile(r"^(?:Name: {2,}\S|LAST SEEN\s+TYPE\s+REASON|NAMESPACE\s+LAST SEEN|Type\s+Reason\s+Age\s+From)")
 _NODE = re.compile(r"^Node: +([\w.-]+)/")
@@ -22,9 +22,9 @@ _SYSTEM: tuple[Writer, ...] = ("kernel", "scheduler")
 def judge_writers(origins: Sequence[Origin]) -> list[tuple[Writer, bool]]:
     """(writer, trusted) of each line of one file."""
     if origins and _DESCRIBE.match(origins[0].text) and not origins[0].is_output:
-        # `kubectl describe` and `kubectl get events` write whole files that hold nothing of the job's own.
+        # Files of `kubectl describe` and `kubectl get events` contain no output of the job.
         return [("scheduler", True)] * len(origins)
-    # Lines of launchers and runtimes stand in both kinds of files and decide nothing.
+    # Lines of launchers and runtimes occur in both kinds of files and decide nothing.
     beside = [o for o in origins if not o.is_output and (o.is_framed or o.writer not in ("launcher", "framework"))]
     system = sum(o.is_framed or o.writer in _SYSTEM for o in beside)
     is_system_log = bool(beside) and system >= FRAMED_SHARE * len(beside)
@@ -48,7 +48,7 @@ def _judge(origin: Origin, is_system_log: bool) -> tuple[Writer, bool]:
 
 
 def _epilogue(origins: Sequence[Origin]) -> list[int]:
-    """Lines of Slurm after the job's last word: it writes several into the job's own file when a step is lost."""
+    """Lines of Slurm after the job's last output: when a step is lost, Slurm writes several into the job's own file."""
     places = []
     for place in range(len(origins) - 1, -1, -1):
         origin = origins[place]
